@@ -1,0 +1,24 @@
+"""Image classification: inference steps, in images per second."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_accel import a100, b200, cpu, gb200, gh200, h100, h200, l40s
+
+
+@cpu
+@pytest.mark.parametrize("model", ["resnet50", "swin_t"])
+def test_small_inference(infer, model):
+    infer(model, data="imagenet", batch_size=1, precision="fp32")
+
+
+@a100
+@b200
+@gb200
+@gh200
+@h100
+@h200
+@l40s
+@pytest.mark.parametrize("model", ["resnet50", "swin_t"])
+def test_inference(infer, model):
+    infer(model, data="imagenet", batch_size=1024, precision="bf16")

@@ -1,0 +1,3 @@
+"""The root conftest: what the tests of the plugin and the suites share."""
+
+pytest_plugins = ["pytester"]

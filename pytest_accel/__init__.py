@@ -1,0 +1,45 @@
+"""Accelerator benchmarks as tests.
+
+Every platform is a mark that can be imported by its name::
+
+    from pytest_accel import a100x4, gh200
+
+    @gh200
+    @a100x4
+    def test_resnet50_training(train):
+        train("resnet50", data="imagenet", batch_size=256, precision="bf16")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_accel._version import __version__
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["__version__"]
+
+
+def __getattr__(name: str) -> pytest.MarkDecorator:
+    """The mark of a platform; a misspelt platform is an ImportError that names the right one.
+
+    `from pytest_accel import gh20` would swallow the text of an AttributeError.
+    """
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pytest_accel.marks import UnknownPlatform, platform_mark, resembles_platform
+
+    try:
+        return platform_mark(name)
+    except UnknownPlatform as error:
+        if resembles_platform(name):
+            raise ImportError(str(error), name=name) from None
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {error}") from None
+
+
+def __dir__() -> list[str]:
+    from pytest_accel.marks import known_names
+
+    return sorted([*globals(), *known_names()])

@@ -1,0 +1,152 @@
+"""The command `pytest-accel`: what a person asks of the plugin outside a test run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_accel.platforms.catalogue import Catalogue, Variant
+    from pytest_accel.platforms.machine import Device, Machine
+
+Run = Callable[[argparse.Namespace], int]
+Argument = tuple[str, dict[str, Any]]
+
+# Filled by `command`: a subcommand is one function, its docstring the help, its arguments beside it.
+_COMMANDS: dict[str, tuple[Run, tuple[Argument, ...]]] = {}
+
+
+def command(*arguments: Argument) -> Callable[[Run], Run]:
+    """Make a function the subcommand of its name."""
+
+    def register(run: Run) -> Run:
+        _COMMANDS[run.__name__] = (run, arguments)
+        return run
+
+    return register
+
+
+def argument(name: str, **options: Any) -> Argument:  # noqa: ANN401 -- argparse's own keywords
+    """One argument of a subcommand, as argparse's `add_argument` takes it."""
+    return name, options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; 0 if all is well, 2 for wrong usage or a wrong file."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except ValueError as error:  # what the parts raise at users; each names its place and remedy
+        print(f"pytest-accel {args.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    from pytest_accel._version import __version__
+
+    parser = argparse.ArgumentParser(prog="pytest-accel", description="Accelerator benchmarks as tests.")
+    parser.add_argument("--version", action="version", version=f"pytest-accel {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (run, arguments) in _COMMANDS.items():
+        text = run.__doc__ or ""
+        sub = commands.add_parser(name, help=text.splitlines()[0], description=text)
+        for argument_name, options in arguments:
+            sub.add_argument(argument_name, **options)
+        sub.set_defaults(run=run)
+    return parser
+
+
+@command(
+    argument("--json", action="store_true", help="print it as JSON, for scripts"),
+    argument("--all", action="store_true", help="every platform with its own reason, instead of groups"),
+)
+def platform(args: argparse.Namespace) -> int:
+    """Say what this machine is, which platform markers it satisfies, and why not the others."""
+    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
+    from pytest_accel.platforms.detect import detect
+
+    catalogue = load_catalogue(user_platforms(Path("pyproject.toml")))
+    machine = detect(catalogue)
+    if args.json:
+        print(json.dumps(_as_json(machine, catalogue), indent=2))
+    else:
+        print("\n".join([*_describe(machine), "", *_markers(machine, catalogue, each=args.all)]))
+    return 0
+
+
+def _describe(machine: Machine) -> list[str]:
+    lines = [f"cpu          {machine.cpu.name} ({machine.cpu.model}), {machine.cpu.cores} cores available"]
+    for device in machine.devices:
+        known = "not in the catalogue" if device.key is None else device.key
+        lines.append(f"device {device.index:<5} {device.name}, {_memory(device)}: {known}")
+    for variant in dict.fromkeys(device.variant for device in machine.devices if device.variant is not None):
+        lines += _figures(variant)
+    if not machine.devices:
+        lines.append("device       none")
+    lines += [f"problem      {problem}" for problem in machine.problems]
+    if any(device.key is None for device in machine.devices):
+        lines.append(
+            "             Name it in pyproject.toml: [tool.pytest-accel.platforms.NAME] patterns = ['…']"
+        )
+    return lines
+
+
+def _figures(variant: Variant) -> list[str]:
+    peaks = ", ".join(f"{name} {value:g}" for name, value in variant.peaks_tflops.items())
+    rest = [
+        f"{value:g} {unit}"
+        for value, unit in (
+            (variant.memory_gb, "GB"),
+            (variant.bandwidth_gb_s, "GB/s"),
+            (variant.tdp_w, "W"),
+        )
+        if value is not None
+    ]
+    lines = [f"{variant.title or 'variant'}: {', '.join([*rest, variant.interconnect]).rstrip(', ')}"]
+    lines += [f"dense peak in TFLOP/s: {peaks}"] if peaks else []
+    lines += [f"source: {variant.source}"] if variant.source else []
+    return [f"             {line}" for line in lines]
+
+
+def _markers(machine: Machine, catalogue: Catalogue, *, each: bool) -> list[str]:
+    satisfied = machine.satisfied(catalogue)
+    lines = ["satisfies"]
+    lines += [f"  {name:<13}baselines/{machine.disk_name(catalogue.parse(name))}/" for name in satisfied]
+    others = [name for name in catalogue.names() if name not in satisfied]
+    here = {"cpu", *(device.key for device in machine.devices)}
+    absent = dict.fromkeys(kind.key for kind in catalogue.devices.values() if kind.key not in here)
+    lines += ["", "does not satisfy"]
+    for name in others:
+        platform_name = catalogue.parse(name)
+        if each or platform_name.device not in absent:
+            lines.append(f"  {name:<13}{machine.missing(platform_name, catalogue)}")
+    if absent and not each:
+        lines += [
+            f"  {', '.join(absent)}",
+            "               needs that device; this machine has none (--all: every marker)",
+        ]
+    return lines
+
+
+def _memory(device: Device) -> str:
+    return "memory unknown" if device.memory_bytes is None else f"{device.memory_bytes / (1 << 30):.1f} GiB"
+
+
+def _as_json(machine: Machine, catalogue: Catalogue) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    satisfied = machine.satisfied(catalogue)
+    others = [name for name in catalogue.names() if name not in satisfied]
+    return {
+        "machine": asdict(machine),
+        "satisfied": {name: machine.disk_name(catalogue.parse(name)) for name in satisfied},
+        "missing": {name: machine.missing(catalogue.parse(name), catalogue) for name in others},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

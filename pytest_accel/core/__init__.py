@@ -1,0 +1,1 @@
+"""Pure values and decisions: no pytest, no torch, no files, no clock."""

@@ -1,0 +1,218 @@
+"""Where something was measured: identity that must match, context whose changes are suspects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+KEY_DIGITS = 12  # 48 bits: a store holds tens of environments, not millions
+
+# Titles of well-known fields, the most telling first: an upgrade of the driver or of a library
+# explains a slower step more often than anything below it. Fields not listed follow alphabetically.
+TITLES: Mapping[str, str] = {
+    "device_name": "device",
+    "device_count": "devices",
+    "device_memory_gb": "device memory (GB)",
+    "mig_profile": "MIG profile",
+    "power_limit_w": "power limit (W)",
+    "cpu_model": "CPU",
+    "architecture": "architecture",
+    "threads": "threads",
+    "driver": "driver",
+    "cuda": "CUDA",
+    "cuda_driver": "CUDA of the driver",
+    "hip": "HIP",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
+    "torch": "torch",
+    "triton": "triton",
+    "torchvision": "torchvision",
+    "timm": "timm",
+    "transformers": "transformers",
+    "numpy": "NumPy",
+    "container_image": "container image",
+    "container_name": "container",
+    "nvidia_container": "NVIDIA container",
+    "container_runtime": "container runtime",
+    "max_sm_clock_mhz": "max SM clock (MHz)",
+    "max_memory_clock_mhz": "max memory clock (MHz)",
+    "application_sm_clock_mhz": "application SM clock (MHz)",
+    "application_memory_clock_mhz": "application memory clock (MHz)",
+    "ecc": "ECC",
+    "mig_mode": "MIG mode",
+    "persistence": "persistence mode",
+    "python": "Python",
+    "kernel": "kernel",
+    "glibc": "glibc",
+    "host_cpu_model": "host CPU",
+    "cpu_governor": "CPU governor",
+    "cpu_affinity": "CPU affinity",
+    "transparent_hugepages": "transparent huge pages",
+    "default_power_limit_w": "default power limit (W)",
+    "pytest_accel": "pytest-accel",
+}
+_RANK = {name: rank for rank, name in enumerate(TITLES)}
+VARIABLE_PREFIX = "env."  # context fields that are environment variables
+_SHOWN_CHARACTERS = 60  # of a value in a one-line description
+
+# NCCL_* TORCH_* CUDA_* OMP_* decide speed; PYTORCH_* holds the allocator's settings, MKL_* and KMP_*
+# the threads and their binding on Intel's libraries, which move CPU figures by factors.
+VARIABLE_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "KMP_")
+REDACTED = "<redacted>"
+_KEPT_CHARACTERS = 400  # of a variable's value: a baseline is read by people
+
+# Redacting too much costs a suspect in a report; too little costs a credential in a public
+# repository. So names match anywhere in the word, and values by shape.
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|PASSCODE|PWD|KEY|CREDENTIAL|CREDS|AUTH|PRIVATE|COOKIE|SIGNATURE|BEARER",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"""
+      ://[^\s]*@                                                   # user:password@ or token@ in a URL
+    | -----BEGIN                                                   # PEM
+    | \b(?:bearer|basic)\s+\S{6,}                                  # an Authorization header
+    | (?:password|passwd|pwd|passphrase|secret|token|key|credential|signature|\bsig)s?["']?\s*[=:]
+    | (?<![A-Za-z0-9])(?:
+          gh[pousr]_ | github_pat_ | glpat- | glrt- | hf_ | sk- | sk_ | pk_ | rk_ | xox[abeoprs]- | npm_
+        | pypi- | dckr_pat_ | nvapi- | gsk_ | ya29\. | SG\. | AIza | eyJ
+      )[A-Za-z0-9_\-]{6,}
+    | (?<![A-Za-z0-9])(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{8,}
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_DEVICE_UUID = re.compile(
+    rf"\b(?:MIG-)?(?:GPU|MIG)-{_UUID}\b", re.IGNORECASE
+)  # names a device, opens nothing
+_BARE_UUID = re.compile(_UUID, re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z0-9]{20,}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_=\-]{20,}")
+# Neighbours that differ in kind (capital, small, digit): 62 % in random base64, 40 % or more in random
+# hex or base36, about 20 % in paths with capitals and digits. At 30 %, 1 in 250 random base64 words
+# of 20 characters passes, 1 in 20,000 of 40 (simulated, 20,000 words each).
+_RANDOM_SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Facts as text. A fact that could not be read is absent, never empty or guessed."""
+
+    identity: Mapping[str, str]  # must be equal for two runs to be compared
+    context: Mapping[str, str]  # may differ; printed as suspects when something got slower
+
+    @property
+    def key(self) -> str:
+        """Short and stable: the same facts give the same key in any process, on any machine."""
+        return fingerprint({"identity": dict(self.identity), "context": dict(self.context)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field that differs; None on the side where it is absent."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.name, self.name.removeprefix(VARIABLE_PREFIX))
+
+    def __str__(self) -> str:
+        if self.old is None:
+            return f"{self.title} {_shown(self.new or '')} appeared"
+        if self.new is None:
+            return f"{self.title} {_shown(self.old)} gone"
+        old, new = _shown(self.old), _shown(self.new)
+        if old == new:  # the difference lies beyond what is shown
+            return f"{self.title} changed ({old})"
+        return f"{self.title} {old} -> {new}"
+
+
+def fingerprint(value: object) -> str:
+    """The first 12 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces, ASCII)."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:KEY_DIGITS]
+
+
+def diff(old: Environment, new: Environment) -> tuple[Change, ...]:
+    """What changed in the context, the most telling first."""
+    return _changes(old.context, new.context)
+
+
+def diff_identity(old: Environment, new: Environment) -> tuple[Change, ...]:
+    """Why two environments must not be compared; empty when they may."""
+    return _changes(old.identity, new.identity)
+
+
+def describe(changes: Iterable[Change]) -> str:
+    """One line: `cuDNN 9.10 -> 9.19, NCCL 2.27 -> 2.28`; empty when nothing changed."""
+    return ", ".join(str(change) for change in sorted(changes, key=_telling))
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+    changes = (
+        Change(name=name, old=old.get(name), new=new.get(name))
+        for name in old.keys() | new.keys()
+        if old.get(name) != new.get(name)
+    )
+    return tuple(sorted(changes, key=_telling))
+
+
+def _telling(change: Change) -> tuple[int, str]:
+    return _RANK.get(change.name, len(_RANK)), change.name
+
+
+def _shown(value: str) -> str:
+    """Short, and without control characters: values come from files that others wrote."""
+    printable = "".join(character if character.isprintable() else "?" for character in value)
+    if len(printable) <= _SHOWN_CHARACTERS:
+        return printable
+    return printable[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that decide speed, and no other; what may be a credential is redacted."""
+    return {
+        name: _safe_value(name, environ[name])
+        for name in sorted(environ)
+        if name.startswith(VARIABLE_PREFIXES)
+    }
+
+
+def looks_secret(value: str) -> bool:
+    """Whether a value has the shape of a credential."""
+    rest = _DEVICE_UUID.sub("", value)
+    return bool(_SECRET_VALUE.search(rest) or _BARE_UUID.search(rest)) or _looks_random(rest)
+
+
+def _safe_value(name: str, value: str) -> str:
+    if _SECRET_NAME.search(name) or looks_secret(value):
+        return REDACTED
+    # The operating system passes bytes; what is no UTF-8 arrives as lone surrogates.
+    text = value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= _KEPT_CHARACTERS:
+        return text
+    return f"{text[:_KEPT_CHARACTERS]}… ({len(text)} characters)"
+
+
+def _looks_random(value: str) -> bool:
+    """A long word of letters and digits mixed, or base64 with its punctuation."""
+    for word in _WORD.findall(value):
+        if any(c.isdigit() for c in word) and any(c.isalpha() for c in word):
+            return True
+    return any(_share_of_changes(word) > _RANDOM_SHARE for word in _BASE64.findall(value))
+
+
+def _share_of_changes(word: str) -> float:
+    kinds = [(c.isupper(), c.islower()) if c.isalnum() else None for c in word]
+    pairs = [(left, right) for left, right in pairwise(kinds) if left is not None and right is not None]
+    return sum(left != right for left, right in pairs) / len(pairs) if pairs else 0.0

@@ -1,0 +1,228 @@
+"""The regression gate: judges the runs of a candidate against the runs of a baseline.
+
+Everything is in y = ln(step time), where d > 0 is slower. Variance between processes dominates on
+accelerators, so a run counts as one observation, however many rounds it has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from pytest_accel.core.student import t_quantile
+from pytest_accel.core.verdict import Estimate, Outcome, Policy, StepTime, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_accel.core.runs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Run-to-run standard deviation s of ln(step time), and nu, how well it is known."""
+
+    noise: float
+    degrees_of_freedom: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Candidate minus baseline in ln(step time), as known after `looks` runs of the candidate."""
+
+    d: float
+    se: float
+    degrees_of_freedom: float
+    looks: int
+
+    def at_least(self, level: float) -> float:
+        return self.d - t_quantile(level, self.degrees_of_freedom) * self.se
+
+    def at_most(self, level: float) -> float:
+        return self.d + t_quantile(level, self.degrees_of_freedom) * self.se
+
+
+def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Verdict:
+    """Judge the candidate at look K, the number of its runs so far.
+
+    Runs beyond the last scheduled look are used, at that look's levels; none is ever asked for.
+    """
+    require_usable("baseline", baseline)
+    require_usable("candidate", candidate)
+    runs, looks, sessions = len(baseline), len(candidate), count_sessions(baseline)
+    scale = pooled_scale(baseline, candidate, policy)
+    difference = Difference(
+        d=centre(summaries(candidate)) - centre(summaries(baseline)),
+        se=scale.noise * unit_standard_error(runs, sessions, looks, policy),
+        degrees_of_freedom=scale.degrees_of_freedom,
+        looks=looks,
+    )
+    outcome = decide(difference, policy)
+    return Verdict(
+        outcome=outcome,
+        tolerance=policy.tolerance,
+        slowdown=slowdown(difference, outcome, policy),
+        noise=scale.noise,
+        resolution=loss(scale.noise * resolution_factor(runs, sessions, policy)),
+        looks=looks,
+        baseline_runs=runs,
+        wants_another_run=outcome is Outcome.INCONCLUSIVE and looks < policy.max_looks,
+    )
+
+
+def decide(difference: Difference, policy: Policy) -> Outcome:
+    """Say what d means at this look; a loss of delta should be caught, one of delta/2 should not fail.
+
+    Where se is so small that both tests hold (d surely between delta/2 and delta), regressed wins.
+    """
+    alpha, beta = levels(difference.looks, policy)
+    if alpha > 0 and difference.at_least(alpha) > policy.delta / 2:
+        return Outcome.REGRESSED
+    if difference.looks >= 2 and difference.at_most(policy.improved_level) < -policy.delta / 2:
+        return Outcome.IMPROVED
+    if difference.at_most(beta) < policy.delta:
+        return Outcome.OK
+    return Outcome.INCONCLUSIVE
+
+
+def slowdown(difference: Difference, outcome: Outcome, policy: Policy) -> Estimate:
+    """Give d as a loss of throughput, with the bounds that `Verdict` promises."""
+    alpha, beta = levels(difference.looks, policy)
+    upper = policy.improved_level if outcome is Outcome.IMPROVED else beta
+    return Estimate(
+        point=loss(difference.d),
+        low=loss(difference.at_least(alpha or beta)),
+        high=loss(difference.at_most(upper)),
+    )
+
+
+def levels(looks: int, policy: Policy) -> tuple[float, float]:
+    """alpha and beta of this look."""
+    look = min(looks, policy.max_looks) - 1
+    return policy.alpha[look], policy.beta[look]
+
+
+def interval(runs: Sequence[Run], policy: Policy, noise: float | None = None) -> StepTime:
+    """95 % interval of the step time of runs that have no baseline to be compared with.
+
+    Its width comes from the same prior of run-to-run noise as the gate's (or from `noise`, where a
+    platform's own is known, in place of s0): the rounds of a single run cannot vouch for the next.
+    """
+    require_usable("measured", runs)
+    prior_noise = policy.prior_noise if noise is None else noise
+    sessions = count_sessions(runs)
+    nu = policy.prior_degrees_of_freedom + len(runs) - 1
+    squares = policy.prior_degrees_of_freedom * prior_noise**2 + baseline_squares(runs, policy)
+    s = math.sqrt(max(squares / nu, within_run_variance(runs)))
+    n = len(runs)
+    half = t_quantile(0.025, nu) * s * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
+    y = centre(summaries(runs))
+    return StepTime(point_s=math.exp(y), low_s=math.exp(y - half), high_s=math.exp(y + half))
+
+
+def summaries(runs: Sequence[Run]) -> list[float]:
+    """ln(step time) of each run."""
+    return [run.summary for run in runs]
+
+
+def centre(values: Sequence[float]) -> float:
+    """Hodges-Lehmann: the median of all pairwise averages, a value paired with itself included."""
+    return median((a + b) / 2 for a, b in combinations_with_replacement(values, 2))
+
+
+def capped(values: Sequence[float], policy: Policy) -> list[float]:
+    """Pull slow runs in, so that one throttled process does not blur the scale of all."""
+    middle = median(values)
+    cap = middle + max(policy.cap_reach * (middle - min(values)), policy.cap_floor)
+    return [min(value, cap) for value in values]
+
+
+def sum_of_squares(values: Sequence[float]) -> float:
+    """SS: about the mean."""
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def baseline_squares(baseline: Sequence[Run], policy: Policy) -> float:
+    """SSx; runs of one session only resemble each other, and show 1 - rho of the variance."""
+    shown = 1 - policy.session_correlation if count_sessions(baseline) == 1 else 1.0
+    return sum_of_squares(capped(summaries(baseline), policy)) / shown
+
+
+def candidate_squares(candidate: Sequence[Run], policy: Policy) -> float:
+    """SSy; the candidate's runs are taken for one session's."""
+    return sum_of_squares(capped(summaries(candidate), policy)) / (1 - policy.session_correlation)
+
+
+def pooled_scale(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Scale:
+    """Pool the prior and both groups; never below what the rounds inside the runs show."""
+    nu = policy.prior_degrees_of_freedom + (len(baseline) - 1) + (len(candidate) - 1)
+    squares = (
+        policy.prior_degrees_of_freedom * policy.prior_noise**2
+        + baseline_squares(baseline, policy)
+        + candidate_squares(candidate, policy)
+    )
+    variance = max(squares / nu, within_run_variance([*baseline, *candidate]))
+    return Scale(noise=math.sqrt(variance), degrees_of_freedom=nu)
+
+
+def within_run_variance(runs: Sequence[Run]) -> float:
+    """What the spread of rounds alone makes of a typical run's summary."""
+    return median(run.standard_error for run in runs) ** 2
+
+
+def inflation(n: int) -> float:
+    """c(n): variance of the Hodges-Lehmann centre over that of the mean, which it is up to n = 2."""
+    return 1.0 if n <= 2 else 1.08
+
+
+def effective_runs(runs: int, sessions: int, policy: Policy) -> float:
+    """Reff: how many independent runs these are worth, correlated as they are within sessions."""
+    return runs / (1 + (runs / sessions - 1) * policy.session_correlation)
+
+
+def unit_standard_error(runs: int, sessions: int, looks: int, policy: Policy) -> float:
+    """Give the standard error of d at s = 1."""
+    baseline = inflation(runs) / effective_runs(runs, sessions, policy)
+    candidate = inflation(looks) / effective_runs(looks, 1, policy)
+    return math.sqrt(baseline + candidate)
+
+
+def resolution_factor(runs: int, sessions: int, policy: Policy) -> float:
+    """delta / s at which a loss of delta is caught in 80 % of cases at the last look.
+
+    The test leaves delta/2 for (t(alpha) + t(.2)) se. From 1, 3, 5, 10 sessions of one run each:
+    6.6, 4.7, 4.2, 3.7.
+    """
+    alpha, beta = levels(policy.max_looks, policy)
+    nu = policy.prior_degrees_of_freedom + (runs - 1) + (policy.max_looks - 1)
+    se = unit_standard_error(runs, sessions, policy.max_looks, policy)
+    return 2 * (t_quantile(alpha or beta, nu) + t_quantile(0.2, nu)) * se
+
+
+def loss(d: float) -> float:
+    """Turn a difference of ln(step time) into a loss of throughput, 1 - exp(-d)."""
+    return -math.expm1(min(-d, 700.0))  # a speedup of e^700 is a broken clock; it must not overflow
+
+
+def count_sessions(runs: Sequence[Run]) -> int:
+    """Sb."""
+    return len({run.session for run in runs})
+
+
+def require_usable(group: str, runs: Sequence[Run]) -> None:
+    """Raise a ValueError that names the run that cannot be summarised."""
+    if not runs:
+        raise ValueError(f"No {group} runs to judge. Give at least one.")
+    for number, run in enumerate(runs, start=1):
+        where = f"{group} run {number} (session {run.session!r})"
+        if not run.rounds_s:
+            raise ValueError(
+                f"{where} has no rounds: its summary needs at least one. Leave it out, or measure again."
+            )
+        for seconds in run.rounds_s:
+            if not (seconds > 0 and math.isfinite(seconds)):
+                raise ValueError(f"{where} has a round of {seconds!r} s: step times are positive and finite.")

@@ -1,0 +1,151 @@
+"""Names of platforms: a device, how many of it on a node, on how many nodes.
+
+    platform = device [ "x" per-node ] [ "n" nodes ]
+
+`gh200`, `a100x4`, `gh200x4n2`, `gh200n2` (one on each of two nodes). Counts start at 2: a count of 1
+is left out, so that every platform has exactly one name.
+
+Device names contain the letters x and n too (`rtx6000`, `mi300x`), so the name alone can be read in
+more than one way. What makes it unambiguous is the list of known devices: the longest known device
+that starts the name is the device, and all of the rest must be counts. `mi300x` is the device,
+`mi300xx8` eight of it, `rtx6000x4` four of that. This is the only reading as long as no known device
+is itself another known device with counts (`clashes` tells, and the catalogue refuses such a list).
+Without the list the shortest device is taken; a count of at most three digits keeps `rtx6000` whole.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+MAX_PER_NODE = 999  # no node has more; and four digits after an x are a model number (rtx6000)
+
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*")
+_COUNTS = re.compile(r"(?:x(?P<per_node>\d+))?(?:n(?P<nodes>\d+))?")
+# Not compiled here: only a name without a list, or an error, needs them.
+_UNLISTED = r"(?P<device>[a-z][a-z0-9_]*?)(?P<counts>(?:x\d{1,3})?(?:n\d+)?)"
+_SWAPPED = r"(?P<device>[a-z][a-z0-9_]*?)(?P<nodes>n\d+)(?P<per_node>x\d{1,3})"
+
+
+class PlatformNameError(ValueError):
+    """The text is not the name of a platform; the message says why and what to write instead."""
+
+
+class UnknownDeviceError(PlatformNameError):
+    """The name is well formed, but none of the known devices starts it."""
+
+    def __init__(self, text: str, device: str, counts: str) -> None:
+        super().__init__(f"platform {text!r}: there is no device {device!r}")
+        self.device = device
+        self.counts = counts  # as written, such as "x4n2": a suggestion keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformName:
+    """A hardware configuration by name; `str()` gives the one canonical spelling."""
+
+    device: str
+    per_node: int = 1
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        if not is_device_name(self.device):
+            raise PlatformNameError(f"device {self.device!r}: {_what_is_wrong(self.device)}")
+        if not 1 <= self.per_node <= MAX_PER_NODE:
+            raise PlatformNameError(f"{self.device}: {self.per_node} per node is not in 1..{MAX_PER_NODE}")
+        if self.nodes < 1:
+            raise PlatformNameError(f"{self.device}: {self.nodes} nodes: there is at least one")
+
+    def __str__(self) -> str:
+        return self.device + self.counts
+
+    @property
+    def counts(self) -> str:
+        per_node = f"x{self.per_node}" if self.per_node > 1 else ""
+        return per_node + (f"n{self.nodes}" if self.nodes > 1 else "")
+
+    @property
+    def devices(self) -> int:
+        """How many devices in all."""
+        return self.per_node * self.nodes
+
+
+def is_device_name(text: str) -> bool:
+    """Whether the text could name a device: an identifier in lower case, so that it can be a marker."""
+    return _DEVICE.fullmatch(text) is not None
+
+
+def parse(text: str, devices: Collection[str] | None = None) -> PlatformName:
+    """Read a platform's name; `devices` are the known ones, and make the reading unambiguous.
+
+    Raises `PlatformNameError`, or its `UnknownDeviceError` where `devices` has none that fits.
+    """
+    if not is_device_name(text):
+        raise PlatformNameError(f"platform {text!r}: {_what_is_wrong(text)}")
+    device, counts = _split(text, devices)
+    match = _COUNTS.fullmatch(counts)
+    assert match is not None, counts
+    for letter, digits in (("x", match["per_node"]), ("n", match["nodes"])):
+        if digits is not None:
+            _check_count(text, device, letter, digits)
+    return PlatformName(device, int(match["per_node"] or 1), int(match["nodes"] or 1))
+
+
+def clashes(devices: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs (device, other) where the device's own name reads as counts of the other."""
+    names = sorted(set(devices))
+    return [
+        (name, other)
+        for name in names
+        for other in names
+        if name != other and name.startswith(other) and _COUNTS.fullmatch(name, len(other))
+    ]
+
+
+def closest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
+    """Did you mean: the candidates most like `name`, best first; none if none is alike."""
+    import difflib  # only an error needs it
+
+    return difflib.get_close_matches(name.lower(), list(candidates), n=limit, cutoff=0.6)
+
+
+def _split(text: str, devices: Collection[str] | None) -> tuple[str, str]:
+    for length in range(len(text), 0, -1):
+        if devices is not None and text[:length] in devices and _COUNTS.fullmatch(text, length):
+            return text[:length], text[length:]
+    if swapped := re.fullmatch(_SWAPPED, text):
+        device, nodes, per_node = swapped.group("device", "nodes", "per_node")
+        if devices is None or device in devices:
+            hint = device + per_node + nodes
+            raise PlatformNameError(f"platform {text!r}: the count per node comes first. Write {hint}.")
+    unlisted = re.fullmatch(_UNLISTED, text)
+    assert unlisted is not None, text  # its counts are optional
+    if devices is not None:
+        raise UnknownDeviceError(text, unlisted["device"], unlisted["counts"])
+    return unlisted["device"], unlisted["counts"]
+
+
+def _check_count(text: str, device: str, letter: str, digits: str) -> None:
+    counts = text[len(device) :]
+    count = digits.lstrip("0")
+    if digits != count:
+        hint = device + counts.replace(letter + digits, letter + count if count else "", 1)
+        raise PlatformNameError(f"platform {text!r}: {letter}{digits} is no count. Write {hint}.")
+    if digits == "1":
+        hint = device + counts.replace(f"{letter}1", "", 1)
+        raise PlatformNameError(f"platform {text!r}: a count of 1 is left out. Write {hint}.")
+    if letter == "x" and int(digits) > MAX_PER_NODE:
+        raise PlatformNameError(f"platform {text!r}: {digits} per node; at most {MAX_PER_NODE}.")
+
+
+def _what_is_wrong(text: str) -> str:
+    if not text:
+        return "the name is empty. Write a device and its counts, such as a100x4."
+    lower = re.sub(r"[\s-]+", "", text.lower())
+    if is_device_name(lower):
+        return f"a name has lower case letters, digits and underscores only. Write {lower}."
+    return "a name starts with a letter, and has letters, digits and underscores, such as a100x4."

@@ -1,0 +1,79 @@
+"""How to spend the time budget: when warm-up is over, how long a round is, how many rounds there are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+
+from pytest_accel.core.runs import MIN_ROUNDS
+
+STEPS_PER_ROUND = 10
+# A round this long makes the two timer calls and the synchronisation (tens of microseconds on an
+# H200) less than a thousandth of it.
+MIN_ROUND_S = 0.02
+MAX_ROUNDS = 120
+MIN_SETTLING_S = 1.0  # clocks ramp for about a second from idle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Rounds of equal numbers of steps that fill a time budget."""
+
+    steps_per_round: int
+    rounds: int
+
+
+def pace(step_s: float, budget_s: float) -> Pace:
+    """Ten steps a round; fewer where a step is long, more where it is tiny; never fewer than six rounds."""
+    if not (step_s > 0 and budget_s > 0):
+        raise ValueError(f"a step of {step_s} s in a budget of {budget_s} s cannot be paced")
+    longest = max(1, math.floor(budget_s / MIN_ROUNDS / step_s))
+    shortest = math.ceil(MIN_ROUND_S / step_s)
+    steps = max(1, min(max(STEPS_PER_ROUND, shortest), longest))
+    rounds = round(budget_s / (steps * step_s))
+    return Pace(steps_per_round=steps, rounds=min(max(rounds, MIN_ROUNDS), MAX_ROUNDS))
+
+
+@dataclass(slots=True)
+class Settling:
+    """Watches blocks of warm-up steps and says when they stopped drifting.
+
+    Two neighbouring windows of blocks are compared by their medians. Compilation, autotuning,
+    allocator growth and clock ramps all show as a difference between them; what is left below
+    `drift`, or below what the spread of the blocks themselves explains, counts as steady.
+    """
+
+    max_s: float
+    window: int = 4
+    drift: float = 0.01
+    blocks_s: list[float] = field(default_factory=list)  # mean step time of each block
+    spent_s: float = 0.0
+
+    def observe(self, step_s: float, block_s: float) -> None:
+        self.blocks_s.append(step_s)
+        self.spent_s += block_s
+
+    @property
+    def steady(self) -> bool:
+        if self.spent_s < min(MIN_SETTLING_S, self.max_s) or len(self.blocks_s) < 2 * self.window:
+            return False
+        before, after = self.blocks_s[-2 * self.window : -self.window], self.blocks_s[-self.window :]
+        change = abs(math.log(median(after) / median(before)))
+        return change < max(self.drift, 2 * _median_error(before + after, self.window))
+
+    @property
+    def exhausted(self) -> bool:
+        return self.spent_s >= self.max_s
+
+    @property
+    def step_s(self) -> float:
+        return median(self.blocks_s[-2 * self.window :])
+
+
+def _median_error(blocks_s: list[float], window: int) -> float:
+    """Standard error of the difference of two window medians, from the blocks' median deviation."""
+    logs = [math.log(block) for block in blocks_s]
+    centre = median(logs)
+    sigma = 1.4826 * median(abs(value - centre) for value in logs)  # MAD of a normal, scaled
+    return sigma * math.sqrt(math.pi / 2) * math.sqrt(2 / window)

@@ -1,0 +1,57 @@
+"""What one process measured: the value that baselines store and the gate judges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import fmean, median, stdev
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIN_ROUNDS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The rounds of one fresh process, warm-up dropped; raw, so that an estimator can change later."""
+
+    session: str  # one invocation of pytest on one machine; runs of one session are correlated
+    rounds_s: tuple[float, ...]  # mean step time of each round
+    steps_per_round: int
+    environment: str = ""  # key into the environments stored beside the run
+    first_step_s: float | None = None
+    warmup_s: float | None = None
+    peak_memory_bytes: int | None = None
+    loss: float | None = None  # after a fixed number of seeded steps: an upgrade may change numerics
+    metrics: Mapping[str, float] = field(default_factory=dict)  # further figures; names carry units
+
+    @property
+    def summary(self) -> float:
+        """ln(step time): the median over rounds of the log of each round's mean step time.
+
+        A median of means sees a stall in every tenth step in full, and forgets a single outlier.
+        """
+        return median(math.log(seconds) for seconds in self.rounds_s)
+
+    @property
+    def step_time_s(self) -> float:
+        return math.exp(self.summary)
+
+    @property
+    def stall_share(self) -> float:
+        """How much slower the mean of all steps is than the summary: advisory, 0 when steady."""
+        return math.log(fmean(self.rounds_s)) - self.summary
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the summary from the spread of rounds inside this run."""
+        logs = [math.log(seconds) for seconds in self.rounds_s]
+        if len(logs) < 2:
+            return 0.0
+        # A median of n roughly normal values has sqrt(pi/2) times the standard error of their mean.
+        return math.sqrt(math.pi / 2) * stdev(logs) / math.sqrt(len(logs))
+
+    def throughput(self, work_per_step: float) -> float:
+        return work_per_step / self.step_time_s

@@ -1,0 +1,114 @@
+"""What the gate says of a benchmark, and the policy by which it says it: plain values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    """Every end that a judged benchmark can come to; the last three are not the statistics' to say."""
+
+    REGRESSED = "regressed"
+    OK = "ok"
+    IMPROVED = "improved"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"
+    NO_BASELINE = "no-baseline"
+    STALE_BASELINE = "stale-baseline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How much loss is tolerated, and how surely; the defaults are the gate as it was tuned.
+
+    Tuned on the stream model of `tests/studies/streams.py`; `python -m tests.studies.gate` checks them.
+    """
+
+    tolerance: float = 0.05  # tolerated loss of throughput; this much or more should be caught
+    max_looks: int = 5  # runs of the candidate before an open question stays open
+    # One-sided levels of looks 1, 2, ...; 0 is "never": one run alone may be one throttled process.
+    alpha: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.05)
+    beta: tuple[float, ...] = (0.02, 0.02, 0.03, 0.05, 0.10)
+    improved_level: float = 0.01
+    # Prior of the run-to-run noise: two processes of one code differ by .3 to 3 % (H200, ResNet-50: .4 %).
+    prior_noise: float = 0.01  # s0, of ln(step time)
+    prior_degrees_of_freedom: float = 3.0  # nu0: worth three runs, so that five measured ones outweigh it
+    session_correlation: float = 0.2  # rho: processes of one session share its clocks and temperature
+    # A throttled process is slow, hardly ever fast: the fast side says where slow runs stop counting.
+    cap_reach: float = 2.0
+    cap_floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance: {self.tolerance!r} is not a fraction between 0 and 1. Write 0.05.")
+        if len(self.alpha) != len(self.beta):
+            raise ValueError(
+                f"alpha has {len(self.alpha)} looks, beta has {len(self.beta)}: give both the same."
+            )
+        if not 1 <= self.max_looks <= len(self.alpha):
+            raise ValueError(f"max_looks: {self.max_looks!r} is not one of 1 to {len(self.alpha)}.")
+        if not (self.prior_noise > 0 and self.prior_degrees_of_freedom > 0):
+            raise ValueError(
+                f"prior_noise {self.prior_noise!r} and prior_degrees_of_freedom "
+                f"{self.prior_degrees_of_freedom!r} must both be positive: one run has no spread of its own."
+            )
+        if not 0 <= self.session_correlation < 1:
+            raise ValueError(f"session_correlation: {self.session_correlation!r} is not in 0 <= rho < 1.")
+
+    @property
+    def delta(self) -> float:
+        """The tolerance as a difference of ln(step time)."""
+        return -math.log1p(-self.tolerance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A point and the bounds that go with it, raw; rounding happens only when rendering."""
+
+    point: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The step time of a group of runs with its 95 % interval, which is symmetric as a ratio."""
+
+    point_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def relative_low(self) -> float:
+        return self.low_s / self.point_s - 1
+
+    @property
+    def relative_high(self) -> float:
+        """The x of "± x %": of step time and of throughput alike, on its wider side."""
+        return self.high_s / self.point_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One benchmark, judged. Fractions are losses of throughput, 1 - exp(-d): above 0 is slower.
+
+    The bounds of `slowdown` are one-sided and those that the look's own tests used, so that a
+    rendered bound always agrees with the outcome:
+
+    - `low` ("at least") at alpha of the look; at look 1, which cannot regress, at its beta.
+    - `high` ("at most") at beta of the look; where improved, at the level of that test.
+
+    An inconclusive verdict prints both. One that `wants_another_run` is not final.
+    """
+
+    outcome: Outcome
+    tolerance: float
+    slowdown: Estimate | None = None  # None where nothing was compared
+    noise: float | None = None  # s: run-to-run standard deviation of ln(step time)
+    resolution: float | None = None  # loss caught in 80 % of cases at the last look, at this noise
+    looks: int = 0  # K, runs of the candidate
+    baseline_runs: int = 0  # R
+    wants_another_run: bool = False
+    reason: str = ""  # for the outcomes that are not statistical

@@ -1,0 +1,1 @@
+"""Timing a step honestly: settle, then rounds, the device synchronised at both ends."""

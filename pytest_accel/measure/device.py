@@ -1,0 +1,130 @@
+"""The few things measuring asks of a device: wait for it, its memory, and a delay that it really feels."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+Delay = Callable[[], None]
+
+
+class Device(Protocol):
+    """Where steps run."""
+
+    @property
+    def name(self) -> str: ...  # as torch spells it: `cuda:0`, `cpu`
+    def prepare(self) -> None: ...
+    def restore(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def reset_peak_memory(self) -> None: ...
+    def peak_memory_bytes(self) -> int | None: ...
+    def delay(self, seconds: float) -> Delay: ...
+
+
+@dataclass(slots=True)
+class CpuDevice:
+    """The host: nothing to wait for; works without torch, and pins torch's threads where it is used."""
+
+    threads: int
+    _threads_before: int | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        return "cpu"
+
+    def prepare(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and self._threads_before is None:
+            self._threads_before = torch.get_num_threads()
+            torch.set_num_threads(self.threads)
+
+    def restore(self) -> None:
+        if self._threads_before is not None:
+            sys.modules["torch"].set_num_threads(self._threads_before)
+            self._threads_before = None
+
+    def synchronize(self) -> None:
+        """The host runs its steps to the end by itself."""
+
+    def reset_peak_memory(self) -> None:
+        with suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
+            Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
+
+    def peak_memory_bytes(self) -> int | None:
+        try:
+            status = Path("/proc/self/status").read_text()
+        except OSError:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        for line in status.splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        return None
+
+    def delay(self, seconds: float) -> Delay:
+        def spin() -> None:
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                pass
+
+        return spin
+
+
+@dataclass(slots=True)
+class CudaDevice:
+    """An NVIDIA or AMD device through torch.cuda (ROCm answers to the same names)."""
+
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"cuda:{self.index}"
+
+    def prepare(self) -> None:
+        import torch
+
+        torch.cuda.set_device(self.index)
+
+    def restore(self) -> None:
+        """Leave no cached memory behind for the next benchmark."""
+        import torch
+
+        torch.cuda.empty_cache()
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.index)
+
+    def reset_peak_memory(self) -> None:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(self.index)
+
+    def peak_memory_bytes(self) -> int | None:
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(self.index))
+
+    def delay(self, seconds: float) -> Delay:
+        """A kernel that spins: a host-side sleep would hide behind the launches that run ahead."""
+        import torch
+
+        probe_cycles = 20_000_000  # about 10 ms on a GPU of 2 GHz: long against the launch
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(1000)  # noqa: SLF001 - load the kernel before timing it
+        begin.record()
+        torch.cuda._sleep(probe_cycles)  # noqa: SLF001 - torch offers no public spin
+        end.record()
+        end.synchronize()
+        cycles = max(1, round(seconds * probe_cycles / (begin.elapsed_time(end) * 1e-3)))
+
+        def spin() -> None:
+            torch.cuda._sleep(cycles)  # noqa: SLF001
+
+        return spin

@@ -1,0 +1,62 @@
+"""What one process found out about one benchmark, as a value that can cross processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pytest_accel.core.environment import Environment
+from pytest_accel.core.runs import Run
+
+SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON, and of what a fresh process answers
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A run with what it measured and where."""
+
+    run: Run
+    work_per_step: float
+    unit: str
+    configuration: Mapping[str, Scalar]
+    environment: Environment
+    steady: bool
+
+    @property
+    def throughput(self) -> float:
+        return self.run.throughput(self.work_per_step)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain JSON values, as they stand in `extra_info.accel`."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "throughput": self.throughput,
+            "unit": f"{self.unit}/s",
+            "work_per_step": self.work_per_step,
+            "work_unit": self.unit,
+            "step_time_s": self.run.step_time_s,
+            "stall_share": self.run.stall_share,
+            "steady": self.steady,
+            "run": asdict(self.run),
+            "configuration": dict(self.configuration),
+            "environment": {
+                "identity": dict(self.environment.identity),
+                "context": dict(self.environment.context),
+            },
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Measurement:
+        """What `to_plain` wrote; derived figures are derived again."""
+        run = {**plain["run"], "rounds_s": tuple(plain["run"]["rounds_s"])}
+        return cls(
+            run=Run(**run),
+            work_per_step=plain["work_per_step"],
+            unit=plain["work_unit"],
+            configuration=plain["configuration"],
+            environment=Environment(**plain["environment"]),
+            steady=plain["steady"],
+        )

@@ -1,0 +1,145 @@
+"""Settle a step, then time rounds of it through pytest-benchmark."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Protocol
+
+from pytest_accel.core.pacing import Settling, pace
+from pytest_accel.measure.device import Device
+from pytest_accel.measure.timer import SynchronisingTimer
+
+Step = Callable[[], object]
+
+# Single steps at the start: the first one compiles and allocates, the others say how long a step is.
+# A training step's loss after the last of them is comparable between machines.
+PILOT_STEPS = 5
+_BLOCK_S = 0.1  # warm-up is watched in blocks of about this length
+
+
+class PedanticBenchmark(Protocol):
+    """What is used of pytest-benchmark's fixture."""
+
+    disabled: bool
+    stats: object
+
+    def pedantic(self, target: Step, *, rounds: int, iterations: int) -> object: ...
+
+
+class Watcher(Protocol):
+    """Told what happens between steps, never inside timed ones."""
+
+    def phase(self, text: str, remaining_s: float | None) -> None: ...
+    def tick(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What it took until steps were steady."""
+
+    first_step_s: float
+    warmup_s: float
+    step_s: float
+    steady: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Mean step time of each round, and what was seen around them."""
+
+    settled: Settled
+    rounds_s: tuple[float, ...]
+    steps_per_round: int
+    peak_memory_bytes: int | None
+
+    @property
+    def step_s(self) -> float:
+        return median(self.rounds_s)
+
+
+def settle(
+    step: Step, device: Device, watcher: Watcher, *, max_s: float, after_pilot: Callable[[], None]
+) -> Settled:
+    """Run steps until their times stop drifting, within `max_s`."""
+    watcher.phase("warming up", None)
+    begun = time.perf_counter()
+    pilots_s = [_timed_block(step, 1, device) for _ in range(PILOT_STEPS)]
+    after_pilot()
+    settling = Settling(max_s=max_s)
+    steps = max(1, round(_BLOCK_S / median(pilots_s[1:])))
+    while not (settling.steady or settling.exhausted):
+        block_s = _timed_block(step, steps, device)
+        settling.observe(block_s / steps, block_s)
+        watcher.tick()
+    return Settled(
+        first_step_s=pilots_s[0],
+        warmup_s=time.perf_counter() - begun,
+        step_s=settling.step_s,
+        steady=settling.steady,
+    )
+
+
+def time_rounds(
+    step: Step,
+    device: Device,
+    benchmark: PedanticBenchmark,
+    timer: SynchronisingTimer,
+    watcher: Watcher,
+    *,
+    settled: Settled,
+    budget_s: float,
+    slowdown: float = 0.0,
+) -> Timed:
+    """Fill the budget with rounds of the settled step."""
+    step_s = settled.step_s
+    if slowdown:
+        step, step_s = _delayed(step, device, step_s, slowdown)
+    plan = pace(step_s, budget_s)
+    watcher.phase("measuring", plan.rounds * plan.steps_per_round * step_s)
+    timer.synchronize, timer.between_rounds = device.synchronize, watcher.tick
+    device.reset_peak_memory()
+    with _garbage_frozen():
+        benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)
+    return Timed(
+        settled=settled,
+        rounds_s=tuple(benchmark.stats.stats.data),  # type: ignore[attr-defined]
+        steps_per_round=plan.steps_per_round,
+        peak_memory_bytes=device.peak_memory_bytes(),
+    )
+
+
+def _timed_block(step: Step, steps: int, device: Device) -> float:
+    device.synchronize()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    device.synchronize()
+    return time.perf_counter() - begin
+
+
+def _delayed(step: Step, device: Device, step_s: float, slowdown: float) -> tuple[Step, float]:
+    """The step followed by a delay that lowers its throughput by the fraction `slowdown`."""
+    slow_s = step_s / (1 - slowdown)
+    delay = device.delay(slow_s - step_s)
+
+    def delayed() -> None:
+        step()
+        delay()
+
+    return delayed, slow_s
+
+
+@contextmanager
+def _garbage_frozen() -> Iterator[None]:
+    """Let the collector go on, as in real training, but spare it everything that was built before."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,1 @@
+"""What hardware there is: the catalogue, and detection of this machine."""

@@ -1,0 +1,1 @@
+"""What the user reads: verdict lines and the table."""

@@ -1,0 +1,264 @@
+"""The course of a session: collect benchmarks, measure them, hold what is undecided, judge, report."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+
+import pytest
+from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
+
+from pytest_accel.options import Settings, baselines_root, for_item
+from pytest_accel.session import items as what
+from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT, MEASURING_OFF
+from pytest_accel.session.cases import Case
+from pytest_accel.session.fresh_runs import FreshRuns
+from pytest_accel.session.placement import Placement, is_xdist_worker
+from pytest_accel.session.recording import refuse_too_many_runs, write_down
+from pytest_accel.session.reports import apply_verdict, built_reports, fail, properties, vanished_report
+from pytest_accel.session.summary import write_summary
+from pytest_accel.session.terminal import Pacemaker
+from pytest_accel.session.vanished import find_vanished
+from pytest_accel.store.baselines import BaselineStore
+from pytest_accel.store.schema import BaselineError, BaselineFile
+
+NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
+
+
+class Bench:
+    """The plugin object of a session that measures; registered under the name `accel-bench`."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, placement: Placement) -> None:
+        self.config = config
+        self.settings = settings
+        self.placement = placement
+        self.store = BaselineStore(baselines_root(settings, config.rootpath))
+        self.cases: dict[str, Case] = {}
+        self.waiting: list[Case] = []  # for a fresh process
+        self.collected: set[str] = set()
+        self.vanished: list[str] = []
+        self.fresh = FreshRuns(config, settings)
+
+    # --- collecting -----------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m and -k
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.collected = {item.nodeid for item in items}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Find the cases and read their baselines: a bad file must be known before anything is measured."""
+        if self.config.getoption("collectonly", default=False) or is_xdist_worker(self.config):
+            return
+        for item in filter(what.is_benchmark, session.items):
+            platform = self.placement.place(item).platform
+            if platform is None:
+                continue  # its set-up will say what is missing
+            disk_name, suite = self.placement.machine.disk_name(platform), what.suite_of(item)
+            case = Case(
+                item=item,
+                platform=platform,
+                disk_name=disk_name,
+                suite=suite,
+                settings=for_item(self.settings, item.iter_markers("accel")),
+                baseline=self.read_baseline(disk_name, suite),
+            )
+            refuse_too_many_runs(case)
+            self.cases[item.nodeid] = case
+
+    def read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
+        try:
+            return self.store.read(disk_name, suite)
+        except BaselineError as error:
+            raise pytest.UsageError(str(error)) from None
+
+    # --- running --------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        case = self.cases.get(item.nodeid)
+        if case is None:
+            return None
+        if self.settings.recording:
+            self.waiting.append(case)
+            return True
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if case.undecided:
+            case.held = reports
+            self.waiting.append(case)
+        else:
+            self.log(case, reports)
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # last word, after pytest's own treatment of xfail
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        case = self.cases.get(item.nodeid)
+        if case is not None and report.when == "call" and report.outcome == "passed":
+            self.conclude(case, report)
+        return report
+
+    def conclude(self, case: Case, report: pytest.TestReport) -> None:
+        """Judge what the call measured; an undecided verdict is left for later."""
+        measurement = case.item.stash.get(MEASUREMENT, None)
+        if measurement is None:
+            if not case.item.stash.get(MEASURING_OFF, False):
+                fail(
+                    report,
+                    f"{case.label} takes `accel` but measured nothing: call accel.measure(step, work=..., "
+                    "unit=...), or take accel_device where only the device is needed",
+                    case.item,
+                )
+            return
+        case.measurements.append(measurement)
+        case.judge()
+        if not case.undecided:
+            self.settle(case, report)
+
+    def settle(self, case: Case, report: pytest.TestReport) -> None:
+        """The verdict is final: it becomes the report, and is noted in pytest-benchmark's JSON."""
+        apply_verdict(case, report)
+        note_verdict(case)
+
+    def log(self, case: Case, reports: list[pytest.TestReport]) -> None:
+        hook = case.item.ihook
+        reports[-1].user_properties.extend(properties(case))  # JUnit reads those of the teardown
+        hook.pytest_runtest_logstart(nodeid=case.node_id, location=case.item.location)
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=case.node_id, location=case.item.location)
+
+    # --- fresh processes ------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        with _terminated_like_interrupted(active=bool(self.cases)):
+            try:
+                result = yield
+                self.measure_waiting()
+            finally:
+                self.release_waiting()
+        if self.cases:
+            self.report_vanished(session)
+        return result
+
+    def measure_waiting(self) -> None:
+        """One more run for every open case, in turn, until all are decided or out of looks.
+
+        In turn, because runs back to back see the same throttling.
+        """
+        first, last = (1, self.settings.record) if self.settings.recording else (2, self.settings.looks)
+        pace = Pacemaker(self.config)
+        for look in range(first, last + 1):
+            for position, case in enumerate(list(self.waiting)):
+                left = len(self.waiting) * (last - look) + len(self.waiting) - position
+                with pace.run(f"{case.item.name}: run {look} of {last} in a fresh process", left) as progress:
+                    self.fresh.measure(case, progress)
+                if case.problem or case.skipped or not (self.settings.recording or self.undecided(case)):
+                    self.release(case)
+
+    def undecided(self, case: Case) -> bool:
+        case.judge()
+        return case.undecided
+
+    def release(self, case: Case) -> None:
+        """Let go of a case: write it down if recording, and log its reports."""
+        self.waiting.remove(case)
+        if self.settings.recording:
+            write_down(case, self.store, self.fresh.session_id)
+            self.log(case, built_reports(case))
+            return
+        call = next(report for report in case.held if report.when == "call")
+        if case.problem:
+            fail(call, case.problem, case.item)
+        else:
+            self.settle(case, call)
+        self.log(case, case.held)
+
+    def release_waiting(self) -> None:
+        """All that is still held, when the looks are used up or the session was interrupted."""
+        for case in list(self.waiting):
+            self.release(case)
+
+    def report_vanished(self, session: pytest.Session) -> None:
+        self.vanished = find_vanished(self.config, session, self.store, self.cases.values(), self.collected)
+        if self.settings.vanished == "fail":
+            for node_id in self.vanished:
+                text = f"VANISHED  {node_id}: stands in the baseline and was not found"
+                self.config.hook.pytest_runtest_logreport(report=vanished_report(node_id, text))
+
+    # --- reporting ------------------------------------------------------------------------------
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, object] | None:
+        """Verdicts that pass without being ok are not shown as a plain dot."""
+        verdict = dict(report.user_properties).get("accel.verdict") if report.when == "call" else None
+        if report.outcome != "passed" or verdict in (None, "ok", "improved"):
+            return None
+        letter = {"no-baseline": "n", "inconclusive": "i", "stale-baseline": "s"}[str(verdict)]
+        return "passed", letter, (str(verdict).upper(), {"yellow": True})
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.measured_nothing and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @property
+    def measured_nothing(self) -> bool:
+        off = self.config.getoption("collectonly", default=False)
+        return (
+            self.settings.require and not off and not any(case.measurements for case in self.cases.values())
+        )
+
+    @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        write_summary(terminalreporter, self.config, self.settings, list(self.cases.values()), self.vanished)
+        if self.measured_nothing:
+            terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
+
+    @pytest.hookimpl(optionalhook=True)  # pytest-benchmark may be switched off
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, object]) -> None:
+        """Name the hardware; only where something was measured, so that others' files stay comparable."""
+        if self.cases:
+            machine_info["accel"] = {
+                "platforms": sorted({case.disk_name for case in self.cases.values()}),
+                "devices": [device.name for device in self.placement.machine.devices],
+            }
+
+
+def note_verdict(case: Case) -> None:
+    """Put the verdict, and the runs it took beyond the first, into `extra_info.accel`."""
+    info, verdict = case.item.stash.get(EXTRA_INFO, None), case.verdict
+    if info is None or verdict is None:
+        return
+    found = verdict.slowdown
+    info["verdict"] = {
+        "outcome": verdict.outcome.value,
+        "slowdown": None if found is None else asdict(found),
+        "noise": verdict.noise,
+        "tolerance": verdict.tolerance,
+        "runs": verdict.looks,
+        "baseline_runs": verdict.baseline_runs,
+        "reason": verdict.reason,
+    }
+    info["further_runs"] = [asdict(run) for run in case.runs[1:]]
+
+
+@contextmanager
+def _terminated_like_interrupted(*, active: bool) -> Iterator[None]:
+    """SIGTERM, the end of a job's time, is treated as Ctrl-C: what was measured is kept and reported."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt("SIGTERM")
+
+    if not active or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

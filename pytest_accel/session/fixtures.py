@@ -1,0 +1,188 @@
+"""The fixtures that a benchmark takes: `accel`, what `train` and `infer` build upon it, and their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
+from pytest_accel.measure.measurement import Measurement
+from pytest_accel.options import SETTINGS, Settings, for_item
+from pytest_accel.platforms.machine import Device as Hardware
+from pytest_accel.session.accel import Accel
+from pytest_accel.session.placement import PLACEMENT, TIMER
+
+if TYPE_CHECKING:
+    import torch
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from pytest_accel.workloads.steps import InferStep, TrainStep
+
+Built = Callable[..., Any]
+
+
+@pytest.fixture
+def accel(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Iterator[Accel]:
+    """Measure a step of your own: `accel.measure(step, work=..., unit=...)`."""
+    config, item = request.config, cast("pytest.Item", request.node)
+    settings = for_item(config.stash[SETTINGS], item.iter_markers("accel"))
+    device, hardware = _open_device(item, settings)
+    try:
+        yield Accel(
+            platform=_platform(item),
+            settings=settings,
+            device_=device,
+            hardware=hardware,
+            item=item,
+            benchmark=benchmark,
+            timer=item.stash[TIMER],
+        )
+    finally:
+        device.restore()
+
+
+@pytest.fixture
+def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
+    """Build a training step and measure it.
+
+    `train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: the model by name
+    (torchvision's, `timm/NAME`, `zoo/NAME`) or any callable, on the device of the item's platform, with
+    random weights and synthetic batches. Fails unless the loss is finite and the parameters moved.
+    """
+    from pytest_accel.workloads.steps import TrainStep
+
+    with ExitStack() as steps:
+
+        def measure(model: str | Built, **choices: Any) -> Measurement | None:  # noqa: ANN401
+            step = _built(steps, TrainStep.build, model, device=accel.device, **choices)
+            return _measured(accel, step, loss=step.loss_value)
+
+        yield measure
+
+
+@pytest.fixture
+def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
+    """Build an inference step and measure it: as `train`, in eval mode, with weights in the precision."""
+    from pytest_accel.workloads.steps import InferStep
+
+    with ExitStack() as steps:
+
+        def measure(model: str | Built, **choices: Any) -> Measurement | None:  # noqa: ANN401
+            step = _built(steps, InferStep.build, model, device=accel.device, **choices)
+            return _measured(accel, step, loss=None)
+
+        yield measure
+
+
+def _built(steps: ExitStack, build: Callable[..., Any], model: str | Built, **choices: Any) -> Any:  # noqa: ANN401
+    """A step that is freed at the end; what is wrong with its arguments is said without our traceback."""
+    from pytest_accel.workloads.errors import StepError
+
+    try:
+        step = build(model, **choices)
+    except (StepError, ValueError) as error:
+        pytest.fail(str(error), pytrace=False)
+    steps.callback(step.close)
+    return step
+
+
+def _measured(
+    accel: Accel, step: TrainStep | InferStep, *, loss: Callable[[], float] | None
+) -> Measurement | None:
+    from pytest_accel.workloads.errors import StepError
+
+    try:
+        return accel.measure(
+            step,
+            work=step.work,
+            unit=step.unit,
+            configuration=step.configuration,
+            flops=step.flops_per_step,
+            precision=str(step.configuration["precision"]),
+            loss=loss,
+            check=step.check,
+        )
+    except StepError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+# --- the parts, for steps of one's own ----------------------------------------------------------
+
+
+@pytest.fixture
+def accel_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """The device of the item's platform, as a torch.device; on the CPU, torch's threads are pinned."""
+    import torch
+
+    device, _ = _open_device(request.node, request.config.stash[SETTINGS])
+    device.prepare()
+    try:
+        yield torch.device(device.name)
+    finally:
+        device.restore()
+
+
+@pytest.fixture
+def accel_model(accel_device: torch.device) -> Built:
+    """`accel_model("resnet50", seed=0)`: a model with random weights on the device; nothing is downloaded."""
+    from pytest_accel.workloads.models import build_model
+
+    def build(model: str | Built, **options: Any) -> Any:  # noqa: ANN401
+        return build_model(model, device=accel_device, **options)[0]
+
+    return build
+
+
+@pytest.fixture
+def accel_optimiser(accel_device: torch.device) -> Built:
+    """`accel_optimiser("adamw", model.parameters())`: in the fastest implementation the device has."""
+    from pytest_accel.workloads.optimisers import build_optimiser
+
+    def build(optimiser: str | Built, parameters: Any, *, lr: float | None = None) -> Any:  # noqa: ANN401
+        return build_optimiser(optimiser, parameters, device=accel_device, lr=lr)[0]
+
+    return build
+
+
+@pytest.fixture
+def accel_precision(accel_device: torch.device) -> Iterator[Built]:
+    """`accel_precision("bf16")`: sets the backend flags until the test ends; `.autocast(device)` is its context."""
+    from pytest_accel.workloads.precision import Precision
+
+    with ExitStack() as flags:
+
+        def choose(name: str, *, cudnn_benchmark: bool = True) -> Precision:
+            precision = Precision.named(name, device=accel_device)
+            flags.enter_context(precision.flags(cudnn_benchmark=cudnn_benchmark))
+            return precision
+
+        yield choose
+
+
+@pytest.fixture
+def accel_batch(accel_device: torch.device) -> Built:
+    """`accel_batch("imagenet", batch_size=32)`: a synthetic batch on the device, inputs and targets."""
+    from pytest_accel.workloads.data import make_batch
+
+    def make(data: str, **options: Any) -> Any:  # noqa: ANN401
+        return make_batch(data, device=accel_device, **options)
+
+    return make
+
+
+def _platform(item: pytest.Item) -> Any:  # noqa: ANN401
+    platform = item.config.stash[PLACEMENT].place(item).platform
+    assert platform is not None  # set-up has skipped or failed the others
+    return platform
+
+
+def _open_device(item: pytest.Item, settings: Settings) -> tuple[Device, Hardware | None]:
+    """The device of an item's platform, as measuring sees it and as the driver named it."""
+    platform = _platform(item)
+    if platform.device == "cpu":
+        return CpuDevice(threads=settings.threads), None
+    hardware = item.config.stash[PLACEMENT].machine.devices_for(platform)[0]
+    return CudaDevice(index=hardware.index), hardware

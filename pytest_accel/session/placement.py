@@ -1,0 +1,85 @@
+"""Where items run: the machine, the platform each item runs as, and what is missing for those that cannot."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import pytest
+
+from pytest_accel.core.grammar import PlatformName
+from pytest_accel.measure.timer import SynchronisingTimer
+from pytest_accel.options import Settings
+from pytest_accel.platforms.catalogue import Catalogue
+from pytest_accel.platforms.detect import detect
+from pytest_accel.platforms.machine import Machine
+from pytest_accel.session import items as what
+
+PLACEMENT = pytest.StashKey["Placement"]()
+TIMER = pytest.StashKey[SynchronisingTimer]()
+
+
+class Placement:
+    """The plugin object that skips, or fails, what this machine cannot run."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, catalogue: Catalogue) -> None:
+        self.config = config
+        self.settings = settings
+        self.catalogue = catalogue
+
+    @cached_property
+    def machine(self) -> Machine:
+        return detect(self.catalogue)
+
+    @cached_property
+    def wanted(self) -> set[PlatformName]:
+        return what.wanted_platforms(self.config.getoption("markexpr", ""), self.catalogue)
+
+    def place(self, item: pytest.Item) -> what.Place:
+        return what.place(item, self.catalogue, self.machine, self.wanted)
+
+    @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in filter(what.is_benchmark, items):
+            give_timer(item)
+        expression = self.config.getoption("markexpr", "")
+        if expression:
+            markers = (_marker_name(line) for line in self.config.getini("markers"))
+            what.refuse_unknown_names(expression, items, markers, self.catalogue)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Missing hardware skips, or fails where it is required; two workers never measure side by side."""
+        benchmark = what.is_benchmark(item)
+        if not benchmark and not what.platforms_of(item, self.catalogue):
+            return
+        if benchmark and is_xdist_worker(self.config):
+            pytest.fail(
+                "pytest-accel does not measure under xdist: workers side by side would slow each other. "
+                "Run benchmarks with -n 0.",
+                pytrace=False,
+            )
+        where = self.place(item)
+        if where.platform is None:
+            if self.settings.require:
+                pytest.fail(f"{where.missing} (--accel-require)", pytrace=False)
+            # Named so, the skip is shown at the test and not at this line.
+            raise pytest.skip.Exception(where.missing, _use_item_location=True)
+
+
+def give_timer(item: pytest.Item) -> None:
+    """Have pytest-benchmark time this item by a clock that waits for the device.
+
+    Its mark is the public way; the closest one alone counts, so what the user marked is kept in it.
+    """
+    marked = item.get_closest_marker("benchmark")
+    timer = item.stash[TIMER] = SynchronisingTimer()
+    options = {**(marked.kwargs if marked else {}), "timer": timer}
+    item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+
+def is_xdist_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _marker_name(line: str) -> str:
+    return line.partition(":")[0].partition("(")[0].strip()

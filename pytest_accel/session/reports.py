@@ -1,0 +1,152 @@
+"""Verdicts as pytest's own reports: one clear text, no traceback, the same in JUnit and on the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from pytest_accel.core.verdict import Outcome, Verdict
+from pytest_accel.options import Settings
+from pytest_accel.report.lines import explain, verdict_line
+from pytest_accel.session.cases import Case
+
+Phase = Literal["setup", "call", "teardown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crash:
+    """What pytest's short summary and JUnit read as the message."""
+
+    path: str
+    lineno: int
+    message: str
+
+
+class Finding:
+    """A failure in words. pytest shows `toterminal`, and takes `reprcrash.message` as its short form."""
+
+    def __init__(self, text: str, item: pytest.Item) -> None:
+        self.text = text
+        path, line, _ = item.location
+        self.reprcrash = _Crash(path=path, lineno=(line or 0) + 1, message=text.splitlines()[0])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, writer: object) -> None:
+        first, _, rest = self.text.partition("\n")
+        writer.line(first, red=True, bold=True)  # type: ignore[attr-defined]
+        if rest:
+            writer.line(rest)  # type: ignore[attr-defined]
+
+
+def costs(verdict: Verdict, settings: Settings) -> bool:
+    """Whether a verdict fails its test."""
+    match verdict.outcome:
+        case Outcome.REGRESSED | Outcome.INVALID:
+            return True
+        case Outcome.OK | Outcome.IMPROVED:
+            return False
+        case Outcome.INCONCLUSIVE:
+            return settings.inconclusive == "fail"
+        case Outcome.NO_BASELINE:
+            return settings.missing_baseline == "fail"
+        case Outcome.STALE_BASELINE:
+            return settings.stale_baseline == "fail"
+
+
+def apply_verdict(case: Case, report: pytest.TestReport) -> None:
+    """Turn the report of a benchmark's call into its verdict."""
+    verdict = case.verdict
+    if verdict is None:
+        return
+    report.user_properties.extend(properties(case))
+    if not costs(verdict, case.settings):
+        return
+    if _expected_to_fail(report):
+        report.outcome = "skipped"  # as pytest does for a failure under @pytest.mark.xfail
+        report.wasxfail = explain(verdict)
+        return
+    fail(report, failure_text(case), case.item)
+
+
+def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
+    report.outcome = "failed"
+    # pytest asks for no more of it than Finding has.
+    report.longrepr = Finding(text, item)  # type: ignore[assignment]
+
+
+def failure_text(case: Case) -> str:
+    """The verdict's line, and below it what may explain it."""
+    assert case.verdict is not None
+    lines = [verdict_line(case.label, case.verdict)]
+    if case.verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}:
+        changes = case.environment_changes()
+        lines.append(
+            f"changed since the baseline: {changes}"
+            if changes
+            else "nothing in the recorded environment changed since the baseline"
+        )
+    if news := case.loss_change():
+        lines.append(f"numerics changed too: {news}")
+    if case.settings.slowdown:
+        lines.append(f"--accel-slowdown {case.settings.slowdown:g} delayed every step on purpose")
+    return "\n".join(lines)
+
+
+def properties(case: Case) -> list[tuple[str, object]]:
+    """What JUnit keeps of a benchmark."""
+    found: list[tuple[str, object]] = [("accel.platform", str(case.platform))]
+    if case.measurements:
+        now = case.latest
+        found += [("accel.throughput", f"{now.throughput:.6g}"), ("accel.unit", f"{now.unit}/s")]
+    if case.verdict:
+        found.append(("accel.verdict", case.verdict.outcome.value))
+        if case.verdict.slowdown:
+            found.append(("accel.slowdown", f"{case.verdict.slowdown.point:.4f}"))
+    return found
+
+
+def _expected_to_fail(report: pytest.TestReport) -> bool:
+    return hasattr(report, "wasxfail") or str(report.longrepr or "").startswith("[XPASS(strict)]")
+
+
+def built_reports(case: Case) -> list[pytest.TestReport]:
+    """Reports of an item that ran only in fresh processes."""
+    if case.skipped:
+        path, line, _ = case.item.location
+        return [
+            _report(case, "setup", "skipped", (path, (line or 0) + 1, case.skipped)),
+            _report(case, "teardown"),
+        ]
+    call = _report(case, "call")
+    call.user_properties.extend(properties(case))
+    if case.problem:
+        fail(call, case.problem, case.item)
+    return [_report(case, "setup"), call, _report(case, "teardown")]
+
+
+def _report(
+    case: Case,
+    when: Phase,
+    outcome: Literal["passed", "failed", "skipped"] = "passed",
+    longrepr: tuple[str, int, str] | None = None,
+) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=case.node_id,
+        location=case.item.location,
+        keywords=dict.fromkeys(case.item.keywords, 1),
+        outcome=outcome,
+        longrepr=longrepr,
+        when=when,
+    )
+
+
+def vanished_report(node_id: str, text: str) -> pytest.TestReport:
+    """A failed report for a benchmark that no longer exists, so that JUnit has it too."""
+    path, _, name = node_id.partition("::")
+    return pytest.TestReport(
+        nodeid=node_id, location=(path, None, name), keywords={}, outcome="failed", longrepr=text, when="call"
+    )

@@ -1,0 +1,121 @@
+"""What the terminal shows after the run: the table, then a line for everything that is not simply ok."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_accel.core.gate import interval
+from pytest_accel.core.quantities import gibibytes, percent, seconds, si
+from pytest_accel.core.verdict import Outcome
+from pytest_accel.options import Settings
+from pytest_accel.report.lines import MARKUP, verdict_line, word
+from pytest_accel.report.table import Cell, Column, write_table
+from pytest_accel.session.cases import Case
+
+COLUMNS = (
+    Column(title="benchmark"),
+    Column(title="platform"),
+    Column(title="throughput", right=True),
+    Column(title="unit"),
+    Column(title="±", right=True),
+    Column(title="step", right=True),
+    Column(title="first step", right=True),
+    Column(title="warm-up", right=True),
+    Column(title="memory", right=True),
+    Column(title="verdict"),
+)
+
+
+def write_summary(
+    terminal: pytest.TerminalReporter,
+    config: pytest.Config,
+    settings: Settings,
+    cases: Sequence[Case],
+    vanished: Sequence[str],
+) -> None:
+    measured = [case for case in cases if case.measurements]
+    if measured:
+        terminal.section("accelerator benchmarks", sep="-", blue=True)
+        write_table(terminal, COLUMNS, [_row(case) for case in measured])
+        terminal.write_line(f"± is the 95 % interval of run-to-run noise. {_threads(measured)}".rstrip())
+    for case in measured:
+        _write_remarks(terminal, case)
+    for node_id in vanished:
+        terminal.write_line(f"VANISHED  {node_id}: stands in the baseline and was not found", yellow=True)
+    _write_remedy(terminal, config, settings, measured)
+
+
+def _row(case: Case) -> list[Cell]:
+    now = case.latest
+    time = interval(case.runs, case.policy)
+    return [
+        Cell(text=case.item.name),
+        Cell(text=str(case.platform)),
+        Cell(text=si(now.work_per_step / time.point_s)),
+        Cell(text=f"{now.unit}/s"),
+        Cell(text=percent(time.relative_high)),
+        Cell(text=seconds(time.point_s)),
+        Cell(text=seconds(now.run.first_step_s) if now.run.first_step_s else ""),
+        Cell(text=seconds(now.run.warmup_s) if now.run.warmup_s else ""),
+        Cell(text=gibibytes(now.run.peak_memory_bytes) if now.run.peak_memory_bytes else ""),
+        _verdict_cell(case),
+    ]
+
+
+def _verdict_cell(case: Case) -> Cell:
+    if case.recorded:
+        return Cell(text=case.recorded, markup={"green": True})
+    if case.problem:
+        return Cell(text="FAILED", markup={"red": True})
+    if case.verdict is None:
+        return Cell(text="not recorded", markup={"yellow": True})
+    found = case.verdict.slowdown
+    change = ""
+    if found is not None:
+        change = f" {percent(abs(found.point))} {'slower' if found.point >= 0 else 'faster'}"
+    return Cell(text=word(case.verdict.outcome) + change, markup=MARKUP[case.verdict.outcome])
+
+
+def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
+    """Verdicts that need an explanation and did not already print one as a failure."""
+    verdict = case.verdict
+    if verdict is not None and verdict.outcome in {
+        Outcome.INCONCLUSIVE,
+        Outcome.IMPROVED,
+        Outcome.STALE_BASELINE,
+    }:
+        terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
+    if verdict is not None and case.entry and case.entry.runs and (news := case.loss_change()):
+        terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
+    if not case.latest.steady:
+        terminal.write_line(
+            f"UNSTEADY  {case.label}: steps still drifted after {seconds(case.settings.warmup_s)} of warm-up; "
+            "give it longer with --accel-warmup",
+            yellow=True,
+        )
+
+
+def _write_remedy(
+    terminal: pytest.TerminalReporter, config: pytest.Config, settings: Settings, cases: Sequence[Case]
+) -> None:
+    """With no baseline: the one command that records it."""
+    missing = [case for case in cases if case.verdict and case.verdict.outcome is Outcome.NO_BASELINE]
+    if not missing or settings.recording:
+        return
+    where = ", ".join(sorted({case.disk_name for case in missing}))
+    command = shlex.join(["pytest", *map(str, config.invocation_params.args), "--accel-record"])
+    terminal.write_line(
+        f"No baseline on {where} for {len(missing)} of {len(cases)} benchmarks. Record one with:"
+    )
+    terminal.write_line(f"    {command}", bold=True)
+
+
+def _threads(cases: Sequence[Case]) -> str:
+    on_cpu = [case for case in cases if case.platform.device == "cpu"]
+    if not on_cpu:
+        return ""
+    count = on_cpu[0].settings.threads
+    return f"The CPU was measured with {count} thread{'' if count == 1 else 's'}."

@@ -1,0 +1,57 @@
+"""What a long session shows while it works: a live line on a terminal, a line a run in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import fmean
+
+import pytest
+
+from pytest_accel.core.quantities import seconds
+from pytest_accel.report.progress import Progress
+
+
+@contextmanager
+def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
+    """Progress on the terminal behind pytest's own line; silent where there is no terminal."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    shown = None
+    if reporter is not None and reporter.isatty and reporter.hasmarkup:
+        shown = reporter._tw  # noqa: SLF001 - the writer knows how much of the line is taken
+    progress = (
+        Progress(label, shown, capture.global_and_fixture_disabled) if capture else Progress(label, shown)
+    )
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+class Pacemaker:
+    """Says of each run in a fresh process how long the rest will take, from those before it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self._durations_s: list[float] = []
+
+    @contextmanager
+    def run(self, label: str, runs_left: int) -> Iterator[Progress]:
+        """Around one run; `runs_left` counts it and all that are still to come."""
+        mean_s = fmean(self._durations_s) if self._durations_s else None
+        if (
+            self._reporter is not None
+            and not self._reporter.isatty
+            and self._config.getoption("verbose") >= 0
+        ):
+            left = f", about {seconds(mean_s * runs_left)} left" if mean_s else ""
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"{label}{left}")
+        begun = time.monotonic()
+        with live_progress(self._config, label) as progress:
+            progress.phase("measuring", mean_s * runs_left if mean_s else None)
+            yield progress
+        self._durations_s.append(time.monotonic() - begun)

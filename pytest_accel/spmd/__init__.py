@@ -1,0 +1,1 @@
+"""Processes that measure: one fresh process now, gangs of ranks later."""

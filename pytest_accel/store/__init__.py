@@ -1,0 +1,1 @@
+"""Baselines on disk: parsed, validated, written atomically."""

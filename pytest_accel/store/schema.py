@@ -1,0 +1,290 @@
+"""A baseline file as a value: what it holds, how it is written, and what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
+
+from pytest_accel.core.environment import Environment, fingerprint
+from pytest_accel.core.runs import Run
+from pytest_accel.store.reading import BaselineError, Node, Scalar, load, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "MAX_RUNS",
+    "RECORD_RUNS",
+    "SCHEMA_VERSION",
+    "Action",
+    "BaselineEntry",
+    "BaselineError",
+    "BaselineFile",
+    "LedgerEntry",
+    "Scalar",
+    "configuration_hash",
+    "parse",
+    "render",
+    "rounded",
+]
+
+SCHEMA_VERSION = 1
+RECORD_RUNS = 5  # what a recording measures; GATE.md: 5 runs, grown to 10
+MAX_RUNS = 10  # 5 runs resolve 4.2 times the noise, 10 still 3.7 (GATE.md); more only bury a diff
+
+Action: TypeAlias = Literal["record", "update"]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """Why the runs of a benchmark are what they are: one line for each recording or update."""
+
+    at: str  # ISO 8601, UTC
+    action: Action
+    reason: str  # an update has one; a recording may be silent
+    runs: int
+    session: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineEntry:
+    """The stored runs of one benchmark, and what exactly was measured."""
+
+    configuration: Mapping[str, Scalar]
+    work_per_step: float
+    unit: str
+    tolerance: float | None
+    runs: tuple[Run, ...]
+    ledger: tuple[LedgerEntry, ...]
+
+    @property
+    def configuration_hash(self) -> str:
+        return configuration_hash(self.configuration, self.work_per_step, self.unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineFile:
+    """All baselines of one suite on one platform; environments are stored once, by key."""
+
+    platform: str
+    suite: str
+    environments: Mapping[str, Environment]
+    benchmarks: Mapping[str, BaselineEntry]  # by node id
+
+
+def configuration_hash(configuration: Mapping[str, Scalar], work_per_step: float, unit: str) -> str:
+    """Equal exactly when the same thing was measured; of the rounded work, which is what is stored."""
+    return fingerprint(
+        {"configuration": dict(configuration), "work_per_step": rounded(work_per_step), "unit": unit}
+    )
+
+
+def rounded(value: float) -> float:
+    """Seven significant digits: 0.1 ppm, a thousandth of the best run-to-run noise."""
+    return float(f"{float(value):.7g}")
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def render(file: BaselineFile) -> str:
+    """Sorted keys, one fact a line, a run's rounds on one line: a diff shows what changed."""
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "platform": file.platform,
+        "suite": file.suite,
+        "environments": {
+            key: {"identity": dict(environment.identity), "context": dict(environment.context)}
+            for key, environment in file.environments.items()
+        },
+        "benchmarks": {node_id: _entry_content(entry) for node_id, entry in file.benchmarks.items()},
+    }
+    return _rendered(content, "") + "\n"
+
+
+def _entry_content(entry: BaselineEntry) -> dict[str, object]:
+    content: dict[str, object] = {
+        "configuration": dict(entry.configuration),
+        "configuration_hash": entry.configuration_hash,
+        "work_per_step": rounded(entry.work_per_step),
+        "unit": entry.unit,
+        "runs": [_run_content(run) for run in entry.runs],
+        "ledger": [
+            {
+                "at": line.at,
+                "action": line.action,
+                "reason": line.reason,
+                "runs": line.runs,
+                "session": line.session,
+            }
+            for line in entry.ledger
+        ],
+    }
+    if entry.tolerance is not None:
+        content["tolerance"] = rounded(entry.tolerance)
+    return content
+
+
+def _run_content(run: Run) -> dict[str, object]:
+    measured = {"first_step_s": run.first_step_s, "warmup_s": run.warmup_s, "loss": run.loss}
+    content: dict[str, object] = {
+        "session": run.session,
+        "environment": run.environment,
+        "steps_per_round": run.steps_per_round,
+        "rounds_s": [rounded(seconds) for seconds in run.rounds_s],
+        **{name: rounded(value) for name, value in measured.items() if value is not None},
+    }
+    if run.peak_memory_bytes is not None:
+        content["peak_memory_bytes"] = run.peak_memory_bytes
+    if run.metrics:
+        content["metrics"] = {name: rounded(value) for name, value in run.metrics.items()}
+    return content
+
+
+def _rendered(value: object, margin: str) -> str:
+    deeper = margin + "  "
+    match value:
+        case dict() if value:
+            lines = [f"{deeper}{json.dumps(key)}: {_rendered(value[key], deeper)}" for key in sorted(value)]
+            return "{\n" + ",\n".join(lines) + f"\n{margin}}}"
+        case [dict(), *_]:
+            lines = [f"{deeper}{_rendered(item, deeper)}" for item in value]
+            return "[\n" + ",\n".join(lines) + f"\n{margin}]"
+        case _:
+            return json.dumps(value)
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def parse(text: str, where: str) -> BaselineFile:
+    """The file as a value, or BaselineError with the exact place of the first fault."""
+    top = Node(load(text, where), where)
+    _check_version(top)
+    top.check_keys(required=("schema_version", "platform", "suite", "environments", "benchmarks"))
+    environments = {key: _environment(key, node) for key, node in top["environments"].members()}
+    benchmarks = {node_id: _entry(node, known=environments) for node_id, node in top["benchmarks"].members()}
+    return BaselineFile(
+        platform=top["platform"].text(),
+        suite=top["suite"].text(),
+        environments=environments,
+        benchmarks=benchmarks,
+    )
+
+
+def _check_version(top: Node) -> None:
+    """Before anything else: what another schema means by its keys is not ours to say."""
+    if "schema_version" not in top:
+        top.fail('the key "schema_version" is missing: this is not a baseline file')
+    node = top["schema_version"]
+    version = node.integer()
+    if version > SCHEMA_VERSION:
+        problem = f"{version} is newer than this pytest-accel reads ({SCHEMA_VERSION})"
+        node.fail(problem, "Upgrade pytest-accel (pip install --upgrade pytest-accel).")
+    if version < SCHEMA_VERSION:
+        node.fail(f"{version} is no schema that this pytest-accel reads ({SCHEMA_VERSION})")
+
+
+def _environment(key: str, node: Node) -> Environment:
+    node.check_keys(required=("identity", "context"))
+    environment = Environment(
+        identity={name: fact.text() for name, fact in node["identity"].members()},
+        context={name: fact.text() for name, fact in node["context"].members()},
+    )
+    if key != environment.key:
+        node.fail(f"its content has the key {json.dumps(environment.key)}: it was changed by hand")
+    return environment
+
+
+def _entry(node: Node, *, known: Mapping[str, Environment]) -> BaselineEntry:
+    node.check_keys(
+        required=("configuration", "configuration_hash", "work_per_step", "unit", "runs", "ledger"),
+        optional=("tolerance",),
+    )
+    runs = node["runs"].items()
+    if not 1 <= len(runs) <= MAX_RUNS:
+        node["runs"].fail(f"{len(runs)} runs; a baseline has 1 to {MAX_RUNS}")
+    entry = BaselineEntry(
+        configuration={name: value.scalar() for name, value in node["configuration"].members()},
+        work_per_step=node["work_per_step"].number(positive=True),
+        unit=node["unit"].text(),
+        tolerance=_optional(node, "tolerance", _tolerance),
+        runs=tuple(_run(run, known=known) for run in runs),
+        ledger=tuple(_ledger_entry(line) for line in node["ledger"].items()),
+    )
+    stored = node["configuration_hash"]
+    if stored.text() != entry.configuration_hash:
+        problem = f"the configuration here has the hash {json.dumps(entry.configuration_hash)}: it was changed by hand"
+        stored.fail(problem)
+    return entry
+
+
+def _run(node: Node, *, known: Mapping[str, Environment]) -> Run:
+    node.check_keys(
+        required=("session", "environment", "steps_per_round", "rounds_s"),
+        optional=("first_step_s", "warmup_s", "peak_memory_bytes", "loss", "metrics"),
+    )
+    if node["environment"].text() not in known:
+        node["environment"].fail(
+            f"{named(node['environment'].value)} is not among the environments of this file"
+        )
+    rounds = node["rounds_s"].items()
+    if not rounds:
+        node["rounds_s"].fail("no rounds; a run has at least 1")
+    return Run(
+        session=node["session"].text(),
+        rounds_s=tuple(seconds.number(positive=True) for seconds in rounds),
+        steps_per_round=node["steps_per_round"].integer(least=1),
+        environment=node["environment"].text(),
+        first_step_s=_optional(node, "first_step_s", _duration),
+        warmup_s=_optional(node, "warmup_s", _duration),
+        peak_memory_bytes=_optional(node, "peak_memory_bytes", lambda value: value.integer(least=0)),
+        loss=_optional(node, "loss", Node.number),
+        metrics=_optional(node, "metrics", _metrics) or {},
+    )
+
+
+def _ledger_entry(node: Node) -> LedgerEntry:
+    node.check_keys(required=("at", "action", "reason", "runs", "session"))
+    action = cast("Action", node["action"].one_of(("record", "update")))
+    if action == "update" and not node["reason"].text().strip():
+        node["reason"].fail("an update without a reason")
+    return LedgerEntry(
+        at=_moment(node["at"]),
+        action=action,
+        reason=node["reason"].text(),
+        runs=node["runs"].integer(least=1),
+        session=node["session"].text(),
+    )
+
+
+def _optional(node: Node, key: str, read: Callable[[Node], _T]) -> _T | None:
+    return read(node[key]) if key in node else None
+
+
+def _duration(node: Node) -> float:
+    return node.number(least=0)
+
+
+def _tolerance(node: Node) -> float:
+    tolerance = node.number(positive=True)
+    if tolerance >= 1:
+        node.fail(f"{named(node.value)} is not a fraction of the throughput between 0 and 1")
+    return tolerance
+
+
+def _metrics(node: Node) -> Mapping[str, float]:
+    return {name: value.number() for name, value in node.members()}
+
+
+def _moment(node: Node) -> str:
+    try:
+        moment = datetime.fromisoformat(node.text())
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() != UTC.utcoffset(None):
+        node.fail(f"{named(node.value)} is not a moment in UTC such as 2026-01-31T09:30:00+00:00")
+    return node.text()

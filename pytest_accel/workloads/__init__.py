@@ -1,0 +1,33 @@
+"""Models, data, precision and optimisers, built into one step.
+
+`TrainStep` and `InferStep` are plain callables that a benchmark times. The names below load on first
+use: importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_accel.workloads.errors import StepError
+    from pytest_accel.workloads.models import ModelInfo, build_model
+    from pytest_accel.workloads.precision import Precision
+    from pytest_accel.workloads.steps import InferStep, TrainStep
+
+__all__ = ["InferStep", "ModelInfo", "Precision", "StepError", "TrainStep", "build_model"]
+
+_HOME = {
+    "InferStep": "steps",
+    "ModelInfo": "models",
+    "Precision": "precision",
+    "StepError": "errors",
+    "TrainStep": "steps",
+    "build_model": "models",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,38 @@
+"""What can go wrong with a workload, and the words for it.
+
+Exception
+├── ValueError     an argument that no workload can be built from: unknown_value() writes the text
+└── RuntimeError
+    └── StepError  a step that ran, or tried to, and is no benchmark
+        └── OutOfMemory
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class StepError(RuntimeError):
+    """A step whose figures mean nothing: a loss that is not finite, parameters that did not move."""
+
+
+class OutOfMemory(StepError):  # noqa: N818 - reads as what happened
+    """The batch that was asked for did not fit; it is never made smaller behind the user's back."""
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """Return " Did you mean 'x' or 'y'?", or nothing when no valid name is near."""
+    near = get_close_matches(name.lower(), list(valid), n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(repr(word) for word in near)}?" if near else ""
+
+
+def unknown_value(argument: str, value: object, valid: Iterable[str], *, remedy: str = "") -> ValueError:
+    """Return the error for a name that stands in no list: what, what is near, what is valid, what to do."""
+    names = sorted(valid)
+    hint = did_you_mean(value, names) if isinstance(value, str) else ""
+    text = f"{argument}: {value!r} is not known.{hint} Valid: {', '.join(names)}."
+    return ValueError(f"{text} {remedy}".rstrip())

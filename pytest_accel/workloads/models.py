@@ -1,0 +1,211 @@
+"""Models by name or by callable: random weights from a fixed seed, and never a download."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from pytest_accel.workloads.errors import did_you_mean
+from pytest_accel.workloads.optimisers import callable_name
+from pytest_accel.workloads.zoo import zoo_models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Task = Literal["classification", "detection", "segmentation", "language"]
+
+WHERE_NAMES_COME_FROM = (
+    "Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm ('timm/NAME'; "
+    "timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {zoo}). "
+    "Or pass any callable that returns an nn.Module."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a step must know of a model to feed it."""
+
+    name: str
+    task: Task
+    parameters: int
+    kind: Literal["image", "tokens"]
+    convolutional: bool  # channels last pays
+    image_size: int | None = None  # pixels, height and width; None: the model takes any, the data decides
+    channels: int | None = None
+    vocabulary: int | None = None
+    sequence: int | None = None
+    own: bool = False  # the user's callable: nothing about it was looked up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """One way to a model: what builds it, and what is known before it is built."""
+
+    build: Callable[[], nn.Module]
+    task: Task = "classification"
+    image_size: int | None = None
+    channels: int | None = None
+    own: bool = False
+
+
+def build_model(
+    model: str | Callable[..., nn.Module],
+    *,
+    seed: int = 0,
+    num_classes: int | None = None,
+    image_size: int | None = None,
+    device: torch.device | str = "cpu",
+    **options: Any,  # noqa: ANN401 - whatever the model's own builder takes
+) -> tuple[nn.Module, ModelInfo]:
+    """Build a model on a device with random weights.
+
+    `image_size` is for models whose weights depend on it (ViT) and a note to the data for the others.
+    `options` go to the model's own builder. `num_classes` is not passed to a callable: it knows its own.
+    The random state of the process is left as it was; a model of one seed differs between kinds of
+    device, because it is built there (an 800 M model takes seconds on a GPU, a minute on a CPU core).
+    """
+    device = torch.device(device)
+    source = _find(model, num_classes=num_classes, image_size=image_size, options=options)
+    with _seeded(seed, device), device:
+        module = source.build()
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"model: {callable_name(model)} returned {type(module).__name__}, not an nn.Module.")
+    module = module.to(device)
+    return module, _describe(model, module, source)
+
+
+def _find(
+    model: str | Callable[..., nn.Module],
+    *,
+    num_classes: int | None,
+    image_size: int | None,
+    options: dict[str, Any],
+) -> _Source:
+    """Say where a model comes from, without building it."""
+    if not isinstance(model, str):
+        return _Source(build=lambda: model(**options), image_size=image_size, own=True)
+    if "img_size" in options:
+        raise ValueError("img_size: write image_size=, which every model and its data understand.")
+    classes = {} if num_classes is None else {"num_classes": num_classes}
+    library, _, name = model.rpartition("/")
+    match library:
+        case "":
+            return _from_torchvision(name, image_size=image_size, options=classes | options)
+        case "timm":
+            return _from_timm(name, image_size=image_size, options=classes | options)
+        case "zoo":
+            return _from_zoo(name, options=classes | options)
+        case _:
+            raise _unknown_model(model, [], "has an unknown prefix")
+
+
+def _from_torchvision(name: str, *, image_size: int | None, options: dict[str, Any]) -> _Source:
+    from torchvision import models
+
+    homes: dict[Task, Any] = {
+        "classification": models,
+        "detection": models.detection,
+        "segmentation": models.segmentation,
+    }
+    task = next((task for task, home in homes.items() if name in models.list_models(module=home)), None)
+    if task is None:
+        known = [known for home in homes.values() for known in models.list_models(module=home)]
+        raise _unknown_model(name, known, "is not a model of torchvision")
+    if task != "classification":
+        # Without the second, "no weights" still downloads a pretrained backbone.
+        options = {"weights_backbone": None} | options
+        return _Source(
+            build=lambda: models.get_model(name, weights=None, **options),
+            task=task,
+            image_size=image_size,
+            channels=3,
+        )
+    # The size that the library's best weights were trained at (vit_h_14: 518, efficientnet_b4: 380).
+    size = image_size or models.get_model_weights(name).DEFAULT.transforms().crop_size[0]
+    if name.startswith("vit_"):
+        options = {"image_size": size} | options
+    elif name.startswith("maxvit_"):
+        options = {"input_size": (size, size)} | options
+    elif name in {"googlenet", "inception_v3"}:
+        options = {"init_weights": True} | options  # what they do anyway, without their warning
+    return _Source(build=lambda: models.get_model(name, weights=None, **options), image_size=size, channels=3)
+
+
+def _from_timm(name: str, *, image_size: int | None, options: dict[str, Any]) -> _Source:
+    if find_spec("timm") is None:
+        raise ValueError(f"model: 'timm/{name}' needs timm. pip install 'pytest-accel[suites]'")
+    import timm
+
+    if not timm.is_model(name):
+        raise _unknown_model(
+            f"timm/{name}", [f"timm/{known}" for known in timm.list_models()], "is not a model of timm"
+        )
+    pretrained = timm.get_pretrained_cfg(name)
+    channels, own_size, _ = pretrained.input_size
+    if image_size and pretrained.fixed_input_size:
+        options = {"img_size": image_size} | options
+    return _Source(
+        build=lambda: timm.create_model(name, pretrained=False, **options),
+        image_size=image_size or own_size,
+        channels=options.get("in_chans", channels),
+    )
+
+
+def _from_zoo(name: str, *, options: dict[str, Any]) -> _Source:
+    zoo = zoo_models()
+    if name not in zoo:
+        raise _unknown_model(f"zoo/{name}", [f"zoo/{known}" for known in zoo], "is not in the zoo")
+    if "num_classes" in options:
+        raise ValueError(f"num_classes: zoo/{name} predicts tokens. Set vocabulary= instead.")
+    return _Source(build=lambda: zoo[name](**options), task="language")
+
+
+def _describe(model: str | Callable[..., nn.Module], module: nn.Module, source: _Source) -> ModelInfo:
+    shape = getattr(module, "shape", None)  # a GptShape, ours or of a user's own token model
+    vocabulary, sequence = getattr(shape, "vocabulary", None), getattr(shape, "sequence", None)
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    convolutions = sum(isinstance(layer, nn.Conv2d) for layer in module.modules())
+    linears = sum(isinstance(layer, nn.Linear) for layer in module.modules())
+    return ModelInfo(
+        name=model if isinstance(model, str) else callable_name(model),
+        task="language" if vocabulary else source.task,
+        parameters=parameters,
+        kind="tokens" if vocabulary else "image",
+        # Counted in layers, because the few linear ones of VGG hold most of its parameters. A ViT or Swin has
+        # one convolution, which cuts the patches; a ConvNeXt has one for two linear layers.
+        convolutional=4 * convolutions >= convolutions + linears > 0,
+        image_size=source.image_size,
+        channels=source.channels,
+        vocabulary=vocabulary,
+        sequence=sequence,
+        own=source.own,
+    )
+
+
+def _unknown_model(name: str, known: list[str], what: str) -> ValueError:
+    hint = did_you_mean(name, known)
+    if not hint and "/" not in name and find_spec("timm") is not None:
+        import timm  # slow to import, but the user's next question is whether timm has it
+
+        hint = did_you_mean(f"timm/{name}", [f"timm/{known}" for known in timm.list_models()])
+    where = WHERE_NAMES_COME_FROM.format(zoo=", ".join(f"zoo/{name}" for name in zoo_models()))
+    return ValueError(f"model: {name!r} {what}.{hint} {where}")
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the generators of the host and of one device, and put their states back at the end."""
+    if device.type in {"cpu", "meta"}:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+        return
+    index = torch.get_device_module(device).current_device() if device.index is None else device.index
+    with torch.random.fork_rng(devices=[index], device_type=device.type):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,139 @@
+"""How numbers are represented in a step: fp32, tf32, bf16 and fp16, each with all its switches."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_accel.workloads.errors import unknown_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A policy: what is computed in which type, and which backend flags that takes."""
+
+    name: str
+    compute: str  # the torch dtype that matrix products and convolutions run in
+    tf32: bool  # may what stays in fp32 run on TF32 units?
+    scales_loss: bool = False  # fp16 gradients underflow without a GradScaler
+
+    @classmethod
+    def named(cls, name: str, *, device: torch.device) -> Precision:
+        """Return the policy, or say why this kind of device cannot follow it."""
+        if name not in PRECISIONS:
+            raise unknown_value("precision", name, PRECISIONS)
+        if reason := _unsupported(name, device):
+            valid = ", ".join(other for other in PRECISIONS if not _unsupported(other, device))
+            raise ValueError(
+                f"precision: {name!r} is not possible on {device}: {reason}. Valid there: {valid}."
+            )
+        return PRECISIONS[name]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return getattr(torch, self.compute)
+
+    @property
+    def is_half(self) -> bool:
+        return self.compute != "float32"
+
+    def autocast(self, device: torch.device) -> Any:  # noqa: ANN401 - torch is untyped here
+        """Return a context in which a training step runs: weights stay fp32, products run in `compute`."""
+        return torch.autocast(device.type, dtype=self.dtype if self.is_half else None, enabled=self.is_half)
+
+    def scaler(self, device: torch.device) -> Any:  # noqa: ANN401 - torch is untyped here
+        """Return a GradScaler; for other types than fp16 it is a disabled one, which only passes on."""
+        return torch.amp.GradScaler(device.type, enabled=self.scales_loss)
+
+    @contextmanager
+    def flags(self, *, cudnn_benchmark: bool) -> Iterator[None]:
+        """Set the process-wide backend flags of this policy, and put the old ones back at the end."""
+        saved = _save_flags()
+        _allow_tf32(allow=self.tf32)
+        torch.backends.cudnn.benchmark = cudnn_benchmark
+        try:
+            yield
+        finally:
+            _restore_flags(saved)
+
+
+PRECISIONS = {
+    "fp32": Precision(name="fp32", compute="float32", tf32=False),
+    "tf32": Precision(name="tf32", compute="float32", tf32=True),
+    "bf16": Precision(name="bf16", compute="bfloat16", tf32=True),
+    "fp16": Precision(name="fp16", compute="float16", tf32=True, scales_loss=True),
+}
+
+
+def _unsupported(name: str, device: torch.device) -> str | None:
+    """Say why this device cannot compute so, or None."""
+    match name, device.type:
+        case "tf32", "cpu":
+            return "TF32 is a format of tensor cores"
+        case "fp16", "cpu":
+            # Measured on a Xeon with AVX512-FP16, torch 2.10: a ResNet18 step takes 13 s against .12 s
+            # in fp32, and its loss is NaN.
+            return "convolutions in fp16 have no fast kernel on CPUs and overflow"
+        case "tf32" | "bf16", "cuda" if torch.version.hip is None:
+            major, minor = torch.cuda.get_device_capability(device)
+            if (major, minor) < (8, 0):  # Ampere brought both; bf16 before it is emulated, and slow
+                return f"it needs compute capability 8.0, this device has {major}.{minor}"
+    return None
+
+
+# torch 2.9 brought a second interface to the TF32 switches (`fp32_precision`) beside the old one
+# (`allow_tf32`). Reading the old one raises wherever the two disagree, and torch.compile reads the old
+# one (pytorch/pytorch#166387): set through the new one alone, compiling fails; set through the old one
+# alone, a `torch.backends.fp32_precision` of the user's shines through. So both are set, to the same.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flags:
+    matmul: str  # of torch.set_float32_matmul_precision
+    cudnn: bool
+    new: tuple[str, ...]  # of _new_switches(), in their order
+    cudnn_benchmark: bool
+
+
+def _new_switches() -> tuple[Any, ...]:
+    """Return what carries `fp32_precision` for one operator; nothing before torch 2.9."""
+    backends = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        return ()
+    return (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
+
+
+def _save_flags() -> _Flags:
+    try:
+        matmul = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the user spoke through the new interface alone: the old one is at its default
+        matmul = "highest"
+    try:
+        cudnn = torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        cudnn = True
+    new = tuple(switch.fp32_precision for switch in _new_switches())
+    return _Flags(matmul=matmul, cudnn=cudnn, new=new, cudnn_benchmark=torch.backends.cudnn.benchmark)
+
+
+def _allow_tf32(*, allow: bool) -> None:
+    torch.set_float32_matmul_precision("high" if allow else "highest")
+    torch.backends.cudnn.allow_tf32 = allow
+    for switch in _new_switches():
+        # The last, oneDNN on CPUs, stays exact: a CPU's "tf32" is not what the policy speaks of.
+        on_cpu = switch is torch.backends.mkldnn.matmul
+        switch.fp32_precision = "tf32" if allow and not on_cpu else "ieee"
+
+
+def _restore_flags(saved: _Flags) -> None:
+    torch.set_float32_matmul_precision(saved.matmul)
+    torch.backends.cudnn.allow_tf32 = saved.cudnn
+    for switch, value in zip(_new_switches(), saved.new, strict=True):
+        switch.fp32_precision = value
+    torch.backends.cudnn.benchmark = saved.cudnn_benchmark

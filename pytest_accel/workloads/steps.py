@@ -1,0 +1,332 @@
+"""One step of training or of inference, as a plain callable that a benchmark times.
+
+Inside `__call__` nothing waits for the device: no `.item()`, no print, no copy between host and device.
+What reads results (`loss_value`, `check`) is called outside the timed rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from contextlib import ExitStack
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+
+from pytest_accel.workloads.assembly import (
+    CUDA_GRAPH_MODES,
+    Choices,
+    Configuration,
+    Model,
+    Parts,
+    assemble,
+    explained_out_of_memory,
+    raise_if_out_of_memory,
+)
+from pytest_accel.workloads.errors import StepError
+from pytest_accel.workloads.flops import count_flops
+from pytest_accel.workloads.optimisers import (
+    OptimiserFactory,
+    build_optimiser,
+    callable_name,
+    check_optimiser,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Loss = Callable[[Any, Any], Any]  # what the model returned, targets -> a scalar
+
+SAMPLED_TENSORS = 16
+SAMPLED_ELEMENTS = 1024
+
+
+class Step:
+    """What both kinds of step have: what they are, how much they do, how they end."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.configuration: Configuration = parts.configuration
+        self.work: int = parts.plan.work
+        self.unit: str = parts.plan.unit
+        self.device: torch.device = parts.device
+        self.info = parts.info
+        self.steps = 0  # called so far
+        self._plan = parts.plan
+        self._model: Any = parts.model
+        self._batches: Any = cycle(parts.batches)
+        self._compile = parts.compile
+        self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
+        self._flops: int | None = None
+        self._cleanup = ExitStack()
+
+    def _begin(self, parts: Parts) -> None:
+        """Take hold of the process's flags and generators; the last line of building, so that nothing leaks."""
+        # Held until close(): compiled code is guarded on these flags, so they must not flicker.
+        self._cleanup.enter_context(parts.precision.flags(cudnn_benchmark=parts.cudnn_benchmark))
+        # Dropout and stochastic depth draw from the process's generator while the step runs.
+        torch.manual_seed(parts.configuration["seed"])
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._compile is None:
+            return function
+        return torch.compile(function, mode=self._compile, dynamic=False)
+
+    def _next_batch(self) -> tuple[Any, Any]:
+        self.steps += 1
+        if self._cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
+        return next(self._batches)
+
+    def _explain(self, error: RuntimeError) -> None:
+        raise_if_out_of_memory(
+            error, name=self.info.name, batch_size=self._plan.batch_size, device=self.device
+        )
+
+    def close(self) -> None:
+        """Free the model, its batches and what was compiled, and put the backend flags back."""
+        self._cleanup.close()
+        self._forget()
+        if self._compile is not None:
+            torch.compiler.reset()
+        gc.collect()  # modules and compiled code hold each other in circles
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).empty_cache()
+
+    def _forget(self) -> None:
+        self._model = None
+        self._batches = cycle(())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TrainStep(Step):
+    """Forward, loss, backward, update: one batch of training."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        optimiser: str | OptimiserFactory,
+        lr: float | None,
+        loss: Loss | None,
+        label_smoothing: float,
+    ) -> None:
+        super().__init__(parts)
+        model, precision, device = parts.model, parts.precision, parts.device
+        trainable = {
+            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        }
+        if not trainable:
+            raise StepError(f"{self.info.name}: no parameter requires a gradient. {NO_BENCHMARK}")
+        if optimiser == "auto":  # what the papers of these families train with
+            optimiser = "sgd" if self.info.convolutional else "adamw"
+        self._optimiser, described = build_optimiser(optimiser, trainable.values(), device=device, lr=lr)
+        self._scaler = precision.scaler(device)
+        loss_function = loss or smoothed_cross_entropy(label_smoothing)
+        self._loss_function: Loss = loss_function
+        loss_name = "cross_entropy" if loss is None else callable_name(loss)
+        self.configuration |= described | {"loss": loss_name, "label_smoothing": label_smoothing}
+
+        def forward_loss(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+            with precision.autocast(device):
+                return loss_function(model(inputs), targets)
+
+        # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
+        # stays out: it is one fused kernel already.
+        self._forward_loss: Any = self._compiled(forward_loss)
+        self._trainable = tuple(trainable.values())
+        self._sampled = sample_tensors(trainable)
+        self._before = {name: sample(parameter) for name, parameter in self._sampled.items()}
+        self.loss: Any = None  # of the last step, on the device
+        self._begin(parts)
+
+    @classmethod
+    def build(
+        cls,
+        model: Model,
+        *,
+        optimiser: str | OptimiserFactory = "auto",
+        lr: float | None = None,
+        loss: Loss | None = None,
+        label_smoothing: float = 0.0,
+        **choices: Any,  # noqa: ANN401 - the fields of Choices, listed once there
+    ) -> Self:
+        """Build a training step; what is wrong with an argument is said before anything is built.
+
+        `loss` takes what the model returned and the targets; by default it is the cross entropy.
+        All other arguments are those of `Choices`.
+        """
+        if optimiser != "auto":
+            check_optimiser(optimiser, lr=lr)
+        chosen = Choices.of(model, choices)
+        with explained_out_of_memory(chosen):
+            return cls(
+                assemble(chosen, task="train"),  # not held here: a traceback would keep the model alive
+                optimiser=optimiser,
+                lr=lr,
+                loss=loss,
+                label_smoothing=label_smoothing,
+            )
+
+    def __call__(self) -> None:
+        self._optimiser.zero_grad(set_to_none=True)
+        inputs, targets = self._next_batch()
+        try:
+            loss = self._forward_loss(inputs, targets)
+            # Disabled (all but fp16), the scaler passes the loss and the step straight on. Enabled, it
+            # skips steps that overflowed; with a fused optimiser that too is decided on the device.
+            self._scaler.scale(loss).backward()
+            self._scaler.step(self._optimiser)
+            self._scaler.update()
+        except RuntimeError as error:
+            inputs = targets = loss = None  # the traceback keeps this frame, and with it a whole graph
+            self._explain(error)
+            raise
+        self.loss = loss.detach()
+
+    def loss_value(self) -> float:
+        """Return the last loss. Waits for the device: call it outside timed rounds."""
+        if self.loss is None:
+            raise StepError(f"{self.info.name}: no step has run yet. Call the step before reading its loss.")
+        return float(self.loss)
+
+    def parameters_moved(self) -> bool:
+        """Say whether training changed any sampled parameter since the step was built."""
+        return any(
+            not torch.equal(sample(self._sampled[name]), before) for name, before in self._before.items()
+        )
+
+    def check(self) -> None:
+        """Raise StepError unless the loss is finite, a gradient arrived and the parameters moved."""
+        value, name = self.loss_value(), self.info.name
+        if not math.isfinite(value):
+            raise StepError(
+                f"{name}: the loss is {value} after {self.steps} steps. "
+                "Lower lr=, or choose a precision with a wider range (bf16, fp32)."
+            )
+        # Weight decay moves parameters without any gradient, so moving alone does not prove training.
+        gradients = (parameter.grad for parameter in self._trainable)
+        if not any(gradient is not None and bool(gradient.any()) for gradient in gradients):
+            raise StepError(f"{name}: every gradient is zero after {self.steps} steps. {NO_BENCHMARK}")
+        if self.parameters_moved():
+            return
+        scale = self._scaler.get_scale()
+        if self._scaler.is_enabled() and scale < self._scaler._init_scale:  # noqa: SLF001 - it has no getter
+            raise StepError(
+                f"{name}: all {self.steps} steps overflowed in fp16 and were skipped (loss scale now {scale:g}). "
+                "Run more steps, or choose precision='bf16'."
+            )
+        raise StepError(
+            f"{name}: the parameters did not move in {self.steps} steps; is lr zero? {NO_BENCHMARK}"
+        )
+
+    @property
+    def flops_per_step(self) -> int | None:
+        """The model's floating-point operations, forward and backward; None where they cannot be counted."""
+        if self._flops is None and self._model is not None:
+            self._flops = count_flops(self._model, self._plan, loss=self._loss_function)
+        return self._flops
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._optimiser = self._scaler = self._forward_loss = self.loss = None
+        self._trainable, self._sampled, self._before = (), {}, {}
+
+
+class InferStep(Step):
+    """One batch through a model in eval mode, in inference mode, with weights in the precision itself."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._forward: Any = self._compiled(parts.model)
+        self.output: Any = None  # of the last step, on the device
+        self._begin(parts)
+
+    @classmethod
+    def build(cls, model: Model, **choices: Any) -> Self:  # noqa: ANN401 - the fields of Choices
+        """Build an inference step; the arguments are those of `Choices`."""
+        chosen = Choices.of(model, choices)
+        with explained_out_of_memory(chosen):
+            return cls(assemble(chosen, task="infer"))
+
+    def __call__(self) -> None:
+        inputs, _ = self._next_batch()
+        try:
+            with torch.inference_mode():
+                self.output = self._forward(inputs)
+        except RuntimeError as error:
+            inputs = None  # as above
+            self._explain(error)
+            raise
+
+    def check(self) -> None:
+        """Raise StepError unless every number of the last output is finite. Waits for the device."""
+        if self.output is None:
+            raise StepError(f"{self.info.name}: no step has run yet. Call the step before checking it.")
+        for tensor in tensors_in(self.output):
+            if not bool(torch.isfinite(tensor).all()):
+                precision = self.configuration["precision"]
+                raise StepError(
+                    f"{self.info.name}: the output has numbers that are not finite in {precision}. "
+                    "Choose a precision with a wider range (bf16, fp32)."
+                )
+
+    @property
+    def flops_per_step(self) -> int | None:
+        """The model's floating-point operations; None where they cannot be counted."""
+        if self._flops is None and self._model is not None:
+            self._flops = count_flops(self._model, self._plan)
+        return self._flops
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._forward = self.output = None
+
+
+NO_BENCHMARK = "A step that trains nothing is not a benchmark."
+
+
+def smoothed_cross_entropy(label_smoothing: float) -> Loss:
+    """Return a cross entropy over the last dimension: of (batch, classes) or (batch, sequence, vocabulary)."""
+
+    def cross_entropy(logits: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+        if not isinstance(logits, torch.Tensor):
+            raise TypeError(
+                f"the model returned {type(logits).__name__}, and the cross entropy needs logits. Pass loss=, a "
+                "callable of what the model returned and the targets, or turn other outputs off "
+                "(inception_v3, googlenet: model_options={'aux_logits': False})."
+            )
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing)
+
+    return cross_entropy
+
+
+def sample_tensors(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose up to SAMPLED_TENSORS parameters, evenly from the first to the last."""
+    names = list(parameters)
+    count = min(SAMPLED_TENSORS, len(names))
+    chosen = [names[index * (len(names) - 1) // max(1, count - 1)] for index in range(count)]
+    return {name: parameters[name] for name in chosen}
+
+
+def sample(parameter: Any) -> torch.Tensor:  # noqa: ANN401 - torch is untyped here
+    """Copy the first elements of a parameter to the host."""
+    return parameter.detach().flatten()[:SAMPLED_ELEMENTS].to("cpu", torch.float32, copy=True)
+
+
+def tensors_in(output: Any) -> Iterable[torch.Tensor]:  # noqa: ANN401 - whatever a model returns
+    """Yield the tensors of an output: itself, or those in its mappings and sequences."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for value in output.values():
+            yield from tensors_in(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from tensors_in(value)

@@ -1,0 +1,129 @@
+"""A decoder-only transformer on one screen: pre-norm, rotary positions, fused causal attention.
+
+The head shares the embedding's weights (`tied=True`, as GPT-2 and Megatron do; `tied=False` gives it
+its own). Linear layers have no bias. The vocabulary is padded to a multiple of 128, so that the
+largest matrix product of the model has no ragged edge; no token and no target is ever in the padding.
+`forward` returns logits in the type they were computed in: upcasting belongs to the loss, where a
+compiler fuses it into the softmax (at 50,304 words the fp32 copy would be the largest tensor of the step).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+
+PAD_TO = 128  # elements; tensor cores want 64, and 128 divides evenly over two ranks too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptShape:
+    """The sizes of a GPT."""
+
+    layers: int
+    width: int
+    heads: int
+    sequence: int
+    vocabulary: int
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise ValueError(
+                f"heads: {self.heads} heads of an even width do not make up width {self.width}. "
+                "Rotary positions turn pairs: width / heads must be an even number."
+            )
+
+    @property
+    def padded_vocabulary(self) -> int:
+        return -(-self.vocabulary // PAD_TO) * PAD_TO
+
+
+GPT_SHAPES = {
+    "gpt-tiny": GptShape(layers=4, width=192, heads=6, sequence=128, vocabulary=4096),
+    # CARAML's two: GPT-2 small, and the 800 M model (head width 256).
+    "gpt-117m": GptShape(layers=12, width=768, heads=12, sequence=1024, vocabulary=50257),
+    "gpt-800m": GptShape(layers=16, width=2048, heads=8, sequence=2048, vocabulary=50257),
+}
+
+
+def build_gpt(name: str, **changes: Any) -> GPT:  # noqa: ANN401 - the fields of GptShape
+    """Return the named GPT; keyword arguments change single sizes of its shape."""
+    return GPT(replace(GPT_SHAPES[name], **changes))
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions."""
+
+    def __init__(self, shape: GptShape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        n, t, width = x.shape
+        q, k, v = self.qkv(x).view(n, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (n, heads, t, head)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(n, t, width))
+
+
+class Block(nn.Module):
+    """Attention and a GELU MLP, each added to what came in."""
+
+    def __init__(self, shape: GptShape) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(shape.width), Attention(shape)
+        self.norm2 = nn.LayerNorm(shape.width)
+        self.up = nn.Linear(shape.width, 4 * shape.width, bias=False)
+        self.down = nn.Linear(4 * shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x), cos, sin)
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    """(batch, sequence) tokens -> (batch, sequence, padded vocabulary) logits."""
+
+    def __init__(self, shape: GptShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.padded_vocabulary, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        self.head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:  # GPT-2: .02, and what adds to the residual stream shrinks with depth
+                depth = 2 * shape.layers if name.endswith(("out.weight", "down.weight")) else 1
+                nn.init.normal_(parameter, std=0.02 / depth**0.5)
+        if shape.tied:
+            self.head.weight = self.embedding.weight
+        cos, sin = rotary_angles(shape)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return self.head(self.norm(x))
+
+
+def rotary_angles(shape: GptShape, *, base: float = 10000.0) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of every position's angles, each (sequence, head width / 2)."""
+    half = shape.width // shape.heads // 2
+    frequency = base ** (-torch.arange(half).float() / half)
+    angle = torch.outer(torch.arange(shape.sequence).float(), frequency)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (x[i], x[i + half]) by their position's angle: RoPE, arXiv:2104.09864."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)

@@ -1,0 +1,266 @@
+"""Suites of tiny steps, baselines made to order, and pytest run on them.
+
+No test here hopes for a timing. A baseline is recorded once a session, and its rounds are multiplied
+until the verdict is beyond doubt; where that is not enough, a suite runs on a clock that its own
+steps move (`bench.virtual_clock`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_accel.core.environment import fingerprint
+from pytest_accel.spmd.fresh import ORDER_VARIABLE
+
+# Other plugins of this environment cost a second in every process.
+PLUGINS = ("-p", "benchmark", "-p", "accel")
+QUICK = ("--accel-budget=60ms", "--accel-warmup=50ms")
+LONG_S = 120.0  # of waiting for a process; only a broken test waits so long
+
+PREAMBLE = f"""
+import os
+import pathlib
+import time
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+FRESH = {ORDER_VARIABLE!r} in os.environ  # in a process started for one run
+
+
+def note(file, text):
+    with open(file, "a") as stream:
+        stream.write(f"{{text}}\\n")
+
+
+def measure(accel, step=lambda: sum(range(2000)), **options):
+    note(f"pids-{{accel.item.name}}", os.getpid())
+    return accel.measure(step, **{{"work": 2000, "unit": "numbers", **options}})
+"""
+
+# A step takes as long as `clock.step_s` says, and nothing else takes any time.
+VIRTUAL_CLOCK = """
+import types
+
+import pytest
+
+import pytest_accel.measure.steps
+import pytest_accel.measure.timer
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+        self.step_s = 0.001
+
+    def step(self):
+        self.now_s += self.step_s
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    ours = types.SimpleNamespace(perf_counter=lambda: clock.now_s)
+    monkeypatch.setattr(pytest_accel.measure.steps, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.timer, "time", ours)
+    return clock
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A baseline file that was really recorded: of `test_suite.py::test_step`, one run."""
+
+    platform: str
+    content: dict[str, Any]
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        return next(iter(self.content["benchmarks"].values()))
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    folder = tmp_path_factory.mktemp("template")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_suite.py").write_text(PREAMBLE + "\n\ndef test_step(accel):\n    measure(accel)\n")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-record=1"],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        check=True,
+        capture_output=True,
+        timeout=LONG_S,
+    )
+    (path,) = (folder / "baselines").glob("*/suite.json")
+    return Template(path.parent.name, json.loads(path.read_text()))
+
+
+@dataclass(slots=True)
+class Bench:
+    """A project with benchmarks in `test_suite.py`."""
+
+    pytester: pytest.Pytester
+    template: Template
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    # What the stored step times were, against those measured now.
+    SAME = 1.0  # with TOLERANT: ok, whatever this machine is busy with
+    FASTER = 0.05  # so that now regressed
+    SLOWER = 20.0
+    APART = (0.05, 20.0)  # two runs that say nothing: inconclusive
+    TOLERANT = "--accel-tolerance=99%"
+
+    # --- the suite ------------------------------------------------------------------------------
+
+    def write(self, source: str) -> None:
+        """Write `test_suite.py`: `measure(accel)` measures a tiny step and notes the process."""
+        self.pytester.makepyfile(test_suite=PREAMBLE + "\n\n" + textwrap.dedent(source))
+
+    def benchmarks(self, *names: str) -> None:
+        self.write("\n\n".join(f"def {name}(accel):\n    measure(accel)\n" for name in names))
+
+    def virtual_clock(self) -> None:
+        """Give the suite a fixture `clock` whose `step` takes exactly `step_s`."""
+        self.pytester.makeconftest(VIRTUAL_CLOCK)
+
+    # --- its baseline ---------------------------------------------------------------------------
+
+    @property
+    def baseline_path(self) -> Path:
+        return self.pytester.path / "baselines" / self.template.platform / "suite.json"
+
+    def baseline(self, **factors: float | Sequence[float]) -> None:
+        """Store recorded runs for benchmarks by name, their rounds multiplied; a run for each factor."""
+        content = json.loads(json.dumps(self.template.content))
+        content["benchmarks"] = {
+            f"test_suite.py::{name}": self._entry([factor] * 3 if isinstance(factor, float) else factor)
+            for name, factor in factors.items()
+        }
+        self.save_baseline(content)
+
+    def _entry(self, factors: Sequence[float]) -> dict[str, Any]:
+        entry = json.loads(json.dumps(self.template.entry))
+        (run,) = entry["runs"]
+        entry["runs"] = [
+            {**run, "rounds_s": [factor * seconds for seconds in run["rounds_s"]]} for factor in factors
+        ]
+        return entry
+
+    def load_baseline(self) -> dict[str, Any]:
+        return json.loads(self.baseline_path.read_text())
+
+    def save_baseline(self, content: dict[str, Any]) -> None:
+        self.baseline_path.parent.mkdir(parents=True, exist_ok=True)
+        self.baseline_path.write_text(json.dumps(content))
+
+    def entry(self, name: str) -> dict[str, Any]:
+        return self.load_baseline()["benchmarks"][f"test_suite.py::{name}"]
+
+    def doctor_environment(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change the stored environment, with the key that its content then has."""
+        content = self.load_baseline()
+        ((_, environment),) = content["environments"].items()
+        change(environment)
+        key = fingerprint(environment)
+        content["environments"] = {key: environment}
+        for entry in content["benchmarks"].values():
+            for run in entry["runs"]:
+                run["environment"] = key
+        self.save_baseline(content)
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        """Run pytest in this process; fresh ones are still processes."""
+        return self.pytester.runpytest_inprocess(*PLUGINS, *QUICK, *arguments)
+
+    def run_apart(self, *arguments: str) -> pytest.RunResult:
+        return self.pytester.runpytest_subprocess(*PLUGINS, *QUICK, *arguments, timeout=LONG_S)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start pytest and go on."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, *arguments],
+            cwd=self.pytester.path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def wait_for(self, file: str, process: subprocess.Popen[str]) -> None:
+        """Until the suite has written a file."""
+        deadline = time.monotonic() + LONG_S
+        while not self.path(file).exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                pytest.fail(f"{file} was never written:\n{process.communicate()[0]}")
+            time.sleep(0.05)
+
+    # --- what it left ---------------------------------------------------------------------------
+
+    def path(self, name: str) -> Path:
+        return self.pytester.path / name
+
+    def processes(self, name: str) -> list[int]:
+        """The processes that measured a benchmark, in order."""
+        path = self.path(f"pids-{name}")
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def left_behind(self) -> list[str]:
+        """Living processes that work in the project's folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if process.name != str(os.getpid()) and (process / "cwd").readlink() == self.pytester.path:
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+        return found
+
+    def json(self, name: str = "out.json") -> dict[str, Any]:
+        return json.loads(self.path(name).read_text())
+
+    def accel_info(self, name: str = "out.json") -> dict[str, Any]:
+        """What the JSON of pytest-benchmark has of ours, of its only benchmark."""
+        (benchmark,) = self.json(name)["benchmarks"]
+        return benchmark["extra_info"]["accel"]
+
+    def junit(self, name: str = "out.xml") -> ET.Element:
+        return ET.parse(self.path(name)).getroot()
+
+    def testcase(self, name: str) -> ET.Element:
+        (found,) = [case for case in self.junit().iter("testcase") if case.get("name") == name]
+        return found
+
+
+@pytest.fixture
+def bench(
+    pytester: pytest.Pytester, template: Template, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    for name in list(os.environ):
+        if name.startswith("PYTEST_ACCEL_"):
+            monkeypatch.delenv(name)
+    pytester.makeini("[pytest]\n")
+    made = Bench(pytester, template)
+    yield made
+    for process in made.started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

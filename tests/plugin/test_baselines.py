@@ -1,0 +1,485 @@
+"""Baselines through the plugin: recorded, replaced, missing, stale, foreign, broken, vanished."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+REASON = "--accel-reason=a new driver"
+
+
+# --- none, stale, foreign -------------------------------------------------------------------------
+
+
+class TestMissing:
+    def test_passes_and_gives_the_command_that_records(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("-v", "-m", "cpu")
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.fnmatch_lines(
+            [
+                "*::test_step NO-BASELINE*",
+                "test_step * NO-BASELINE",
+                f"No baseline on {bench.template.platform} for 1 of 1 benchmarks. Record one with:",
+                "    pytest -p benchmark -p accel * -v -m cpu --accel-record",
+            ]
+        )
+
+    def test_command_quotes_what_the_shell_would_split(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("-m", "cpu and not slow")
+        result.stdout.fnmatch_lines(["    pytest * -m 'cpu and not slow' --accel-record"])
+
+    def test_fails_by_option(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-missing-baseline=fail")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            ["NO-BASELINE  test_step (cpu): baselines of * hold no test_step; record it with --accel-record"]
+        )
+
+    def test_is_told_of_the_benchmarks_that_have_none(self, bench):
+        bench.benchmarks("test_step", "test_new")
+        bench.baseline(test_step=bench.SAME)
+        result = bench.run(bench.TOLERANT)
+        result.assert_outcomes(passed=2)
+        result.stdout.fnmatch_lines(["No baseline on * for 1 of 2 benchmarks.*"])
+
+
+class TestStale:
+    @pytest.fixture
+    def stale(self, bench):
+        bench.write("def test_step(accel):\n    measure(accel, work=1000, configuration={'batch': 2})\n")
+        bench.baseline(test_step=bench.SAME)
+        return bench
+
+    def test_fails_and_says_what_changed(self, stale):
+        result = stale.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            [
+                "STALE-BASELINE  test_step (cpu): the benchmark changed since its baseline"
+                " (work per step 2000* -> 1000, batch * -> 2); record it anew with --accel-update*"
+            ]
+        )
+
+    def test_line_is_told_once(self, stale):
+        """At the failure, and not again below the table."""
+        result = stale.run()
+        result.assert_outcomes(failed=1)
+        assert sum(line.startswith("STALE-BASELINE  ") for line in result.outlines) == 1
+
+    def test_warns_by_option(self, stale):
+        result = stale.run("-v", "--accel-stale-baseline=warn")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["*::test_step STALE-BASELINE*", "STALE-BASELINE  test_step (cpu): *"])
+
+    def test_is_never_compared(self, stale):
+        stale.baseline(test_step=stale.FASTER)
+        stale.run("--accel-stale-baseline=warn", "--benchmark-json=out.json").assert_outcomes(passed=1)
+        assert stale.accel_info()["verdict"]["slowdown"] is None
+        assert len(stale.processes("test_step")) == 1
+
+    def test_takes_no_further_runs(self, stale):
+        result = stale.run("--accel-record=1")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*stale: it was recorded with another configuration*", "*--accel-update*"])
+        assert len(stale.entry("test_step")["runs"]) == 3
+
+
+class TestOtherIdentity:
+    def test_is_never_compared_and_says_why(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.FASTER)
+        bench.doctor_environment(lambda stored: stored["identity"].update(threads="64"))
+        result = bench.run("--accel-missing-baseline=fail")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            [
+                "NO-BASELINE  test_step (cpu): the stored runs are of another machine (threads 64 -> 1)"
+                " and are never compared;*"
+            ]
+        )
+        assert len(bench.processes("test_step")) == 1
+
+    def test_reason_is_shown_when_it_only_warns(self, bench):
+        """Else the summary would say `Record one`, which then refuses to mix two machines."""
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.FASTER)
+        bench.doctor_environment(lambda stored: stored["identity"].update(threads="64"))
+        result = bench.run()
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["*the stored runs are of another machine (threads 64 -> 1)*"])
+
+
+# --- recording ------------------------------------------------------------------------------------
+
+
+class TestRecording:
+    def test_measures_every_run_in_a_process_of_its_own(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-record=2")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["test_step * recorded 2 runs, ± * %"])
+        assert len(bench.entry("test_step")["runs"]) == 2
+        first, second = bench.processes("test_step")
+        assert first != second
+
+    def test_appends(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.SAME)
+        bench.run("--accel-record=1", "--accel-reason=one more").assert_outcomes(passed=1)
+        entry = bench.entry("test_step")
+        assert len(entry["runs"]) == 4
+        before, after = entry["ledger"]
+        assert (after["action"], after["runs"], after["reason"]) == ("record", 1, "one more")
+        assert len({run["session"] for run in entry["runs"]}) == 2
+        assert before["session"] != after["session"] == entry["runs"][-1]["session"]
+
+    def test_keeps_the_tolerance_that_was_asked_for(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--accel-record=1", "--accel-tolerance=7%").assert_outcomes(passed=1)
+        assert bench.entry("test_step")["tolerance"] == 0.07
+
+    def test_beyond_ten_runs_is_refused_before_measuring(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=[1.0] * 8)
+        result = bench.run("--accel-record=5")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*test_step (cpu): its baseline has 8 runs*--accel-record=2*--accel-update*"])
+        assert not bench.processes("test_step")
+
+    def test_asks_for_one_to_ten_runs(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-record=11")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*accel_record: '11' (from --accel-record) is not a whole number from 1 to 10*"])
+
+    def test_path_taken_for_the_number_of_runs_gets_the_remedy(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-record", "test_suite.py")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*Write --accel-record=5, or put paths before it.*"])
+
+    def test_failing_benchmark_fails_with_its_traceback_and_records_nothing(self, bench):
+        bench.write(
+            """
+            def test_broken(accel):
+                measure(accel, lambda: 1 / 0)
+
+            def test_step(accel):
+                measure(accel)
+            """
+        )
+        result = bench.run("--accel-record=1")
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["*failed in a fresh process:*", "*ZeroDivisionError*"])
+        assert list(bench.load_baseline()["benchmarks"]) == ["test_suite.py::test_step"]
+
+    def test_failure_after_measuring_records_nothing(self, bench):
+        bench.write(
+            """
+            def test_step(accel):
+                measure(accel)
+                assert False, "the result is wrong"
+            """
+        )
+        result = bench.run("--accel-record=1")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*the result is wrong*"])
+        assert not bench.baseline_path.exists()
+
+    def test_skipping_benchmark_is_skipped_with_its_reason(self, bench):
+        bench.write(
+            """
+            def test_absent(accel):
+                pytest.skip("no such library")
+
+            @pytest.mark.skip(reason="not today")
+            def test_marked(accel):
+                measure(accel)
+            """
+        )
+        result = bench.run("--accel-record=1", "-rs")
+        result.assert_outcomes(skipped=2)
+        result.stdout.fnmatch_lines(["*no such library*", "*not today*"])
+        assert not bench.baseline_path.exists()
+
+    def test_benchmark_that_measures_nothing_fails(self, bench):
+        bench.write("def test_step(accel):\n    pass\n")
+        result = bench.run("--accel-record=1")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*measured nothing*accel.measure*"])
+
+    def test_fixtures_of_plain_tests_are_torn_down_before_processes_start(self, bench):
+        """What they hold, memory of the device above all, would be missing in the processes."""
+        bench.write(
+            """
+            @pytest.fixture(scope="module")
+            def model():
+                yield
+                note("order", "torn down")
+
+            def test_plain(model):
+                pass
+
+            def test_step(accel):
+                note("order", "measured")
+                measure(accel)
+            """
+        )
+        bench.run("--accel-record=1").assert_outcomes(passed=2)
+        assert bench.path("order").read_text().splitlines() == ["torn down", "measured"]
+
+    def test_plain_tests_run_beside_it(self, bench):
+        bench.write("def test_plain():\n    pass\n\ndef test_step(accel):\n    measure(accel)\n")
+        bench.run("--accel-record=1").assert_outcomes(passed=2)
+
+    def test_files_of_this_session_are_not_those_of_its_processes(self, bench):
+        bench.write("def test_plain():\n    pass\n\ndef test_step(accel):\n    measure(accel)\n")
+        bench.pytester.makeini("[pytest]\naddopts = --junitxml=out.xml\n")
+        bench.run("--accel-record=1", "--benchmark-json=out.json").assert_outcomes(passed=2)
+        assert [case.get("name") for case in bench.junit().iter("testcase")] == ["test_plain", "test_step"]
+        out = bench.path("out.json")
+        assert not out.exists() or not out.read_text() or bench.json()["benchmarks"] == []
+
+    def test_temporary_files_of_this_session_survive_its_processes(self, bench):
+        """pytest empties --basetemp when it starts."""
+        bench.write(
+            """
+            @pytest.fixture(scope="session")
+            def kept(tmp_path_factory):
+                file = tmp_path_factory.mktemp("kept") / "file"
+                file.touch()
+                yield file
+                assert file.exists()
+
+            def test_plain(kept):
+                pass
+
+            def test_step(accel, tmp_path):
+                measure(accel)
+            """
+        )
+        result = bench.run("--accel-record=1", f"--basetemp={bench.path('base')}")
+        result.assert_outcomes(passed=2)
+        assert list(bench.path("base").glob("kept*/file"))
+
+    def test_unwritable_folder_fails_and_says_where_the_runs_are_kept(self, bench, monkeypatch, tmp_path):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        # A file where the folder belongs; later than at the start, where reading would already say so.
+        bench.write(
+            """
+            def test_step(accel):
+                measure(accel)
+                pathlib.Path("baselines").write_text("in the way")
+            """
+        )
+        result = bench.run("--accel-record=1")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*cannot be written*", "*The 1 run* just measured are kept in *.json."])
+        kept = Path(re.search(r"kept in (\S+\.json)", result.stdout.str())[1])
+        content = json.loads(kept.read_text())
+        assert content["node_id"] == "test_suite.py::test_step"
+        assert content["measurements"][0]["run"]["rounds_s"]
+
+
+class TestUpdating:
+    @pytest.fixture
+    def stored(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.FASTER)
+        return bench
+
+    def test_needs_a_reason(self, stored):
+        result = stored.run("--accel-update")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(['*needs a reason for its ledger: --accel-reason "*"'])
+        assert not stored.processes("test_step")
+
+    def test_replaces_the_runs_and_keeps_the_ledger(self, stored):
+        (before,) = stored.entry("test_step")["ledger"]
+        stored.run("--accel-update", "--accel-record=2", REASON).assert_outcomes(passed=1)
+        entry = stored.entry("test_step")
+        assert len(entry["runs"]) == 2
+        assert {run["session"] for run in entry["runs"]} == {entry["ledger"][-1]["session"]}
+        assert entry["ledger"][0] == before
+        assert (entry["ledger"][1]["action"], entry["ledger"][1]["reason"]) == ("update", "a new driver")
+
+    def test_mends_a_stale_baseline(self, stored):
+        stored.write("def test_step(accel):\n    measure(accel, configuration={'batch': 2})\n")
+        stored.run("--accel-update", "--accel-record=1", REASON).assert_outcomes(passed=1)
+        assert stored.entry("test_step")["configuration"] == {"batch": 2}
+        stored.run(stored.TOLERANT).assert_outcomes(passed=1)
+
+    def test_leaves_the_other_benchmarks_alone(self, stored):
+        stored.benchmarks("test_step", "test_other")
+        stored.baseline(test_step=stored.FASTER, test_other=stored.SAME)
+        before = stored.entry("test_other")
+        stored.run("--accel-update", "--accel-record=1", REASON, "-k", "test_step").assert_outcomes(
+            passed=1, deselected=1
+        )
+        assert stored.entry("test_other") == before
+
+    def test_failed_update_leaves_the_old_baseline(self, stored):
+        stored.write("def test_step(accel):\n    measure(accel)\n    assert False\n")
+        before = stored.load_baseline()
+        stored.run("--accel-update", "--accel-record=1", REASON).assert_outcomes(failed=1)
+        assert stored.load_baseline() == before
+
+    def test_reason_without_recording_is_refused(self, stored):
+        result = stored.run(REASON)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*--accel-reason goes with --accel-record or --accel-update.*"])
+
+
+# --- files that cannot be used --------------------------------------------------------------------
+
+
+FAULTS = [
+    pytest.param(lambda text: text[: len(text) // 2], "*cut off*", id="torn"),
+    pytest.param(lambda text: "", "*the file is empty*", id="empty"),
+    pytest.param(
+        lambda text: re.sub(r'("rounds_s": \[)[^,]+', r"\1NaN", text, count=1),
+        "*.runs[[]0].rounds_s[[]0]: NaN is not a finite number*",
+        id="NaN",
+    ),
+    pytest.param(
+        lambda text: re.sub(r'("rounds_s": \[)', r"\1-", text, count=1), "*is not positive*", id="negative"
+    ),
+    pytest.param(
+        lambda text: text.replace('"suite":', '"suite": "suite", "suite":', 1),
+        '*the key "suite" appears twice*',
+        id="duplicate key",
+    ),
+    pytest.param(
+        lambda text: text.replace('"schema_version": 1', '"schema_version": 2'),
+        "*schema_version: 2 is newer than this pytest-accel reads*",
+        id="foreign schema",
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "complaint"), FAULTS)
+def test_bad_file_is_one_clear_error_before_anything_is_measured(bench, damage, complaint):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.SAME)
+    bench.baseline_path.write_text(damage(bench.baseline_path.read_text()))
+    result = bench.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line, *_) = errors = [line for line in result.errlines if line]
+    assert str(bench.baseline_path) in line
+    result.stderr.fnmatch_lines([complaint])
+    assert len(errors) == 2  # what is wrong and where; what to do
+    assert not any("Traceback" in line for line in [*result.errlines, *result.outlines])
+    assert not bench.processes("test_step")
+
+
+def test_bad_file_also_stops_recording(bench):
+    bench.benchmarks("test_step")
+    bench.baseline_path.parent.mkdir(parents=True)
+    bench.baseline_path.write_text("{")
+    result = bench.run("--accel-record=1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert bench.baseline_path.read_text() == "{"
+    assert not bench.processes("test_step")
+
+
+def test_bad_file_of_another_suite_does_not_matter(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.SAME)
+    bench.baseline_path.with_name("other.json").write_text("{")
+    bench.run(bench.TOLERANT).assert_outcomes(passed=1)
+
+
+def test_bad_file_does_not_stop_a_run_without_benchmarks(bench):
+    bench.write("def test_plain():\n    pass\n")
+    bench.baseline_path.parent.mkdir(parents=True)
+    bench.baseline_path.write_text("{")
+    bench.run().assert_outcomes(passed=1)
+
+
+def test_other_folder_of_baselines(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.SAME)
+    bench.path("baselines").rename(bench.path("elsewhere"))
+    result = bench.run(bench.TOLERANT, "--accel-baselines=elsewhere", "--accel-missing-baseline=fail")
+    result.assert_outcomes(passed=1)
+
+
+# --- vanished -------------------------------------------------------------------------------------
+
+
+class TestVanished:
+    @pytest.fixture
+    def vanished(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.SAME, test_gone=bench.SAME)
+        return bench
+
+    def test_is_reported(self, vanished):
+        result = vanished.run(vanished.TOLERANT)
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(
+            ["VANISHED  test_suite.py::test_gone: stands in the baseline and was not found"]
+        )
+
+    def test_fails_by_option_in_junit_too(self, vanished):
+        result = vanished.run(vanished.TOLERANT, "--accel-vanished=fail", "--junitxml=out.xml")
+        result.assert_outcomes(passed=1, failed=1)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        (failure,) = vanished.testcase("test_gone").findall("failure")
+        assert "stands in the baseline and was not found" in failure.text
+
+    @pytest.mark.parametrize(
+        "selection",
+        [["test_suite.py::test_step"], ["-k", "test_step"]],
+        ids=["node id", "-k"],
+    )
+    def test_what_was_not_selected_has_not_vanished(self, vanished, selection):
+        result = vanished.run(vanished.TOLERANT, "--accel-vanished=fail", *selection)
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.no_fnmatch_line("VANISHED*")
+
+    def test_what_was_deselected_has_not_vanished(self, bench):
+        bench.write(
+            """
+            def test_step(accel):
+                measure(accel)
+
+            @pytest.mark.filterwarnings("ignore")
+            def test_other(accel):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_step=bench.SAME, test_other=bench.SAME)
+        result = bench.run(bench.TOLERANT, "--accel-vanished=fail", "-m", "cpu and not filterwarnings")
+        result.assert_outcomes(passed=1, deselected=1)
+        result.stdout.no_fnmatch_line("VANISHED*")
+
+    def test_other_folder_has_not_vanished(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.SAME)
+        content = bench.load_baseline()
+        (entry,) = content["benchmarks"].values()
+        content["benchmarks"]["elsewhere/test_suite.py::test_step"] = entry
+        bench.save_baseline(content)
+        result = bench.run(bench.TOLERANT, "--accel-vanished=fail", "test_suite.py")
+        assert result.ret == pytest.ExitCode.OK
+
+    def test_whole_suite_that_is_gone_has_vanished(self, bench):
+        """A renamed file: its benchmarks are selected by the folder, and none is left."""
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.SAME)
+        content = bench.load_baseline()
+        (entry,) = content["benchmarks"].values()
+        content["suite"] = "other"
+        content["benchmarks"] = {"test_other.py::test_step": entry}
+        bench.baseline_path.with_name("other.json").write_text(json.dumps(content))
+        result = bench.run(bench.TOLERANT)
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["VANISHED  test_other.py::test_step:*"])

@@ -1,0 +1,344 @@
+"""Platforms as markers: what this machine cannot run is skipped, or failed where it is required."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pytest_accel.platforms.catalogue import load_catalogue
+from tests.support.fake_nvml import FakeGpu
+
+pytest_plugins = ("tests.support.fake_nvml",)
+
+ELSEWHERE = """
+@pytest.mark.gh200
+def test_elsewhere(accel):
+    measure(accel)
+"""
+
+
+@pytest.fixture
+def suite(bench):
+    """A benchmark for other hardware only."""
+    source = bench.pytester.makepyfile(test_suite="import pytest\n" + ELSEWHERE)
+    assert source.exists()
+    return bench
+
+
+class TestMissing:
+    def test_skips_with_what_is_missing(self, suite):
+        result = suite.run("-m", "gh200", "-rs")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["SKIPPED [[]1] test_suite.py:*: needs 1 x GH200; this machine has *"])
+
+    def test_fails_when_required(self, suite):
+        result = suite.run("-m", "gh200", "--accel-require")
+        result.assert_outcomes(errors=1)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(["*needs 1 x GH200; this machine has * (--accel-require)"])
+
+    def test_fails_when_the_ini_file_requires_it(self, suite):
+        suite.pytester.makeini("[pytest]\naccel_require = true\n")
+        assert suite.run("-m", "gh200").ret == pytest.ExitCode.TESTS_FAILED
+
+    def test_plain_test_with_a_platform_is_skipped_too(self, bench):
+        bench.pytester.makepyfile("import pytest\n@pytest.mark.gh200\ndef test_kernel(): assert False")
+        bench.run().assert_outcomes(skipped=1)
+
+    def test_one_of_several_platforms_is_enough(self, bench):
+        bench.write("@pytest.mark.gh200\ndef test_step(accel):\n    measure(accel)\n")  # and cpu
+        result = bench.run()
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["test_step  cpu *"])
+
+    def test_expression_chooses_among_the_platforms_of_an_item(self, bench):
+        bench.write("@pytest.mark.gh200\ndef test_step(accel):\n    measure(accel)\n")
+        bench.run("-m", "gh200").assert_outcomes(skipped=1)
+        bench.run("-m", "gh200 or cpu").assert_outcomes(passed=1)
+        bench.run("-m", "not gh200").assert_outcomes(deselected=1)
+
+    def test_nothing_is_built_for_a_skipped_benchmark(self, suite):
+        suite.pytester.makepyfile(
+            test_suite="""
+            import pytest
+
+            @pytest.fixture
+            def model():
+                raise MemoryError
+
+            @pytest.mark.gh200
+            def test_elsewhere(accel, model):
+                pass
+            """
+        )
+        suite.run().assert_outcomes(skipped=1)
+
+    def test_skipped_benchmark_is_not_recorded(self, suite):
+        suite.run("--accel-record=1").assert_outcomes(skipped=1)
+        assert not suite.path("baselines").exists()
+
+
+class TestNothingMeasured:
+    MESSAGE = "--accel-require: this session measured nothing*"
+
+    def test_plain_tests_alone_fail_when_required(self, bench):
+        bench.pytester.makepyfile("def test_plain(): pass")
+        result = bench.run("--accel-require")
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines([self.MESSAGE])
+
+    def test_everything_deselected_is_not_green(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-require", "-k", "nothing")
+        assert result.ret != pytest.ExitCode.OK
+
+    @pytest.mark.parametrize("option", ["--benchmark-disable", "--benchmark-skip"])
+    def test_switched_off_benchmarks_fail_when_required(self, bench, option):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-require", option)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines([self.MESSAGE])
+
+    def test_measured_benchmark_is_enough(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-require")
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.no_fnmatch_line(self.MESSAGE)
+
+    def test_plain_tests_pass_where_nothing_is_required(self, bench):
+        bench.pytester.makepyfile("def test_plain(): pass")
+        assert bench.run().ret == pytest.ExitCode.OK
+
+    def test_listing_tests_measures_nothing_and_is_no_failure(self, bench):
+        bench.benchmarks("test_step")
+        assert bench.run("--accel-require", "--collect-only").ret == pytest.ExitCode.OK
+
+
+class TestMarkers:
+    def test_every_platform_is_registered(self, bench):
+        names = load_catalogue().names()
+        lines = "\n".join(f"@pytest.mark.{name}" for name in names)
+        bench.pytester.makepyfile(f"import pytest\n\n{lines}\ndef test_all():\n    pass\n")
+        result = bench.run("--strict-markers")
+        assert result.ret == pytest.ExitCode.OK
+        assert len(names) > 50
+
+    def test_are_listed_with_what_they_need(self, bench):
+        result = bench.run("--markers")
+        result.stdout.fnmatch_lines(
+            [
+                "@pytest.mark.accel(tolerance, budget, warmup): *",
+                "@pytest.mark.gh200: needs *GH200*",
+                "@pytest.mark.gh200x4n2: needs 4 x *GH200* on each of 2 nodes",
+            ]
+        )
+
+    def test_are_importable_by_name(self, bench):
+        bench.pytester.makepyfile(
+            """
+            from pytest_accel import cpu, gh200, gh200x4n16
+
+            @gh200
+            @gh200x4n16
+            def test_elsewhere(accel):
+                pass
+
+            @cpu
+            def test_here():
+                pass
+            """
+        )
+        bench.run("--strict-markers").assert_outcomes(passed=1, skipped=1)
+
+    def test_misspelt_import_names_the_right_one(self, bench):
+        bench.pytester.makepyfile("from pytest_accel import gh20\n\ndef test_x(): pass")
+        result = bench.run()
+        result.assert_outcomes(errors=1)
+        result.stdout.fnmatch_lines(["*ImportError: *gh20*Did you mean *gh200*"])
+
+    def test_misspelt_import_outside_pytest_names_the_right_one(self):
+        done = subprocess.run(
+            [sys.executable, "-c", "from pytest_accel import gh20"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        last = done.stderr.strip().splitlines()[-1]
+        assert last.startswith("ImportError: ")
+        assert "gh200" in last
+
+    def test_other_names_are_ordinary_import_errors(self, bench):
+        bench.pytester.makepyfile("from pytest_accel import something_else\n\ndef test_x(): pass")
+        result = bench.run()
+        result.assert_outcomes(errors=1)
+        result.stdout.fnmatch_lines(["*ImportError: cannot import name 'something_else'*"])
+
+    @pytest.mark.parametrize("expression", ["gh20", "gh20 or cpu", "not slow and gh20"])
+    def test_misspelt_expression_is_a_usage_error(self, bench, expression):
+        bench.benchmarks("test_step")
+        result = bench.run("-m", expression)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*gh20*Did you mean *gh200*"])
+        assert not bench.processes("test_step")
+
+    @pytest.mark.parametrize("word", ["nightly", "integration", "smoke"])
+    def test_other_words_in_an_expression_are_not_ours(self, bench, word):
+        bench.pytester.makepyfile("def test_plain(): pass")
+        result = bench.run("-m", word)
+        result.assert_outcomes(deselected=1)
+        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def test_own_marker_that_resembles_a_platform_is_left_alone(self, bench):
+        bench.pytester.makeini("[pytest]\nmarkers =\n    h10: ten hours\n")
+        bench.pytester.makepyfile("import pytest\n\n@pytest.mark.h10\ndef test_plain(): pass\n")
+        bench.run("-m", "h10", "--strict-markers").assert_outcomes(passed=1)
+
+    def test_shape_that_nobody_registered_can_be_selected(self, bench):
+        """It may stand in a file that this expression does not reach: nothing is misspelt."""
+        bench.benchmarks("test_step")
+        result = bench.run("-m", "gh200x4n16")
+        result.assert_outcomes(deselected=1)
+
+
+class TestUserPlatforms:
+    BOX = """
+    [tool.pytest-accel.platforms.mybox]
+    title = "My box"
+    vendor = "nvidia"
+    patterns = ["NVIDIA My Box.*"]
+    memory_gb = 48
+    shapes = ["x2"]
+    """
+
+    HOOK = """
+    def pytest_accel_platforms(config):
+        return {"mybox": {"title": "My box", "vendor": "nvidia", "patterns": ["NVIDIA My Box.*"]}}
+    """
+
+    @pytest.fixture
+    def boxed(self, bench):
+        bench.pytester.path.joinpath("tox.ini").unlink()
+        bench.pytester.makepyfile(
+            """
+            import pytest
+
+            @pytest.mark.mybox
+            def test_step(accel):
+                accel.measure(lambda: None, work=1, unit="nothing")
+            """
+        )
+        return bench
+
+    def test_from_pyproject(self, boxed):
+        boxed.pytester.makepyprojecttoml("[tool.pytest.ini_options]\n" + self.BOX.replace("    ", ""))
+        result = boxed.run("--strict-markers", "-m", "mybox or myboxx2", "-rs")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["*needs 1 x My box; this machine has *"])
+
+    def test_from_a_hook_in_a_conftest(self, boxed):
+        boxed.pytester.makeconftest(self.HOOK.replace("\n    ", "\n"))
+        result = boxed.run("--strict-markers", "-m", "mybox", "-rs")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["*needs 1 x My box; this machine has *"])
+
+    def test_are_importable_by_name(self, boxed):
+        boxed.pytester.makeconftest(self.HOOK.replace("\n    ", "\n"))
+        boxed.pytester.makepyfile("from pytest_accel import mybox\n\n@mybox\ndef test_x(): pass")
+        boxed.run("--strict-markers").assert_outcomes(skipped=1)
+
+    @pytest.mark.parametrize(
+        ("table", "complaint"),
+        [
+            ('patterns = "NVIDIA"', "pyproject.toml: tool.pytest-accel.platforms.mybox.patterns: *"),
+            ('patern = ["x"]', "pyproject.toml: tool.pytest-accel.platforms.mybox*patern*"),
+            ('alias = "gh2000"', "pyproject.toml: tool.pytest-accel.platforms.mybox.alias: *gh200*"),
+            ("patterns = [", "*pyproject.toml: *"),
+        ],
+    )
+    def test_bad_table_is_one_clear_error(self, boxed, table, complaint):
+        # The ini file stands beside it: pytest itself would stumble over TOML that is none.
+        boxed.pytester.makeini("[pytest]\n")
+        boxed.pytester.makepyprojecttoml(f"[tool.pytest-accel.platforms.mybox]\n{table}\n")
+        result = boxed.run()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"*{complaint}"])
+        result.stderr.no_fnmatch_line("*Traceback*")
+
+    @pytest.mark.parametrize("given", ['{"mybox": {"patterns": 3}}', '{"mybox": "fast"}', '{"gh200x": {}}', "[]", "3"])
+    def test_bad_hook_is_one_clear_error(self, boxed, given):
+        boxed.pytester.makeconftest(f"def pytest_accel_platforms(config):\n    return {given}\n")
+        result = boxed.run()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*pytest_accel_platforms*"])
+        result.stderr.no_fnmatch_line("*Traceback*")
+
+
+class TestSeveralDevices:
+    def test_several_cores_are_refused_with_the_reason(self, bench, monkeypatch):
+        bench.pytester.makepyfile(
+            "import pytest\n\n@pytest.mark.cpux2\ndef test_step(accel):\n    assert False\n"
+        )
+        result = bench.run("-rs", "-m", "cpux2")
+        result.assert_outcomes(skipped=1)
+        result.stdout.re_match_lines([r".*needs (a gang of processes \(cpux2\), which this version|2 CPU cores)"])
+
+    def test_several_gpus_are_refused_with_the_reason(self, bench, fake_nvml, monkeypatch):
+        environ = fake_nvml.environment(
+            [
+                FakeGpu(name="NVIDIA A100-SXM4-40GB", uuid=f"GPU-0000000{n}", memory_mib=40960)
+                for n in range(4)
+            ]
+        )
+        for name in ("LD_LIBRARY_PATH", "FAKE_NVML"):
+            monkeypatch.setenv(name, environ[name])
+        bench.pytester.makepyfile(
+            "import pytest\n\n@pytest.mark.a100x4\n@pytest.mark.a100x8\ndef test_step(accel):\n    assert False\n"
+        )
+        result = bench.run_apart("-rs")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["*needs a gang of processes (a100x4), which this version does not start*"])
+        assert bench.run_apart("--accel-require").ret == pytest.ExitCode.TESTS_FAILED
+
+    def test_other_gpu_is_named(self, bench, fake_nvml, monkeypatch):
+        environ = fake_nvml.environment([FakeGpu(name="NVIDIA H200")])
+        for name in ("LD_LIBRARY_PATH", "FAKE_NVML"):
+            monkeypatch.setenv(name, environ[name])
+        bench.pytester.makepyfile("import pytest\n\n@pytest.mark.gh200\ndef test_step(accel):\n    assert False\n")
+        result = bench.run_apart("-rs", "-m", "gh200")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["*needs 1 x GH200; this machine has 1 x NVIDIA H200"])
+
+
+class TestXdist:
+    def test_benchmarks_are_refused_and_plain_tests_run(self, bench):
+        bench.write(
+            """
+            def test_one(accel):
+                measure(accel)
+
+            def test_two(accel):
+                measure(accel)
+
+            def test_plain():
+                pass
+            """
+        )
+        bench.baseline(test_one=bench.SAME, test_two=bench.SAME)
+        result = bench.run_apart("-p", "xdist", "-n", "2")
+        result.assert_outcomes(passed=1, errors=2)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(["*pytest-accel does not measure under xdist*", "*-n 0*"])
+        assert not bench.processes("test_one")
+
+    def test_no_workers_measures(self, bench):
+        bench.benchmarks("test_step")
+        bench.run_apart("-p", "xdist", "-n", "0").assert_outcomes(passed=1)
+        assert bench.processes("test_step")
+
+    def test_recording_is_refused(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run_apart("-p", "xdist", "-n", "2", "--accel-record=1")
+        assert result.ret != pytest.ExitCode.OK
+        result.stdout.fnmatch_lines(["*pytest-accel does not measure under xdist*"])
+        assert not bench.path("baselines").exists()

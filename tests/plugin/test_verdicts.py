@@ -1,0 +1,371 @@
+"""A verdict is a test outcome: in the terminal, in JUnit, in the exit status."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_ok_passes(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.SAME)
+    result = bench.run("-v", bench.TOLERANT)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*::test_step PASSED*", "test_step * ok *"])
+
+
+def test_regression_is_a_failed_test(bench):
+    bench.benchmarks("test_step", "test_other")
+    bench.baseline(test_step=bench.FASTER)
+    result = bench.run()
+    result.assert_outcomes(failed=1, passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_regression_is_one_line_and_what_changed_without_a_traceback(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.FASTER)
+    bench.doctor_environment(lambda stored: stored["context"].update(torch="2.9.1", python="3.11.0"))
+    result = bench.run("--junitxml=out.xml")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"^REGRESSED  test_step \(cpu\): \d+\.\d % slower \(at least \d+\.\d %; tolerance 5\.0 %\), "
+            r"2 runs vs 3 baseline runs, run-to-run noise \d+\.\d %$",
+            r"^changed since the baseline: .*torch 2\.9\.1 -> \S+.*, Python 3\.11\.0 -> \S+",
+        ]
+    )
+    assert sum(line.startswith("REGRESSED") for line in result.outlines) == 1
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_re_match_line(r".*test_suite\.py:\d+")
+    result.stdout.fnmatch_lines(["FAILED test_suite.py::test_step - REGRESSED  test_step*"])
+
+
+def test_regression_is_a_failure_in_junit_with_its_line_and_properties(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.FASTER)
+    bench.run("--junitxml=out.xml").assert_outcomes(failed=1)
+    assert bench.junit().find("testsuite").get("failures") == "1"
+    case = bench.testcase("test_step")
+    (failure,) = case.findall("failure")
+    assert failure.get("message").startswith("REGRESSED  test_step (cpu): ")
+    assert "changed since the baseline" in failure.text
+    properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+    assert properties["accel.verdict"] == "regressed"
+    assert properties["accel.platform"] == "cpu"
+    assert properties["accel.unit"] == "numbers/s"
+    assert float(properties["accel.throughput"]) > 0
+    assert float(properties["accel.slowdown"]) > 0.05
+
+
+def test_properties_stand_once_in_junit(bench):
+    bench.benchmarks("test_step")
+    bench.run("--junitxml=out.xml").assert_outcomes(passed=1)
+    names = [each.get("name") for each in bench.testcase("test_step").iter("property")]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_unchanged_environment_is_said_at_a_regression(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.FASTER)
+    result = bench.run_apart()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["nothing in the recorded environment changed since the baseline"])
+
+
+def test_regression_is_confirmed_in_another_process(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.FASTER)
+    bench.run("--benchmark-json=out.json").assert_outcomes(failed=1)
+    here, fresh = bench.processes("test_step")
+    assert here != fresh
+    assert bench.accel_info()["verdict"]["runs"] == 2
+    assert len(bench.accel_info()["further_runs"]) == 1
+
+
+def test_improvement_passes_and_asks_for_a_new_baseline(bench):
+    bench.virtual_clock()
+    # 3 % slower at first, which decides nothing; then as fast again as the baseline.
+    bench.write(
+        """
+        def test_step(accel, clock):
+            clock.step_s = 0.00103 if not FRESH else 0.0005
+            measure(accel, clock.step)
+        """
+    )
+    bench.baseline(test_step=1.0)
+    content = bench.load_baseline()
+    for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
+        run["rounds_s"] = [0.001] * 6
+    bench.save_baseline(content)
+    result = bench.run("-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines(
+        [r"^improved  test_step \(cpu\): .* faster .*: refresh the baseline with --accel-update"]
+    )
+
+
+def test_much_faster_first_run_is_ok(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.SLOWER)
+    result = bench.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines([r"^test_step .* (ok|improved) \S+ % faster$"])
+
+
+class TestInconclusive:
+    def test_passes_with_a_loud_line_by_default(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.APART)
+        result = bench.run("-v", "--accel-looks=2")
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.re_match_lines(
+            [
+                r".*::test_step INCONCLUSIVE",
+                r"^INCONCLUSIVE  test_step \(cpu\): .* \(.* to .*\), 2 runs; noise .* resolves .* here: record "
+                r"more baseline runs",
+            ]
+        )
+
+    def test_fails_by_option(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.APART)
+        result = bench.run("--accel-looks=1", "--accel-inconclusive=fail")
+        result.assert_outcomes(failed=1)
+        result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
+
+    def test_takes_all_its_looks_in_processes_of_their_own(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.APART)
+        result = bench.run()
+        result.assert_outcomes(passed=1)
+        assert len(bench.processes("test_step")) == len(set(bench.processes("test_step"))) == 5
+        result.stdout.fnmatch_lines(["test_step: run 2 of 5 in a fresh process", "*run 5 of 5*"])
+
+    def test_one_look_never_measures_again(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.FASTER)
+        result = bench.run("--accel-looks=1")
+        result.assert_outcomes(passed=1)
+        result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
+        assert len(bench.processes("test_step")) == 1
+
+    def test_report_is_held_until_the_others_have_run(self, bench):
+        bench.write(
+            """
+            def test_open(accel):
+                measure(accel)
+
+            def test_plain():
+                pass
+
+            def test_decided(accel):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_open=bench.FASTER, test_decided=bench.SLOWER)
+        result = bench.run("-v")
+        result.assert_outcomes(failed=1, passed=2)
+        result.stdout.fnmatch_lines(["*::test_plain PASSED*", "*::test_decided PASSED*", "*::test_open FAILED*"])
+        # Each is told once.
+        for name in ("test_open", "test_plain", "test_decided"):
+            assert sum(f"::{name} " in line and "%]" in line for line in result.outlines) == 1
+
+    def test_open_benchmarks_take_turns(self, bench):
+        bench.benchmarks("test_a", "test_b")
+        bench.baseline(test_a=bench.APART, test_b=bench.APART)
+        result = bench.run("--accel-looks=3")
+        result.assert_outcomes(passed=2)
+        result.stdout.fnmatch_lines(
+            ["test_a: run 2 of 3*", "test_b: run 2 of 3*", "test_a: run 3 of 3*", "test_b: run 3 of 3*"]
+        )
+
+
+class TestTolerance:
+    """Marker, command line, environment, ini, baseline, default: the first that is set counts."""
+
+    @pytest.fixture
+    def stored(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.SLOWER)
+        return bench
+
+    def tolerance(self, bench, *arguments: str) -> float:
+        bench.run("--benchmark-json=out.json", *arguments).assert_outcomes(passed=1)
+        return bench.accel_info()["verdict"]["tolerance"]
+
+    def test_default(self, stored):
+        assert self.tolerance(stored) == 0.05
+
+    def test_baseline_before_the_default(self, stored):
+        content = stored.load_baseline()
+        content["benchmarks"]["test_suite.py::test_step"]["tolerance"] = 0.11
+        stored.save_baseline(content)
+        assert self.tolerance(stored) == 0.11
+
+    def test_each_source_goes_before_the_next(self, stored, monkeypatch):
+        stored.pytester.makeini("[pytest]\naccel_tolerance = 12%\n")
+        assert self.tolerance(stored) == pytest.approx(0.12)
+        monkeypatch.setenv("PYTEST_ACCEL_TOLERANCE", "0.13")
+        assert self.tolerance(stored) == 0.13
+        assert self.tolerance(stored, "--accel-tolerance=14%") == pytest.approx(0.14)
+        stored.write(
+            """
+            @pytest.mark.accel(tolerance=0.15)
+            def test_step(accel):
+                measure(accel)
+            """
+        )
+        assert self.tolerance(stored, "--accel-tolerance=14%") == 0.15
+
+    def test_decides_the_verdict(self, bench):
+        bench.write(
+            """
+            @pytest.mark.accel(tolerance="99.9%")
+            def test_lenient(accel):
+                measure(accel)
+
+            def test_strict(accel):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_lenient=bench.FASTER, test_strict=bench.FASTER)
+        result = bench.run()
+        result.assert_outcomes(passed=1, failed=1)
+        result.stdout.fnmatch_lines(["FAILED *::test_strict*"])
+
+    def test_closest_marker_counts(self, stored):
+        stored.write(
+            """
+            @pytest.mark.accel(tolerance=0.3)
+            class TestMany:
+                @pytest.mark.accel(tolerance=0.2)
+                def test_step(self, accel):
+                    measure(accel)
+            """
+        )
+        content = stored.load_baseline()
+        content["benchmarks"]["test_suite.py::TestMany::test_step"] = content["benchmarks"].pop(
+            "test_suite.py::test_step"
+        )
+        stored.save_baseline(content)
+        assert self.tolerance(stored) == 0.2
+
+    @pytest.mark.parametrize(
+        ("mark", "complaint"),
+        [
+            ("tolerence=0.1", "@pytest.mark.accel(tolerence=...) is unknown. It takes: tolerance, budget, warmup."),
+            ("0.1", "@pytest.mark.accel takes keywords only: tolerance, budget, warmup."),
+            ("tolerance='much'", "accel_tolerance: 'much' (from @pytest.mark.accel) is not a fraction or a percentage."),
+        ],
+    )
+    def test_bad_marker_is_a_usage_error_before_anything_is_measured(self, bench, mark, complaint):
+        bench.write(f"@pytest.mark.accel({mark})\ndef test_step(accel):\n    measure(accel)\n")
+        result = bench.run()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"*{complaint.replace('[', '[[]')}*"])
+        assert not bench.processes("test_step")
+
+    def test_zero_is_a_usage_error(self, bench):
+        """No loss at all cannot be tested for: the gate needs some room."""
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.SAME)
+        result = bench.run("--accel-tolerance=0")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*accel_tolerance: '0' (from --accel-tolerance)*"])
+
+
+class TestExpectedFailure:
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_regression_of_an_xfail_benchmark_is_xfailed(self, bench, strict):
+        bench.write(
+            f"""
+            @pytest.mark.xfail(reason="slow driver", strict={strict})
+            def test_step(accel):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_step=bench.FASTER)
+        result = bench.run("-rx")
+        result.assert_outcomes(xfailed=1)
+        assert result.ret == pytest.ExitCode.OK
+
+    @pytest.mark.parametrize(("strict", "outcome"), [(False, "xpassed"), (True, "failed")])
+    def test_ok_of_an_xfail_benchmark_is_unexpected(self, bench, strict, outcome):
+        bench.write(
+            f"""
+            @pytest.mark.xfail(strict={strict})
+            def test_step(accel):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_step=bench.SAME)
+        bench.run(bench.TOLERANT).assert_outcomes(**{outcome: 1})
+
+
+class TestSlowdown:
+    def test_delays_the_steps(self, bench):
+        """By half: twice the time, on a clock that counts the delay and the step alike."""
+        bench.write(
+            """
+            @pytest.mark.accel(budget="200ms")
+            def test_step(accel):
+                def step():
+                    end = time.perf_counter() + 0.002
+                    while time.perf_counter() < end:
+                        pass
+
+                measure(accel, step)
+            """
+        )
+        bench.run("--accel-slowdown=50%", "--benchmark-json=out.json").assert_outcomes(passed=1)
+        assert bench.accel_info()["step_time_s"] > 1.6 * 0.002
+
+    def test_is_named_at_the_failure(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.FASTER)
+        result = bench.run("--accel-slowdown=10%")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["--accel-slowdown * delayed every step on purpose"])
+
+    @pytest.mark.parametrize("recording", [("--accel-record=1",), ("--accel-update", "--accel-reason=why")])
+    def test_refuses_to_be_recorded(self, bench, recording):
+        bench.benchmarks("test_step")
+        result = bench.run(*recording, "--accel-slowdown=10%")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*--accel-slowdown would be recorded into the baseline*"])
+        assert not bench.processes("test_step")
+
+
+class TestStopping:
+    @pytest.mark.parametrize("option", ["-x", "--maxfail=1"])
+    def test_first_regression_stops_further_measurements(self, bench, option):
+        bench.benchmarks("test_a", "test_b")
+        bench.baseline(test_a=bench.FASTER, test_b=bench.FASTER)
+        result = bench.run(option)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert len(bench.processes("test_a")) == 2
+        assert len(bench.processes("test_b")) == 1
+        result.stdout.fnmatch_lines(["*1 failed*"])
+
+    def test_held_report_is_not_lost_when_another_test_stops_the_session(self, bench):
+        bench.write(
+            """
+            def test_open(accel):
+                measure(accel)
+
+            def test_broken():
+                assert False
+            """
+        )
+        bench.baseline(test_open=bench.FASTER)
+        result = bench.run("-x", "-v")
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["*::test_open INCONCLUSIVE*", "INCONCLUSIVE  test_open*"])
+        assert len(bench.processes("test_open")) == 1
+
+    def test_maxfail_two_goes_on_after_one(self, bench):
+        bench.benchmarks("test_a", "test_b")
+        bench.baseline(test_a=bench.FASTER, test_b=bench.FASTER)
+        bench.run("--maxfail=2").assert_outcomes(failed=2)

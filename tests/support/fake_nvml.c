@@ -1,0 +1,214 @@
+/* libnvidia-ml.so.1 without a driver: answers from the text file that FAKE_NVML names (see fake_nvml.py). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+enum { MAX_DEVICES = 64, MAX_FIELDS = 48 };
+
+typedef struct { char key[40], value[104]; } field_t;
+typedef struct { field_t fields[MAX_FIELDS]; int count, parent; } device_t; /* parent -1: a GPU */
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
+typedef struct { unsigned gpu, memory; } utilization_t;
+typedef struct { unsigned sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, ci_slices; unsigned long long mib; } attributes_t;
+
+static device_t machine, devices[MAX_DEVICES];
+static int device_count;
+
+static const char *get(const device_t *device, const char *key) {
+    for (int i = 0; i < device->count; i++)
+        if (!strcmp(device->fields[i].key, key)) return device->fields[i].value;
+    return "none";
+}
+static void put(device_t *device, const char *key, const char *value) {
+    if (device->count == MAX_FIELDS) abort();
+    field_t *field = &device->fields[device->count++];
+    snprintf(field->key, sizeof field->key, "%s", key);
+    snprintf(field->value, sizeof field->value, "%s", value);
+}
+static void load(void) {
+    const char *path = getenv("FAKE_NVML");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[256];
+    device_t *current = &machine;
+    int gpu = -1;
+    machine.count = device_count = 0;
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        char *equals = strchr(line, '=');
+        if (line[0] == '[') {
+            if (device_count == MAX_DEVICES) abort();
+            current = &devices[device_count];
+            current->count = 0;
+            current->parent = !strcmp(line, "[mig]") ? gpu : -1;
+            if (current->parent < 0) gpu = device_count;
+            device_count++;
+        } else if (equals) {
+            *equals = 0;
+            put(current, line, equals + 1);
+        }
+    }
+    fclose(file);
+}
+static device_t *nth(int parent, unsigned index) {
+    for (int i = 0; i < device_count; i++)
+        if (devices[i].parent == parent && index-- == 0) return &devices[i];
+    return NULL;
+}
+static int text(device_t *device, const char *key, char *out, unsigned size) {
+    const char *value = get(device, key);
+    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
+    if (!strcmp(value, "none")) return NOT_SUPPORTED;
+    if (strlen(value) >= size) return INSUFFICIENT_SIZE;
+    strcpy(out, value);
+    return SUCCESS;
+}
+static int number(device_t *device, const char *key, unsigned long long *out) {
+    const char *value = get(device, key);
+    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
+    if (!strcmp(value, "none")) return NOT_SUPPORTED;
+    *out = strtoull(value, NULL, 10);
+    return SUCCESS;
+}
+static int small(device_t *device, const char *key, unsigned *out) {
+    unsigned long long value = 0;
+    int status = number(device, key, &value);
+    if (status == SUCCESS) *out = (unsigned)value;
+    return status;
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    unsigned long long error = 0;
+    (void)flags;
+    load();
+    number(&machine, "init_error", &error);
+    return (int)error;
+}
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlShutdown(void) { return SUCCESS; }
+const char *nvmlErrorString(int status) { (void)status; return "fake error"; }
+int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(&machine, "driver", out, size); }
+int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(&machine, "driver", out, size); }
+int nvmlSystemGetCudaDriverVersion(unsigned *out) { return small(&machine, "cuda", out); }
+int nvmlSystemGetCudaDriverVersion_v2(unsigned *out) { return small(&machine, "cuda", out); }
+
+int nvmlDeviceGetCount_v2(unsigned *out) {
+    *out = 0;
+    while (nth(-1, *out)) ++*out;
+    return SUCCESS;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **out) {
+    return (*out = nth(-1, index)) ? SUCCESS : INVALID_ARGUMENT;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **out) {
+    for (int i = 0; i < device_count; i++)
+        if (!strcmp(get(&devices[i], "uuid"), uuid)) return *out = &devices[i], SUCCESS;
+    return NOT_FOUND;
+}
+int nvmlDeviceGetIndex(device_t *device, unsigned *out) {
+    for (*out = 0; nth(device->parent, *out); ++*out)
+        if (nth(device->parent, *out) == device) return SUCCESS;
+    return NOT_FOUND;
+}
+int nvmlDeviceGetName(device_t *device, char *out, unsigned size) { return text(device, "name", out, size); }
+int nvmlDeviceGetUUID(device_t *device, char *out, unsigned size) { return text(device, "uuid", out, size); }
+int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *out) {
+    unsigned long long total, used = 0;
+    int status = number(device, "memory_mib", &total);
+    if (status != SUCCESS) return status;
+    number(device, "memory_used_mib", &used);
+    *out = (memory_t){total << 20, (total - used) << 20, used << 20};
+    return SUCCESS;
+}
+int nvmlDeviceGetMemoryInfo_v2(device_t *device, memory_v2_t *out) {
+    memory_t memory;
+    int status = nvmlDeviceGetMemoryInfo(device, &memory);
+    if (status == SUCCESS) *out = (memory_v2_t){out->version, memory.total, 0, memory.free, memory.used};
+    return status;
+}
+int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {
+    int status = small(device, "mig", current);
+    if (status == SUCCESS) *pending = *current;
+    return status;
+}
+int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *out) {
+    (void)device;
+    *out = 7;
+    return SUCCESS;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned index, device_t **out) {
+    return (*out = nth((int)(device - devices), index)) ? SUCCESS : NOT_FOUND;
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *device, device_t **out) {
+    if (device->parent < 0) return INVALID_ARGUMENT;
+    *out = &devices[device->parent];
+    return SUCCESS;
+}
+int nvmlDeviceIsMigDeviceHandle(device_t *device, unsigned *out) { return *out = device->parent >= 0, SUCCESS; }
+int nvmlDeviceGetAttributes_v2(device_t *device, attributes_t *out) {
+    memset(out, 0, sizeof *out);
+    int status = small(device, "gpu_slices", &out->gpu_slices);
+    if (status != SUCCESS) return status;
+    out->ci_slices = out->gpu_slices;
+    return number(device, "memory_mib", &out->mib);
+}
+
+int nvmlDeviceGetPowerManagementLimit(device_t *device, unsigned *out) { return small(device, "power_limit_mw", out); }
+int nvmlDeviceGetPowerManagementDefaultLimit(device_t *device, unsigned *out) {
+    return small(device, "power_limit_default_mw", out);
+}
+int nvmlDeviceGetEnforcedPowerLimit(device_t *device, unsigned *out) { return small(device, "power_limit_mw", out); }
+int nvmlDeviceGetPowerManagementLimitConstraints(device_t *device, unsigned *low, unsigned *high) {
+    int status = small(device, "power_limit_min_mw", low);
+    return status == SUCCESS ? small(device, "power_limit_max_mw", high) : status;
+}
+int nvmlDeviceGetPowerUsage(device_t *device, unsigned *out) { return small(device, "power_mw", out); }
+int nvmlDeviceGetTotalEnergyConsumption(device_t *device, unsigned long long *out) {
+    return number(device, "energy_mj", out);
+}
+/* NVML_CLOCK_GRAPHICS 0, SM 1, MEM 2, VIDEO 3; graphics and SM run together */
+static int clock_of(device_t *device, int type, const char *sm, const char *mem, unsigned *out) {
+    return type > 2 ? NOT_SUPPORTED : small(device, type == 2 ? mem : sm, out);
+}
+int nvmlDeviceGetClockInfo(device_t *device, int type, unsigned *out) {
+    return clock_of(device, type, "clock_sm_mhz", "clock_mem_mhz", out);
+}
+int nvmlDeviceGetMaxClockInfo(device_t *device, int type, unsigned *out) {
+    return clock_of(device, type, "clock_sm_max_mhz", "clock_mem_max_mhz", out);
+}
+int nvmlDeviceGetApplicationsClock(device_t *device, int type, unsigned *out) {
+    return clock_of(device, type, "clock_sm_application_mhz", "clock_mem_application_mhz", out);
+}
+int nvmlDeviceGetDefaultApplicationsClock(device_t *device, int type, unsigned *out) {
+    return clock_of(device, type, "clock_sm_max_mhz", "clock_mem_max_mhz", out);
+}
+int nvmlDeviceGetCurrentClocksEventReasons(device_t *device, unsigned long long *out) {
+    return number(device, "clock_event_reasons", out);
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(device_t *device, unsigned long long *out) {
+    return number(device, "clock_event_reasons", out);
+}
+int nvmlDeviceGetEccMode(device_t *device, unsigned *current, unsigned *pending) {
+    int status = small(device, "ecc", current);
+    return status == SUCCESS ? small(device, "ecc_pending", pending) : status;
+}
+int nvmlDeviceGetPersistenceMode(device_t *device, unsigned *out) { return small(device, "persistence", out); }
+int nvmlDeviceGetTemperature(device_t *device, int sensor, unsigned *out) {
+    return sensor ? INVALID_ARGUMENT : small(device, "temperature_c", out);
+}
+int nvmlDeviceGetUtilizationRates(device_t *device, utilization_t *out) {
+    int status = small(device, "utilization", &out->gpu);
+    out->memory = 0;
+    return status;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, void *out) {
+    (void)device, (void)out;
+    *count = 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetCurrPcieLinkGeneration(device_t *device, unsigned *out) { return small(device, "pcie_generation", out); }
+int nvmlDeviceGetMaxPcieLinkGeneration(device_t *device, unsigned *out) { return small(device, "pcie_generation", out); }
+int nvmlDeviceGetCurrPcieLinkWidth(device_t *device, unsigned *out) { return small(device, "pcie_width", out); }
+int nvmlDeviceGetMaxPcieLinkWidth(device_t *device, unsigned *out) { return small(device, "pcie_width", out); }

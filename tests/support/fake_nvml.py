@@ -1,0 +1,143 @@
+"""A driver without a GPU: a libnvidia-ml.so.1 in C that answers the real pynvml from a description.
+
+    pytest_plugins = ("tests.support.fake_nvml",)
+
+    def test_something(fake_nvml):
+        environment = fake_nvml.environment([FakeGpu(name="NVIDIA H200")], driver="580.65.06")
+        subprocess.run([sys.executable, "-c", "..."], env=environment)
+
+The library is found through LD_LIBRARY_PATH, which a running process reads no more: use a subprocess
+(`fake_nvml.run` is one). A field that is None answers "not supported", as NVML does.
+
+PYTEST_DONT_REWRITE: tests import the values before they name the module as a plugin.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeSlice:
+    """A MIG slice. `name` as drivers give it; empty: the name of its GPU, as old drivers do."""
+
+    profile: str = "1g.10gb"
+    uuid: str = "MIG-00000000-0000-0000-0000-000000000000"
+    memory_mib: int = 9856
+    name: str | None = None
+    gpu_slices: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeGpu:
+    """A GPU and its settings; None where the device does not support the question."""
+
+    name: str = "NVIDIA H200"
+    uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
+    memory_mib: int | None = 143771
+    memory_used_mib: int = 0
+    power_limit_mw: int | None = 700_000
+    power_limit_default_mw: int | None = 700_000
+    power_limit_min_mw: int = 200_000
+    power_limit_max_mw: int = 700_000
+    power_mw: int | None = 75_000
+    energy_mj: int | None = 1_000_000
+    clock_sm_mhz: int | None = 345
+    clock_mem_mhz: int | None = 3201
+    clock_sm_max_mhz: int | None = 1980
+    clock_mem_max_mhz: int | None = 3201
+    clock_sm_application_mhz: int | None = 1980
+    clock_mem_application_mhz: int | None = 3201
+    clock_event_reasons: int | None = 1  # idle
+    ecc: int | None = 1
+    ecc_pending: int = 1
+    persistence: int | None = 1
+    mig: int | None = 0
+    temperature_c: int | None = 30
+    utilization: int | None = 0
+    pcie_generation: int | None = 5
+    pcie_width: int | None = 16
+    lost: int = 0  # 1: every question about it fails with "GPU is lost"
+    slices: tuple[FakeSlice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FakeNvml:
+    """The built library; `environment` describes a machine to it."""
+
+    directory: Path
+    scratch: Path
+
+    def environment(
+        self,
+        gpus: Sequence[FakeGpu],
+        *,
+        driver: str = "580.65.06",
+        cuda: int = 13000,
+        init_error: int = 0,
+        base: Mapping[str, str] | None = None,
+        **variables: str,
+    ) -> dict[str, str]:
+        """Variables for a subprocess that sees these GPUs; `init_error` is what nvmlInit returns."""
+        description = self.scratch / f"machine-{len(list(self.scratch.iterdir()))}.txt"
+        description.write_text(describe(gpus, driver=driver, cuda=cuda, init_error=init_error))
+        environ = dict(os.environ if base is None else base)
+        for hiding in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+            environ.pop(hiding, None)
+        earlier = environ.get("LD_LIBRARY_PATH")
+        path = os.pathsep.join([str(self.directory), *([earlier] if earlier else [])])
+        return environ | {"LD_LIBRARY_PATH": path, "FAKE_NVML": str(description)} | variables
+
+    def run(self, code: str, gpus: Sequence[FakeGpu], **options: str | int) -> str:
+        """What Python code prints on such a machine."""
+        environ = self.environment(gpus, **options)  # type: ignore[arg-type]
+        result = subprocess.run(
+            [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+        if result.returncode != 0:
+            pytest.fail(result.stderr)
+        return result.stdout
+
+
+def describe(gpus: Sequence[FakeGpu], *, driver: str, cuda: int, init_error: int = 0) -> str:
+    lines = [f"driver={driver}", f"cuda={cuda}", f"init_error={init_error}"]
+    for gpu in gpus:
+        lines += ["[gpu]", *_lines(gpu, skip=("slices",))]
+        for each in gpu.slices:
+            name = f"{gpu.name} MIG {each.profile}" if each.name is None else each.name or gpu.name
+            lines += ["[mig]", *_lines(each, skip=("name", "profile")), f"name={name}"]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(value: FakeGpu | FakeSlice, skip: tuple[str, ...]) -> list[str]:
+    pairs = ((each.name, getattr(value, each.name)) for each in fields(value) if each.name not in skip)
+    return [f"{name}={'none' if content is None else content}" for name, content in pairs]
+
+
+def build(directory: Path) -> Path:
+    """Compile the library into `directory`; a fraction of a second."""
+    target = directory / "libnvidia-ml.so.1"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O0", "-Wall", "-Werror", "-o", str(target), str(SOURCE)], check=True
+    )
+    return target
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc, to build a fake NVML library")
+    directory = tmp_path_factory.mktemp("nvml")
+    build(directory)
+    return FakeNvml(directory, tmp_path_factory.mktemp("machines"))

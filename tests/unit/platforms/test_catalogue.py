@@ -1,0 +1,316 @@
+"""The catalogue: what it holds, what it recognises, what a project may add and how it fails."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from pytest_accel.core.grammar import PlatformName, clashes
+from pytest_accel.platforms.catalogue import (
+    CatalogueError,
+    UnknownPlatform,
+    load_catalogue,
+    user_platforms,
+)
+from pytest_accel.platforms.kinds import PRECISIONS, DeviceKind, Variant, check_kind
+
+MIB = 1 << 20
+
+# Device names as drivers report them, with the memory they report in MiB.
+REPORTED = [
+    ("NVIDIA GH200 480GB", 97871, "gh200", "96gb"),
+    ("NVIDIA GH200 120GB", 97871, "gh200", "96gb"),
+    ("NVIDIA GH200 144G HBM3e", 146831, "gh200", "144gb"),
+    ("NVIDIA H100 80GB HBM3", 81559, "h100", "sxm5"),
+    ("NVIDIA H100 PCIe", 81559, "h100", "pcie"),
+    ("NVIDIA H100 NVL", 95830, "h100", "nvl"),
+    ("NVIDIA H200", 143771, "h200", ""),
+    ("NVIDIA H200 NVL", 143771, "h200", "nvl"),
+    ("NVIDIA B200", 183359, "b200", ""),
+    ("NVIDIA GB200", 189471, "gb200", ""),
+    ("NVIDIA A100-SXM4-40GB", 40960, "a100", "sxm4-40gb"),
+    ("NVIDIA A100-SXM4-40GB", 40536, "a100", "sxm4-40gb"),
+    ("A100-SXM4-40GB", 40537, "a100", "sxm4-40gb"),
+    ("NVIDIA A100-SXM4-80GB", 81920, "a100", "sxm4-80gb"),
+    ("NVIDIA A100-SXM4-80GB", 81251, "a100", "sxm4-80gb"),
+    ("NVIDIA A100-PCIE-40GB", 40960, "a100", "pcie-40gb"),
+    ("NVIDIA A100 80GB PCIe", 81920, "a100", "pcie-80gb"),
+    ("Tesla V100-SXM2-16GB", 16160, "v100", "sxm2-16gb"),
+    ("Tesla V100-SXM2-32GB", 32510, "v100", "sxm2-32gb"),
+    ("Tesla V100-PCIE-16GB", 16384, "v100", "pcie-16gb"),
+    ("Tesla V100-PCIE-32GB", 32768, "v100", "pcie-32gb"),
+    ("Tesla T4", 15360, "t4", ""),
+    ("Tesla T4", 15109, "t4", ""),
+    ("Quadro RTX 6000", 24220, "rtx6000", ""),
+    ("Quadro RTX 6000", 22698, "rtx6000", ""),
+    ("NVIDIA RTX 6000 Ada Generation", 49140, "rtx6000ada", ""),
+    ("NVIDIA RTX 6000 Ada Generation", 46068, "rtx6000ada", ""),
+    ("NVIDIA L4", 23034, "l4", ""),
+    ("NVIDIA L40S", 46068, "l40s", ""),
+    ("AMD Instinct MI250", 65520, "mi250", ""),
+    ("AMD INSTINCT MI250 (MCM) OAM AC MBA", 65520, "mi250", ""),
+    ("AMD Instinct MI250X", 65520, "mi250", "mi250x"),
+    ("AMD Instinct MI300X", 196592, "mi300x", ""),
+    ("AMD Instinct MI300X OAM", 196592, "mi300x", ""),
+    ("AMD Instinct MI300X VF", 196288, "mi300x", ""),
+]
+
+# Names that must not be taken for a device of the catalogue.
+OTHERS = [
+    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864),
+    ("NVIDIA A100-SXM4-40GB MIG 7g.40gb", 40192),
+    ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984),
+    ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 81000),
+    ("NVIDIA H200 MIG 7g.141gb", 143000),
+    ("NVIDIA GH200 480GB MIG 7g.96gb", 97000),
+    ("GRID A100-10C", 10240),
+    ("NVIDIA A100-40C", 40960),
+    ("NVIDIA L40", 46068),
+    ("NVIDIA L4S", 23034),
+    ("NVIDIA RTX A6000", 49140),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887),
+    ("NVIDIA GeForce RTX 4090", 24564),
+    ("NVIDIA H20", 97871),
+    ("NVIDIA H800", 81559),
+    ("NVIDIA GB10", 122880),
+    ("NVIDIA GB300", 284208),
+    ("NVIDIA B300", 275040),
+    ("AMD Instinct MI210", 65520),
+    ("AMD Instinct MI300A", 131072),
+    ("AMD Instinct MI300X", 24574),  # one of eight partitions
+    ("Intel Arc", 16384),
+]
+
+
+@pytest.fixture
+def catalogue():
+    return load_catalogue()
+
+
+@pytest.mark.parametrize(("name", "memory_mib", "key", "variant"), REPORTED)
+def test_recognises_what_drivers_report(catalogue, name, memory_mib, key, variant):
+    found_key, found = catalogue.identify(name, memory_mib * MIB)
+    assert (found_key, found.key) == (key, variant)
+
+
+@pytest.mark.parametrize(("name", "memory_mib"), OTHERS)
+def test_other_devices_and_slices_are_not_taken_for_one(catalogue, name, memory_mib):
+    assert catalogue.identify(name, memory_mib * MIB) is None
+
+
+def test_unknown_memory_still_identifies(catalogue):
+    key, variant = catalogue.identify("NVIDIA H200", None)
+    assert (key, variant.key) == ("h200", "")
+
+
+def test_no_name_fits_two_kinds(catalogue):
+    for name, memory_mib, *_ in REPORTED:
+        fitting = [
+            (kind.key, variant.key)
+            for kind in catalogue.devices.values()
+            for variant in kind.variants
+            if variant.matches(name, memory_mib * MIB)
+        ]
+        assert len(fitting) == 1, name
+
+
+def test_every_built_in_entry_is_sound(catalogue):
+    for kind in catalogue.devices.values():
+        check_kind(kind, f"catalogue.toml: {kind.key}")
+        for variant in kind.variants:
+            assert all(re.compile(pattern) for pattern in variant.patterns)
+            assert set(variant.peaks_tflops) <= set(PRECISIONS)
+            assert variant.memory_gb, kind.key
+            assert variant.bandwidth_gb_s, kind.key
+            assert variant.tdp_w, kind.key
+            assert variant.source, kind.key
+    assert clashes(catalogue.devices) == []
+
+
+def test_peaks_are_dense(catalogue):
+    """Twice as fast for half the bits, not four times: the sparse figure of one beside the dense of another."""
+    for kind in catalogue.devices.values():
+        for variant in kind.variants:
+            peaks = variant.peaks_tflops
+            for wide, narrow in (("tf32", "bf16"), ("bf16", "fp8")):
+                if wide in peaks and narrow in peaks:
+                    assert peaks[narrow] / peaks[wide] == pytest.approx(2, rel=0.05), (kind.key, variant.key)
+            if "bf16" in peaks:
+                assert peaks["bf16"] == peaks["fp16"]
+
+
+def test_peak_of_a_precision_that_the_hardware_lacks_is_none(catalogue):
+    a100 = catalogue.device("a100").variant("sxm4-80gb")
+    assert a100.peak_tflops("bf16") == 312
+    assert a100.peak_tflops("fp8") is None
+    assert catalogue.device("v100").variant("sxm2-16gb").peak_tflops("bf16") is None
+
+
+def test_every_accelerator_of_the_issue_is_there(catalogue):
+    wanted = "gh200 h100 h200 a100 v100 t4 rtx6000 rtx6000ada l4 l40s b200 gb200 mi250 mi300x gc200 cpu"
+    assert set(wanted.split()) == set(catalogue.devices)
+
+
+def test_registered_names_parse_to_themselves(catalogue):
+    names = catalogue.names()
+    assert len(names) == len(set(names))
+    assert {"gh200", "a100x4", "gh200x4n2", "cpu", "mi300xx8"} <= set(names)
+    for name in names:
+        assert str(catalogue.parse(name)) == name
+
+
+def test_a_shape_that_is_no_marker_still_parses(catalogue):
+    assert "a100x3" not in catalogue.names()
+    assert catalogue.parse("a100x3") == PlatformName("a100", 3)
+    assert catalogue.device("a100x3").title == "A100"
+
+
+def test_an_unknown_platform_names_those_alike_and_the_remedy(catalogue):
+    with pytest.raises(UnknownPlatform, match="Did you mean gh200x4") as caught:
+        catalogue.parse("gh20x4")
+    assert "[tool.pytest-accel.platforms.gh20]" in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_misspelt_platform_says_what_to_write(catalogue):
+    with pytest.raises(UnknownPlatform, match=r"Write a100\."):
+        catalogue.parse("a100x1")
+
+
+# What a project adds -----------------------------------------------------------------------------
+
+
+def test_a_project_adds_a_device():
+    catalogue = load_catalogue(
+        {
+            "mybox": {
+                "patterns": ["NVIDIA A40"],
+                "memory_gb": 48,
+                "shapes": ["x2"],
+                "peaks_tflops": {"bf16": 149.7},
+            }
+        }
+    )
+    assert catalogue.names()[:2] == ["mybox", "myboxx2"]
+    key, variant = catalogue.identify("NVIDIA A40", 46068 * MIB)
+    assert (key, variant.key, variant.peak_tflops("bf16")) == ("mybox", "", 149.7)
+    assert "mybox" not in load_catalogue().devices
+
+
+def test_a_project_adds_variants_with_shared_fields():
+    table = {
+        "tdp_w": 300,
+        "variants": [{"key": "a", "patterns": ["A"]}, {"key": "b", "patterns": ["B"], "tdp_w": 350}],
+    }
+    kind = load_catalogue({"mybox": table}).device("mybox")
+    assert [variant.tdp_w for variant in kind.variants] == [300, 350]
+
+
+def test_a_project_extends_a_device_it_knows():
+    extra = {
+        "a100": {"shapes": ["x3"], "variants": [{"key": "sxm-64gb", "patterns": ["NVIDIA A100-SXM-64GB"]}]}
+    }
+    catalogue = load_catalogue(extra)
+    assert {"a100x3", "a100x4"} <= set(catalogue.names())
+    assert catalogue.identify("NVIDIA A100-SXM-64GB", 65536 * MIB)[1].key == "sxm-64gb"
+    assert catalogue.identify("NVIDIA A100-SXM4-40GB", 40960 * MIB)[1].key == "sxm4-40gb"
+    assert catalogue.device("a100").title == "A100"
+
+
+def test_a_project_names_a_mig_slice_but_a_broad_pattern_takes_none():
+    slice_name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    broad = load_catalogue({"hopper": {"patterns": [".*H100.*"]}})
+    assert broad.identify(slice_name, None) is None
+    exact = load_catalogue({"h100slice": {"patterns": [r".*H100.* MIG 1g\.10gb"]}})
+    assert exact.identify(slice_name, None)[0] == "h100slice"
+
+
+def test_aliases():
+    catalogue = load_catalogue({"alps": {"alias": "gh200x4"}, "hopper": {"alias": "h100"}})
+    assert catalogue.parse("alps") == PlatformName("gh200", 4)
+    assert catalogue.parse("hopperx8") == PlatformName("h100", 8)
+    assert {"alps", "hopper"} <= set(catalogue.names())
+    assert catalogue.device("alps").key == "gh200"
+    with pytest.raises(UnknownPlatform):
+        catalogue.parse("alpsx2")  # of a fixed shape there is no multiple
+
+
+def test_a_hook_adds_the_same_values():
+    kind = DeviceKind(key="mybox", title="My box", shapes=("x2",), variants=(Variant(patterns=("Thing",)),))
+    catalogue = load_catalogue(kinds=[kind])
+    assert catalogue.device("mybox") == kind
+    assert catalogue.identify("Thing", None)[0] == "mybox"
+
+
+@pytest.mark.parametrize(
+    ("extra", "place", "says"),
+    [
+        ({"mybox": 3}, "mybox", "not a table"),
+        ({"mybox": {}}, "mybox.patterns", "missing"),
+        ({"mybox": {"patterns": "A40"}}, "mybox.patterns", "not a list of strings"),
+        ({"mybox": {"patterns": ["("]}}, "mybox.patterns", "not a regular expression"),
+        ({"mybox": {"pattern": ["A"]}}, "mybox.pattern", "Did you mean patterns?"),
+        ({"mybox": {"patterns": ["A"], "memory_gb": "48"}}, "mybox.memory_gb", "not a positive number"),
+        ({"mybox": {"patterns": ["A"], "memory_gb": -1}}, "mybox.memory_gb", "not a positive number"),
+        (
+            {"mybox": {"patterns": ["A"], "memory_gb": float("nan")}},
+            "mybox.memory_gb",
+            "not a positive number",
+        ),
+        ({"mybox": {"patterns": ["A"], "memory_range_gb": [3]}}, "mybox.memory_range_gb", "[least, most]"),
+        ({"mybox": {"patterns": ["A"], "memory_range_gb": [3, 2]}}, "mybox.memory_range_gb", "least above"),
+        ({"mybox": {"patterns": ["A"], "peaks_tflops": {"bf8": 1}}}, "mybox.peaks_tflops.bf8", "fp64, fp32"),
+        ({"mybox": {"patterns": ["A"], "peaks_tflops": {"fp8": True}}}, "mybox.peaks_tflops.fp8", "positive"),
+        ({"mybox": {"patterns": ["A"], "shapes": ["4"]}}, "mybox.shapes", "counts such as x4"),
+        ({"mybox": {"patterns": ["A"], "shapes": [""]}}, "mybox.shapes", "the bare name is always there"),
+        ({"mybox": {"patterns": ["A"], "shapes": ["x1"]}}, "mybox.shapes", "left out"),
+        ({"mybox": {"patterns": ["A"], "title": 3}}, "mybox.title", "not a string"),
+        ({"mybox": {"variants": {}}}, "mybox.variants", "array of tables"),
+        ({"mybox": {"variants": [{"patterns": ["A"], "key": "a b"}]}}, "mybox.variants", "directory's name"),
+        ({"mybox": {"variants": [{"patterns": ["A"]}] * 2}}, "mybox.variants", "twice"),
+        ({"mybox": {"variants": [{"patterns": ["A"], "tdp": 3}]}}, "mybox.variants[0].tdp", "tdp_w"),
+        ({"My-Box": {"patterns": ["A"]}}, "My-Box", "lower case"),
+        ({"skip": {"patterns": ["A"]}}, "skip", "none of accel"),
+        ({"a100x4": {"patterns": ["A"]}}, "a100x4", "would mean two platforms"),
+        ({"mybox": {"alias": "gh20x4"}}, "mybox.alias", "Did you mean gh200x4"),
+        ({"mybox": {"alias": "gh200", "tdp_w": 3}}, "mybox.tdp_w", "nothing else"),
+        ({"mybox": {"alias": 3}}, "mybox.alias", "one string"),
+        ({"a100": {"alias": "gh200"}}, "a100.alias", "device of its own"),
+    ],
+)
+def test_a_wrong_entry_names_its_place_and_what_is_valid(extra, place, says):
+    with pytest.raises(CatalogueError) as caught:
+        load_catalogue(extra)
+    text = str(caught.value)
+    assert text.startswith("pyproject.toml: tool.pytest-accel.platforms")
+    assert place in text
+    assert says in text
+
+
+def test_reads_the_tables_of_a_pyproject(tmp_path):
+    pyproject = tmp_path / "pyproject.toml"
+    assert user_platforms(pyproject) == {}
+    pyproject.write_text("[project]\nname = 'other'\n")
+    assert user_platforms(pyproject) == {}
+    pyproject.write_text("[tool.pytest-accel.platforms.mybox]\npatterns = ['A']\n")
+    assert load_catalogue(user_platforms(pyproject)).device("mybox").key == "mybox"
+    pyproject.write_text("[tool.pytest-accel]\nplatforms = 3\n")
+    with pytest.raises(CatalogueError, match="not a table"):
+        user_platforms(pyproject)
+    pyproject.write_text("[tool.pytest-accel\n")
+    with pytest.raises(CatalogueError, match=r"pyproject\.toml"):
+        user_platforms(pyproject)
+
+
+def test_the_built_in_catalogue_is_read_once():
+    assert load_catalogue() is load_catalogue()
+
+
+def test_importing_reads_nothing_and_imports_no_parser():
+    code = (
+        "import sys, pytest_accel.platforms.catalogue, pytest_accel.platforms.detect;"
+        "print([name for name in ('tomllib', 'difflib', 'pynvml', 'torch', 'numpy', 'pytest') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,387 @@
+"""Reading the environment: from fakes of NVML, torch and /proc, because no test may need the hardware."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_accel.core.environment import REDACTED
+from pytest_accel.platforms.environment import Host, as_ranges, cudnn_version, read_environment
+
+UUID = "8f3aab12-1234-9abc-1234-1234567890ab"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(ModuleType):
+    """An H200 under NVML; answers can be changed, and an exception as an answer is raised."""
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM = 1
+    NVML_CLOCK_MEM = 2
+
+    def __init__(self, **answers):
+        super().__init__("pynvml")
+        self.asked: list[str] = []
+        self.handles = {f"GPU-{UUID}": "gpu"}
+        self.answers = {
+            "nvmlInit": None,
+            "nvmlShutdown": None,
+            "nvmlSystemGetDriverVersion": "570.133.20",
+            "nvmlSystemGetCudaDriverVersion_v2": 12080,
+            "nvmlDeviceGetName": "NVIDIA H200",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150_754_820_096),
+            "nvmlDeviceGetPowerManagementLimit": 700_000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+            "nvmlDeviceGetEccMode": [1, 1],
+            "nvmlDeviceGetMigMode": [0, 0],
+            "nvmlDeviceGetPersistenceMode": 1,
+            **answers,
+        }
+
+    def __getattr__(self, name):
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def ask(*arguments):
+            self.asked.append(name)
+            answer = self.answers.get(name, NVMLError(f"{name}: not supported"))
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return ask
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802 - NVML's name
+        if uuid not in self.handles:
+            raise NVMLError("not found")
+        return self.handles[uuid]
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, clock):  # noqa: N802
+        return {1: 1980, 2: 3201}[clock]
+
+
+def fake_torch(**cuda):
+    properties = SimpleNamespace(name="NVIDIA H200", total_memory=150_000_000_000, uuid=UUID)
+    torch = ModuleType("torch")
+    torch.version = SimpleNamespace(cuda="12.8", hip=None)
+    torch.backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91002))
+    torch.cuda = SimpleNamespace(
+        **{
+            "get_device_properties": lambda index: properties,
+            "nccl": SimpleNamespace(version=lambda: (2, 27, 3)),
+            **cuda,
+        }
+    )
+    torch.get_num_threads = lambda: 4
+    return torch
+
+
+@pytest.fixture(autouse=True)
+def bare_process(monkeypatch):
+    """No torch and no NVML unless a test brings one."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    def install(**answers):
+        fake = FakeNvml(**answers)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        return fake
+
+    return install
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    def install(**cuda):
+        monkeypatch.setitem(sys.modules, "torch", fake_torch(**cuda))
+
+    return install
+
+
+@pytest.fixture
+def host(tmp_path):
+    def build(files=None, **environ):
+        for name, text in (files or {}).items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        return Host(root=tmp_path, environ=environ)
+
+    return build
+
+
+class TestDevice:
+    def test_identity_is_the_device_and_not_the_host(self, nvml, host):
+        nvml()
+        read = read_environment(device="cuda", uuid=f"GPU-{UUID}", cpu_model="Example CPU", host=host())
+        assert read.identity == {
+            "device_count": "1",
+            "device_memory_gb": "140",
+            "device_name": "NVIDIA H200",
+            "power_limit_w": "700",
+        }
+        assert read.context["host_cpu_model"] == "Example CPU"
+
+    def test_context_holds_driver_clocks_and_modes(self, nvml, host):
+        nvml()
+        context = read_environment(device="cuda", uuid=f"GPU-{UUID}", host=host()).context
+        expected = {
+            "driver": "570.133.20",
+            "cuda_driver": "12.8",
+            "ecc": "on",
+            "mig_mode": "off",
+            "persistence": "on",
+            "max_sm_clock_mhz": "1980",
+            "max_memory_clock_mhz": "3201",
+            "default_power_limit_w": "700",
+        }
+        assert expected.items() <= context.items()
+        assert "application_sm_clock_mhz" not in context  # this driver does not answer
+
+    def test_a_capped_device_is_another_identity(self, nvml, host):
+        nvml()
+        free = read_environment(device="cuda", uuid=f"GPU-{UUID}", host=host())
+        nvml(nvmlDeviceGetPowerManagementLimit=500_000)
+        capped = read_environment(device="cuda", uuid=f"GPU-{UUID}", host=host())
+        assert capped.identity == {**free.identity, "power_limit_w": "500"}
+
+    def test_a_slice_names_its_profile(self, nvml, host):
+        fake = nvml(nvmlDeviceGetName="NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+        fake.handles = {f"MIG-{UUID}": "slice"}
+        identity = read_environment(device="cuda:0", uuid=f"MIG-{UUID}", host=host()).identity
+        assert identity["device_name"] == "NVIDIA A100-SXM4-40GB"
+        assert identity["mig_profile"] == "3g.20gb"
+
+    @pytest.mark.parametrize("kind", ["GPU", "MIG"])
+    def test_torch_tells_which_device_is_visible(self, nvml, torch, host, kind):
+        nvml().handles = {f"{kind}-{UUID}": "this"}
+        torch()
+        assert read_environment(device="cuda", device_index=0, host=host()).identity["power_limit_w"] == "700"
+
+    def test_without_a_uuid_no_device_is_guessed(self, nvml, host):
+        fake = nvml()
+        read = read_environment(device="cuda", host=host())
+        assert read.identity == {"device_count": "1"}
+        assert read.context["driver"] == "570.133.20"
+        assert "nvmlDeviceGetHandleByIndex" not in fake.asked
+
+    def test_torch_stands_in_where_nvml_is_silent(self, torch, host):
+        torch()
+        identity = read_environment(device="cuda", device_count=4, host=host()).identity
+        assert identity == {"device_count": "4", "device_memory_gb": "140", "device_name": "NVIDIA H200"}
+
+    def test_old_bindings_answer_in_bytes(self, nvml, host):
+        nvml(nvmlDeviceGetName=b"NVIDIA H200", nvmlSystemGetDriverVersion=b"535.1")
+        read = read_environment(device="cuda", uuid=f"GPU-{UUID}", host=host())
+        assert read.identity["device_name"] == "NVIDIA H200"
+        assert read.context["driver"] == "535.1"
+
+    @pytest.mark.parametrize("name", sorted(FakeNvml().answers))
+    @pytest.mark.parametrize("error", [NVMLError("no"), AttributeError("no"), OSError("no")])
+    def test_any_error_of_nvml_only_loses_its_own_field(self, nvml, torch, host, name, error):
+        torch()
+        nvml()
+        whole = read_environment(device="cuda", host=host())
+        fake = nvml(**{name: error})
+        read = read_environment(device="cuda", host=host())
+        lost = (whole.identity.keys() | whole.context.keys()) - (read.identity.keys() | read.context.keys())
+        assert len(lost) <= (99 if name == "nvmlInit" else 1)
+        assert ("nvmlShutdown" in fake.asked) == (name != "nvmlInit")
+
+    def test_a_broken_package_is_no_error(self, monkeypatch, host):
+        broken = ModuleType("pynvml")
+        monkeypatch.setitem(sys.modules, "pynvml", broken)
+        assert read_environment(device="cuda", host=host()).identity == {"device_count": "1"}
+
+
+class TestCpu:
+    def test_identity_is_the_model_the_architecture_and_the_threads(self, host):
+        identity = read_environment(device="cpu", threads=1, cpu_model="Neoverse-V2", host=host()).identity
+        assert identity == {
+            "architecture": os.uname().machine,
+            "cpu_model": "Neoverse-V2",
+            "threads": "1",
+        }
+
+    def test_a_cpu_run_does_not_ask_for_devices(self, nvml, torch, host):
+        fake = nvml()
+        torch()
+        context = read_environment(device="cpu", threads=1, host=host()).context
+        assert fake.asked == []
+        assert context.keys().isdisjoint({"driver", "cuda", "cudnn", "nccl", "host_cpu_model"})
+
+    def test_threads_are_those_of_torch_where_not_told(self, torch, host):
+        assert "threads" not in read_environment(device="cpu", host=host()).identity
+        torch()
+        assert read_environment(device="cpu", host=host()).identity["threads"] == "4"
+
+    @pytest.mark.parametrize(
+        ("cpuinfo", "model"),
+        [
+            (
+                "processor\t: 0\nmodel name\t: Intel(R)  Xeon(R) 8480+\nmodel name\t: other\n",
+                "Intel(R) Xeon(R) 8480+",
+            ),
+            ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "implementer 0x41 part 0xd4f"),
+        ],
+    )
+    def test_the_model_is_the_kernels(self, host, cpuinfo, model):
+        read = read_environment(device="cpu", host=host({"proc/cpuinfo": cpuinfo}))
+        assert model in read.identity["cpu_model"]
+
+    def test_governor_affinity_and_huge_pages(self, host, monkeypatch):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 4, 5, 32})
+        files = {
+            "sys/devices/system/cpu/cpu3/cpufreq/scaling_governor": "performance\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        }
+        context = read_environment(device="cpu", host=host(files)).context
+        assert context["cpu_affinity"] == "3-5,32"
+        assert context["cpu_governor"] == "performance"
+        assert context["transparent_hugepages"] == "madvise"
+
+    def test_what_the_host_does_not_tell_is_absent(self, host):
+        context = read_environment(device="cpu", host=host()).context
+        assert context.keys().isdisjoint({"cpu_governor", "transparent_hugepages", "container_runtime"})
+        assert all(context.values())
+
+
+class TestSoftware:
+    def test_versions_come_from_metadata_without_an_import(self):
+        code = (
+            "import sys; from pytest_accel.platforms.environment import read_environment as r;"
+            "c = r(device='cpu', threads=1).context; print(c['python'], c['kernel']);"
+            "print(sorted({'torch', 'torchvision', 'timm', 'numpy', 'pynvml'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        versions, imported = done.stdout.splitlines()
+        assert versions.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
+        assert imported == "[]"
+
+    def test_torch_tells_its_libraries(self, torch, host):
+        torch()
+        context = read_environment(device="cuda", host=host()).context
+        assert (context["cuda"], context["cudnn"], context["nccl"]) == ("12.8", "9.10.2", "2.27.3")
+        assert "hip" not in context
+
+    def test_a_cpu_build_of_torch_tells_none(self, monkeypatch, host):
+        def no_cuda(index):
+            raise AssertionError("Torch not compiled with CUDA enabled")
+
+        torch = fake_torch(get_device_properties=no_cuda, nccl=SimpleNamespace())
+        torch.version.cuda = None
+        torch.backends.cudnn.version = lambda: None
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        context = read_environment(device="cuda", host=host()).context
+        assert context.keys().isdisjoint({"cuda", "cudnn", "nccl"})
+
+    @pytest.mark.parametrize(
+        ("number", "version"),
+        [(91002, "9.10.2"), (90100, "9.1.0"), (8902, "8.9.2"), (7605, "7.6.5"), (0, "")],
+    )
+    def test_cudnn_versions(self, number, version):
+        assert cudnn_version(number) == version
+
+
+class TestContainer:
+    @pytest.mark.parametrize(
+        ("files", "environ", "told"),
+        [
+            ({}, {}, {}),
+            ({".dockerenv": ""}, {}, {"container_runtime": "docker"}),
+            (
+                {".dockerenv": ""},
+                {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+                {"container_runtime": "kubernetes"},
+            ),
+            ({}, {"container": "systemd-nspawn"}, {"container_runtime": "systemd-nspawn"}),
+            (
+                {"run/.containerenv": 'engine="podman-4.9"\nname="bench"\nimage="quay.io/x/torch:2.10"\n'},
+                {"container": "podman"},
+                {
+                    "container_runtime": "podman-4.9",
+                    "container_name": "bench",
+                    "container_image": "quay.io/x/torch:2.10",
+                },
+            ),
+            ({"run/.containerenv": ""}, {"container": "podman"}, {"container_runtime": "podman"}),
+            (
+                {},
+                {"APPTAINER_CONTAINER": "/images/torch.sif", "APPTAINER_NAME": "torch.sif"},
+                {
+                    "container_runtime": "apptainer",
+                    "container_image": "/images/torch.sif",
+                    "container_name": "torch.sif",
+                },
+            ),
+            (
+                {},
+                {"SINGULARITY_CONTAINER": "/images/torch.sif"},
+                {"container_runtime": "singularity", "container_image": "/images/torch.sif"},
+            ),
+            (
+                {".dockerenv": ""},
+                {"NVIDIA_PRODUCT_NAME": "PyTorch", "NVIDIA_PYTORCH_VERSION": "24.12"},
+                {"container_runtime": "docker", "nvidia_container": "PyTorch 24.12"},
+            ),
+            ({}, {"NVIDIA_PRODUCT_NAME": "CUDA"}, {"nvidia_container": "CUDA"}),
+        ],
+    )
+    def test_what_the_environment_tells(self, host, files, environ, told):
+        context = read_environment(device="cpu", host=host(files, **environ)).context
+        assert {name: value for name, value in context.items() if "container" in name} == told
+
+    def test_a_password_in_an_image_name_is_not_stored(self, host):
+        environ = {"APPTAINER_CONTAINER": "docker://me:hunter2@registry.example.org/x"}
+        context = read_environment(device="cpu", host=host(**environ)).context
+        assert context["container_image"] == REDACTED
+
+    def test_the_name_of_the_host_is_nowhere(self, host):
+        environ = {"HOSTNAME": "bench-7f9c-x2x", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+        read = read_environment(device="cpu", host=host(**environ))
+        assert "bench-7f9c-x2x" not in str(read)
+
+
+class TestVariables:
+    def test_only_the_variables_that_decide_speed_and_no_secret(self, host):
+        environ = {
+            "NCCL_ALGO": "Ring",
+            "OMP_NUM_THREADS": "1",
+            "TORCH_HUB_TOKEN": "x",
+            "HF_TOKEN": "hf_x",
+            "HOME": "/root",
+        }
+        context = read_environment(device="cpu", host=host(**environ)).context
+        assert {name: value for name, value in context.items() if name.startswith("env.")} == {
+            "env.NCCL_ALGO": "Ring",
+            "env.OMP_NUM_THREADS": "1",
+            "env.TORCH_HUB_TOKEN": REDACTED,
+        }
+
+
+class TestRealMachine:
+    def test_two_readings_agree(self):
+        one, two = (read_environment(device="cpu", threads=1) for _ in range(2))
+        assert one == two
+        assert one.key == two.key
+        assert one.identity["cpu_model"]
+
+    @settings(deadline=None)
+    @given(numbers=st.sets(st.integers(0, 300)))
+    def test_ranges_hold_exactly_their_numbers(self, numbers):
+        back = set()
+        for span in filter(None, as_ranges(numbers).split(",")):
+            first, _, last = span.partition("-")
+            back |= set(range(int(first), int(last or first) + 1))
+        assert back == numbers

@@ -1,0 +1,160 @@
+"""Which platforms a machine can be, what is missing for the others, and where its baselines are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.core.grammar import PlatformName
+from pytest_accel.platforms import detect as detection
+from pytest_accel.platforms.catalogue import load_catalogue
+from pytest_accel.platforms.machine import Cpu, Device, Machine
+
+MIB = 1 << 20
+CPU = Cpu(name="Intel Xeon Processor", model="6-207", slug="intel-xeon-processor-6-207", cores=2)
+
+
+def machine(*models, cpu=CPU, problems=(), nodes=1):
+    """A machine with devices of (name, MiB), or (name, MiB, MIG profile)."""
+    catalogue = load_catalogue()
+    devices = [
+        detection.identified(
+            Device(index=index, name=name, memory_bytes=mib * MIB, mig=profile[0] if profile else None),
+            catalogue,
+        )
+        for index, (name, mib, *profile) in enumerate(models)
+    ]
+    return Machine(cpu=cpu, devices=tuple(devices), problems=problems, nodes=nodes)
+
+
+def parse(name):
+    return load_catalogue().parse(name)
+
+
+H200 = ("NVIDIA H200", 143771)
+A100 = ("NVIDIA A100-SXM4-40GB", 40960)
+A100_80 = ("NVIDIA A100-SXM4-80GB", 81920)
+GH200 = ("NVIDIA GH200 120GB", 97871)
+MIG = ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984, "1g.10gb")
+
+
+def test_a_node_with_four_is_three_platforms():
+    names = machine(*[A100] * 4).satisfied(load_catalogue())
+    assert names == ["a100", "a100x2", "a100x4", "cpu", "cpux2"]
+
+
+def test_every_machine_is_a_cpu_as_wide_as_its_cores():
+    found = machine()
+    assert found.satisfies(parse("cpu"))
+    assert found.satisfies(parse("cpux2"))
+    assert not found.satisfies(parse("cpux3"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted", "reason"),
+    [
+        ([H200], "gh200", "needs 1 x GH200; this machine has 1 x NVIDIA H200"),
+        ([A100] * 2, "a100x4", "needs 4 x A100; this machine has 2 x NVIDIA A100-SXM4-40GB"),
+        ([GH200] * 4, "gh200x4n2", "needs 2 nodes of 4 x GH200; this process sees 1 node"),
+        ([H200], "gh200x4n2", "needs 2 nodes of 4 x GH200; this machine has 1 x NVIDIA H200"),
+        ([MIG], "h100", "needs 1 x H100; this machine has 1 x NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
+        ([], "cpux4", "needs 4 CPU cores; this process may use 2 cores of Intel Xeon Processor"),
+        ([A100, H200], "l4", "needs 1 x L4; this machine has 1 x NVIDIA A100-SXM4-40GB, 1 x NVIDIA H200"),
+    ],
+)
+def test_says_what_is_missing(devices, wanted, reason):
+    assert machine(*devices).missing(parse(wanted)) == reason
+
+
+def test_without_accelerator_it_says_why():
+    found = machine(problems=("NVML: driver library not found",))
+    assert found.missing(parse("gh200")) == (
+        "needs 1 x GH200; this machine has no accelerator (NVML: driver library not found),"
+        " only CPU Intel Xeon Processor"
+    )
+    assert "no accelerator, only CPU" in machine().missing(parse("gh200"))
+
+
+def test_several_wanted_are_alternatives():
+    wanted = [parse("gh200"), parse("a100x4")]
+    assert machine(H200).missing(wanted) == "needs 1 x GH200 or 4 x A100; this machine has 1 x NVIDIA H200"
+    assert machine(*[A100] * 4).missing(wanted) == ""
+    assert machine(*[GH200] * 4).missing([parse("gh200x4n2"), parse("l4")]) == (
+        "needs 2 nodes of 4 x GH200 or 1 x L4; this process sees 1 node with 4 x NVIDIA GH200 120GB"
+    )
+
+
+def test_a_platform_of_the_project_is_called_by_its_title():
+    catalogue = load_catalogue({"mybox": {"patterns": ["A40"], "title": "My Box"}})
+    assert machine(H200).missing(catalogue.parse("mybox"), catalogue).startswith("needs 1 x My Box;")
+
+
+def test_a_mig_slice_is_its_own_kind_of_device():
+    (device,) = machine(MIG).devices
+    assert (device.key, device.variant) == ("mig-1g.10gb", None)
+    assert machine(MIG).satisfied(load_catalogue()) == ["cpu", "cpux2"]
+
+
+def test_an_unknown_device_satisfies_nothing_but_is_named():
+    found = machine(("NVIDIA GeForce RTX 4090", 24564))
+    assert found.devices[0].key is None
+    assert found.missing(parse("h100")).endswith("this machine has 1 x NVIDIA GeForce RTX 4090")
+
+
+@pytest.mark.parametrize(
+    ("devices", "platform", "directory"),
+    [
+        ([H200], "h200", "h200"),
+        ([("NVIDIA H200 NVL", 143771)], "h200", "h200-nvl"),
+        ([A100_80] * 4, "a100x4", "a100x4-sxm4-80gb"),
+        ([GH200], "gh200", "gh200-96gb"),
+        ([("NVIDIA GH200 144G HBM3e", 146831)], "gh200", "gh200-144gb"),
+        ([("NVIDIA L4", 23034)], "l4", "l4"),
+        ([A100, A100_80], "a100x2", "a100x2-sxm4-40gb-sxm4-80gb"),
+        ([A100, A100_80], "a100", "a100-sxm4-40gb"),
+        ([H200], "cpu", "cpu-intel-xeon-processor-6-207"),
+        ([H200], "cpux2", "cpux2-intel-xeon-processor-6-207"),
+    ],
+)
+def test_baselines_have_a_directory_by_variant(devices, platform, directory):
+    assert machine(*devices).disk_name(parse(platform)) == directory
+
+
+def test_a_platform_that_is_not_here_has_no_directory():
+    with pytest.raises(ValueError, match="needs 1 x GH200; this machine has 1 x NVIDIA H200"):
+        machine(H200).disk_name(parse("gh200"))
+
+
+def test_several_nodes_where_the_launcher_says_so():
+    assert machine(*[GH200] * 4, nodes=2).satisfies(parse("gh200x4n2"))
+    assert machine(*[GH200] * 4, nodes=2).disk_name(parse("gh200x4n2")) == "gh200x4n2-96gb"
+
+
+def test_the_devices_of_a_platform_are_the_first_that_fit():
+    found = machine(H200, A100, A100, A100)
+    assert [device.index for device in found.devices_for(parse("a100x2"))] == [1, 2]
+    assert found.devices_for(parse("cpu")) == ()
+
+
+@given(st.integers(0, 8), st.integers(1, 8), st.integers(1, 3))
+def test_what_is_missing_is_empty_exactly_if_satisfied(have, per_node, nodes):
+    found, wanted = machine(*[A100] * have), PlatformName("a100", per_node, nodes)
+    assert found.satisfies(wanted) == (have >= per_node and nodes == 1)
+    assert (found.missing(wanted) == "") == found.satisfies(wanted)
+
+
+def test_detection_asks_once_a_process_and_names_by_the_catalogue_given(monkeypatch):
+    asked = []
+
+    def find():
+        asked.append(1)
+        return [Device(index=0, name="NVIDIA A40", memory_bytes=46068 * MIB)], []
+
+    monkeypatch.setattr("pytest_accel.platforms.nvidia.find", find)
+    detection.probe.cache_clear()
+    try:
+        assert detection.detect().devices[0].key is None
+        extra = load_catalogue({"mybox": {"patterns": ["NVIDIA A40"]}})
+        assert detection.detect(extra).devices[0].key == "mybox"
+        assert len(asked) == 1
+    finally:
+        detection.probe.cache_clear()

@@ -1,0 +1,221 @@
+"""NVIDIA GPUs: CUDA's rules of visibility, and the real pynvml against a driver made for the test."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.platforms import visible
+from pytest_accel.platforms.machine import Device
+from pytest_accel.platforms.nvidia import Gpu, visible_devices
+from tests.support.fake_nvml import FakeGpu, FakeSlice
+
+pytest_plugins = ("tests.support.fake_nvml",)
+
+UUIDS = ["GPU-8932f937-d72c", "GPU-8932aaaa-0000", "GPU-1111", "GPU-2222"]
+DETECT = """
+import json
+from dataclasses import asdict
+from pytest_accel.platforms.detect import detect
+print(json.dumps(asdict(detect())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("-1", []),
+        ("0,2", [0, 2]),
+        ("2,1", [2, 1]),
+        (" 3 , 0 ", [3, 0]),
+        ("0,2,-1,1", [0, 2]),  # the example of the CUDA programming guide
+        ("0,9,1", [0]),
+        ("NoDevFiles", []),
+        ("0,,1", [0]),
+        ("1gpu2,2ampere", [1, 2]),  # this and the next as torch.cuda's tests have them
+        ("0, 1, 2, 1", []),
+        ("2, +3, -0", [2, 3, 0]),
+        ("4,3,two,one", []),
+        ("3,two,1", [3]),
+        ("GPU-1111", [2]),
+        ("GPU-2222,GPU-1111", [3, 2]),
+        ("GPU-8932f", [0]),
+        ("GPU-8932", []),  # fits two: invalid
+        ("GPU-1111,GPU-9999,GPU-2222", [2]),
+        ("GPU-1111,GPU-11", []),  # the same twice
+        ("GPU-1111,0", [2, 0]),
+    ],
+)
+def test_visible_devices_as_cuda_reads_them(spec, expected):
+    assert visible.select(spec, UUIDS) == expected
+
+
+@given(st.text(alphabet="0123456789,+- GPUMIGx", max_size=20), st.integers(0, 5))
+def test_whatever_the_variable_says_the_result_is_a_list_of_devices(spec, count):
+    chosen = visible.select(spec, [f"GPU-{index}" for index in range(count)])
+    assert len(set(chosen)) == len(chosen)
+    assert all(0 <= index < count for index in chosen)
+
+
+@given(st.lists(st.integers(0, 7), unique=True))
+def test_valid_ordinals_are_kept_in_their_order(order):
+    assert visible.select(",".join(map(str, order)) or "-1", [f"GPU-{index}" for index in range(8)]) == order
+
+
+@given(st.lists(st.integers(0, 7), unique=True, min_size=1), st.integers(8, 99), st.lists(st.integers(0, 7)))
+def test_nothing_after_an_invalid_entry_counts(before, invalid, after):
+    spec = ",".join(map(str, [*before, invalid, *after]))
+    assert visible.select(spec, [f"GPU-{index}" for index in range(8)]) == before
+
+
+def gpu(index, *, slices=(), mig_mode=None):
+    device = Device(index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}")
+    parts = [Device(index=index, name=f"slice {name}", uuid=f"MIG-{name}", mig="1g.10gb") for name in slices]
+    return Gpu(device=device, mig_mode=bool(slices) if mig_mode is None else mig_mode, slices=tuple(parts))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (None, ["MIG-a"]),  # a slice shuts out the rest
+        ("0", ["GPU-0"]),
+        ("0,2", ["GPU-0", "GPU-2"]),
+        ("1", ["MIG-a"]),
+        ("MIG-b", ["MIG-b"]),
+        ("MIG-b,MIG-a", ["MIG-b"]),  # one slice a process
+        ("MIG-b,0", ["MIG-b"]),
+        ("3", []),  # MIG mode without a slice
+        ("4", []),  # slices have no ordinals
+        ("MIG-zzz", []),
+    ],
+)
+def test_mig_slices(spec, expected):
+    gpus = [gpu(0), gpu(1, slices=["a", "b"]), gpu(2), gpu(3, mig_mode=True)]
+    assert [device.uuid for device in visible_devices(gpus, spec)] == expected
+
+
+def test_visible_devices_are_numbered_anew():
+    assert [device.index for device in visible_devices([gpu(0), gpu(1), gpu(2)], "2,1")] == [0, 1]
+
+
+# The real pynvml ---------------------------------------------------------------------------------
+
+A100S = [
+    FakeGpu(name="NVIDIA A100-SXM4-40GB", uuid=f"GPU-{letter * 8}-0000", memory_mib=40960)
+    for letter in "abcd"
+]
+
+
+@pytest.fixture
+def detect(fake_nvml):
+    def run(gpus, **variables):
+        return json.loads(fake_nvml.run(DETECT, gpus, **variables))
+
+    return run
+
+
+def uuids(machine):
+    return [device["uuid"][4] for device in machine["devices"]]
+
+
+def test_four_a100(detect):
+    machine = detect(A100S)
+    assert uuids(machine) == ["a", "b", "c", "d"]
+    assert machine["problems"] == []
+    first = machine["devices"][0]
+    assert (first["key"], first["variant"]["key"]) == ("a100", "sxm4-40gb")
+    assert first["memory_bytes"] == 40960 << 20
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [("1", "b"), ("3,0", "da"), ("GPU-cccc,GPU-aaaa", "ca"), ("0,7,1", "a"), ("0,1,0", "")],
+)
+def test_cuda_visible_devices_through_pynvml(detect, spec, expected):
+    assert uuids(detect(A100S, CUDA_VISIBLE_DEVICES=spec)) == list(expected)
+
+
+@pytest.mark.parametrize("spec", ["", "-1"])
+def test_hidden_gpus_are_none_and_the_reason_is_told(detect, spec):
+    machine = detect(A100S, CUDA_VISIBLE_DEVICES=spec)
+    assert machine["devices"] == []
+    assert machine["problems"] == [f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of 4 x NVIDIA A100-SXM4-40GB"]
+
+
+def test_one_h200(detect):
+    (device,) = detect([FakeGpu()])["devices"]
+    assert (device["key"], device["variant"]["key"], device["name"]) == ("h200", "", "NVIDIA H200")
+
+
+@pytest.mark.parametrize("name", [None, ""], ids=["named as a slice", "named as its GPU"])
+def test_a_mig_slice_through_pynvml(detect, name):
+    slices = tuple(FakeSlice(uuid=f"MIG-{letter}", name=name) for letter in "xy")
+    gpus = [FakeGpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-a", memory_mib=81559, mig=1, slices=slices)]
+    (device,) = detect(gpus)["devices"]
+    assert (device["key"], device["mig"], device["variant"]) == ("mig-1g.10gb", "1g.10gb", None)
+    assert device["name"] == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    assert uuids(detect(gpus, CUDA_VISIBLE_DEVICES="MIG-y")) == ["y"]
+    assert uuids(detect(gpus, CUDA_VISIBLE_DEVICES="0")) == ["x"]
+
+
+def test_mig_mode_without_slices_is_told(detect):
+    machine = detect([FakeGpu(name="NVIDIA H100 80GB HBM3", mig=1)])
+    assert machine["devices"] == []
+    assert machine["problems"] == ["no MIG slice on 1 x NVIDIA H100 80GB HBM3"]
+
+
+def test_devices_without_mig_or_memory_answer_are_found(detect):
+    machine = detect([FakeGpu(name="Tesla T4", mig=None, memory_mib=None)])
+    assert machine["devices"][0]["key"] == "t4"
+    assert machine["devices"][0]["memory_bytes"] is None
+
+
+def test_a_lost_gpu_does_not_hide_the_others(detect):
+    machine = detect([FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", lost=1), FakeGpu(uuid="GPU-c")])
+    assert uuids(machine) == ["a", "c"]
+    assert len(machine["problems"]) == 1
+    assert machine["problems"][0].startswith("NVML: GPU 1: ")
+
+
+def test_mixed_gpus_are_told_to_be_counted_by_bus(detect):
+    gpus = [FakeGpu(name="Tesla T4", uuid="GPU-a", memory_mib=15360), FakeGpu(uuid="GPU-b")]
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in detect(gpus)["problems"][0]
+    assert detect(gpus, CUDA_DEVICE_ORDER="PCI_BUS_ID")["problems"] == []
+    assert detect(gpus, CUDA_VISIBLE_DEVICES="GPU-a")["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(9, "driver not loaded"), (18, "driver and library versions differ")]
+)
+def test_a_driver_that_does_not_start_is_a_problem_not_a_crash(detect, code, reason):
+    machine = detect([FakeGpu()], init_error=code)
+    assert machine["devices"] == []
+    assert machine["problems"][0].startswith(f"NVML: {reason}")
+
+
+def test_the_fake_driver_answers_what_the_environment_asks(fake_nvml):
+    """Others build on these answers; a wrong signature in the C file would show here."""
+    code = """
+import json, pynvml as n
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+print(json.dumps([
+    n.nvmlSystemGetDriverVersion(), n.nvmlSystemGetCudaDriverVersion(),
+    n.nvmlDeviceGetPowerManagementLimit(h), n.nvmlDeviceGetPowerManagementDefaultLimit(h),
+    n.nvmlDeviceGetPowerManagementLimitConstraints(h), n.nvmlDeviceGetEnforcedPowerLimit(h),
+    n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM), n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_MEM),
+    n.nvmlDeviceGetApplicationsClock(h, n.NVML_CLOCK_SM),
+    n.nvmlDeviceGetEccMode(h), n.nvmlDeviceGetPersistenceMode(h), n.nvmlDeviceGetMigMode(h),
+    n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetTotalEnergyConsumption(h),
+    n.nvmlDeviceGetCurrentClocksEventReasons(h), n.nvmlDeviceGetTemperature(h, 0),
+    n.nvmlDeviceGetUtilizationRates(h).gpu, n.nvmlDeviceGetComputeRunningProcesses(h),
+    n.nvmlDeviceGetCurrPcieLinkGeneration(h), n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2).used,
+]))
+"""
+    gpus = [FakeGpu(power_limit_mw=500_000, clock_sm_mhz=1700, persistence=0, ecc=0, memory_used_mib=3)]
+    assert json.loads(fake_nvml.run(code, gpus, driver="570.1", cuda=12080)) == [
+        "570.1", 12080, 500_000, 700_000, [200_000, 700_000], 500_000, 1700, 3201, 1980, [0, 1], 0, [0, 0],
+        75_000, 1_000_000, 1, 30, 0, [], 5, 3 << 20,
+    ]  # fmt: skip

@@ -1,0 +1,79 @@
+"""The zoo's GPT is a causal language model with rotary positions, in the sizes of the studies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, GptShape, rotary_angles, rotate
+
+SMALL = {"layers": 2, "width": 32, "heads": 2, "sequence": 16, "vocabulary": 100}
+
+
+@pytest.fixture
+def gpt():
+    model, _ = build_model("zoo/gpt-tiny", **SMALL)
+    return model.eval()
+
+
+@torch.no_grad()
+def test_a_later_token_does_not_change_earlier_logits(gpt):
+    tokens = torch.randint(100, (2, 16))
+    changed = tokens.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 100
+    before, after = gpt(tokens), gpt(changed)
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+@torch.no_grad()
+def test_order_of_earlier_tokens_matters(gpt):
+    tokens = torch.arange(16)[None]
+    swapped = tokens[:, [1, 0, *range(2, 16)]]
+    assert not torch.allclose(gpt(tokens)[:, -1], gpt(swapped)[:, -1])
+
+
+def test_rotary_scores_depend_on_distance_alone():
+    cos, sin = rotary_angles(GptShape(**SMALL))
+    q, k = torch.randn(16), torch.randn(16)
+    turned_q, turned_k = rotate(q.expand(16, 16), cos, sin), rotate(k.expand(16, 16), cos, sin)
+    scores = turned_q @ turned_k.T
+    for distance in range(16):
+        diagonal = scores.diagonal(-distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-4)
+
+
+def test_rotating_keeps_the_type_of_half_queries():
+    cos, sin = rotary_angles(GptShape(**SMALL))
+    assert rotate(torch.randn(16, 16, dtype=torch.bfloat16), cos, sin).dtype == torch.bfloat16
+
+
+def test_vocabulary_is_padded_to_whole_tiles():
+    assert GPT_SHAPES["gpt-117m"].padded_vocabulary == 50_304
+    assert GPT_SHAPES["gpt-tiny"].padded_vocabulary == 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("zoo/gpt-117m", 123_606_528), ("zoo/gpt-800m", 908_464_128)]
+)
+def test_sizes_follow_from_the_shape(name, parameters):
+    shape = GPT_SHAPES[name.removeprefix("zoo/")]
+    _, info = build_model(name, device="meta")
+    block = 12 * shape.width**2 + 4 * shape.width  # attention 4, MLP 8; two norms
+    by_hand = shape.layers * block + shape.padded_vocabulary * shape.width + 2 * shape.width
+    assert info.parameters == by_hand == parameters
+    assert (info.kind, info.vocabulary, info.sequence) == ("tokens", 50_257, shape.sequence)
+
+
+def test_an_untied_head_has_its_own_weights():
+    tied, _ = build_model("zoo/gpt-tiny", **SMALL)
+    untied, _ = build_model("zoo/gpt-tiny", **SMALL, tied=False)
+    assert tied.head.weight is tied.embedding.weight
+    extra = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
+    assert extra == 128 * 32
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match="heads: 5 heads"):
+        GptShape(**SMALL | {"heads": 5})

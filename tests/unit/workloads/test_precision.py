@@ -1,0 +1,115 @@
+"""A precision sets every switch it needs, puts them all back, and refuses devices that cannot follow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_accel.workloads.precision import PRECISIONS, Precision, _new_switches
+
+CPU = torch.device("cpu")
+
+
+def flags():
+    backends = torch.backends
+
+    def read(getter):
+        try:
+            return getter()
+        except RuntimeError:  # the old interface, where the two disagree
+            return "mixed"
+
+    return (
+        read(torch.get_float32_matmul_precision),
+        read(lambda: backends.cuda.matmul.allow_tf32),
+        read(lambda: backends.cudnn.allow_tf32),
+        backends.cudnn.benchmark,
+        tuple(switch.fp32_precision for switch in _new_switches()),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _factory_settings():
+    """Give every test the flags of a fresh process, and leave them to the next."""
+    backends, before = torch.backends, [switch.fp32_precision for switch in _new_switches()]
+    yield
+    if _new_switches():
+        backends.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    backends.cudnn.allow_tf32 = True
+    for switch, value in zip(_new_switches(), before, strict=True):
+        switch.fp32_precision = value
+    backends.cudnn.benchmark = False
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+@pytest.mark.parametrize("matmul", ["highest", "high", "medium"])
+def test_flags_set_through_the_old_interface_are_restored(name, matmul):
+    torch.set_float32_matmul_precision(matmul)
+    before = flags()
+    with PRECISIONS[name].flags(cudnn_benchmark=True):
+        assert torch.backends.cudnn.benchmark is True
+    assert flags() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9 brought fp32_precision")
+@pytest.mark.parametrize("name", PRECISIONS)
+@pytest.mark.parametrize("value", ["ieee", "tf32"])
+def test_flags_set_through_the_new_interface_are_restored(name, value):
+    torch.backends.cuda.matmul.fp32_precision = value
+    torch.backends.cudnn.conv.fp32_precision = value
+    before = flags()
+    with PRECISIONS[name].flags(cudnn_benchmark=False):
+        assert "mixed" not in flags()  # torch.compile reads the old interface, and must find an answer
+    assert flags() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9 brought fp32_precision")
+def test_fp32_is_exact_even_where_the_user_allowed_tf32_everywhere():
+    torch.backends.fp32_precision = "tf32"
+    with PRECISIONS["fp32"].flags(cudnn_benchmark=False):
+        assert torch.backends.cuda.matmul.allow_tf32 is False
+        assert torch.backends.cudnn.allow_tf32 is False
+        assert set(flags()[-1]) == {"ieee"}
+
+
+def test_tf32_allows_products_and_convolutions():
+    with PRECISIONS["tf32"].flags(cudnn_benchmark=False):
+        assert torch.backends.cuda.matmul.allow_tf32 is True
+        assert torch.backends.cudnn.allow_tf32 is True
+
+
+def test_flags_are_restored_when_the_step_fails():
+    before = flags()
+    with pytest.raises(ZeroDivisionError), PRECISIONS["tf32"].flags(cudnn_benchmark=True):
+        raise ZeroDivisionError
+    assert flags() == before
+
+
+@pytest.mark.parametrize("name", ["tf32", "fp16"])
+def test_what_a_cpu_cannot_do_is_refused_with_what_it_can(name):
+    with pytest.raises(ValueError, match=rf"precision: '{name}' is not possible on cpu") as error:
+        Precision.named(name, device=CPU)
+    assert str(error.value).endswith("Valid there: fp32, bf16.")
+
+
+def test_an_old_gpu_refuses_bf16_and_tf32(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(ValueError, match=r"needs compute capability 8\.0, this device has 7\.5") as error:
+        Precision.named("bf16", device=torch.device("cuda"))
+    assert str(error.value).endswith("Valid there: fp32, fp16.")
+
+
+def test_an_unknown_precision_gets_a_hint():
+    with pytest.raises(ValueError, match=r"Did you mean 'bf16'.*Valid: bf16, fp16, fp32, tf32"):
+        Precision.named("bf61", device=CPU)
+
+
+def test_only_fp16_scales_its_loss():
+    assert [name for name in PRECISIONS if PRECISIONS[name].scaler(CPU).is_enabled()] == ["fp16"]
+
+
+def test_autocast_is_for_the_half_types():
+    for name, expected in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
+        with PRECISIONS[name].autocast(CPU):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected

@@ -9,7 +9,7 @@ from pytest_accel import a100, b200, cpu, gb200, gh200, h100, h200, l40s
 @cpu
 @pytest.mark.parametrize(
     ("model", "image_size", "batch_size"),
-    [("resnet18", 64, 16), ("timm/vit_tiny_patch16_224", 64, 32)],
+    [("resnet18", 64, 8), ("timm/vit_tiny_patch16_224", 64, 16)],
     ids=["resnet18", "vit_tiny"],
 )
 def test_small_training(train, model, image_size, batch_size):
@@ -23,8 +23,6 @@ def test_small_training(train, model, image_size, batch_size):
 @h100
 @h200
 @l40s
-@pytest.mark.parametrize(
-    ("model", "batch_size"), [("resnet50", 256), ("swin_t", 128), ("vit_l_32", 128)], ids=lambda value: str(value)
-)
-def test_training(train, model, batch_size):
-    train(model, data="imagenet", batch_size=batch_size, precision="bf16")
+@pytest.mark.parametrize("model", ["resnet50", "swin_t", "vit_l_32"])
+def test_training(train, model):
+    train(model, data="imagenet", batch_size=256, precision="bf16")

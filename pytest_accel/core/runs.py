@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,12 +46,15 @@ class Run:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the summary from the spread of rounds inside this run."""
+        """Standard error of the summary from the spread of rounds inside this run.
+
+        From the median absolute deviation: one slow round moves the median of rounds as little as this.
+        """
         logs = [math.log(seconds) for seconds in self.rounds_s]
-        if len(logs) < 2:
-            return 0.0
+        centre = median(logs)
+        sigma = 1.4826 * median(abs(value - centre) for value in logs)  # of a normal distribution
         # A median of n roughly normal values has sqrt(pi/2) times the standard error of their mean.
-        return math.sqrt(math.pi / 2) * stdev(logs) / math.sqrt(len(logs))
+        return sigma * math.sqrt(math.pi / 2 / len(logs))
 
     def throughput(self, work_per_step: float) -> float:
         return work_per_step / self.step_time_s

@@ -132,3 +132,29 @@ def _plan_tokens(
     return DataPlan(
         name="tokens", kind="tokens", batch_size=batch_size, classes=vocabulary, shape=(sequence,)
     )
+
+
+def make_batch(
+    data: str,
+    *,
+    batch_size: int,
+    device: torch.device,
+    image_size: int | None = None,
+    sequence: int | None = None,
+    vocabulary: int | None = None,
+    seed: int = 0,
+) -> Any:  # noqa: ANN401 - torch is untyped here
+    """Make one batch for a model of one's own: inputs and targets, in fp32 or as token numbers."""
+    check_data(data, batch_size=batch_size)
+    if data == "tokens":
+        if not (sequence and vocabulary):
+            raise ValueError("data: 'tokens' needs sequence= and vocabulary=.")
+        plan = DataPlan(
+            name=data, kind="tokens", batch_size=batch_size, classes=vocabulary, shape=(sequence,)
+        )
+    else:
+        images = IMAGE_SETS[data]
+        size = image_size or images.image_size
+        shape = (images.channels, size, size)
+        plan = DataPlan(name=data, kind="image", batch_size=batch_size, classes=images.classes, shape=shape)
+    return plan.make(0, seed=seed, device=device, dtype=torch.float32, memory_format="contiguous")

@@ -250,9 +250,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(
-    pytester: pytest.Pytester, template: Template, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
+def bench(pytester: pytest.Pytester, template: Template, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for name in list(os.environ):
         if name.startswith("PYTEST_ACCEL_"):

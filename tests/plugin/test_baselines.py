@@ -87,7 +87,9 @@ class TestStale:
     def test_takes_no_further_runs(self, stale):
         result = stale.run("--accel-record=1")
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*stale: it was recorded with another configuration*", "*--accel-update*"])
+        result.stdout.fnmatch_lines(
+            ["*stale: it was recorded with another configuration*", "*--accel-update*"]
+        )
         assert len(stale.entry("test_step")["runs"]) == 3
 
 
@@ -150,14 +152,18 @@ class TestRecording:
         bench.baseline(test_step=[1.0] * 8)
         result = bench.run("--accel-record=5")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*test_step (cpu): its baseline has 8 runs*--accel-record=2*--accel-update*"])
+        result.stderr.fnmatch_lines(
+            ["*test_step (cpu): its baseline has 8 runs*--accel-record=2*--accel-update*"]
+        )
         assert not bench.processes("test_step")
 
     def test_asks_for_one_to_ten_runs(self, bench):
         bench.benchmarks("test_step")
         result = bench.run("--accel-record=11")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*accel_record: '11' (from --accel-record) is not a whole number from 1 to 10*"])
+        result.stderr.fnmatch_lines(
+            ["*accel_record: '11' (from --accel-record) is not a whole number from 1 to 10*"]
+        )
 
     def test_path_taken_for_the_number_of_runs_gets_the_remedy(self, bench):
         bench.benchmarks("test_step")

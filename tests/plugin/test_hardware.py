@@ -13,17 +13,18 @@ from tests.support.fake_nvml import FakeGpu
 pytest_plugins = ("tests.support.fake_nvml",)
 
 ELSEWHERE = """
+import pytest
+
 @pytest.mark.gh200
 def test_elsewhere(accel):
-    measure(accel)
+    accel.measure(lambda: None, work=1, unit="nothing")
 """
 
 
 @pytest.fixture
 def suite(bench):
     """A benchmark for other hardware only."""
-    source = bench.pytester.makepyfile(test_suite="import pytest\n" + ELSEWHERE)
-    assert source.exists()
+    bench.pytester.makepyfile(test_suite=ELSEWHERE)
     return bench
 
 
@@ -161,7 +162,10 @@ class TestMarkers:
 
     def test_misspelt_import_outside_pytest_names_the_right_one(self):
         done = subprocess.run(
-            [sys.executable, "-c", "from pytest_accel import gh20"], capture_output=True, text=True, check=False
+            [sys.executable, "-c", "from pytest_accel import gh20"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 1
         last = done.stderr.strip().splitlines()[-1]
@@ -265,12 +269,14 @@ class TestUserPlatforms:
         result.stderr.fnmatch_lines([f"*{complaint}"])
         result.stderr.no_fnmatch_line("*Traceback*")
 
-    @pytest.mark.parametrize("given", ['{"mybox": {"patterns": 3}}', '{"mybox": "fast"}', '{"gh200x": {}}', "[]", "3"])
+    @pytest.mark.parametrize(
+        "given", ['{"mybox": {"patterns": 3}}', '{"mybox": "fast"}', '{"mybox": {}}', '["mybox"]', "3"]
+    )
     def test_bad_hook_is_one_clear_error(self, boxed, given):
         boxed.pytester.makeconftest(f"def pytest_accel_platforms(config):\n    return {given}\n")
         result = boxed.run()
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*pytest_accel_platforms*"])
+        result.stderr.re_match_lines([r".*(pytest_accel_platforms|a hook's platforms)"])
         result.stderr.no_fnmatch_line("*Traceback*")
 
 
@@ -281,7 +287,9 @@ class TestSeveralDevices:
         )
         result = bench.run("-rs", "-m", "cpux2")
         result.assert_outcomes(skipped=1)
-        result.stdout.re_match_lines([r".*needs (a gang of processes \(cpux2\), which this version|2 CPU cores)"])
+        result.stdout.re_match_lines(
+            [r".*needs (a gang of processes \(cpux2\), which this version|2 CPU cores)"]
+        )
 
     def test_several_gpus_are_refused_with_the_reason(self, bench, fake_nvml, monkeypatch):
         environ = fake_nvml.environment(
@@ -297,14 +305,18 @@ class TestSeveralDevices:
         )
         result = bench.run_apart("-rs")
         result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["*needs a gang of processes (a100x4), which this version does not start*"])
+        result.stdout.fnmatch_lines(
+            ["*needs a gang of processes (a100x4), which this version does not start*"]
+        )
         assert bench.run_apart("--accel-require").ret == pytest.ExitCode.TESTS_FAILED
 
     def test_other_gpu_is_named(self, bench, fake_nvml, monkeypatch):
         environ = fake_nvml.environment([FakeGpu(name="NVIDIA H200")])
         for name in ("LD_LIBRARY_PATH", "FAKE_NVML"):
             monkeypatch.setenv(name, environ[name])
-        bench.pytester.makepyfile("import pytest\n\n@pytest.mark.gh200\ndef test_step(accel):\n    assert False\n")
+        bench.pytester.makepyfile(
+            "import pytest\n\n@pytest.mark.gh200\ndef test_step(accel):\n    assert False\n"
+        )
         result = bench.run_apart("-rs", "-m", "gh200")
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["*needs 1 x GH200; this machine has 1 x NVIDIA H200"])

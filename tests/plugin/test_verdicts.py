@@ -167,7 +167,9 @@ class TestInconclusive:
         bench.baseline(test_open=bench.FASTER, test_decided=bench.SLOWER)
         result = bench.run("-v")
         result.assert_outcomes(failed=1, passed=2)
-        result.stdout.fnmatch_lines(["*::test_plain PASSED*", "*::test_decided PASSED*", "*::test_open FAILED*"])
+        result.stdout.fnmatch_lines(
+            ["*::test_plain PASSED*", "*::test_decided PASSED*", "*::test_open FAILED*"]
+        )
         # Each is told once.
         for name in ("test_open", "test_plain", "test_decided"):
             assert sum(f"::{name} " in line and "%]" in line for line in result.outlines) == 1
@@ -255,9 +257,15 @@ class TestTolerance:
     @pytest.mark.parametrize(
         ("mark", "complaint"),
         [
-            ("tolerence=0.1", "@pytest.mark.accel(tolerence=...) is unknown. It takes: tolerance, budget, warmup."),
+            (
+                "tolerence=0.1",
+                "@pytest.mark.accel(tolerence=...) is unknown. It takes: tolerance, budget, warmup.",
+            ),
             ("0.1", "@pytest.mark.accel takes keywords only: tolerance, budget, warmup."),
-            ("tolerance='much'", "accel_tolerance: 'much' (from @pytest.mark.accel) is not a fraction or a percentage."),
+            (
+                "tolerance='much'",
+                "accel_tolerance: 'much' (from @pytest.mark.accel) is not a fraction or a percentage.",
+            ),
         ],
     )
     def test_bad_marker_is_a_usage_error_before_anything_is_measured(self, bench, mark, complaint):

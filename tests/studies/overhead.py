@@ -82,7 +82,13 @@ def workloads(device: str) -> list[tuple[str, Step, int]]:
     small = torch.randn(256, 256, device=device)
     model, batch, size = ("resnet18", 4, 64) if on_cpu else ("resnet50", 128, 224)
     precision = "fp32" if on_cpu else "bf16"
-    chosen = {"batch_size": batch, "image_size": size, "device": device, "precision": precision, "compile": None}
+    chosen = {
+        "batch_size": batch,
+        "image_size": size,
+        "device": device,
+        "precision": precision,
+        "compile": None,
+    }
     train: Callable[[], object] = TrainStep.build(model, **chosen)
     infer: Callable[[], object] = InferStep.build(model, **chosen)
     return [

@@ -1,0 +1,333 @@
+"""What is measured, and that pytest-benchmark's own options, table and JSON go on working."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel.core.runs import MIN_ROUNDS
+
+
+class TestJson:
+    def test_has_the_fields_of_pytest_benchmark_and_ours(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
+        out = bench.json()
+        assert {"machine_info", "commit_info", "benchmarks", "datetime", "version"} <= set(out)
+        (benchmark,) = out["benchmarks"]
+        assert {"group", "name", "fullname", "params", "param", "extra_info", "options", "stats"} <= set(
+            benchmark
+        )
+        assert benchmark["stats"]["rounds"] >= MIN_ROUNDS
+        assert out["machine_info"]["accel"] == {"platforms": [bench.template.platform], "devices": []}
+
+    def test_accel_part_is_versioned_and_complete(self, bench):
+        bench.write("def test_step(accel):\n    measure(accel, configuration={'batch': 4})\n")
+        bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
+        info = bench.accel_info()
+        assert info["schema_version"] == 1
+        assert info["platform"] == "cpu"
+        assert (info["unit"], info["work_unit"], info["work_per_step"]) == ("numbers/s", "numbers", 2000)
+        assert info["throughput"] == pytest.approx(2000 / info["step_time_s"])
+        assert info["configuration"] == {"batch": 4}
+        assert set(info["environment"]) == {"identity", "context"}
+        assert info["verdict"]["outcome"] == "no-baseline"
+        run = info["run"]
+        assert run["first_step_s"] > 0
+        assert run["warmup_s"] > 0
+
+    def test_rounds_are_those_of_pytest_benchmark(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--benchmark-json=out.json", "--benchmark-save-data").assert_outcomes(passed=1)
+        stats = bench.json()["benchmarks"][0]["stats"]
+        run = bench.accel_info()["run"]
+        assert run["rounds_s"] == stats["data"]
+        assert run["steps_per_round"] == stats["iterations"]
+        assert len(run["rounds_s"]) == stats["rounds"] >= MIN_ROUNDS
+
+    def test_verdict_that_took_more_runs_is_complete(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.FASTER)
+        bench.run("--benchmark-json=out.json").assert_outcomes(failed=1)
+        info = bench.accel_info()
+        assert info["verdict"]["outcome"] == "regressed"
+        assert info["verdict"]["baseline_runs"] == 3
+        assert info["verdict"]["slowdown"]["low"] > 0
+        assert len(info["further_runs"]) == info["verdict"]["runs"] - 1
+
+
+class TestOptionsOfPytestBenchmark:
+    def test_disable_runs_the_step_once_and_judges_nothing(self, bench):
+        bench.write("def test_step(accel):\n    assert measure(accel, lambda: note('steps', 1)) is None\n")
+        bench.baseline(test_step=bench.FASTER)
+        result = bench.run("--benchmark-disable")
+        result.assert_outcomes(passed=1)
+        assert bench.path("steps").read_text() == "1\n"
+        result.stdout.no_fnmatch_line("*accelerator benchmarks*")
+
+    def test_skip_skips(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--benchmark-skip").assert_outcomes(skipped=1)
+
+    def test_only_leaves_plain_tests_out(self, bench):
+        bench.write("def test_plain():\n    pass\n\ndef test_step(accel):\n    measure(accel)\n")
+        bench.run("--benchmark-only").assert_outcomes(passed=1, skipped=1)
+
+    def test_columns(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--benchmark-columns=median,rounds")
+        result.assert_outcomes(passed=1)
+        result.stdout.re_match_lines([r"^Name \(time in .*\) +Median +Rounds$"])
+
+    def test_group_by(self, bench):
+        bench.write(
+            """
+            @pytest.mark.parametrize("size", [1, 2])
+            def test_step(accel, size):
+                measure(accel)
+            """
+        )
+        result = bench.run("--benchmark-group-by=param:size")
+        result.assert_outcomes(passed=2)
+        result.stdout.fnmatch_lines(["*benchmark *size=1*: 1 tests*", "*benchmark *size=2*: 1 tests*"])
+
+    def test_own_group_is_kept(self, bench):
+        bench.write(
+            """
+            @pytest.mark.benchmark(group="sums")
+            def test_step(accel):
+                measure(accel)
+            """
+        )
+        result = bench.run("--benchmark-json=out.json")
+        result.assert_outcomes(passed=1)
+        assert bench.json()["benchmarks"][0]["group"] == "sums"
+        result.stdout.fnmatch_lines(["*benchmark 'sums': 1 tests*"])
+
+    def test_save_and_compare(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--benchmark-save=first").assert_outcomes(passed=1)
+        assert list(bench.path(".benchmarks").glob("*/0001_first.json"))
+        result = bench.run("--benchmark-compare")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["*test_step (0001_first)*"])
+
+    def test_further_runs_save_nothing(self, bench):
+        bench.benchmarks("test_step")
+        bench.baseline(test_step=bench.FASTER)
+        bench.run("--benchmark-autosave").assert_outcomes(failed=1)
+        assert len(list(bench.path(".benchmarks").rglob("*.json"))) == 1
+
+
+class TestMistakes:
+    def test_taking_accel_without_measuring_fails_with_the_remedy(self, bench):
+        bench.write("def test_step(accel):\n    pass\n")
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            ["test_step (cpu) takes `accel` but measured nothing: call accel.measure(*"]
+        )
+
+    def test_measuring_twice_fails_clearly(self, bench):
+        bench.write("def test_step(accel):\n    measure(accel)\n    measure(accel)\n")
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.re_match_lines([r".*(one measurement|already|once|twice|more than one|two)"])
+
+    def test_measuring_twice_is_refused_before_the_second_step_runs(self, bench):
+        bench.write(
+            "def test_step(accel):\n    measure(accel)\n    measure(accel, lambda: note('second', 1))\n"
+        )
+        bench.run().assert_outcomes(failed=1)
+        assert not bench.path("second").exists()
+
+    def test_step_that_raises_is_an_ordinary_failure(self, bench):
+        bench.write(
+            """
+            def broken_step():
+                raise RuntimeError("out of memory, say")
+
+            def test_step(accel):
+                measure(accel, broken_step)
+            """
+        )
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            ["*def broken_step():*", "E *RuntimeError: out of memory, say", "test_suite.py:*: RuntimeError"]
+        )
+        result.stdout.no_fnmatch_line("*accelerator benchmarks*")
+
+    def test_failure_after_measuring_is_the_failure(self, bench):
+        bench.write("def test_step(accel):\n    measure(accel)\n    assert 1 == 2\n")
+        bench.baseline(test_step=bench.FASTER)
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*assert 1 == 2*"])
+        assert len(bench.processes("test_step")) == 1
+
+    def test_error_in_tear_down_is_not_lost_while_the_report_is_held(self, bench):
+        bench.write(
+            """
+            @pytest.fixture
+            def leaky():
+                yield
+                if not FRESH:
+                    raise OSError("leaked")
+
+            def test_step(accel, leaky):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_step=bench.FASTER)
+        result = bench.run()
+        result.assert_outcomes(failed=1, errors=1)
+        result.stdout.fnmatch_lines(["*OSError: leaked*"])
+
+    @pytest.mark.parametrize("work", ["0", "-1", "float('nan')"])
+    def test_no_work_is_an_error(self, bench, work):
+        bench.write(f"def test_step(accel):\n    measure(accel, work={work})\n")
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*a step does some work; count it in numbers*"])
+
+    def test_check_that_raises_fails_the_benchmark(self, bench):
+        bench.write(
+            """
+            def nothing_moved():
+                raise AssertionError("parameters did not move")
+
+            def test_step(accel):
+                measure(accel, check=nothing_moved)
+            """
+        )
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*parameters did not move*"])
+
+
+class TestStep:
+    def test_warm_up_comes_first_and_loss_is_asked_once(self, bench):
+        bench.write(
+            """
+            def test_step(accel):
+                steps, asked = [], []
+
+                def loss():
+                    asked.append(len(steps))
+                    return 2.5
+
+                found = measure(accel, lambda: steps.append(1), loss=loss)
+                assert asked == [5]
+                assert found.run.loss == 2.5
+                assert found.run.steps_per_round * len(found.run.rounds_s) < len(steps)
+            """
+        )
+        bench.run().assert_outcomes(passed=1)
+
+    def test_changed_loss_is_news(self, bench):
+        bench.write("def test_step(accel):\n    measure(accel, loss=lambda: 2.5)\n")
+        bench.baseline(test_step=bench.SAME)
+        content = bench.load_baseline()
+        for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
+            run["loss"] = 2.0
+        bench.save_baseline(content)
+        result = bench.run(bench.TOLERANT)
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["NUMERICS  test_step (cpu): loss after 5 seeded steps 2 -> 2.5"])
+
+    def test_nothing_is_written_inside_a_round(self, bench):
+        """On a terminal, where progress is shown: between rounds, and never while a step runs."""
+        bench.pytester.makeconftest(
+            """
+            import pytest
+            from _pytest._io import TerminalWriter
+
+            written = []
+
+            @pytest.fixture
+            def seen(monkeypatch):
+                from pytest_accel.report.progress import Progress
+
+                monkeypatch.setattr(Progress, "interval_s", 0.0)
+                write = Progress._write
+                monkeypatch.setattr(Progress, "_write", lambda self, text: (written.append(text), write(self, text)))
+                return written
+            """
+        )
+        bench.write(
+            """
+            def test_step(accel, seen):
+                timer, inside, counts = accel.timer, [False], []
+                call = type(timer).__call__
+
+                class Watched(type(timer)):
+                    def __call__(self):
+                        if timer._inside:  # the end of a round: nothing since its beginning
+                            counts.append(len(seen) - counts.pop())
+                            return call(self)
+                        now = call(self)
+                        counts.append(len(seen))
+                        return now
+
+                timer.__class__ = Watched
+                found = measure(accel)
+                assert len(counts) == len(found.run.rounds_s)
+                assert set(counts) == {0}
+                assert len(seen) > len(counts)
+            """
+        )
+        bench.run().assert_outcomes(passed=1)
+
+    def test_output_of_the_step_is_captured_as_ever(self, bench):
+        bench.write("def test_step(accel):\n    measure(accel)\n    print('from the test')\n")
+        result = bench.run()
+        result.assert_outcomes(passed=1)
+        result.stdout.no_fnmatch_line("*from the test*")
+
+
+class TestTable:
+    def test_has_throughput_interval_warm_up_and_verdict(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run()
+        result.stdout.re_match_lines(
+            [
+                r"^-+ accelerator benchmarks -+$",
+                r"^benchmark +platform +throughput +unit +± +step +first step +warm-up +memory +verdict$",
+                r"^test_step +cpu +[\d,.]+ +numbers/s +\d+\.\d % +\S+ [mun]?s +\S+ [mun]?s +\S+ m?s +\d+ MiB +NO-BASELINE$",
+                r"^± is the 95 % interval of run-to-run noise\. The CPU was measured with 1 thread\.$",
+            ]
+        )
+
+    def test_is_not_there_without_benchmarks(self, bench):
+        bench.pytester.makepyfile("def test_plain(): pass")
+        result = bench.run()
+        result.assert_outcomes(passed=1)
+        result.stdout.no_fnmatch_line("*accelerator*")
+
+    def test_threads_are_named(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-threads=2")
+        result.stdout.fnmatch_lines(["*The CPU was measured with 2 threads."])
+
+    def test_unsteady_steps_are_named_with_the_remedy(self, bench):
+        bench.virtual_clock()
+        bench.write(
+            """
+            def test_step(accel, clock):
+                def step():
+                    clock.step()
+                    clock.step_s *= 1.001
+
+                measure(accel, step)
+            """
+        )
+        result = bench.run("--accel-warmup=2s")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["UNSTEADY  test_step (cpu): steps still drifted *--accel-warmup"])
+
+    def test_steady_steps_are_not(self, bench):
+        bench.virtual_clock()
+        bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+        result = bench.run("--accel-warmup=2s")
+        result.assert_outcomes(passed=1)
+        result.stdout.no_fnmatch_line("UNSTEADY*")

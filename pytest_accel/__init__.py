@@ -29,11 +29,11 @@ def __getattr__(name: str) -> pytest.MarkDecorator:
     """
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_accel.marks import UnknownPlatform, platform_mark, resembles_platform
+    from pytest_accel.marks import platform_mark, resembles_platform
 
     try:
         return platform_mark(name)
-    except UnknownPlatform as error:
+    except ValueError as error:
         if resembles_platform(name):
             raise ImportError(str(error), name=name) from None
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {error}") from None

@@ -1,31 +1,39 @@
-"""Platforms as marks: registered with pytest, and importable by name."""
+"""Platforms as marks: registered with pytest, importable by name, and recognised in `-m`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pytest
 
 from pytest_accel.core.grammar import closest
-from pytest_accel.platforms.catalogue import Catalogue, UnknownPlatform, load_catalogue, user_platforms
+from pytest_accel.platforms.catalogue import (
+    Catalogue,
+    CatalogueError,
+    load_catalogue,
+    user_platforms,
+)
 from pytest_accel.platforms.kinds import read_kind
 
 CATALOGUE = pytest.StashKey[Catalogue]()
+BENCHMARK_FIXTURE = "accel"  # whoever takes it, directly or through `train` and `infer`, is a benchmark
+_WORDS = re.compile(r"\b(not\s+)?([A-Za-z_]\w*)(?!\w*\s*\()")
+_OPERATORS = frozenset({"and", "or", "not"})
 _configs: list[pytest.Config] = []  # pytest runs inside pytest in plugin tests: the innermost counts
 
 
-def register_platforms(config: pytest.Config) -> Catalogue:
+def register_platforms(config: pytest.Config) -> None:
     """Read the catalogue with what the project and other plugins add, and register every platform."""
-    hooked = {
-        name: read_kind(name, table, f"pytest_accel_platforms.{name}")
-        for tables in config.hook.pytest_accel_platforms(config=config)
-        for name, table in (tables or {}).items()
-    }
-    catalogue = load_catalogue(user_platforms(config.rootpath / "pyproject.toml"), hooked.values())
-    config.stash[CATALOGUE] = catalogue
+    try:
+        catalogue = config.stash[CATALOGUE] = _read_catalogue(config)
+    except CatalogueError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.addinivalue_line(
+        "markers", "accel(tolerance, budget, warmup): settings of one benchmark, before those of the session"
+    )
     _register_names(config, catalogue, catalogue.names())
     _configs.append(config)
-    return catalogue
 
 
 def unregister_platforms(config: pytest.Config) -> None:
@@ -33,15 +41,36 @@ def unregister_platforms(config: pytest.Config) -> None:
         _configs.remove(config)
 
 
+def _read_catalogue(config: pytest.Config) -> Catalogue:
+    hooked = {
+        name: read_kind(name, table, f"pytest_accel_platforms: {name}")
+        for tables in config.hook.pytest_accel_platforms(config=config)
+        for name, table in (tables or {}).items()
+    }
+    return load_catalogue(user_platforms(config.rootpath / "pyproject.toml"), hooked.values())
+
+
+def _register_names(config: pytest.Config, catalogue: Catalogue, names: Iterable[str]) -> None:
+    for name in names:
+        platform = catalogue.parse(name)
+        title = catalogue.devices[platform.device].title
+        count = f"{platform.per_node} x {title}" if platform.per_node > 1 else title
+        nodes = f" on each of {platform.nodes} nodes" if platform.nodes > 1 else ""
+        config.addinivalue_line("markers", f"{name}: needs {count}{nodes}")
+
+
 def platform_mark(name: str) -> pytest.MarkDecorator:
     """The mark of any platform, also of a shape that nobody registered yet: `gh200x4n16`."""
-    config = _configs[-1] if _configs else None
-    catalogue = config.stash[CATALOGUE] if config else load_catalogue()
+    catalogue = _catalogue()
     catalogue.parse(name)
-    if config:
-        _register_names(config, catalogue, [name])
+    if _configs:
+        _register_names(_configs[-1], catalogue, [name])
     mark: pytest.MarkDecorator = getattr(pytest.mark, name)
     return mark
+
+
+def known_names() -> list[str]:
+    return _catalogue().names()
 
 
 def resembles_platform(name: str) -> bool:
@@ -49,26 +78,38 @@ def resembles_platform(name: str) -> bool:
     return bool(closest(name, known_names()))
 
 
-def known_names() -> list[str]:
-    catalogue = _configs[-1].stash[CATALOGUE] if _configs else load_catalogue()
-    return catalogue.names()
+def _catalogue() -> Catalogue:
+    return _configs[-1].stash[CATALOGUE] if _configs else load_catalogue()
 
 
-def _register_names(config: pytest.Config, catalogue: Catalogue, names: Iterable[str]) -> None:
-    for name in names:
-        platform = catalogue.parse(name)
-        title = catalogue.device(platform.device).title
-        count = f"{platform.per_node} x {title}" if platform.per_node > 1 else title
-        nodes = f" on each of {platform.nodes} nodes" if platform.nodes > 1 else ""
-        config.addinivalue_line("markers", f"{name}: needs {count}{nodes}")
+def is_benchmark(item: pytest.Item) -> bool:
+    return BENCHMARK_FIXTURE in getattr(item, "fixturenames", ())
 
 
-__all__ = [
-    "CATALOGUE",
-    "UnknownPlatform",
-    "known_names",
-    "platform_mark",
-    "register_platforms",
-    "resembles_platform",
-    "unregister_platforms",
-]
+def ask_for_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
+    """Whether any item is a benchmark, or a plain test that is marked with a platform."""
+    if any(map(is_benchmark, items)):
+        return True
+    names = {mark.name for item in items for mark in item.iter_markers()}
+    return any(config.stash[CATALOGUE].find(name) for name in names)
+
+
+def wanted_words(expression: str) -> set[str]:
+    """The names that a `-m` expression asks for; what it negates is not asked for."""
+    return {word for negated, word in _WORDS.findall(expression) if not negated and word not in _OPERATORS}
+
+
+def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """A name in `-m` that no marker has, and that resembles a platform, is a slip of the finger."""
+    expression, catalogue = config.getoption("markexpr", ""), config.stash[CATALOGUE]
+    words = {word for word in wanted_words(expression) if catalogue.find(word) is None}
+    if not words:
+        return
+    known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    known |= {mark.name for item in items for mark in item.iter_markers()}
+    for word in sorted(words - known):
+        if resembles_platform(word):
+            try:
+                catalogue.parse(word)
+            except ValueError as error:
+                raise pytest.UsageError(f"-m {expression!r}: {error}") from None

@@ -1,7 +1,7 @@
 """pytest's hooks, each a sentence; the rooms below do the work.
 
-Nothing here imports torch, probes hardware or starts a process: a project that merely has the plugin
-installed pays for reading the catalogue, and for nothing else.
+A project that merely has the plugin installed pays for reading the catalogue, and for nothing else: the
+rest is imported when the first benchmark is collected, torch when the first one runs.
 """
 
 from __future__ import annotations
@@ -9,12 +9,7 @@ from __future__ import annotations
 import pytest
 
 import pytest_accel.hookspecs
-from pytest_accel.marks import register_platforms, unregister_platforms
-from pytest_accel.options import SETTINGS, add_options, read_settings
-from pytest_accel.platforms.catalogue import CatalogueError
-from pytest_accel.session.accel import SESSION_ID
-from pytest_accel.session.bench import Bench
-from pytest_accel.session.fixtures import (  # noqa: F401 - fixtures that tests take by name
+from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by name
     accel,
     accel_batch,
     accel_device,
@@ -24,9 +19,13 @@ from pytest_accel.session.fixtures import (  # noqa: F401 - fixtures that tests 
     infer,
     train,
 )
-from pytest_accel.session.fresh_runs import FreshProcess, new_session_id
-from pytest_accel.session.placement import PLACEMENT, Placement
-from pytest_accel.spmd.fresh import Order
+from pytest_accel.marks import (
+    ask_for_hardware,
+    refuse_unknown_names,
+    register_platforms,
+    unregister_platforms,
+)
+from pytest_accel.options import SETTINGS, add_options, read_settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,20 +37,17 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "accel(tolerance, budget, warmup): settings of one benchmark, before those of the session"
-    )
-    settings = config.stash[SETTINGS] = read_settings(config)
-    try:
-        catalogue = register_platforms(config)
-    except CatalogueError as error:
-        raise pytest.UsageError(str(error)) from None
-    order = Order.from_environ()
-    config.stash[SESSION_ID] = order.session if order else new_session_id()
-    placement = config.stash[PLACEMENT] = Placement(config, settings, catalogue)
-    config.pluginmanager.register(placement, "accel-placement")
-    worker = FreshProcess(order) if order else Bench(config, settings, placement)
-    config.pluginmanager.register(worker, "accel-bench")
+    config.stash[SETTINGS] = read_settings(config)
+    register_platforms(config)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    refuse_unknown_names(config, items)
+    if config.stash[SETTINGS].require or ask_for_hardware(config, items):
+        from pytest_accel.session.start import start
+
+        start(config, items)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -69,7 +69,7 @@ def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> 
         resolution=loss(scale.noise * resolution_factor(runs, sessions, policy)),
         looks=looks,
         baseline_runs=runs,
-        wants_another_run=outcome is Outcome.INCONCLUSIVE and looks < policy.max_looks,
+        wants_another_run=looks < policy.max_looks and is_open(outcome, difference, policy),
     )
 
 
@@ -81,11 +81,25 @@ def decide(difference: Difference, policy: Policy) -> Outcome:
     alpha, beta = levels(difference.looks, policy)
     if alpha > 0 and difference.at_least(alpha) > policy.delta / 2:
         return Outcome.REGRESSED
-    if difference.looks >= 2 and difference.at_most(policy.improved_level) < -policy.delta / 2:
+    if difference.looks >= 2 and surely_faster(difference, policy):
         return Outcome.IMPROVED
     if difference.at_most(beta) < policy.delta:
         return Outcome.OK
     return Outcome.INCONCLUSIVE
+
+
+def is_open(outcome: Outcome, difference: Difference, policy: Policy) -> bool:
+    """Whether another run could change the outcome for the better.
+
+    A first run that is surely faster is ok, and one more run says whether it is improved: without it
+    no benchmark would ever be, because ok ends the looks.
+    """
+    first_and_faster = outcome is Outcome.OK and difference.looks == 1 and surely_faster(difference, policy)
+    return outcome is Outcome.INCONCLUSIVE or first_and_faster
+
+
+def surely_faster(difference: Difference, policy: Policy) -> bool:
+    return difference.at_most(policy.improved_level) < -policy.delta / 2
 
 
 def slowdown(difference: Difference, outcome: Outcome, policy: Policy) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 from pytest_accel.core.runs import MIN_ROUNDS
@@ -72,8 +73,12 @@ class Settling:
 
 
 def _median_error(blocks_s: list[float], window: int) -> float:
-    """Standard error of the difference of two window medians, from the blocks' median deviation."""
+    """Standard error of the difference of two window medians, from how much neighbouring blocks differ.
+
+    Neighbours, because deviations from a common centre would take a trend, or a jump from one window
+    to the next, for noise: then nothing ever drifts.
+    """
     logs = [math.log(block) for block in blocks_s]
-    centre = median(logs)
-    sigma = 1.4826 * median(abs(value - centre) for value in logs)  # MAD of a normal, scaled
+    apart = median(abs(later - earlier) for earlier, later in pairwise(logs))
+    sigma = 1.4826 * apart / math.sqrt(2)  # MAD of a normal, scaled; a difference has twice the variance
     return sigma * math.sqrt(math.pi / 2) * math.sqrt(2 / window)

@@ -54,6 +54,15 @@ class Catalogue:
         """Every name that is a marker: devices, their usual shapes, aliases."""
         return [name for kind in self.devices.values() for name in kind.names()] + list(self.aliases)
 
+    def find(self, name: str) -> PlatformName | None:
+        """The platform of that name, None where it is any other word."""
+        if name in self.aliases:
+            return self.aliases[name]
+        try:
+            return self._resolve(grammar.parse(name, self._heads()))
+        except grammar.PlatformNameError:
+            return None
+
     def parse(self, name: str) -> PlatformName:
         """Any platform of a known device, registered as a marker or not; an alias is what it stands for."""
         if name in self.aliases:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_accel.core.environment import REDACTED, VARIABLE_PREFIX, Environment, looks_secret, safe_variables
+from pytest_accel.platforms.cpu import find as find_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -68,7 +69,7 @@ def read_environment(
     `uuid` is the visible device's, as NVML spells it; without one, torch is asked, if it is loaded.
     """
     host = host or Host()
-    model = cpu_model or read_cpu_model(host)
+    model = cpu_model or find_cpu(cpuinfo=host.root / "proc/cpuinfo").name
     context = _software() | _kernel() | _container(host) | _cpu_context(host)
     context |= {VARIABLE_PREFIX + name: value for name, value in safe_variables(host.environ).items()}
     if device.partition(":")[0] == "cpu":
@@ -189,20 +190,6 @@ def _bare_container(host: Host) -> Facts:
 
 
 # --- the host's CPU ---------------------------------------------------------------------------------
-
-
-def read_cpu_model(host: Host) -> str:
-    """The kernel's name of the CPU; on Arm, which has none, the implementer and part it prints."""
-    told: Facts = {}
-    for line in host.lines("proc/cpuinfo"):
-        key, _, value = line.partition(":")
-        told.setdefault(key.strip(), value.strip())
-    for key in ("model name", "cpu model", "Model", "cpu"):
-        if told.get(key):
-            return " ".join(told[key].split())
-    if "CPU part" in told:
-        return f"{platform.machine()} implementer {told.get('CPU implementer', '?')} part {told['CPU part']}"
-    return platform.processor()
 
 
 def _cpu_identity(model: str, threads: int | None) -> Facts:

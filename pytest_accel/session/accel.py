@@ -145,11 +145,12 @@ class Accel:
         return rate | ({"mfu": rate["tflops"] / peak} if peak else {})
 
     def _environment(self) -> Environment:
+        cpu = self.item.config.stash[PLACEMENT].machine.cpu
         return read_environment(
             device=self.device_.name,
             device_index=self.hardware.index if self.hardware else 0,
             threads=self.settings.threads,
             device_count=self.platform.devices,
             uuid=(self.hardware.uuid or None) if self.hardware else None,
-            cpu_model=self.item.config.stash[PLACEMENT].machine.cpu.name,
+            cpu_model=f"{cpu.name} ({cpu.model})",
         )

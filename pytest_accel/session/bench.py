@@ -31,22 +31,20 @@ NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that 
 class Bench:
     """The plugin object of a session that measures; registered under the name `accel-bench`."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, placement: Placement) -> None:
+    def __init__(
+        self, config: pytest.Config, settings: Settings, placement: Placement, collected: set[str]
+    ) -> None:
         self.config = config
         self.settings = settings
         self.placement = placement
         self.store = BaselineStore(baselines_root(settings, config.rootpath))
         self.cases: dict[str, Case] = {}
         self.waiting: list[Case] = []  # for a fresh process
-        self.collected: set[str] = set()
+        self.collected = collected  # before deselection
         self.vanished: list[str] = []
         self.fresh = FreshRuns(config, settings)
 
     # --- collecting -----------------------------------------------------------------------------
-
-    @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m and -k
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.collected = {item.nodeid for item in items}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Find the cases and read their baselines: a bad file must be known before anything is measured."""

@@ -82,8 +82,8 @@ class FreshProcess:
         self.answered = False
         die_with_parent()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave only the ordered item, before -m and -k are looked at."""
         others = [item for item in items if item.nodeid != self.order.node_id]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item.nodeid == self.order.node_id]

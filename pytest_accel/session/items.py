@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName, closest
-from pytest_accel.platforms.catalogue import Catalogue, UnknownPlatform
+from pytest_accel.core.grammar import PlatformName
+from pytest_accel.marks import is_benchmark, wanted_words
+from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.machine import Machine
 
-FIXTURE = "accel"  # whoever takes it, directly or through `train` and `infer`, is a benchmark
 NO_GANGS = "this version does not start: it measures one device"
-_WORDS = re.compile(r"\b(not\s+)?([A-Za-z_]\w*)(?!\w*\s*\()")
-_OPERATORS = frozenset({"and", "or", "not"})
+
+
+__all__ = ["Place", "is_benchmark", "path_of", "place", "platforms_of", "suite_of", "wanted_platforms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +25,6 @@ class Place:
 
     platform: PlatformName | None
     missing: str = ""
-
-
-def is_benchmark(item: pytest.Item) -> bool:
-    return FIXTURE in getattr(item, "fixturenames", ())
 
 
 def suite_of(item: pytest.Item) -> str:
@@ -43,25 +38,14 @@ def path_of(node_id: str) -> PurePosixPath:
 
 def platforms_of(item: pytest.Item, catalogue: Catalogue) -> list[PlatformName]:
     """The platforms that an item is marked with, each once."""
-    found: dict[PlatformName, None] = {}
-    for mark in item.iter_markers():
-        with suppress(UnknownPlatform):  # any other marker
-            found[catalogue.parse(mark.name)] = None
-    return list(found)
-
-
-def wanted_names(expression: str) -> set[str]:
-    """The names that a `-m` expression asks for; what it negates is not asked for."""
-    return {word for negated, word in _WORDS.findall(expression) if not negated and word not in _OPERATORS}
+    names = (catalogue.find(mark.name) for mark in item.iter_markers())
+    return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def wanted_platforms(expression: str, catalogue: Catalogue) -> set[PlatformName]:
     """The platforms among the names that a `-m` expression asks for."""
-    found = set()
-    for name in wanted_names(expression):
-        with suppress(UnknownPlatform):
-            found.add(catalogue.parse(name))
-    return found
+    names = (catalogue.find(word) for word in wanted_words(expression))
+    return {name for name in names if name is not None}
 
 
 def place(
@@ -90,16 +74,3 @@ def _primary(machine: Machine) -> PlatformName:
     """Where an item without platforms runs: on the first accelerator, else on the host."""
     known = (device.key for device in machine.devices if device.key and not device.mig)
     return PlatformName(next(known, "cpu"))
-
-
-def refuse_unknown_names(
-    expression: str, items: Iterable[pytest.Item], registered: Iterable[str], catalogue: Catalogue
-) -> None:
-    """A `-m` name that no marker has and that resembles a platform is a slip of the finger."""
-    known = set(registered) | {mark.name for item in items for mark in item.iter_markers()}
-    for name in wanted_names(expression) - known:
-        try:
-            catalogue.parse(name)
-        except UnknownPlatform as error:
-            if closest(name, catalogue.names()):
-                raise pytest.UsageError(f"-m {expression!r}: {error}") from None

@@ -7,10 +7,12 @@ from functools import cached_property
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.detect import detect
+from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.platforms.machine import Machine
 from pytest_accel.session import items as what
 
@@ -36,15 +38,6 @@ class Placement:
 
     def place(self, item: pytest.Item) -> what.Place:
         return what.place(item, self.catalogue, self.machine, self.wanted)
-
-    @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in filter(what.is_benchmark, items):
-            give_timer(item)
-        expression = self.config.getoption("markexpr", "")
-        if expression:
-            markers = (_marker_name(line) for line in self.config.getini("markers"))
-            what.refuse_unknown_names(expression, items, markers, self.catalogue)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -77,9 +70,16 @@ def give_timer(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
+def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, Device, Hardware | None]:
+    """The device of an item's platform, as measuring sees it and, beyond the host, as its driver does."""
+    placement = item.config.stash[PLACEMENT]
+    platform = placement.place(item).platform
+    assert platform is not None  # set-up has skipped or failed the others
+    if platform.device == "cpu":
+        return platform, CpuDevice(threads=settings.threads), None
+    hardware = placement.machine.devices_for(platform)[0]
+    return platform, CudaDevice(index=hardware.index), hardware
+
+
 def is_xdist_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
-
-
-def _marker_name(line: str) -> str:
-    return line.partition(":")[0].partition("(")[0].strip()

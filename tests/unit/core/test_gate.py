@@ -222,7 +222,10 @@ def test_two_slow_runs_regress():
 
 def test_clearly_faster_is_only_ok_at_the_first_look_and_improved_at_the_second():
     baseline = nights(0, 0, 0, 0, 0)
-    assert judge(baseline, tonight(-0.2), POLICY).outcome is Outcome.OK
+    first = judge(baseline, tonight(-0.2), POLICY)
+    assert first.outcome is Outcome.OK
+    assert first.wants_another_run
+    assert not judge(baseline, tonight(-0.2), Policy(max_looks=1)).wants_another_run
     verdict = judge(baseline, tonight(-0.2, -0.2), POLICY)
     assert verdict.outcome is Outcome.IMPROVED
     assert verdict.slowdown.high < loss(-DELTA / 2)
@@ -394,7 +397,12 @@ def test_no_measurable_times_make_a_nan_or_an_infinity(baseline, candidate, tole
 def test_another_run_is_wanted_only_while_open_and_below_the_last_look(comparison):
     verdict = judge(*comparison, POLICY)
     is_open = verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.wants_another_run == (is_open and verdict.looks < 5)
+    surely_faster = verdict.outcome is Outcome.OK and verdict.looks == 1 and verdict.slowdown.high < 0
+    if verdict.wants_another_run:
+        assert is_open or surely_faster
+        assert verdict.looks < 5
+    else:
+        assert not is_open or verdict.looks == 5
 
 
 # --- intervals ------------------------------------------------------------------------------------

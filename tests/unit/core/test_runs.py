@@ -33,7 +33,13 @@ def test_a_stall_in_every_round_is_seen_in_full():
 
 def test_standard_error_by_hand():
     run = run_of([math.exp(x) for x in (-0.01, 0.0, 0.01)])
-    assert run.standard_error == pytest.approx(math.sqrt(math.pi / 2) * 0.01 / math.sqrt(3))
+    # The median absolute deviation is .01; 1.4826 times it estimates a normal sd.
+    assert run.standard_error == pytest.approx(1.4826 * 0.01 * math.sqrt(math.pi / 2 / 3))
+
+
+def test_one_slow_round_hardly_moves_the_standard_error():
+    steady = [math.exp(x) for x in (-0.01, -0.005, 0.0, 0.005, 0.01)]
+    assert run_of([*steady, 5.0]).standard_error < 2 * run_of([*steady, 1.01]).standard_error
 
 
 def test_a_single_round_claims_no_standard_error():

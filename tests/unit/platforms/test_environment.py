@@ -230,10 +230,10 @@ class TestCpu:
         ("cpuinfo", "model"),
         [
             (
-                "processor\t: 0\nmodel name\t: Intel(R)  Xeon(R) 8480+\nmodel name\t: other\n",
-                "Intel(R) Xeon(R) 8480+",
+                "processor\t: 0\ncpu family\t: 6\nmodel\t: 143\nmodel name\t: Intel(R)  Xeon(R) 8480+\n\nmodel name\t: other\n",
+                "Intel Xeon 8480+",
             ),
-            ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "implementer 0x41 part 0xd4f"),
+            ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "Arm Neoverse-V2"),
         ],
     )
     def test_the_model_is_the_kernels(self, host, cpuinfo, model):

@@ -1,4 +1,8 @@
-"""The fixtures that a benchmark takes: `accel`, what `train` and `infer` build upon it, and their parts."""
+"""The fixtures that a benchmark takes: `accel`, what `train` and `infer` build upon it, and their parts.
+
+pytest imports this module in every project that has the plugin installed, so each fixture imports what
+it needs when it is taken.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
-from pytest_accel.measure.measurement import Measurement
-from pytest_accel.options import SETTINGS, Settings, for_item
-from pytest_accel.platforms.machine import Device as Hardware
-from pytest_accel.session.accel import Accel
-from pytest_accel.session.placement import PLACEMENT, TIMER
+from pytest_accel.options import SETTINGS, for_item
 
 if TYPE_CHECKING:
     import torch
     from pytest_benchmark.fixture import BenchmarkFixture
 
+    from pytest_accel.measure.measurement import Measurement
+    from pytest_accel.session.accel import Accel
+    from pytest_accel.workloads.precision import Precision
     from pytest_accel.workloads.steps import InferStep, TrainStep
 
 Built = Callable[..., Any]
@@ -27,12 +29,15 @@ Built = Callable[..., Any]
 @pytest.fixture
 def accel(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Iterator[Accel]:
     """Measure a step of your own: `accel.measure(step, work=..., unit=...)`."""
-    config, item = request.config, cast("pytest.Item", request.node)
-    settings = for_item(config.stash[SETTINGS], item.iter_markers("accel"))
-    device, hardware = _open_device(item, settings)
+    from pytest_accel.session.accel import Accel
+    from pytest_accel.session.placement import TIMER, open_device
+
+    item = cast("pytest.Item", request.node)
+    settings = for_item(request.config.stash[SETTINGS], item.iter_markers("accel"))
+    platform, device, hardware = open_device(item, settings)
     try:
         yield Accel(
-            platform=_platform(item),
+            platform=platform,
             settings=settings,
             device_=device,
             hardware=hardware,
@@ -117,7 +122,9 @@ def accel_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """The device of the item's platform, as a torch.device; on the CPU, torch's threads are pinned."""
     import torch
 
-    device, _ = _open_device(request.node, request.config.stash[SETTINGS])
+    from pytest_accel.session.placement import open_device
+
+    _, device, _ = open_device(request.node, request.config.stash[SETTINGS])
     device.prepare()
     try:
         yield torch.device(device.name)
@@ -171,18 +178,3 @@ def accel_batch(accel_device: torch.device) -> Built:
         return make_batch(data, device=accel_device, **options)
 
     return make
-
-
-def _platform(item: pytest.Item) -> Any:  # noqa: ANN401
-    platform = item.config.stash[PLACEMENT].place(item).platform
-    assert platform is not None  # set-up has skipped or failed the others
-    return platform
-
-
-def _open_device(item: pytest.Item, settings: Settings) -> tuple[Device, Hardware | None]:
-    """The device of an item's platform, as measuring sees it and as the driver named it."""
-    platform = _platform(item)
-    if platform.device == "cpu":
-        return CpuDevice(threads=settings.threads), None
-    hardware = item.config.stash[PLACEMENT].machine.devices_for(platform)[0]
-    return CudaDevice(index=hardware.index), hardware

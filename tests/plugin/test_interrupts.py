@@ -1,0 +1,212 @@
+"""Interrupted, hanging and dying: what was measured is kept, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import types
+
+import pytest
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+
+# The first fresh process measures, the next one hangs until it is ended.
+HANGS_SECOND = """
+def test_step(accel):
+    measure(accel)
+    if FRESH and pathlib.Path("measured").exists():
+        note("hanging", os.getpid())
+        while True:
+            time.sleep(0.1)
+    note("measured", os.getpid())
+"""
+
+
+def interrupt(bench, process, number) -> str:
+    """Send a signal to pytest alone, as `kill` and a batch system do; its output."""
+    os.kill(process.pid, number)
+    output, _ = process.communicate(timeout=120)
+    return output
+
+
+@SIGNALS
+def test_recording_keeps_the_runs_that_were_finished(bench, number):
+    bench.write(HANGS_SECOND)
+    process = bench.start("--accel-record=3")
+    bench.wait_for("hanging", process)
+    output = interrupt(bench, process, number)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert len(bench.entry("test_step")["runs"]) == 1
+    assert bench.entry("test_step")["ledger"][0]["runs"] == 1
+    assert "recorded 1 run" in output
+    assert bench.left_behind() == []
+
+
+@SIGNALS
+def test_held_reports_are_told_when_measuring_again_is_interrupted(bench, number):
+    bench.write(
+        """
+        def test_first(accel):
+            measure(accel)
+            if FRESH:
+                note("hanging", os.getpid())
+                while True:
+                    time.sleep(0.1)
+
+        def test_second(accel):
+            measure(accel)
+        """
+    )
+    bench.baseline(test_first=bench.FASTER, test_second=bench.FASTER)
+    process = bench.start("-v", "--junitxml=out.xml")
+    bench.wait_for("hanging", process)
+    output = interrupt(bench, process, number)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    for name in ("test_first", "test_second"):
+        assert f"::{name} INCONCLUSIVE" in output
+        assert f"INCONCLUSIVE  {name} (cpu): " in output
+    assert {case.get("name") for case in bench.junit().iter("testcase")} == {"test_first", "test_second"}
+    assert bench.left_behind() == []
+
+
+@SIGNALS
+def test_held_reports_are_told_when_another_item_is_interrupted(bench, number):
+    bench.write(
+        """
+        def test_open(accel):
+            measure(accel)
+
+        def test_long():
+            note("hanging", os.getpid())
+            while True:
+                time.sleep(0.1)
+        """
+    )
+    bench.baseline(test_open=bench.FASTER)
+    process = bench.start("-v")
+    bench.wait_for("hanging", process)
+    output = interrupt(bench, process, number)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "::test_open INCONCLUSIVE" in output
+
+
+def test_interrupted_update_leaves_the_old_baseline(bench):
+    bench.write(HANGS_SECOND)
+    bench.baseline(test_step=bench.SAME)
+    before = bench.load_baseline()
+    process = bench.start("--accel-update", "--accel-record=3", "--accel-reason=try")
+    bench.wait_for("hanging", process)
+    output = interrupt(bench, process, signal.SIGINT)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert bench.load_baseline() == before
+    assert "not recorded" in output
+
+
+def test_processes_end_with_a_session_that_was_killed(bench):
+    bench.write(HANGS_SECOND)
+    process = bench.start("--accel-record=2")
+    bench.wait_for("hanging", process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60  # the kernel tells the children; it takes them a moment to go
+    while bench.left_behind() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert bench.left_behind() == []
+
+
+def test_children_of_a_fresh_process_end_with_it(bench):
+    bench.write(
+        """
+        import subprocess
+
+        def test_step(accel):
+            measure(accel)
+            if FRESH:
+                subprocess.Popen(["sleep", "600"])
+        """
+    )
+    bench.run("--accel-record=1").assert_outcomes(passed=1)
+    assert not [command for command in bench.left_behind() if command.startswith("sleep")]
+
+
+class TestFreshProcess:
+    """One that fails in its own way is a failure that says so, and the others go on."""
+
+    @pytest.fixture
+    def one_bad(self, bench):
+        def write(body: str):
+            bench.write(
+                f"""
+                def go_wrong():
+                    {body}
+
+                def test_bad(accel):
+                    measure(accel)
+                    if FRESH:
+                        go_wrong()
+
+                def test_good(accel):
+                    measure(accel)
+                """
+            )
+            return bench
+
+        return write
+
+    def test_killed(self, one_bad):
+        bench = one_bad("os.kill(os.getpid(), 9)")
+        result = bench.run("--accel-record=1")
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["test_bad (cpu): a fresh process gave no measurement: *"])
+        result.stdout.re_match_lines([r".*(status -9|SIGKILL|signal 9)"])
+        assert list(bench.load_baseline()["benchmarks"]) == ["test_suite.py::test_good"]
+
+    def test_ends_without_a_word(self, one_bad):
+        bench = one_bad("os._exit(0)")
+        result = bench.run("--accel-record=1")
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["*a fresh process gave no measurement: ended with status 0*"])
+
+    def test_dies_while_measuring_again(self, one_bad):
+        bench = one_bad("os._exit(3)")
+        bench.baseline(test_bad=bench.FASTER, test_good=bench.FASTER)
+        result = bench.run("--junitxml=out.xml")
+        result.assert_outcomes(failed=2)
+        result.stdout.fnmatch_lines(["*a fresh process gave no measurement: ended with status 3*"])
+        (failure,) = bench.testcase("test_bad").findall("failure")
+        assert "gave no measurement" in failure.get("message")
+        assert "REGRESSED" in bench.testcase("test_good").find("failure").get("message")
+
+    def test_failure_while_measuring_again_is_a_failure_with_its_traceback(self, one_bad):
+        bench = one_bad("raise RuntimeError('only the second time')")
+        bench.baseline(test_bad=bench.FASTER)
+        result = bench.run()
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["test_bad (cpu) failed in a fresh process:", "*only the second time*"])
+
+    def test_skip_while_measuring_again_is_not_a_pass(self, one_bad):
+        """The first run was inconclusive; no second one confirmed it."""
+        bench = one_bad("pytest.skip('no memory left')")
+        bench.baseline(test_bad=bench.FASTER)
+        result = bench.run()
+        outcomes = result.parseoutcomes()
+        assert outcomes.get("failed", 0) + outcomes.get("skipped", 0) == 1
+        result.stdout.fnmatch_lines(["*no memory left*"])
+
+    def test_hangs_and_is_stopped_at_the_deadline_with_its_stack(self, one_bad, monkeypatch):
+        bench = one_bad("note('hanging', 1); time.sleep(600)")
+
+        def monotonic() -> float:  # the deadline passes when the process hangs, and not before
+            return time.monotonic() + (1e6 if bench.path("hanging").exists() else 0)
+
+        monkeypatch.setattr("pytest_accel.spmd.fresh.time", types.SimpleNamespace(monotonic=monotonic))
+        result = bench.run("--accel-record=1", "--accel-timeout=1000s", "-k", "test_bad")
+        result.assert_outcomes(failed=1, deselected=1)
+        result.stdout.fnmatch_lines(
+            [
+                "test_bad (cpu): a fresh process gave no measurement: no answer within 1000 s: stopped",
+                '*File "*test_suite.py", line * in go_wrong',
+            ]
+        )
+        assert bench.left_behind() == []

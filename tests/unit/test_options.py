@@ -1,0 +1,148 @@
+"""Settings: where each value came from, and what is wrong with a bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_accel.options import Settings, baselines_root, for_item, read_settings
+
+
+class FakeConfig:
+    """As much of pytest's config as settings are read from."""
+
+    def __init__(self, options=None, ini=None, inifile="pyproject.toml"):
+        self._options = {f"--accel-{name}": value for name, value in (options or {}).items()}
+        self._ini = ini or {}
+        self.inipath = Path(inifile) if inifile else None
+
+    def getoption(self, flag, default=None):
+        return self._options.get(flag, default)
+
+    def getini(self, key):
+        return self._ini.get(key)
+
+
+def read(options=None, ini=None, environ=None, **more) -> Settings:
+    return read_settings(FakeConfig(options, ini, **more), environ or {})
+
+
+def refused(*arguments, **sources) -> str:
+    with pytest.raises(pytest.UsageError) as caught:
+        read(*arguments, **sources)
+    return str(caught.value)
+
+
+def test_nothing_asked_for_is_the_default():
+    settings = read()
+    assert settings == Settings()
+    assert not settings.recording
+    assert settings.origin("budget_s") == "the default"
+
+
+class TestPrecedence:
+    def test_command_line_before_environment_before_ini(self):
+        ini, environ = {"accel_budget": "1s"}, {"PYTEST_ACCEL_BUDGET": "2s"}
+        assert read({}, ini).budget_s == 1
+        assert read({}, ini, environ).budget_s == 2
+        assert read({"budget": "3s"}, ini, environ).budget_s == 3
+
+    def test_origins_are_remembered(self):
+        ini, environ = {"accel_budget": "1s"}, {"PYTEST_ACCEL_WARMUP": "2s"}
+        settings = read({"looks": "3"}, ini, environ)
+        assert settings.origin("budget_s") == "pyproject.toml"
+        assert settings.origin("warmup_s") == "PYTEST_ACCEL_WARMUP"
+        assert settings.origin("looks") == "--accel-looks"
+
+    def test_marker_goes_before_all(self):
+        settings = read({"tolerance": "5%"})
+        mark = SimpleNamespace(args=(), kwargs={"tolerance": 0.1})
+        found = for_item(settings, [mark])
+        assert found.tolerance == 0.1
+        assert found.origin("tolerance") == "@pytest.mark.accel"
+        assert settings.tolerance == 0.05
+
+    def test_closest_marker_goes_before_the_others(self):
+        closest, farther = (SimpleNamespace(args=(), kwargs=kwargs) for kwargs in ({"budget": 1}, {"budget": 2, "warmup": 3}))
+        found = for_item(Settings(), [closest, farther])
+        assert (found.budget_s, found.warmup_s) == (1, 3)
+
+    def test_empty_ini_value_is_none(self):
+        assert read({}, {"accel_tolerance": ""}).tolerance is None
+
+    @pytest.mark.parametrize("name", ["record", "update", "reason", "slowdown"])
+    def test_what_acts_once_comes_from_the_command_line_alone(self, name):
+        variable, key = f"PYTEST_ACCEL_{name.upper()}", f"accel_{name}"
+        assert read({}, {key: "1"}, {variable: "1"}) == Settings()
+
+
+class TestErrors:
+    """What, from where, what is valid."""
+
+    def test_names_the_ini_file(self):
+        assert refused({}, {"accel_tolerance": "5 percent"}) == (
+            "accel_tolerance: '5 percent' (from pyproject.toml) is not a fraction or a percentage. "
+            "Write 0.05 or 5%."
+        )
+
+    def test_names_the_variable(self):
+        text = refused({}, {}, {"PYTEST_ACCEL_BUDGET": "soon"})
+        assert text.startswith("accel_budget: 'soon' (from PYTEST_ACCEL_BUDGET) is not a duration.")
+
+    def test_names_the_option(self):
+        text = refused({"inconclusive": "ignore"})
+        assert text == "accel_inconclusive: 'ignore' (from --accel-inconclusive) is not one of: warn, fail."
+
+    def test_lists_what_is_valid(self):
+        assert "is not a whole number from 1 to 5." in refused({"looks": "6"})
+        assert "is not a whole number from 1 to 5." in refused({"looks": "two"})
+        assert "is not true or false." in refused({}, {"accel_require": "perhaps"})
+
+    @pytest.mark.parametrize("text", ["0", "11", "-1", "2.5", "bench_suites", "²"])
+    def test_number_of_runs(self, text):
+        assert "is not a whole number from 1 to 10. Write --accel-record=5" in refused({"record": text})
+
+    def test_tolerance_of_nothing_is_refused_where_it_is_given(self):
+        assert refused({"tolerance": "0"}).startswith("accel_tolerance: '0' (from --accel-tolerance) ")
+
+    def test_empty_variable_is_an_error_that_names_it(self):
+        assert "(from PYTEST_ACCEL_BUDGET)" in refused({}, {}, {"PYTEST_ACCEL_BUDGET": ""})
+
+
+class TestTruth:
+    @pytest.mark.parametrize("text", ["true", "True", "1", "yes", "on"])
+    def test_true(self, text):
+        assert read({}, {"accel_require": text}).require
+
+    @pytest.mark.parametrize("text", ["false", "0", "no", "off"])
+    def test_false(self, text):
+        assert not read({}, {"accel_require": text}).require
+
+
+class TestCombinations:
+    def test_update_records_five_runs_and_needs_a_reason(self):
+        assert read({"update": "true", "reason": "new driver"}).record == 5
+        assert read({"update": "true", "reason": "new driver", "record": "3"}).record == 3
+        assert "needs a reason" in refused({"update": "true"})
+        assert "needs a reason" in refused({"update": "true", "reason": "  "})
+
+    def test_reason_goes_with_recording(self):
+        assert read({"record": "1", "reason": "more runs"}).reason == "more runs"
+        assert "goes with --accel-record" in refused({"reason": "why"})
+
+    def test_slowdown_is_never_recorded(self):
+        assert read({"slowdown": "10%"}).slowdown == pytest.approx(0.1)
+        assert "Record without it" in refused({"slowdown": "10%", "record": "1"})
+
+
+class TestBaselinesRoot:
+    def test_is_relative_to_the_root_directory(self, tmp_path):
+        assert baselines_root(Settings(), tmp_path) == tmp_path / "baselines"
+        assert baselines_root(Settings(baselines="../shared"), tmp_path / "x") == tmp_path / "shared"
+
+    def test_may_be_elsewhere(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert baselines_root(Settings(baselines="/srv/baselines"), tmp_path) == Path("/srv/baselines")
+        assert baselines_root(Settings(baselines="~/mine"), Path("/elsewhere")) == tmp_path / "mine"

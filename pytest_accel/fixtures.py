@@ -33,6 +33,8 @@ def accel(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Iterat
     from pytest_accel.session.placement import TIMER, open_device
 
     item = cast("pytest.Item", request.node)
+    if TIMER not in item.stash:
+        pytest.fail("take `accel` as an argument of the test: it is a benchmark by that", pytrace=False)
     settings = for_item(request.config.stash[SETTINGS], item.iter_markers("accel"))
     platform, device, hardware = open_device(item, settings)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -42,11 +42,12 @@ def unregister_platforms(config: pytest.Config) -> None:
 
 
 def _read_catalogue(config: pytest.Config) -> Catalogue:
-    hooked = {
-        name: read_kind(name, table, f"pytest_accel_platforms: {name}")
-        for tables in config.hook.pytest_accel_platforms(config=config)
-        for name, table in (tables or {}).items()
-    }
+    hooked = {}
+    for tables in config.hook.pytest_accel_platforms(config=config):
+        if not isinstance(tables, Mapping):
+            raise CatalogueError(f"pytest_accel_platforms: {tables!r} is not a mapping of names to fields.")
+        for name, table in tables.items():
+            hooked[name] = read_kind(name, table, f"pytest_accel_platforms: {name}")
     return load_catalogue(user_platforms(config.rootpath / "pyproject.toml"), hooked.values())
 
 
@@ -83,7 +84,14 @@ def _catalogue() -> Catalogue:
 
 
 def is_benchmark(item: pytest.Item) -> bool:
-    return BENCHMARK_FIXTURE in getattr(item, "fixturenames", ())
+    """Whether an item takes our `accel`, not a parameter or a fixture of that name that hides it."""
+    info = getattr(item, "_fixtureinfo", None)  # what pytest's own fixture reporting reads
+    for definition in reversed(info.name2fixturedefs.get(BENCHMARK_FIXTURE, ()) if info else ()):
+        if getattr(definition.func, "__module__", "") == "pytest_accel.fixtures":
+            return True
+        if BENCHMARK_FIXTURE not in definition.argnames:
+            return False
+    return False
 
 
 def ask_for_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:

@@ -85,6 +85,13 @@ def _truth(text: str) -> bool:
     raise ValueError("is not true or false.")
 
 
+def _tolerance(text: str) -> float:
+    value = parse_fraction(text)
+    if not value:
+        raise ValueError("leaves no room for noise. Write 0.05 or 5%.")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
     """One setting: its flag is `--accel-NAME`, its variable PYTEST_ACCEL_NAME, its ini key accel_name."""
@@ -156,7 +163,7 @@ _OPTIONS = (
         target="tolerance",
         name="tolerance",
         metavar="FRACTION",
-        parse=parse_fraction,
+        parse=_tolerance,
         help="throughput loss that is tolerated, such as 5%% (default: the baseline's own, else 5%%)",
     ),
     _Option(

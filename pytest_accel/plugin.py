@@ -52,3 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     unregister_platforms(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Where others collect, as under xdist, no benchmark was ever seen here: nothing was measured."""
+    unseen = not session.config.pluginmanager.has_plugin("accel-bench")
+    listing = session.config.getoption("collectonly", default=False)
+    if session.config.stash[SETTINGS].require and unseen and not listing and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -44,12 +44,10 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 def seconds(value: float) -> str:
     """A duration with the unit that keeps it readable."""
-    if value < 1e-3:
-        return f"{value * 1e6:.0f} us"
-    if value < 1:
-        return f"{value * 1e3:.3g} ms"
-    if value < 100:
-        return f"{value:.3g} s"
+    for unit, scale, limit in (("us", 1e-6, 1000), ("ms", 1e-3, 1000), ("s", 1.0, 100)):
+        shown = f"{value / scale:.3g}"
+        if float(shown) < limit:
+            return f"{shown} {unit}"
     return f"{value / 60:.1f} min"
 
 

@@ -50,11 +50,13 @@ def explain(verdict: Verdict) -> str:
                 "refresh the baseline with --accel-update, or the loss of this gain will go unnoticed"
             )
         case Outcome.INCONCLUSIVE:
-            return (
-                f"{_change(found)} ({_signed(found.low)} to {_signed(found.high)}; {tolerance}), {runs}; "
-                f"noise {percent(verdict.noise or 0)} resolves {percent(verdict.resolution or 0)} here: "
+            remedy = (
+                "the session ended before it was measured again"
+                if verdict.wants_another_run
+                else f"noise {percent(verdict.noise or 0)} resolves {percent(verdict.resolution or 0)} here: "
                 "record more baseline runs with --accel-record"
             )
+            return f"{_change(found)} ({_signed(found.low)} to {_signed(found.high)}; {tolerance}), {runs}; {remedy}"
         case Outcome.INVALID | Outcome.NO_BASELINE | Outcome.STALE_BASELINE:
             return verdict.reason
         case _ as never:

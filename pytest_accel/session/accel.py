@@ -73,6 +73,8 @@ class Accel:
         """
         if not work > 0:
             raise ValueError(f"work={work!r}: a step does some work; count it in {unit}.")
+        if MEASUREMENT in self.item.stash:
+            pytest.fail("a benchmark measures one step, and this one has: write a second test", pytrace=False)
         self.device_.prepare()
         if self.benchmark.disabled:
             self.item.stash[MEASURING_OFF] = True

@@ -18,7 +18,14 @@ from pytest_accel.session.cases import Case
 from pytest_accel.session.fresh_runs import FreshRuns
 from pytest_accel.session.placement import Placement, is_xdist_worker
 from pytest_accel.session.recording import refuse_too_many_runs, write_down
-from pytest_accel.session.reports import apply_verdict, built_reports, fail, properties, vanished_report
+from pytest_accel.session.reports import (
+    apply_verdict,
+    built_reports,
+    fail,
+    is_strict_xpass,
+    properties,
+    vanished_report,
+)
 from pytest_accel.session.summary import write_summary
 from pytest_accel.session.terminal import Pacemaker
 from pytest_accel.session.vanished import find_vanished
@@ -79,9 +86,6 @@ class Bench:
         case = self.cases.get(item.nodeid)
         if case is None:
             return None
-        if self.settings.recording:
-            self.waiting.append(case)
-            return True
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         if case.undecided:
             case.held = reports
@@ -96,7 +100,7 @@ class Bench:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         case = self.cases.get(item.nodeid)
-        if case is not None and report.when == "call" and report.outcome == "passed":
+        if case is not None and report.when == "call" and (report.passed or is_strict_xpass(report)):
             self.conclude(case, report)
         return report
 
@@ -136,15 +140,18 @@ class Bench:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         with _terminated_like_interrupted(active=bool(self.cases)):
             try:
+                if self.settings.recording:  # not here: the loop tears down as if they did not exist
+                    self.waiting = list(self.cases.values())
+                    session.items = [item for item in session.items if item.nodeid not in self.cases]
                 result = yield
-                self.measure_waiting()
+                self.measure_waiting(session)
             finally:
                 self.release_waiting()
         if self.cases:
             self.report_vanished(session)
         return result
 
-    def measure_waiting(self) -> None:
+    def measure_waiting(self, session: pytest.Session) -> None:
         """One more run for every open case, in turn, until all are decided or out of looks.
 
         In turn, because runs back to back see the same throttling.
@@ -152,8 +159,11 @@ class Bench:
         first, last = (1, self.settings.record) if self.settings.recording else (2, self.settings.looks)
         pace = Pacemaker(self.config)
         for look in range(first, last + 1):
-            for position, case in enumerate(list(self.waiting)):
-                left = len(self.waiting) * (last - look) + len(self.waiting) - position
+            in_turn = list(self.waiting)
+            for position, case in enumerate(in_turn):
+                if session.shouldfail or session.shouldstop:  # -x, --maxfail
+                    return
+                left = len(in_turn) - position + len(self.waiting) * (last - look)
                 with pace.run(f"{case.item.name}: run {look} of {last} in a fresh process", left) as progress:
                     self.fresh.measure(case, progress)
                 if case.problem or case.skipped or not (self.settings.recording or self.undecided(case)):
@@ -166,11 +176,15 @@ class Bench:
     def release(self, case: Case) -> None:
         """Let go of a case: write it down if recording, and log its reports."""
         self.waiting.remove(case)
+        if self.settings.recording and not (case.measurements or case.problem or case.skipped):
+            return  # never reached: nothing to tell
         if self.settings.recording:
             write_down(case, self.store, self.fresh.session_id)
             self.log(case, built_reports(case))
             return
         call = next(report for report in case.held if report.when == "call")
+        if case.skipped:
+            case.problem = f"{case.label} was skipped when it was measured again: {case.skipped}"
         if case.problem:
             fail(call, case.problem, case.item)
         else:
@@ -196,7 +210,7 @@ class Bench:
         verdict = dict(report.user_properties).get("accel.verdict") if report.when == "call" else None
         if report.outcome != "passed" or verdict in (None, "ok", "improved"):
             return None
-        letter = {"no-baseline": "n", "inconclusive": "i", "stale-baseline": "s"}[str(verdict)]
+        letter = {"no-baseline": "n", "inconclusive": "?", "stale-baseline": "~"}[str(verdict)]
         return "passed", letter, (str(verdict).upper(), {"yellow": True})
 
     @pytest.hookimpl(trylast=True)
@@ -218,10 +232,10 @@ class Bench:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 
     @pytest.hookimpl(optionalhook=True)  # pytest-benchmark may be switched off
-    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, object]) -> None:
-        """Name the hardware; only where something was measured, so that others' files stay comparable."""
+    def pytest_benchmark_update_json(self, output_json: dict[str, object]) -> None:
+        """Name the hardware; not in machine_info, which is compared before there are any cases."""
         if self.cases:
-            machine_info["accel"] = {
+            output_json["accel"] = {
                 "platforms": sorted({case.disk_name for case in self.cases.values()}),
                 "devices": [device.name for device in self.placement.machine.devices],
             }

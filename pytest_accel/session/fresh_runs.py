@@ -17,6 +17,7 @@ from pytest_accel.options import Settings
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.accel import MEASUREMENT
 from pytest_accel.session.cases import Case
+from pytest_accel.session.reports import is_strict_xpass
 from pytest_accel.spmd.fresh import Answer, Order, die_with_parent, measure_fresh
 
 
@@ -41,7 +42,7 @@ class FreshRuns:
             )
             answer = measure_fresh(
                 order,
-                arguments=self.arguments,
+                arguments=self.arguments(Path(folder)),
                 directory=self._config.invocation_params.dir,
                 log=Path(folder) / "log.txt",
                 timeout_s=self._settings.timeout_s,
@@ -49,16 +50,22 @@ class FreshRuns:
             )
         take_answer(case, answer)
 
-    @property
-    def arguments(self) -> list[str]:
+    def arguments(self, folder: Path) -> list[str]:
         """Of the ini file, the environment and the command line, as pytest joins them.
 
         They come as arguments, so that those which write files can be left out; the ini file's own
-        are therefore emptied.
+        are therefore emptied, and pytest's cache, which knows the last failures, is put elsewhere.
         """
         in_ini = list(self._config.getini("addopts"))
         in_environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
-        return ["-o", "addopts=", *in_ini, *in_environment, *map(str, self._config.invocation_params.args)]
+        cached = self._config.pluginmanager.has_plugin("cacheprovider")
+        return [
+            *("-o", "addopts="),
+            *(("-o", f"cache_dir={folder / 'cache'}") if cached else ()),
+            *in_ini,
+            *in_environment,
+            *map(str, self._config.invocation_params.args),
+        ]
 
 
 def take_answer(case: Case, answer: Answer) -> None:
@@ -91,13 +98,20 @@ class FreshProcess:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Answer the first phase that did not pass."""
-        if report.outcome != "passed":
+        if report.outcome != "passed" and not is_strict_xpass(report):
             self.answer({"outcome": report.outcome, "text": _text(report)})
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         measurement = item.stash.get(MEASUREMENT, None)
         if measurement is not None:
             self.answer({"outcome": "passed", "measurement": measurement.to_plain()})
+        else:  # a call that failed has answered already
+            self.answer(
+                {
+                    "outcome": "failed",
+                    "text": "it measured nothing: call accel.measure(step, work=..., unit=...)",
+                }
+            )
 
     def answer(self, payload: dict[str, object]) -> None:
         if self.answered:

@@ -110,7 +110,12 @@ def properties(case: Case) -> list[tuple[str, object]]:
 
 
 def _expected_to_fail(report: pytest.TestReport) -> bool:
-    return hasattr(report, "wasxfail") or str(report.longrepr or "").startswith("[XPASS(strict)]")
+    return hasattr(report, "wasxfail") or is_strict_xpass(report)
+
+
+def is_strict_xpass(report: pytest.TestReport) -> bool:
+    """Passed, and reported as failed because `xfail(strict=True)` expected otherwise."""
+    return report.failed and str(report.longrepr or "").startswith("[XPASS(strict)]")
 
 
 def built_reports(case: Case) -> list[pytest.TestReport]:

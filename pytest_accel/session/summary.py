@@ -14,6 +14,7 @@ from pytest_accel.options import Settings
 from pytest_accel.report.lines import MARKUP, verdict_line, word
 from pytest_accel.report.table import Cell, Column, write_table
 from pytest_accel.session.cases import Case
+from pytest_accel.session.reports import costs
 
 COLUMNS = (
     Column(title="benchmark"),
@@ -84,11 +85,20 @@ def _verdict_cell(case: Case) -> Cell:
 def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Verdicts that need an explanation and did not already print one as a failure."""
     verdict = case.verdict
-    if verdict is not None and verdict.outcome in {
-        Outcome.INCONCLUSIVE,
-        Outcome.IMPROVED,
-        Outcome.STALE_BASELINE,
-    }:
+    elsewhere = case.entry is not None and verdict is not None and verdict.outcome is Outcome.NO_BASELINE
+    if (
+        verdict is not None
+        and not costs(verdict, case.settings)
+        and (
+            elsewhere
+            or verdict.outcome
+            in {
+                Outcome.INCONCLUSIVE,
+                Outcome.IMPROVED,
+                Outcome.STALE_BASELINE,
+            }
+        )
+    ):
         terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
     if verdict is not None and case.entry and case.entry.runs and (news := case.loss_change()):
         terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
@@ -104,7 +114,11 @@ def _write_remedy(
     terminal: pytest.TerminalReporter, config: pytest.Config, settings: Settings, cases: Sequence[Case]
 ) -> None:
     """With no baseline: the one command that records it."""
-    missing = [case for case in cases if case.verdict and case.verdict.outcome is Outcome.NO_BASELINE]
+    missing = [
+        case
+        for case in cases
+        if case.verdict and case.verdict.outcome is Outcome.NO_BASELINE and not case.entry
+    ]
     if not missing or settings.recording:
         return
     where = ", ".join(sorted({case.disk_name for case in missing}))

@@ -31,6 +31,7 @@ _DROPPED: Mapping[str, Literal["none", "one", "optional"]] = {
     "--accel-update": "none",
     "--accel-reason": "one",
     "--accel-require": "none",
+    "--basetemp": "one",  # a process empties it when it starts
     "--benchmark-autosave": "none",
     "--benchmark-compare": "optional",
     "--benchmark-compare-fail": "one",
@@ -51,13 +52,19 @@ _DROPPED: Mapping[str, Literal["none", "one", "optional"]] = {
     "--junitxml": "one",
     "--last-failed": "none",
     "--lf": "none",
+    "--log-file": "one",
     "--maxfail": "one",
     "--new-first": "none",
     "--nf": "none",
+    "--pastebin": "one",
     "--pdb": "none",
     "--report-log": "one",
     "--stepwise": "none",
+    "--stepwise-reset": "none",
+    "--stepwise-skip": "none",
     "--sw": "none",
+    "--sw-reset": "none",
+    "--sw-skip": "none",
     "--trace": "none",
     "-x": "none",
 }
@@ -118,7 +125,7 @@ def measure_fresh(
     """Run one benchmark in a fresh process and read its answer; kill it and its children at the deadline."""
     environ = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
     environ[ORDER_VARIABLE] = order.to_variable()
-    command = [sys.executable, "-m", "pytest", *fresh_arguments(arguments), "-p", "no:cacheprovider"]
+    command = [sys.executable, *_path_flag(directory), "-m", "pytest", *fresh_arguments(arguments)]
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
             command,
@@ -136,6 +143,11 @@ def measure_fresh(
     if status is None:
         return Answer(payload=None, problem=f"no answer within {timeout_s:g} s: stopped", log=_tail(log))
     return _read(Path(order.result), log, status)
+
+
+def _path_flag(directory: Path) -> list[str]:
+    """`python -m pytest` puts the current directory on the path, `pytest` does not: do as this session did."""
+    return [] if {"", str(directory)} & set(sys.path) else ["-P"]
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float, waiting: Callable[[], None]) -> int | None:

@@ -62,8 +62,10 @@ class TestStale:
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(
             [
-                "STALE-BASELINE  test_step (cpu): the benchmark changed since its baseline"
-                " (work per step 2000* -> 1000, batch * -> 2); record it anew with --accel-update*"
+                (
+                    "STALE-BASELINE  test_step (cpu): the benchmark changed since its baseline"
+                    " (work per step 2000* -> 1000, batch * -> 2); record it anew with --accel-update*"
+                )
             ]
         )
 
@@ -102,8 +104,10 @@ class TestOtherIdentity:
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(
             [
-                "NO-BASELINE  test_step (cpu): the stored runs are of another machine (threads 64 -> 1)"
-                " and are never compared;*"
+                (
+                    "NO-BASELINE  test_step (cpu): the stored runs are of another machine (threads 64 -> 1)"
+                    " and are never compared;*"
+                )
             ]
         )
         assert len(bench.processes("test_step")) == 1
@@ -274,6 +278,24 @@ class TestRecording:
         result = bench.run("--accel-record=1", f"--basetemp={bench.path('base')}")
         result.assert_outcomes(passed=2)
         assert list(bench.path("base").glob("kept*/file"))
+
+    def test_benchmark_may_use_the_cache_of_pytest(self, bench):
+        bench.write("def test_step(accel, cache):\n    cache.set('mine', 1)\n    measure(accel)\n")
+        bench.run("--accel-record=1", "--cache-clear", "--lfnf=all").assert_outcomes(passed=1)
+
+    def test_last_failures_are_those_of_this_session(self, bench):
+        bench.write(
+            """
+            def test_plain():
+                assert False
+
+            def test_broken(accel):
+                assert not FRESH
+                measure(accel)
+            """
+        )
+        bench.run("--accel-record=1").assert_outcomes(failed=2)
+        bench.run("--lf", "--collect-only", "-q").stdout.fnmatch_lines(["*::test_plain", "*::test_broken"])
 
     def test_unwritable_folder_fails_and_says_where_the_runs_are_kept(self, bench, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

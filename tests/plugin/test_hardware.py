@@ -354,3 +354,10 @@ class TestXdist:
         assert result.ret != pytest.ExitCode.OK
         result.stdout.fnmatch_lines(["*pytest-accel does not measure under xdist*"])
         assert not bench.path("baselines").exists()
+
+    def test_plain_tests_alone_fail_when_measuring_is_required(self, bench):
+        """Workers measure nothing, and the session that started them must know."""
+        bench.pytester.makepyfile("def test_plain(): pass")
+        result = bench.run_apart("-p", "xdist", "-n", "2", "--accel-require")
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED

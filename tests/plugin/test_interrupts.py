@@ -91,6 +91,27 @@ def test_held_reports_are_told_when_another_item_is_interrupted(bench, number):
     assert "::test_open INCONCLUSIVE" in output
 
 
+def test_benchmark_that_was_never_reached_is_not_reported_as_passed(bench):
+    bench.write(
+        """
+        def test_first(accel):
+            note("hanging", os.getpid())
+            while True:
+                time.sleep(0.1)
+
+        def test_never(accel):
+            measure(accel)
+        """
+    )
+    process = bench.start("-v", "--accel-record=1")
+    bench.wait_for("hanging", process)
+    output = interrupt(bench, process, signal.SIGINT)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "PASSED" not in output
+    assert " passed" not in output
+    assert not bench.path("baselines").exists()
+
+
 def test_interrupted_update_leaves_the_old_baseline(bench):
     bench.write(HANGS_SECOND)
     bench.baseline(test_step=bench.SAME)

@@ -134,6 +134,18 @@ class TestMistakes:
             ["test_step (cpu) takes `accel` but measured nothing: call accel.measure(*"]
         )
 
+    def test_taking_accel_at_run_time_fails_with_the_remedy(self, bench):
+        """Which tests are benchmarks is known from their arguments, before anything runs."""
+        bench.write(
+            """
+            def test_step(request):
+                measure(request.getfixturevalue("accel"))
+            """
+        )
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.re_match_lines([r"^E? *.*take `?accel`? as an argument"])
+
     def test_measuring_twice_fails_clearly(self, bench):
         bench.write("def test_step(accel):\n    measure(accel)\n    measure(accel)\n")
         result = bench.run()
@@ -247,7 +259,6 @@ class TestStep:
         bench.pytester.makeconftest(
             """
             import pytest
-            from _pytest._io import TerminalWriter
 
             written = []
 
@@ -264,7 +275,7 @@ class TestStep:
         bench.write(
             """
             def test_step(accel, seen):
-                timer, inside, counts = accel.timer, [False], []
+                timer, counts = accel.timer, []
                 call = type(timer).__call__
 
                 class Watched(type(timer)):

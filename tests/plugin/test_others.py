@@ -72,10 +72,15 @@ def shape(value: object) -> object:
 def plain(result: pytest.RunResult) -> list[str]:
     """The output without figures, their units, and what names plugins and folders."""
     told = [line for line in result.outlines if not line.startswith(("plugins:", "rootdir:"))]
-    return [re.sub(r"0x[0-9a-f]+|\(>[\d.,]+\)|\d[\d.,]*|[-=]+|\b([munk]s|[MKG]?ops)\b", " ", line) for line in told]
+    return [
+        re.sub(r"0x[0-9a-f]+|\(>[\d.,]+\)|\d[\d.,]*|[-=]+|\b([munk]s|[MKG]?ops)\b", " ", line)
+        for line in told
+    ]
 
 
-@pytest.mark.parametrize("arguments", [(), ("-v",), ("--benchmark-disable",), ("--benchmark-skip",), ("-m", "not slow")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("-v",), ("--benchmark-disable",), ("--benchmark-skip",), ("-m", "not slow")]
+)
 def test_outcomes_and_output_are_the_same(theirs, arguments):
     alone, ours = without(theirs, *arguments), with_accel(theirs, *arguments)
     assert ours.parseoutcomes() == alone.parseoutcomes()
@@ -110,7 +115,8 @@ def test_compare_fail_is_pytest_benchmarks_own(theirs):
     content = json.loads(saved.read_text())
     for benchmark in content["benchmarks"]:
         benchmark["stats"] = {
-            name: value / 1000 if isinstance(value, float) else value for name, value in benchmark["stats"].items()
+            name: value / 1000 if isinstance(value, float) else value
+            for name, value in benchmark["stats"].items()
         }
     saved.write_text(json.dumps(content))
     arguments = ("--benchmark-compare=0001", "--benchmark-compare-fail=min:5%", "-k", "test_sum")
@@ -213,8 +219,8 @@ def test_their_markers_stay_strict(bench):
     bench.run("test_known.py", "-m", "nightly").assert_outcomes(passed=1)
 
 
-def test_their_own_accel_option_prefix_still_conflicts_loudly(bench):
-    """argparse abbreviations are off in pytest: `--accel` is nobody's."""
+def test_beginning_of_our_options_is_nobodys(bench):
+    """A project may have an option `--accel` of its own: pytest takes no abbreviations."""
     result = bench.run("--accel")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 

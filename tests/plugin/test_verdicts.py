@@ -30,8 +30,10 @@ def test_regression_is_one_line_and_what_changed_without_a_traceback(bench):
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r"^REGRESSED  test_step \(cpu\): \d+\.\d % slower \(at least \d+\.\d %; tolerance 5\.0 %\), "
-            r"2 runs vs 3 baseline runs, run-to-run noise \d+\.\d %$",
+            (
+                r"^REGRESSED  test_step \(cpu\): \d+\.\d % slower \(at least \d+\.\d %; tolerance 5\.0 %\), "
+                r"2 runs vs 3 baseline runs, run-to-run noise \d+\.\d %$"
+            ),
             r"^changed since the baseline: .*torch 2\.9\.1 -> \S+.*, Python 3\.11\.0 -> \S+",
         ]
     )
@@ -93,8 +95,10 @@ def test_improvement_passes_and_asks_for_a_new_baseline(bench):
         [
             r".*::test_step PASSED",
             r"^test_step .* improved \S+ % faster$",
-            r"^improved  test_step \(cpu\): \S+ % faster \(at least .* faster; tolerance 5\.0 %\), 2 runs: "
-            r"refresh the baseline with --accel-update",
+            (
+                r"^improved  test_step \(cpu\): \S+ % faster \(at least .* faster; tolerance 5\.0 %\), 2 runs: "
+                r"refresh the baseline with --accel-update"
+            ),
         ]
     )
 
@@ -116,7 +120,9 @@ def test_figures_of_a_verdict_are_those_of_the_clock(bench):
     bench.save_baseline(content)
     result = bench.run("--benchmark-json=out.json")
     result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines([r"^REGRESSED  test_step \(cpu\): 23\.1 % slower .* 2 runs vs 3 baseline runs"])
+    result.stdout.re_match_lines(
+        [r"^REGRESSED  test_step \(cpu\): 23\.1 % slower .* 2 runs vs 3 baseline runs"]
+    )
     assert bench.accel_info()["step_time_s"] == pytest.approx(0.0013)
     assert bench.accel_info()["throughput"] == pytest.approx(2000 / 0.0013)
 
@@ -131,8 +137,10 @@ class TestInconclusive:
         result.stdout.re_match_lines(
             [
                 r".*::test_step INCONCLUSIVE",
-                r"^INCONCLUSIVE  test_step \(cpu\): .* \(.* to .*\), 2 runs; noise .* resolves .* here: record "
-                r"more baseline runs",
+                (
+                    r"^INCONCLUSIVE  test_step \(cpu\): .* \(.* to .*\), 2 runs; noise .* resolves .* here: record "
+                    r"more baseline runs"
+                ),
             ]
         )
 

@@ -65,7 +65,9 @@ class TestPrecedence:
         assert settings.tolerance == 0.05
 
     def test_closest_marker_goes_before_the_others(self):
-        closest, farther = (SimpleNamespace(args=(), kwargs=kwargs) for kwargs in ({"budget": 1}, {"budget": 2, "warmup": 3}))
+        closest, farther = (
+            SimpleNamespace(args=(), kwargs=kwargs) for kwargs in ({"budget": 1}, {"budget": 2, "warmup": 3})
+        )
         found = for_item(Settings(), [closest, farther])
         assert (found.budget_s, found.warmup_s) == (1, 3)
 

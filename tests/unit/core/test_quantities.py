@@ -93,7 +93,14 @@ def parse_like(text: str) -> float:
 class TestRates:
     @pytest.mark.parametrize(
         ("value", "text"),
-        [(2640.0, "2,640"), (91223.4, "91,223"), (12.3456, "12.35"), (0.012345, "0.01235"), (0.0, "0"), (999.96, "1,000")],
+        [
+            (2640.0, "2,640"),
+            (91223.4, "91,223"),
+            (12.3456, "12.35"),
+            (0.012345, "0.01235"),
+            (0.0, "0"),
+            (999.96, "1,000"),
+        ],
     )
     def test_by_example(self, value, text):
         assert si(value).removesuffix(".0") == text
@@ -114,6 +121,8 @@ def test_percent(value, text):
     assert percent(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(45 << 20, "45 MiB"), (3 << 29, "1.5 GiB"), (1 << 30, "1.0 GiB")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(45 << 20, "45 MiB"), (3 << 29, "1.5 GiB"), (1 << 30, "1.0 GiB")]
+)
 def test_memory(value, text):
     assert gibibytes(value) == text

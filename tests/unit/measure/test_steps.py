@@ -1,0 +1,171 @@
+"""Settling and timing, on a device and a clock that only steps move."""
+
+from __future__ import annotations
+
+import gc
+import types
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_accel.core.runs import MIN_ROUNDS
+from pytest_accel.measure import steps as module
+from pytest_accel.measure import timer as timer_module
+from pytest_accel.measure.steps import PILOT_STEPS, settle, time_rounds
+from pytest_accel.measure.timer import SynchronisingTimer
+
+
+@dataclass
+class Laboratory:
+    """A clock, a device that runs behind it, and everything that happened, in order."""
+
+    now_s: float = 0.0
+    queued_s: float = 0.0  # work that was launched and not waited for
+    step_s: float = 0.001
+    steps: int = 0
+    events: list[str] = field(default_factory=list)
+
+    # the step
+    def step(self) -> None:
+        self.steps += 1
+        self.queued_s += self.step_s
+
+    # the device
+    name = "lab"
+
+    def synchronize(self) -> None:
+        self.now_s += self.queued_s
+        self.queued_s = 0.0
+
+    def reset_peak_memory(self) -> None:
+        self.events.append("reset peak")
+
+    def peak_memory_bytes(self) -> int:
+        return 42
+
+    def delay(self, seconds: float):
+        def spin() -> None:
+            self.queued_s += seconds
+
+        return spin
+
+    # the watcher
+    def phase(self, text: str, remaining_s: float | None) -> None:
+        self.events.append(text)
+
+    def tick(self) -> None:
+        self.events.append("tick")
+
+
+class Pedantic:
+    """pytest-benchmark in pedantic mode: one untimed call where there are several iterations."""
+
+    disabled = False
+
+    def __init__(self, timer) -> None:
+        self.timer = timer
+        self.stats = types.SimpleNamespace(stats=types.SimpleNamespace(data=[]))
+
+    def pedantic(self, target, *, rounds, iterations):
+        for _ in range(rounds):
+            begin = self.timer()
+            for _ in range(iterations):
+                target()
+            self.stats.stats.data.append((self.timer() - begin) / iterations)
+        if iterations > 1:
+            target()
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    made = Laboratory()
+    clock = types.SimpleNamespace(perf_counter=lambda: made.now_s)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(timer_module, "time", clock)
+    return made
+
+
+def settled(lab, max_s: float = 30.0, after_pilot=lambda: None):
+    return settle(lab.step, lab, lab, max_s=max_s, after_pilot=after_pilot)
+
+
+def timed(lab, *, budget_s: float = 1.0, slowdown: float = 0.0):
+    timer = SynchronisingTimer()
+    found = settled(lab)
+    lab.events.clear()
+    return time_rounds(
+        lab.step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=budget_s, slowdown=slowdown
+    )
+
+
+class TestSettle:
+    def test_finds_the_time_of_a_step_on_a_device_that_runs_behind(self, lab):
+        found = settled(lab)
+        assert found.step_s == pytest.approx(0.001)
+        assert found.steady
+
+    def test_keeps_what_it_cost(self, lab):
+        slow_first = iter([2.0])
+
+        def step() -> None:
+            lab.step()
+            lab.queued_s += next(slow_first, 0.0)
+
+        found = settle(step, lab, lab, max_s=30.0, after_pilot=lambda: None)
+        assert found.first_step_s == pytest.approx(2.001)
+        assert found.warmup_s == pytest.approx(lab.now_s)
+        assert found.step_s == pytest.approx(0.001)
+
+    def test_asks_after_the_same_number_of_steps_on_every_machine(self, lab):
+        counts = []
+        for lab.step_s in (1e-5, 0.001, 1.0):
+            before = lab.steps
+            settled(lab, after_pilot=lambda before=before: counts.append(lab.steps - before))
+        assert counts == [PILOT_STEPS] * 3
+
+    def test_keeps_to_its_limit_to_a_block(self, lab):
+        lab.step_s = 3.0
+        found = settled(lab, max_s=10.0)
+        assert found.warmup_s <= PILOT_STEPS * 3.0 + 10.0 + 3.0
+        assert not found.steady
+
+    def test_says_what_it_does(self, lab):
+        settled(lab)
+        assert lab.events[0] == "warming up"
+        assert "tick" in lab.events
+
+
+class TestTimeRounds:
+    def test_every_round_is_the_time_of_a_step(self, lab):
+        found = timed(lab)
+        assert len(found.rounds_s) >= MIN_ROUNDS
+        assert found.rounds_s == pytest.approx([0.001] * len(found.rounds_s))
+        assert found.step_s == pytest.approx(0.001)
+        assert found.peak_memory_bytes == 42
+
+    def test_peak_memory_is_that_of_the_rounds(self, lab):
+        timed(lab)
+        assert lab.events[:2] == ["measuring", "reset peak"]
+
+    def test_budget_is_spent(self, lab):
+        found = timed(lab, budget_s=2.0)
+        assert sum(found.rounds_s) * found.steps_per_round == pytest.approx(2.0, rel=0.1)
+
+    @pytest.mark.parametrize("slowdown", [0.05, 0.5, 0.9])
+    def test_slowdown_lowers_throughput_by_its_fraction(self, lab, slowdown):
+        found = timed(lab, slowdown=slowdown)
+        assert 0.001 / found.step_s == pytest.approx(1 - slowdown)
+
+    def test_collector_is_back_as_it_was(self, lab):
+        frozen = gc.get_freeze_count()
+        timed(lab)
+        assert gc.get_freeze_count() == frozen
+        assert gc.isenabled()
+
+    def test_collector_is_back_after_a_step_that_raises(self, lab):
+        timer = SynchronisingTimer()
+        found = settled(lab)
+        frozen = gc.get_freeze_count()
+        with pytest.raises(ZeroDivisionError):
+            time_rounds(lambda: 1 / 0, lab, Pedantic(timer), timer, lab, settled=found, budget_s=1.0)
+        assert gc.get_freeze_count() == frozen

@@ -1,0 +1,97 @@
+"""One line per verdict, as GATE.md writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel.core.verdict import Estimate, Outcome, Verdict
+from pytest_accel.report.lines import MARKUP, explain, verdict_line, word
+
+
+def verdict(outcome: Outcome, point: float, low: float, high: float, **more) -> Verdict:
+    known = {"tolerance": 0.05, "noise": 0.008, "resolution": 0.12, "looks": 2, "baseline_runs": 5}
+    return Verdict(outcome=outcome, slowdown=Estimate(point=point, low=low, high=high), **(known | more))
+
+
+LINES = [
+    (
+        verdict(Outcome.REGRESSED, 0.071, 0.046, 0.09),
+        (
+            "REGRESSED  test_gpt (h200): 7.1 % slower (at least 4.6 %; tolerance 5.0 %), 2 runs vs 5 baseline runs, "
+            "run-to-run noise 0.8 %"
+        ),
+    ),
+    (
+        verdict(Outcome.REGRESSED, 0.071, 0.046, 0.09, baseline_runs=1),
+        (
+            "REGRESSED  test_gpt (h200): 7.1 % slower (at least 4.6 %; tolerance 5.0 %), 2 runs vs 1 baseline run, "
+            "run-to-run noise 0.8 %"
+        ),
+    ),
+    (
+        verdict(Outcome.OK, 0.004, -0.02, 0.027, looks=1),
+        "ok  test_gpt (h200): 0.4 % slower (at most 2.7 % slower; tolerance 5.0 %), 1 run",
+    ),
+    (
+        verdict(Outcome.OK, -0.03, -0.05, -0.01, looks=1),
+        "ok  test_gpt (h200): 3.0 % faster (at least 1.0 % faster; tolerance 5.0 %), 1 run",
+    ),
+    (
+        verdict(Outcome.IMPROVED, -0.2, -0.25, -0.15),
+        (
+            "improved  test_gpt (h200): 20.0 % faster (at least 15.0 % faster; tolerance 5.0 %), 2 runs: refresh the "
+            "baseline with --accel-update, or the loss of this gain will go unnoticed"
+        ),
+    ),
+    (
+        verdict(Outcome.INCONCLUSIVE, 0.042, 0.011, 0.073, looks=5, noise=0.029),
+        (
+            "INCONCLUSIVE  test_gpt (h200): 4.2 % slower (1.1 % slower to 7.3 % slower; tolerance 5.0 %), 5 runs; "
+            "noise 2.9 % resolves 12.0 % here: record more baseline runs with --accel-record"
+        ),
+    ),
+    (
+        verdict(Outcome.INCONCLUSIVE, 0.01, -0.03, 0.06),
+        (
+            "INCONCLUSIVE  test_gpt (h200): 1.0 % slower (3.0 % faster to 6.0 % slower; tolerance 5.0 %), 2 runs; "
+            "noise 0.8 % resolves 12.0 % here: record more baseline runs with --accel-record"
+        ),
+    ),
+    *(
+        (Verdict(outcome=outcome, tolerance=0.05, reason="because"), f"{name}  test_gpt (h200): because")
+        for outcome, name in [
+            (Outcome.NO_BASELINE, "NO-BASELINE"),
+            (Outcome.STALE_BASELINE, "STALE-BASELINE"),
+            (Outcome.INVALID, "INVALID"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "line"), LINES, ids=lambda value: getattr(getattr(value, "outcome", ""), "name", "")
+)
+def test_line(found, line):
+    assert verdict_line("test_gpt (h200)", found) == line
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_outcome_has_a_word_a_colour_and_one_line(outcome):
+    assert word(outcome)
+    assert MARKUP[outcome]
+    shown = verdict_line("x", verdict(outcome, 0.1, 0.05, 0.2, reason="because"))
+    assert "\n" not in shown
+    assert shown.startswith(f"{word(outcome)}  x: ")
+
+
+def test_what_needs_attention_is_in_capitals():
+    assert {outcome for outcome in Outcome if word(outcome).islower()} == {Outcome.OK, Outcome.IMPROVED}
+
+
+def test_colours_tell_outcomes_apart():
+    looks = [tuple(sorted(markup)) for markup in MARKUP.values()]
+    assert len(looks) == len(set(looks))
+
+
+def test_explanation_has_no_label():
+    assert "test_gpt" not in explain(verdict(Outcome.OK, 0.0, 0.0, 0.0))

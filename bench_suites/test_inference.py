@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pytest_accel import a100, b200, cpu, gb200, gh200, h100, h200, l40s
 
 

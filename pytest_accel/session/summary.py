@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from pytest_accel.core.gate import interval
 from pytest_accel.core.quantities import gibibytes, percent, seconds, si
-from pytest_accel.core.verdict import Outcome
+from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.options import Settings
 from pytest_accel.report.lines import MARKUP, verdict_line, word
 from pytest_accel.report.table import Cell, Column, write_table
@@ -85,22 +89,9 @@ def _verdict_cell(case: Case) -> Cell:
 def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Verdicts that need an explanation and did not already print one as a failure."""
     verdict = case.verdict
-    elsewhere = case.entry is not None and verdict is not None and verdict.outcome is Outcome.NO_BASELINE
-    if (
-        verdict is not None
-        and not costs(verdict, case.settings)
-        and (
-            elsewhere
-            or verdict.outcome
-            in {
-                Outcome.INCONCLUSIVE,
-                Outcome.IMPROVED,
-                Outcome.STALE_BASELINE,
-            }
-        )
-    ):
+    if verdict is not None and _needs_words(case, verdict) and not costs(verdict, case.settings):
         terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
-    if verdict is not None and case.entry and case.entry.runs and (news := case.loss_change()):
+    if verdict is not None and (news := case.loss_change()):
         terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
     if not case.latest.steady:
         terminal.write_line(
@@ -108,6 +99,16 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
             "give it longer with --accel-warmup",
             yellow=True,
         )
+
+
+def _needs_words(case: Case, verdict: Verdict) -> bool:
+    """A benchmark that was never recorded is explained once for all, below; one of another machine is not."""
+    of_another_machine = verdict.outcome is Outcome.NO_BASELINE and case.entry is not None
+    return of_another_machine or verdict.outcome in {
+        Outcome.INCONCLUSIVE,
+        Outcome.IMPROVED,
+        Outcome.STALE_BASELINE,
+    }
 
 
 def _write_remedy(
@@ -122,11 +123,19 @@ def _write_remedy(
     if not missing or settings.recording:
         return
     where = ", ".join(sorted({case.disk_name for case in missing}))
-    command = shlex.join(["pytest", *map(str, config.invocation_params.args), "--accel-record"])
+    command = shlex.join([*_pytest_command(), *map(str, config.invocation_params.args), "--accel-record"])
     terminal.write_line(
         f"No baseline on {where} for {len(missing)} of {len(cases)} benchmarks. Record one with:"
     )
     terminal.write_line(f"    {command}", bold=True)
+
+
+def _pytest_command() -> list[str]:
+    """How to call this very pytest again: the one on the path, else by its interpreter."""
+    on_path = shutil.which("pytest")
+    if on_path is not None and Path(on_path).parent == Path(sys.executable).parent:
+        return ["pytest"]
+    return [os.path.relpath(sys.executable), "-m", "pytest"]
 
 
 def _threads(cases: Sequence[Case]) -> str:

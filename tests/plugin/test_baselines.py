@@ -25,14 +25,14 @@ class TestMissing:
                 "*::test_step NO-BASELINE*",
                 "test_step * NO-BASELINE",
                 f"No baseline on {bench.template.platform} for 1 of 1 benchmarks. Record one with:",
-                "    pytest -p benchmark -p accel * -v -m cpu --accel-record",
+                "    *pytest -p benchmark -p accel * -v -m cpu --accel-record",
             ]
         )
 
     def test_command_quotes_what_the_shell_would_split(self, bench):
         bench.benchmarks("test_step")
         result = bench.run("-m", "cpu and not slow")
-        result.stdout.fnmatch_lines(["    pytest * -m 'cpu and not slow' --accel-record"])
+        result.stdout.fnmatch_lines(["    *pytest * -m 'cpu and not slow' --accel-record"])
 
     def test_fails_by_option(self, bench):
         bench.benchmarks("test_step")

@@ -1,0 +1,139 @@
+"""The spine on a real GPU. Needs any NVIDIA device of the catalogue; skipped, with the reason, elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from statistics import median
+
+import pytest
+
+from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100
+from pytest_accel.measure.device import CudaDevice
+from pytest_accel.platforms.detect import detect
+
+pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100]
+
+SUITE = """
+    import pytest
+    import torch
+
+    @pytest.mark.{platform}
+    def test_product(accel):
+        a = torch.randn(4096, 4096, device=accel.device, dtype=torch.float16)
+        accel.measure(lambda: a @ a, work=2 * 4096**3, unit="FLOP", flops=2 * 4096**3, precision="fp16")
+"""
+
+
+@pytest.fixture
+def platform():
+    return next(device.key for device in detect().devices if device.key and not device.mig)
+
+
+@pytest.fixture
+def bench(pytester, platform):
+    pytester.makepyfile(test_bench=SUITE.format(platform=platform))
+
+    def run(*arguments):
+        return pytester.runpytest_subprocess(
+            "-m", platform, "--accel-budget=1s", "--junitxml=junit.xml", *arguments
+        )
+
+    return run
+
+
+def test_recorded_judged_ok_and_regressed(bench, pytester, platform):
+    recorded = bench("--accel-record=3")
+    recorded.assert_outcomes(passed=1)
+    stored = json.loads((pytester.path / "baselines" / platform / "bench.json").read_text())
+    (environment,) = stored["environments"].values()
+    assert environment["identity"]["device_name"]
+    assert {"driver", "cuda", "cudnn", "torch"} <= environment["context"].keys()
+    (entry,) = stored["benchmarks"].values()
+    assert 0 < entry["runs"][0]["metrics"]["mfu"] < 1
+    assert entry["runs"][0]["peak_memory_bytes"] > 2 * 4096**2 * 2
+
+    again = bench("--accel-tolerance=20%")
+    again.assert_outcomes(passed=1)
+    assert again.ret == 0
+
+    slowed = bench("--accel-tolerance=20%", "--accel-slowdown=50%")
+    slowed.assert_outcomes(failed=1)
+    assert slowed.ret == 1
+    slowed.stdout.fnmatch_lines(
+        ["REGRESSED*test_product*% slower*", "*--accel-slowdown 0.5 delayed every step*"]
+    )
+
+
+def test_a_delay_is_felt_by_the_device_and_not_only_by_the_host():
+    import torch
+
+    device = CudaDevice()
+    device.prepare()
+    asked_s = 2e-3
+    delay = device.delay(asked_s)
+    taken_s = []
+    for _ in range(5):
+        device.synchronize()
+        begin = time.perf_counter()
+        for _ in range(20):
+            delay()
+        launched_s = time.perf_counter() - begin
+        device.synchronize()
+        taken_s.append((time.perf_counter() - begin) / 20)
+    assert launched_s < 20 * asked_s / 2  # the host ran ahead: it is the device that waits
+    assert math.isclose(median(taken_s), asked_s, rel_tol=0.25)
+    assert torch.cuda.current_device() == 0
+
+
+def test_the_timer_waits_for_kernels(platform):
+    import torch
+
+    from pytest_accel.measure.timer import SynchronisingTimer
+
+    timer = SynchronisingTimer()
+    timer.synchronize = CudaDevice().synchronize
+    big = torch.randn(8192, 8192, device="cuda")
+    big @ big
+    begin = timer()
+    for _ in range(10):
+        big @ big
+    launched_s = time.perf_counter() - begin
+    taken_s = timer() - begin
+    assert taken_s > 2 * launched_s  # launching is a small part of ten products of 1.1 TFLOP each
+
+
+def test_memory_is_free_again_after_a_benchmark(pytester, platform):
+    pytester.makepyfile(
+        f"""
+        import pytest
+        import torch
+
+        @pytest.mark.{platform}
+        @pytest.mark.parametrize("time", [1, 2])
+        def test_training(train, time):
+            assert torch.cuda.memory_allocated() < 2**20
+            train("resnet18", data="cifar100", image_size=64, batch_size=32, precision="bf16", compile=None)
+
+        def test_afterwards():
+            assert torch.cuda.memory_allocated() < 2**20
+        """
+    )
+    result = pytester.runpytest_subprocess("--accel-budget=500ms", "-p", "no:randomly")
+    result.assert_outcomes(passed=3)
+
+
+def test_a_batch_that_does_not_fit_fails_and_is_not_made_smaller(pytester, platform):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.{platform}
+        def test_too_big(train):
+            train("resnet18", data="imagenet", batch_size=200_000, precision="bf16", compile=None)
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*a batch of 200000 did not fit*NOT made smaller*"])

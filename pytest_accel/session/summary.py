@@ -67,7 +67,7 @@ def _row(case: Case) -> list[Cell]:
         Cell(text=seconds(now.run.first_step_s) if now.run.first_step_s else ""),
         Cell(text=seconds(now.run.warmup_s) if now.run.warmup_s else ""),
         Cell(text=gibibytes(now.run.peak_memory_bytes) if now.run.peak_memory_bytes else ""),
-        Cell(text=percent(now.run.metrics["mfu"], 0) if "mfu" in now.run.metrics else ""),
+        Cell(text=percent(now.run.metrics["mfu"]) if "mfu" in now.run.metrics else ""),
         _verdict_cell(case),
     ]
 

@@ -56,3 +56,28 @@ def test_an_unknown_optimiser_gets_a_hint():
 def test_names_of_callables_hold_no_address():
     assert callable_name(partial(parameters)).endswith("test_optimisers.parameters")
     assert "0x" not in callable_name(lambda: None)
+
+
+def test_a_first_step_that_a_scaler_skips_leaves_no_garbage_in_the_momentum():
+    """Found on an H200: fp16 overflows in its first step, and a fused SGD then began from raw memory."""
+    weight = torch.nn.Parameter(torch.ones(1000))
+    optimiser, _ = build_optimiser("sgd", [weight], device=torch.device("cpu"), lr=0.1)
+    weight.grad = torch.full((1000,), float("inf"))
+    optimiser.grad_scale, optimiser.found_inf = torch.ones(()), torch.ones(())
+    optimiser.step()
+    assert torch.equal(weight, torch.ones(1000))
+    weight.grad = torch.ones(1000)
+    optimiser.found_inf = torch.zeros(())
+    optimiser.step()
+    torch.testing.assert_close(weight, torch.full((1000,), 1 - 0.1 * (1 + 1e-4)))
+
+
+def test_momentum_that_begins_as_zeros_is_the_same_arithmetic():
+    ours, plain = (torch.nn.Parameter(torch.ones(8)) for _ in range(2))
+    optimiser, _ = build_optimiser("sgd", [ours], device=torch.device("cpu"), lr=0.1)
+    reference = torch.optim.SGD([plain], lr=0.1, momentum=0.9, weight_decay=1e-4)
+    for scale in (1.0, -2.0, 0.5):
+        for parameter, each in ((ours, optimiser), (plain, reference)):
+            parameter.grad = torch.full((8,), scale)
+            each.step()
+    torch.testing.assert_close(ours, plain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from functools import cache
 from types import FrameType
 
 import pytest
@@ -13,7 +13,7 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 
 from pytest_accel.options import Settings, baselines_root, for_item
 from pytest_accel.session import items as what
-from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT, MEASURING_OFF
+from pytest_accel.session.accel import MEASUREMENT, MEASURING_OFF
 from pytest_accel.session.cases import Case
 from pytest_accel.session.fresh_runs import FreshRuns
 from pytest_accel.session.placement import Placement, is_xdist_worker
@@ -23,6 +23,7 @@ from pytest_accel.session.reports import (
     built_reports,
     fail,
     is_strict_xpass,
+    note_verdict,
     properties,
     vanished_report,
 )
@@ -50,6 +51,7 @@ class Bench:
         self.collected = collected  # before deselection
         self.vanished: list[str] = []
         self.fresh = FreshRuns(config, settings)
+        self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
 
     # --- collecting -----------------------------------------------------------------------------
 
@@ -73,7 +75,7 @@ class Bench:
             refuse_too_many_runs(case)
             self.cases[item.nodeid] = case
 
-    def read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
+    def _read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
         try:
             return self.store.read(disk_name, suite)
         except BaselineError as error:
@@ -239,24 +241,6 @@ class Bench:
                 "platforms": sorted({case.disk_name for case in self.cases.values()}),
                 "devices": [device.name for device in self.placement.machine.devices],
             }
-
-
-def note_verdict(case: Case) -> None:
-    """Put the verdict, and the runs it took beyond the first, into `extra_info.accel`."""
-    info, verdict = case.item.stash.get(EXTRA_INFO, None), case.verdict
-    if info is None or verdict is None:
-        return
-    found = verdict.slowdown
-    info["verdict"] = {
-        "outcome": verdict.outcome.value,
-        "slowdown": None if found is None else asdict(found),
-        "noise": verdict.noise,
-        "tolerance": verdict.tolerance,
-        "runs": verdict.looks,
-        "baseline_runs": verdict.baseline_runs,
-        "reason": verdict.reason,
-    }
-    info["further_runs"] = [asdict(run) for run in case.runs[1:]]
 
 
 @contextmanager

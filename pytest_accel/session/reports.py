@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.options import Settings
 from pytest_accel.report.lines import explain, verdict_line
+from pytest_accel.session.accel import EXTRA_INFO
 from pytest_accel.session.cases import Case
 
 Phase = Literal["setup", "call", "teardown"]
@@ -107,6 +108,24 @@ def properties(case: Case) -> list[tuple[str, object]]:
         if case.verdict.slowdown:
             found.append(("accel.slowdown", f"{case.verdict.slowdown.point:.4f}"))
     return found
+
+
+def note_verdict(case: Case) -> None:
+    """Put the verdict, and the runs it took beyond the first, into `extra_info.accel`."""
+    info, verdict = case.item.stash.get(EXTRA_INFO, None), case.verdict
+    if info is None or verdict is None:
+        return
+    found = verdict.slowdown
+    info["verdict"] = {
+        "outcome": verdict.outcome.value,
+        "slowdown": None if found is None else asdict(found),
+        "noise": verdict.noise,
+        "tolerance": verdict.tolerance,
+        "runs": verdict.looks,
+        "baseline_runs": verdict.baseline_runs,
+        "reason": verdict.reason,
+    }
+    info["further_runs"] = [asdict(run) for run in case.runs[1:]]
 
 
 def _expected_to_fail(report: pytest.TestReport) -> bool:

@@ -75,6 +75,7 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
 
 def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
     report.outcome = "failed"
+    report.sections = []  # of what was captured: torch's compiler alone logs thousands of lines
     # pytest asks for no more of it than Finding has.
     report.longrepr = Finding(text, item)  # type: ignore[assignment]
 

@@ -12,7 +12,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable
-from statistics import fmean, stdev
+from statistics import median
 
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -58,11 +58,14 @@ def report(name: str, step: Step, device: Device, pairs: int, steps: int) -> Non
     for _ in range(3):
         bare(step, device, steps)
     logs = ratios(step, device, pairs, steps)
-    error = 1.96 * stdev(logs) / math.sqrt(len(logs))
+    # A median and its standard error from the median deviation: shared hosts stall now and then.
+    centre = median(logs)
+    deviation = 1.4826 * median(abs(value - centre) for value in logs)
+    error = 1.96 * deviation * math.sqrt(math.pi / 2 / len(logs))
     step_s = bare(step, device, steps)
     print(
         f"{name:32s} step {step_s * 1e3:9.4f} ms, {steps:4d} steps a round: through accel / bare = "
-        f"{math.exp(fmean(logs)):.4f} ± {error:.4f}",
+        f"{math.exp(centre):.4f} ± {error:.4f}",
         flush=True,
     )
 
@@ -101,7 +104,7 @@ def workloads(device: str) -> list[tuple[str, Step, int]]:
 
 def _fixture(timer: SynchronisingTimer) -> BenchmarkFixture:
     class Node:
-        name = nodeid = "overhead"
+        name = nodeid = _nodeid = "overhead"  # the last is what 5.2 reads
 
     settings = {
         "disable_gc": False,

@@ -35,7 +35,7 @@ def accel(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Iterat
     item = cast("pytest.Item", request.node)
     if TIMER not in item.stash:
         pytest.fail("take `accel` as an argument of the test: it is a benchmark by that", pytrace=False)
-    settings = for_item(request.config.stash[SETTINGS], item.iter_markers("accel"))
+    settings = for_item(request.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
     platform, device, hardware = open_device(item, settings)
     try:
         yield Accel(

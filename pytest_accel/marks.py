@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,10 +16,12 @@ from pytest_accel.platforms.catalogue import (
 )
 from pytest_accel.platforms.kinds import read_kind
 
+if TYPE_CHECKING:
+    import ast
+
 CATALOGUE = pytest.StashKey[Catalogue]()
 BENCHMARK_FIXTURE = "accel"  # whoever takes it, directly or through `train` and `infer`, is a benchmark
-_WORDS = re.compile(r"\b(not\s+)?([A-Za-z_]\w*)(?!\w*\s*\()")
-_OPERATORS = frozenset({"and", "or", "not"})
+DEVICE_FIXTURE = "accel_device"  # what the other fixtures stand upon
 _configs: list[pytest.Config] = []  # pytest runs inside pytest in plugin tests: the innermost counts
 
 
@@ -84,27 +86,55 @@ def _catalogue() -> Catalogue:
 
 
 def is_benchmark(item: pytest.Item) -> bool:
-    """Whether an item takes our `accel`, not a parameter or a fixture of that name that hides it."""
+    return _takes(item, BENCHMARK_FIXTURE)
+
+
+def _takes(item: pytest.Item, fixture: str) -> bool:
+    """Whether an item takes a fixture of ours, not a parameter or a fixture of that name that hides it."""
     info = getattr(item, "_fixtureinfo", None)  # what pytest's own fixture reporting reads
-    for definition in reversed(info.name2fixturedefs.get(BENCHMARK_FIXTURE, ()) if info else ()):
+    for definition in reversed(info.name2fixturedefs.get(fixture, ()) if info else ()):
         if getattr(definition.func, "__module__", "") == "pytest_accel.fixtures":
             return True
-        if BENCHMARK_FIXTURE not in definition.argnames:
+        if fixture not in definition.argnames:
             return False
     return False
 
 
 def ask_for_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
-    """Whether any item is a benchmark, or a plain test that is marked with a platform."""
-    if any(map(is_benchmark, items)):
+    """Whether any item takes a fixture that needs a device or is marked with a platform, or `-m` names one."""
+    catalogue = config.stash[CATALOGUE]
+    if any(_takes(item, fixture) for item in items for fixture in (BENCHMARK_FIXTURE, DEVICE_FIXTURE)):
         return True
     names = {mark.name for item in items for mark in item.iter_markers()}
-    return any(config.stash[CATALOGUE].find(name) for name in names)
+    return any(catalogue.find(name) for name in names | wanted_words(config.getoption("markexpr", "")))
 
 
 def wanted_words(expression: str) -> set[str]:
-    """The names that a `-m` expression asks for; what it negates is not asked for."""
-    return {word for negated, word in _WORDS.findall(expression) if not negated and word not in _OPERATORS}
+    """The names that a `-m` expression asks for; what it negates is not asked for.
+
+    Its grammar is Python's for `and`, `or`, `not`, parentheses, names and calls; pytest itself refuses
+    what is not of it.
+    """
+    if not expression.strip():
+        return set()
+    import ast
+
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError:
+        return set()
+    return set(_asked(tree.body))
+
+
+def _asked(node: ast.expr) -> Iterator[str]:
+    import ast
+
+    match node:
+        case ast.BoolOp(values=parts):
+            for part in parts:
+                yield from _asked(part)
+        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
+            yield name
 
 
 def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) -> None:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from pytest_accel.core.quantities import parse_fraction, parse_seconds
+from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Consequence = Literal["warn", "fail"]
 
-RECORD_RUNS = 5  # GATE.md: a baseline is 5 runs, grown to 10
-MAX_RECORD_RUNS = 10
+FRESH_VARIABLE = "PYTEST_ACCEL_FRESH"  # set by a session for the fresh processes it starts; never by users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ _OPTIONS = (
         kind="optional",
         const=str(RECORD_RUNS),
         metavar="RUNS",
-        parse=_count(1, MAX_RECORD_RUNS, "Write --accel-record=5, or put paths before it."),
+        parse=_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
         in_ini=False,
         help=f"measure each selected benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
     ),
@@ -269,7 +269,8 @@ def add_options(parser: pytest.Parser) -> None:
             case "value":
                 group.addoption(option.flag, default=None, metavar=option.metavar, help=option.help)
         if option.in_ini:
-            parser.addini(option.key, option.help.replace("%%", "%"), default=None)
+            kind: Literal["bool", "string"] = "bool" if option.kind == "flag" else "string"
+            parser.addini(option.key, option.help.replace("%%", "%"), type=kind, default=None)
 
 
 def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -292,9 +293,13 @@ def _find(option: _Option, config: pytest.Config, environ: Mapping[str, str]) ->
     if option.in_ini and option.variable in environ:
         return environ[option.variable], option.variable
     if option.in_ini:
-        in_ini = config.getini(option.key)
+        where = config.inipath.name if config.inipath else "the ini file"
+        try:
+            in_ini = config.getini(option.key)
+        except (TypeError, ValueError) as error:  # pytest's own words, when TOML holds another type
+            raise pytest.UsageError(f"{option.key} (from {where}): {error}") from None
         if in_ini not in (None, ""):
-            return str(in_ini), config.inipath.name if config.inipath else "the ini file"
+            return str(in_ini), where
     return None
 
 
@@ -315,21 +320,22 @@ def _complete(settings: Settings) -> Settings:
     return settings
 
 
-def for_item(settings: Settings, markers: Iterable[pytest.Mark]) -> Settings:
+def for_item(settings: Settings, markers: Iterable[pytest.Mark], node_id: str = "a test") -> Settings:
     """The settings of one benchmark: its `@pytest.mark.accel(...)` goes before everything else."""
+    origin = f"@pytest.mark.accel of {node_id}"
     options = {option.name: option for option in _OPTIONS}
     values: dict[str, Any] = {}
     for mark in markers:  # closest first
         if mark.args:
-            raise pytest.UsageError(f"@pytest.mark.accel takes keywords only: {', '.join(_MARKER_KEYS)}.")
+            raise pytest.UsageError(f"{origin} takes keywords only: {', '.join(_MARKER_KEYS)}.")
         for key, value in mark.kwargs.items():
             if key not in _MARKER_KEYS:
                 raise pytest.UsageError(
-                    f"@pytest.mark.accel({key}=...) is unknown. It takes: {', '.join(_MARKER_KEYS)}."
+                    f"{origin}: {key}=... is unknown. It takes: {', '.join(_MARKER_KEYS)}."
                 )
             option = options[key]
-            values.setdefault(option.target, option.read(str(value), "@pytest.mark.accel"))
-    origins = {**settings.origins, **dict.fromkeys(values, "@pytest.mark.accel")}
+            values.setdefault(option.target, option.read(str(value), origin))
+    origins = {**settings.origins, **dict.fromkeys(values, origin)}
     return replace(settings, **values, origins=origins)
 
 

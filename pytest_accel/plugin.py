@@ -6,6 +6,8 @@ rest is imported when the first benchmark is collected, torch when the first one
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import pytest_accel.hookspecs
@@ -25,7 +27,7 @@ from pytest_accel.marks import (
     register_platforms,
     unregister_platforms,
 )
-from pytest_accel.options import SETTINGS, add_options, read_settings
+from pytest_accel.options import FRESH_VARIABLE, SETTINGS, add_options, read_settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +39,10 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if FRESH_VARIABLE in os.environ:
+        from pytest_accel.session.fresh_runs import begin_fresh_process
+
+        begin_fresh_process(config)
     config.stash[SETTINGS] = read_settings(config)
     register_platforms(config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -14,6 +15,7 @@ STEPS_PER_ROUND = 10
 # H200) less than a thousandth of it.
 MIN_ROUND_S = 0.02
 MAX_ROUNDS = 120
+MIN_WINDOW = 4  # blocks
 MIN_SETTLING_S = 1.0  # clocks ramp for about a second from idle
 
 
@@ -40,14 +42,13 @@ def pace(step_s: float, budget_s: float) -> Pace:
 class Settling:
     """Watches blocks of warm-up steps and says when they stopped drifting.
 
-    Two neighbouring windows of blocks are compared by their medians. Compilation, autotuning,
-    allocator growth and clock ramps all show as a difference between them; what is left below
-    `drift`, or below what the spread of the blocks themselves explains, counts as steady.
+    The last quarter of the blocks is compared with the quarter before it, by their medians: windows that
+    grow see slow drifts that short ones miss. Compilation, autotuning, allocator growth and clock ramps
+    all show as a difference; what is left below `drift`, or below what the spread of neighbouring blocks
+    explains, counts as steady.
     """
 
     max_s: float
-    window: int = 4
-    drift: float = 0.01
     blocks_s: list[float] = field(default_factory=list)  # mean step time of each block
     spent_s: float = 0.0
 
@@ -56,12 +57,16 @@ class Settling:
         self.spent_s += block_s
 
     @property
+    def window(self) -> int:
+        return max(MIN_WINDOW, len(self.blocks_s) // 4)
+
+    @property
     def steady(self) -> bool:
-        if self.spent_s < min(MIN_SETTLING_S, self.max_s) or len(self.blocks_s) < 2 * self.window:
+        window = self.window
+        if self.spent_s < min(MIN_SETTLING_S, self.max_s) or len(self.blocks_s) < 2 * window:
             return False
-        before, after = self.blocks_s[-2 * self.window : -self.window], self.blocks_s[-self.window :]
-        change = abs(math.log(median(after) / median(before)))
-        return change < max(self.drift, 2 * _median_error(before + after, self.window))
+        before, after = self.blocks_s[-2 * window : -window], self.blocks_s[-window:]
+        return not _drifts(before, after, limit=0.01, errors=2)
 
     @property
     def exhausted(self) -> bool:
@@ -70,6 +75,21 @@ class Settling:
     @property
     def step_s(self) -> float:
         return median(self.blocks_s[-2 * self.window :])
+
+
+def steady_rounds(rounds_s: Sequence[float]) -> bool:
+    """Whether measured rounds kept their level: the second half against the first.
+
+    Wider limits than for settling: what is asked is whether the run may stand, not whether to wait on.
+    """
+    half = len(rounds_s) // 2
+    return half < 3 or not _drifts(rounds_s[:half], rounds_s[-half:], limit=0.02, errors=3)
+
+
+def _drifts(before: Sequence[float], after: Sequence[float], *, limit: float, errors: float) -> bool:
+    """Whether two windows differ by more than `limit` and by more than so many errors of their medians."""
+    change = abs(math.log(median(after) / median(before)))
+    return change >= max(limit, errors * _median_error([*before, *after], len(after)))
 
 
 def _median_error(blocks_s: list[float], window: int) -> float:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from pytest_accel.core.pacing import Settling, pace
+from pytest_accel.core.pacing import Settling, pace, steady_rounds
 from pytest_accel.measure.device import Device
+from pytest_accel.measure.question import checked
 from pytest_accel.measure.timer import SynchronisingTimer
 
 Step = Callable[[], object]
@@ -56,10 +57,15 @@ class Timed:
     rounds_s: tuple[float, ...]
     steps_per_round: int
     peak_memory_bytes: int | None
+    host_cpu_s: float  # of this process, per step: all of a step on the CPU, the launching of it on a GPU
 
     @property
     def step_s(self) -> float:
         return median(self.rounds_s)
+
+    @property
+    def steady(self) -> bool:
+        return self.settled.steady and steady_rounds(self.rounds_s)
 
 
 def settle(
@@ -68,7 +74,8 @@ def settle(
     """Run steps until their times stop drifting, within `max_s`."""
     watcher.phase("warming up", None)
     begun = time.perf_counter()
-    pilots_s = [_timed_block(step, 1, device) for _ in range(PILOT_STEPS)]
+    pilots_s = [_timed_block(checked(step), 1, device)]
+    pilots_s += [_timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
     settling = Settling(max_s=max_s)
     steps = max(1, round(_BLOCK_S / median(pilots_s[1:])))
@@ -104,12 +111,16 @@ def time_rounds(
     timer.synchronize, timer.between_rounds = device.synchronize, watcher.tick
     device.reset_peak_memory()
     with _garbage_frozen():
+        cpu_s = time.process_time()
         benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)
+        cpu_s = time.process_time() - cpu_s
+    one_more = plan.steps_per_round > 1  # pytest-benchmark's untimed call, for the return value
     return Timed(
         settled=settled,
         rounds_s=tuple(benchmark.stats.stats.data),  # type: ignore[attr-defined]
         steps_per_round=plan.steps_per_round,
         peak_memory_bytes=device.peak_memory_bytes(),
+        host_cpu_s=cpu_s / (plan.rounds * plan.steps_per_round + one_more),
     )
 
 

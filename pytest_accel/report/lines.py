@@ -50,17 +50,27 @@ def explain(verdict: Verdict) -> str:
                 "refresh the baseline with --accel-update, or the loss of this gain will go unnoticed"
             )
         case Outcome.INCONCLUSIVE:
-            remedy = (
-                "the session ended before it was measured again"
-                if verdict.wants_another_run
-                else f"noise {percent(verdict.noise or 0)} resolves {percent(verdict.resolution or 0)} here: "
-                "record more baseline runs with --accel-record"
+            return (
+                f"{_change(found)} ({_signed(found.low)} to {_signed(found.high)}; {tolerance}), {runs}; "
+                f"{_way_out(verdict)}"
             )
-            return f"{_change(found)} ({_signed(found.low)} to {_signed(found.high)}; {tolerance}), {runs}; {remedy}"
         case Outcome.INVALID | Outcome.NO_BASELINE | Outcome.STALE_BASELINE:
             return verdict.reason
         case _ as never:
             assert_never(never)
+
+
+def _way_out(verdict: Verdict) -> str:
+    """What would decide an open question; more runs only where they can: ten resolve 3.7 times the noise."""
+    if verdict.wants_another_run:
+        return "the session ended before it was measured again"
+    noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
+    remedy = (
+        "record more baseline runs with --accel-record"
+        if 3.7 * noise <= verdict.tolerance
+        else f"quieten the machine, or tolerate {percent(resolution, 0)}"
+    )
+    return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
 
 
 def _change(found: Estimate) -> str:

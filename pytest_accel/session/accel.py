@@ -13,6 +13,7 @@ from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.runs import Run
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.measurement import Measurement, Scalar
+from pytest_accel.measure.question import Question, QuestionError
 from pytest_accel.measure.steps import Step, Timed, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.options import Settings
@@ -71,8 +72,7 @@ class Accel:
         a fixed number of steps, and `check` at the end: it raises if the step did no real work. None
         comes back where measuring is switched off by --benchmark-disable.
         """
-        if not work > 0:
-            raise ValueError(f"work={work!r}: a step does some work; count it in {unit}.")
+        asked = self._checked(step, work, unit, configuration)
         if MEASUREMENT in self.item.stash:
             pytest.fail("a benchmark measures one step, and this one has: write a second test", pytrace=False)
         self.device_.prepare()
@@ -80,7 +80,10 @@ class Accel:
             self.item.stash[MEASURING_OFF] = True
             self.benchmark.pedantic(step)  # type: ignore[no-untyped-call]
             return None
-        timed, loss_value = self._time(step, loss)
+        try:
+            timed, loss_value = self._time(step, loss)
+        except QuestionError as error:
+            pytest.fail(f"accel.measure: {error}", pytrace=False)
         if check:
             check()
         environment = self._environment()
@@ -93,20 +96,26 @@ class Accel:
             warmup_s=timed.settled.warmup_s,
             peak_memory_bytes=timed.peak_memory_bytes,
             loss=loss_value,
-            metrics=self._rates(timed, flops, precision),
+            metrics=self._metrics(timed, flops, precision),
         )
         measurement = Measurement(
             run=run,
-            work_per_step=work,
-            unit=unit,
-            configuration=dict(configuration or {}),
+            work_per_step=asked.work,
+            unit=asked.unit,
+            configuration=asked.configuration,
             environment=environment,
-            steady=timed.settled.steady,
+            steady=timed.steady,
         )
         extra_info = {"platform": str(self.platform), **measurement.to_plain()}
         self.benchmark.extra_info["accel"] = self.item.stash[EXTRA_INFO] = extra_info
         self.item.stash[MEASUREMENT] = measurement
         return measurement
+
+    def _checked(self, step: object, work: object, unit: object, configuration: object) -> Question:
+        try:
+            return Question.of(step, work, unit, configuration)
+        except QuestionError as error:
+            pytest.fail(f"accel.measure: {error}", pytrace=False)
 
     def _time(self, step: Step, loss: Callable[[], float] | None) -> tuple[Timed, float | None]:
         losses: list[float] = []
@@ -129,6 +138,14 @@ class Accel:
                 slowdown=self.settings.slowdown,
             )
         return timed, losses[0] if losses else None
+
+    def _metrics(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
+        metrics = {"host_cpu_s_per_step": timed.host_cpu_s, **self._rates(timed, flops, precision)}
+        if (
+            self.settings.slowdown
+        ):  # asked for; a device with idle time or a power limit gives some of it back
+            metrics["slowdown_felt"] = 1 - timed.settled.step_s / timed.step_s
+        return metrics
 
     def _rates(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
         """Arithmetic per second, and its share of the peak; a share above one is impossible, and said."""

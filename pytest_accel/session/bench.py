@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import FrameType
@@ -11,13 +11,14 @@ from types import FrameType
 import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
+from pytest_accel.core.grammar import PlatformName
 from pytest_accel.options import Settings, baselines_root, for_item
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import MEASUREMENT, MEASURING_OFF
 from pytest_accel.session.cases import Case
 from pytest_accel.session.fresh_runs import FreshRuns
 from pytest_accel.session.placement import Placement, is_xdist_worker
-from pytest_accel.session.recording import refuse_too_many_runs, write_down
+from pytest_accel.session.recording import refuse_mixture, refuse_too_many_runs, refuse_unwritable, write_down
 from pytest_accel.session.reports import (
     apply_verdict,
     built_reports,
@@ -40,7 +41,11 @@ class Bench:
     """The plugin object of a session that measures; registered under the name `accel-bench`."""
 
     def __init__(
-        self, config: pytest.Config, settings: Settings, placement: Placement, collected: set[str]
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        placement: Placement,
+        collected: Mapping[str, list[PlatformName]],
     ) -> None:
         self.config = config
         self.settings = settings
@@ -48,7 +53,7 @@ class Bench:
         self.store = BaselineStore(baselines_root(settings, config.rootpath))
         self.cases: dict[str, Case] = {}
         self.waiting: list[Case] = []  # for a fresh process
-        self.collected = collected  # before deselection
+        self.collected = collected  # before deselection, with the platforms they are marked with
         self.vanished: list[str] = []
         self.fresh = FreshRuns(config, settings)
         self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
@@ -59,7 +64,11 @@ class Bench:
         """Find the cases and read their baselines: a bad file must be known before anything is measured."""
         if self.config.getoption("collectonly", default=False) or is_xdist_worker(self.config):
             return
-        for item in filter(what.is_benchmark, session.items):
+        benchmarks = list(filter(what.is_benchmark, session.items))
+        what.refuse_shared_ids(benchmarks, self.config.rootpath)
+        if self.settings.recording:
+            refuse_unwritable(self.store.root)
+        for item in benchmarks:
             platform = self.placement.place(item).platform
             if platform is None:
                 continue  # its set-up will say what is missing
@@ -69,7 +78,7 @@ class Bench:
                 platform=platform,
                 disk_name=disk_name,
                 suite=suite,
-                settings=for_item(self.settings, item.iter_markers("accel")),
+                settings=for_item(self.settings, item.iter_markers("accel"), item.nodeid),
                 baseline=self.read_baseline(disk_name, suite),
             )
             refuse_too_many_runs(case)
@@ -149,8 +158,8 @@ class Bench:
                 self.measure_waiting(session)
             finally:
                 self.release_waiting()
-        if self.cases:
-            self.report_vanished(session)
+        if not self.config.getoption("collectonly", default=False):
+            self.report_vanished()
         return result
 
     def measure_waiting(self, session: pytest.Session) -> None:
@@ -168,6 +177,8 @@ class Bench:
                 left = len(in_turn) - position + len(self.waiting) * (last - look)
                 with pace.run(f"{case.item.name}: run {look} of {last} in a fresh process", left) as progress:
                     self.fresh.measure(case, progress)
+                if self.settings.recording:
+                    refuse_mixture(case)
                 if case.problem or case.skipped or not (self.settings.recording or self.undecided(case)):
                     self.release(case)
 
@@ -198,8 +209,11 @@ class Bench:
         for case in list(self.waiting):
             self.release(case)
 
-    def report_vanished(self, session: pytest.Session) -> None:
-        self.vanished = find_vanished(self.config, session, self.store, self.cases.values(), self.collected)
+    def report_vanished(self) -> None:
+        machine = self.placement.machine
+        platforms = {case.platform for case in self.cases.values()} | self.placement.wanted
+        satisfied = [platform for platform in platforms if machine.satisfies(platform)]
+        self.vanished = find_vanished(self.config, self.store, machine, satisfied, self.collected)
         if self.settings.vanished == "fail":
             for node_id in self.vanished:
                 text = f"VANISHED  {node_id}: stands in the baseline and was not found"
@@ -245,16 +259,17 @@ class Bench:
 
 @contextmanager
 def _terminated_like_interrupted(*, active: bool) -> Iterator[None]:
-    """SIGTERM, the end of a job's time, is treated as Ctrl-C: what was measured is kept and reported."""
+    """SIGTERM, the end of a job's time, and SIGHUP, that of a connection, are treated as Ctrl-C."""
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt("SIGTERM")
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
 
-    if not active or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, interrupt)
+    endings = (signal.SIGTERM, signal.SIGHUP)
+    ours = [number for number in endings if active and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

@@ -12,7 +12,7 @@ from pytest_accel.core.gate import judge
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
-from pytest_accel.measure.measurement import Measurement
+from pytest_accel.measure.measurement import Measurement, Scalar
 from pytest_accel.measure.steps import PILOT_STEPS
 from pytest_accel.options import Settings
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration_hash
@@ -76,27 +76,32 @@ class Case:
         return self.verdict
 
     def _verdict(self) -> Verdict:
-        entry, now = self.entry, self.latest
+        entry = self.entry
         if entry is None:
             where = f"baselines of {self.disk_name} hold no {self.item.name}"
             return self._unjudged(Outcome.NO_BASELINE, f"{where}; record it with --accel-record")
+        if why := self.stale():
+            return self._unjudged(Outcome.STALE_BASELINE, why)
+        return judge(self.comparable_runs(entry), self.runs, self.policy)
+
+    def stale(self) -> str:
+        """Why the stored runs cannot be compared with what was just measured; empty where they can."""
+        entry, now = self.entry, self.latest
+        if entry is None:
+            return ""
         if entry.configuration_hash != configuration_hash(now.configuration, now.work_per_step, now.unit):
-            changes = _differences(entry, now)
-            return self._unjudged(
-                Outcome.STALE_BASELINE,
-                f"the benchmark changed since its baseline ({changes}); "
-                'record it anew with --accel-update --accel-reason "..."',
+            return (
+                f"the benchmark changed since its baseline ({_differences(entry, now)}); "
+                'record it anew with --accel-update --accel-reason "..."'
             )
-        comparable = self.comparable_runs(entry)
-        if not comparable:
+        if not self.comparable_runs(entry):
             elsewhere = self._environment_of(entry.runs[-1])
-            changes_text = describe(diff_identity(elsewhere, now.environment))
-            return self._unjudged(
-                Outcome.NO_BASELINE,
-                f"the stored runs are of another machine ({changes_text}) and are never compared; "
-                'set it as it was, or record anew with --accel-update --accel-reason "..."',
+            return (
+                f"the stored runs are of another machine ({describe(diff_identity(elsewhere, now.environment))}) "
+                "and are never compared; set it as it was, or record anew with "
+                '--accel-update --accel-reason "..."'
             )
-        return judge(comparable, self.runs, self.policy)
+        return ""
 
     def _unjudged(self, outcome: Outcome, reason: str) -> Verdict:
         return Verdict(
@@ -134,4 +139,8 @@ def _differences(entry: BaselineEntry, now: Measurement) -> str:
     old = {**entry.configuration, "work per step": entry.work_per_step, "unit": entry.unit}
     new = {**now.configuration, "work per step": now.work_per_step, "unit": now.unit}
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} {old.get(name)} -> {new.get(name)}" for name in names)
+    return ", ".join(f"{name} {_shown(old.get(name))} -> {_shown(new.get(name))}" for name in names)
+
+
+def _shown(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

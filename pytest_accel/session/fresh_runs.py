@@ -18,7 +18,9 @@ from pytest_accel.report.progress import Progress
 from pytest_accel.session.accel import MEASUREMENT
 from pytest_accel.session.cases import Case
 from pytest_accel.session.reports import is_strict_xpass
-from pytest_accel.spmd.fresh import Answer, Order, die_with_parent, measure_fresh
+from pytest_accel.spmd.fresh import Answer, Order, measure_fresh, take_order
+
+ORDER = pytest.StashKey[Order]()  # set in a fresh process only
 
 
 def new_session_id() -> str:
@@ -38,7 +40,10 @@ class FreshRuns:
         """One run; its measurement, problem or skip is left in the case."""
         with tempfile.TemporaryDirectory(prefix="pytest-accel-") as folder:
             order = Order(
-                node_id=case.node_id, session=self.session_id, result=str(Path(folder) / "answer.json")
+                node_id=case.node_id,
+                session=self.session_id,
+                result=str(Path(folder) / "answer.json"),
+                parent=os.getpid(),
             )
             answer = measure_fresh(
                 order,
@@ -76,9 +81,14 @@ def take_answer(case: Case, answer: Answer) -> None:
     elif payload["outcome"] == "skipped":
         case.skipped = str(payload["text"])
     elif payload["outcome"] == "failed":
-        case.problem = f"{case.label} failed in a fresh process:\n{payload['text']}"
+        case.problem = f"{case.label} failed in a fresh process: {payload['cause']}\n{payload['text']}"
     else:
         case.measurements.append(Measurement.from_plain(payload["measurement"]))  # type: ignore[arg-type]
+
+
+def begin_fresh_process(config: pytest.Config) -> None:
+    """First of all in a process that was started to measure: see `take_order`."""
+    config.stash[ORDER] = take_order()
 
 
 class FreshProcess:
@@ -87,7 +97,7 @@ class FreshProcess:
     def __init__(self, order: Order) -> None:
         self.order = order
         self.answered = False
-        die_with_parent()
+        self.measurement: Measurement | None = None
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave only the ordered item, before -m and -k are looked at."""
@@ -95,23 +105,19 @@ class FreshProcess:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item.nodeid == self.order.node_id]
 
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        self.measurement = item.stash.get(MEASUREMENT, None)
+
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Answer the first phase that did not pass."""
+        """Answer the first phase that did not pass; a measurement counts when the teardown passed too."""
         if report.outcome != "passed" and not is_strict_xpass(report):
-            self.answer({"outcome": report.outcome, "text": _text(report)})
-
-    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        measurement = item.stash.get(MEASUREMENT, None)
-        if measurement is not None:
-            self.answer({"outcome": "passed", "measurement": measurement.to_plain()})
-        else:  # a call that failed has answered already
-            self.answer(
-                {
-                    "outcome": "failed",
-                    "text": "it measured nothing: call accel.measure(step, work=..., unit=...)",
-                }
-            )
+            self.answer({"outcome": report.outcome, "text": _text(report), "cause": _cause(report)})
+        elif report.when == "teardown" and self.measurement is not None:
+            self.answer({"outcome": "passed", "measurement": self.measurement.to_plain()})
+        elif report.when == "teardown":
+            cause = "it measured nothing: call accel.measure(step, work=..., unit=...)"
+            self.answer({"outcome": "failed", "text": cause, "cause": cause})
 
     def answer(self, payload: dict[str, object]) -> None:
         if self.answered:
@@ -127,3 +133,10 @@ def _text(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):  # a skip: path, line, reason
         return report.longrepr[2].removeprefix("Skipped: ")
     return report.longreprtext
+
+
+def _cause(report: pytest.TestReport) -> str:
+    """The error in one line, as pytest's short summary has it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = (crash.message if crash else _text(report)).strip().splitlines()
+    return lines[0] if lines else report.outcome

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -16,7 +16,16 @@ from pytest_accel.platforms.machine import Machine
 NO_GANGS = "this version does not start: it measures one device"
 
 
-__all__ = ["Place", "is_benchmark", "path_of", "place", "platforms_of", "suite_of", "wanted_platforms"]
+__all__ = [
+    "Place",
+    "is_benchmark",
+    "path_of",
+    "place",
+    "platforms_of",
+    "refuse_shared_ids",
+    "suite_of",
+    "wanted_platforms",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +77,22 @@ def place(
         return Place(platform=None, missing=f"needs a gang of processes ({present[0]}), which {NO_GANGS}")
     # An accelerator before the host: `cpu` is satisfied everywhere.
     return Place(platform=max(satisfied, key=lambda name: (name.device != "cpu", name.devices)))
+
+
+def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:
+    """A baseline is found by its node id: it must name one benchmark, and do so from the root directory."""
+    seen: set[str] = set()
+    for item in benchmarks:
+        if item.nodeid in seen:
+            raise pytest.UsageError(
+                f"two benchmarks have the id {item.nodeid}: a baseline cannot tell them apart."
+            )
+        if not item.path.is_relative_to(root):
+            raise pytest.UsageError(
+                f"{item.path} lies outside the root directory {root}, from which baselines name their benchmarks. "
+                "Choose another with --rootdir."
+            )
+        seen.add(item.nodeid)
 
 
 def _primary(machine: Machine) -> PlatformName:

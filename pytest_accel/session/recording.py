@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,6 +19,16 @@ from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
 
 
+def refuse_unwritable(root: Path) -> None:
+    """Say before measuring that nothing could be written."""
+    nearest = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise pytest.UsageError(
+            f"{root}: baselines cannot be recorded there, {nearest} is no folder that can be written to. "
+            "Name another with --accel-baselines."
+        )
+
+
 def refuse_too_many_runs(case: Case) -> None:
     """Say before measuring that a baseline is full."""
     stored = len(case.entry.runs) if case.entry else 0
@@ -27,7 +38,7 @@ def refuse_too_many_runs(case: Case) -> None:
     remedy = f"Record {room} more with --accel-record={room}, or start" if room else "Start"
     raise pytest.UsageError(
         f"{case.label}: its baseline has {stored} runs, {case.settings.record} more would exceed {MAX_RUNS}. "
-        f'{remedy} anew with --accel-update --accel-reason "...".'
+        f'{remedy} anew with --accel-update --accel-reason "...", or name the benchmarks to record by their ids.'
     )
 
 
@@ -44,7 +55,10 @@ def write_down(
     """
     settings = case.settings
     incomplete = len(case.measurements) < settings.record
-    if case.problem or case.skipped or not case.measurements or (settings.update and incomplete):
+    if not case.measurements:
+        return
+    if case.problem or case.skipped or (settings.update and incomplete):
+        case.problem = f"{case.problem or 'the recording was not finished'}\n{_kept(case)}"
         return
     latest = case.latest
     line = LedgerEntry(
@@ -66,10 +80,22 @@ def write_down(
     try:
         write(case.disk_name, case.suite, case.node_id, entry, [m.environment for m in case.measurements])
     except BaselineError as error:
-        kept = _keep(case)
-        case.problem = f"{error}\nThe {len(case.runs)} runs just measured are kept in {kept}."
+        case.problem = f"{error}\n{_kept(case)}"
         return
     case.recorded = f"recorded {_count(case.runs)}, {_precision(case)}"
+
+
+def refuse_mixture(case: Case) -> None:
+    """Say after the first run, not after the last, that it cannot be appended to what is stored."""
+    if case.settings.update or case.entry is None or not case.measurements or case.problem:
+        return
+    why = case.stale()
+    if why:
+        case.problem = f"{case.label}: {why}"
+
+
+def _kept(case: Case) -> str:
+    return f"Nothing was recorded; what was measured ({_count(case.runs)}) is kept in {_keep(case)}."
 
 
 def _precision(case: Case) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+from pytest_accel.core.quantities import percent
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.options import Settings
 from pytest_accel.report.lines import explain, verdict_line
@@ -23,6 +24,9 @@ class _Crash:
     path: str
     lineno: int
     message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.lineno}: {self.message}"  # --tb=line
 
 
 class Finding:
@@ -94,7 +98,11 @@ def failure_text(case: Case) -> str:
     if news := case.loss_change():
         lines.append(f"numerics changed too: {news}")
     if case.settings.slowdown:
-        lines.append(f"--accel-slowdown {case.settings.slowdown:g} delayed every step on purpose")
+        felt = case.latest.run.metrics.get("slowdown_felt", 0.0)
+        lines.append(
+            f"--accel-slowdown {case.settings.slowdown:g} delayed every step on purpose "
+            f"({percent(felt)} of throughput were lost to it)"
+        )
     return "\n".join(lines)
 
 
@@ -107,7 +115,7 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.verdict:
         found.append(("accel.verdict", case.verdict.outcome.value))
         if case.verdict.slowdown:
-            found.append(("accel.slowdown", f"{case.verdict.slowdown.point:.4f}"))
+            found.append(("accel.loss", f"{case.verdict.slowdown.point:.4f}"))
     return found
 
 

@@ -9,19 +9,20 @@ from pytest_accel.options import SETTINGS
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.bench import Bench
-from pytest_accel.session.fresh_runs import FreshProcess, new_session_id
+from pytest_accel.session.fresh_runs import ORDER, FreshProcess, new_session_id
 from pytest_accel.session.placement import PLACEMENT, Placement, give_timer
-from pytest_accel.spmd.fresh import Order
 
 
 def start(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Register what places, measures and judges; in a fresh process, what measures and answers."""
     settings = config.stash[SETTINGS]
+    if any(map(what.is_benchmark, items)):
+        _require_benchmark_plugin(config)
     for item in filter(what.is_benchmark, items):
         give_timer(item)
     placement = config.stash[PLACEMENT] = Placement(config, settings, config.stash[CATALOGUE])
     config.pluginmanager.register(placement, "accel-placement")
-    order = Order.from_environ()
+    order = config.stash.get(ORDER, None)
     if order:
         config.stash[SESSION_ID] = order.session
         worker = FreshProcess(order)
@@ -29,5 +30,18 @@ def start(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.pluginmanager.register(worker, "accel-fresh-process")
         return
     config.stash[SESSION_ID] = new_session_id()
-    bench = Bench(config, settings, placement, collected={item.nodeid for item in items})
+    collected = {item.nodeid: what.platforms_of(item, config.stash[CATALOGUE]) for item in items}
+    bench = Bench(config, settings, placement, collected)
     config.pluginmanager.register(bench, "accel-bench")
+
+
+def _require_benchmark_plugin(config: pytest.Config) -> None:
+    if not config.pluginmanager.has_plugin("benchmark"):
+        raise pytest.UsageError("benchmarks are timed by pytest-benchmark: leave out -p no:benchmark.")
+    off = [
+        option
+        for option in ("--benchmark-disable", "--benchmark-skip")
+        if config.getoption(option.removeprefix("--").replace("-", "_"), default=False)
+    ]
+    if off and config.stash[SETTINGS].recording:
+        raise pytest.UsageError(f"{off[0]} switches off what --accel-record records: leave one of them out.")

@@ -19,6 +19,7 @@ from pytest_accel.report.lines import MARKUP, verdict_line, word
 from pytest_accel.report.table import Cell, Column, write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.reports import costs
+from pytest_accel.spmd.fresh import without_options
 
 COLUMNS = (
     Column(title="benchmark"),
@@ -47,6 +48,9 @@ def write_summary(
         terminal.section("accelerator benchmarks", sep="-", blue=True)
         write_table(terminal, COLUMNS, [_row(case) for case in measured])
         terminal.write_line(f"± is the 95 % interval of run-to-run noise. {_threads(measured)}".rstrip())
+        if settings.slowdown:
+            text = f"--accel-slowdown {percent(settings.slowdown)}: every step was delayed on purpose."
+            terminal.write_line(text, yellow=True)
     for case in measured:
         _write_remarks(terminal, case)
     for node_id in vanished:
@@ -88,42 +92,37 @@ def _verdict_cell(case: Case) -> Cell:
 
 def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Verdicts that need an explanation and did not already print one as a failure."""
-    verdict = case.verdict
-    if verdict is not None and _needs_words(case, verdict) and not costs(verdict, case.settings):
+    verdict = None if case.problem else case.verdict
+    if verdict is not None and _needs_words(verdict) and not costs(verdict, case.settings):
         terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
     if verdict is not None and (news := case.loss_change()):
         terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
     if not case.latest.steady:
         terminal.write_line(
-            f"UNSTEADY  {case.label}: steps still drifted after {seconds(case.settings.warmup_s)} of warm-up; "
-            "give it longer with --accel-warmup",
+            f"UNSTEADY  {case.label}: steps drifted, or {seconds(case.latest.run.warmup_s or 0)} of warm-up were too "
+            "short to tell: give it longer with --accel-warmup, or look for who else uses the machine",
             yellow=True,
         )
 
 
-def _needs_words(case: Case, verdict: Verdict) -> bool:
-    """A benchmark that was never recorded is explained once for all, below; one of another machine is not."""
-    of_another_machine = verdict.outcome is Outcome.NO_BASELINE and case.entry is not None
-    return of_another_machine or verdict.outcome in {
-        Outcome.INCONCLUSIVE,
-        Outcome.IMPROVED,
-        Outcome.STALE_BASELINE,
-    }
+def _needs_words(verdict: Verdict) -> bool:
+    """What passes without being ok; benchmarks that were never recorded are explained once for all, below."""
+    return verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.STALE_BASELINE}
 
 
 def _write_remedy(
     terminal: pytest.TerminalReporter, config: pytest.Config, settings: Settings, cases: Sequence[Case]
 ) -> None:
     """With no baseline: the one command that records it."""
-    missing = [
-        case
-        for case in cases
-        if case.verdict and case.verdict.outcome is Outcome.NO_BASELINE and not case.entry
-    ]
+    missing = [case for case in cases if case.verdict and case.verdict.outcome is Outcome.NO_BASELINE]
     if not missing or settings.recording:
         return
     where = ", ".join(sorted({case.disk_name for case in missing}))
-    command = shlex.join([*_pytest_command(), *map(str, config.invocation_params.args), "--accel-record"])
+    arguments = without_options(map(str, config.invocation_params.args), {"--accel-slowdown": "one"})
+    if len(missing) < len(cases):  # the others have theirs: name the ones to record
+        arguments = [case.node_id for case in missing]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    command = shlex.join([*_pytest_command(), *arguments[:end], "--accel-record", *arguments[end:]])
     terminal.write_line(
         f"No baseline on {where} for {len(missing)} of {len(cases)} benchmarks. Record one with:"
     )
@@ -135,7 +134,8 @@ def _pytest_command() -> list[str]:
     on_path = shutil.which("pytest")
     if on_path is not None and Path(on_path).parent == Path(sys.executable).parent:
         return ["pytest"]
-    return [os.path.relpath(sys.executable), "-m", "pytest"]
+    beside = os.path.relpath(sys.executable)
+    return [sys.executable if beside.startswith("..") else beside, "-m", "pytest"]
 
 
 def _threads(cases: Sequence[Case]) -> str:

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
-from pytest_accel.session.cases import Case
+from pytest_accel.core.grammar import PlatformName
+from pytest_accel.platforms.machine import Machine
 from pytest_accel.session.items import path_of
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import BaselineError
 
+# Options that leave out what their owner knows to leave out; `-k` could choose among items that do not
+# exist. Under any of them nothing can be said to have vanished.
+_NARROWING = ("keyword", "lf", "ignore", "ignore_glob", "deselect", "stepwise")
+
 
 def find_vanished(
     config: pytest.Config,
-    session: pytest.Session,
     store: BaselineStore,
-    cases: Iterable[Case],
-    collected: set[str],
+    machine: Machine,
+    platforms: Iterable[PlatformName],
+    collected: Mapping[str, list[PlatformName]],
 ) -> list[str]:
-    """Node ids of the measured platforms' baselines that no collected item has.
+    """Node ids that the baselines of these platforms hold, and that no item marked for them has any more.
 
-    Only what the arguments cover whole counts: `file.py::test_x` asks for nothing else, and what
-    `-k` would have chosen among items that do not exist cannot be known.
+    `collected` are all items before deselection, with the platforms they are marked with. Only what the
+    arguments cover whole counts: `file.py::test_x` asks for nothing else.
     """
-    if config.getoption("keyword", default=""):
+    if any(config.getoption(name, default=None) for name in _NARROWING):
         return []
-    covered = [_relative(argument, config) for argument in session.config.args if "::" not in argument]
-    platforms = {case.disk_name for case in cases}
-    stored = {node_id for platform in platforms for node_id in _stored(store, platform)}
+    folders = [_relative(argument, config) for argument in config.args if "::" not in argument]
+    gone = {
+        node_id
+        for platform in platforms
+        for node_id in _stored(store, machine.disk_name(platform))
+        if node_id not in collected or (collected[node_id] and platform not in collected[node_id])
+    }
     return sorted(
         node_id
-        for node_id in stored - collected
-        if any(path_of(node_id).is_relative_to(folder) for folder in covered if folder is not None)
+        for node_id in gone
+        if any(path_of(node_id).is_relative_to(folder) for folder in folders if folder is not None)
     )
 
 
@@ -43,7 +52,7 @@ def _stored(store: BaselineStore, platform: str) -> set[str]:
         try:
             file = store.read(platform, path.stem)
         except BaselineError:
-            continue  # a suite that nobody selected; `read` at collection has refused the others
+            continue  # a suite that nobody selected; reading at collection has refused the others
         found |= set(file.benchmarks) if file else set()
     return found
 

@@ -13,20 +13,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-ORDER_VARIABLE = "PYTEST_ACCEL_FRESH"
+from pytest_accel.options import FRESH_VARIABLE
+
 _POLL_S = 0.5
 _GRACE_S = 3.0  # for stacks to be written after a deadline
 _TAIL_LINES = 40
 
 # Options of this session that must not act in a fresh process, and whether they take a value; an
 # optional value is, as argparse has it, the next word where that is no option.
-_DROPPED: Mapping[str, Literal["none", "one", "optional"]] = {
+Takes = Literal["none", "one", "optional"]
+_DROPPED: Mapping[str, Takes] = {
     "--accel-record": "optional",
     "--accel-update": "none",
     "--accel-reason": "one",
@@ -78,13 +80,10 @@ class Order:
     session: str
     result: str
 
+    parent: int  # process id of the session that gave it
+
     def to_variable(self) -> str:
         return json.dumps(asdict(self))
-
-    @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Order | None:
-        text = environ.get(ORDER_VARIABLE)
-        return cls(**json.loads(text)) if text else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +97,23 @@ class Answer:
 
 def fresh_arguments(arguments: Iterable[str]) -> list[str]:
     """The arguments of this session without those that write files or stop early."""
+    return without_options(arguments, _DROPPED)
+
+
+def without_options(arguments: Iterable[str], dropped: Mapping[str, Takes]) -> list[str]:
+    """Arguments less some options and the values that these take."""
     kept: list[str] = []
-    value: Literal["none", "one", "optional"] = "none"  # what the option just dropped still takes
+    value: Takes = "none"  # what the option just dropped still takes
     for argument in arguments:
         taken = value == "one" or (value == "optional" and not argument.startswith("-"))
         value = "none"
         if taken:
             continue
         name, assigned, _ = argument.partition("=")
-        if name not in _DROPPED:
+        if name not in dropped:
             kept.append(argument)
         elif not assigned:
-            value = _DROPPED[name]
+            value = dropped[name]
     return kept
 
 
@@ -124,7 +128,7 @@ def measure_fresh(
 ) -> Answer:
     """Run one benchmark in a fresh process and read its answer; kill it and its children at the deadline."""
     environ = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
-    environ[ORDER_VARIABLE] = order.to_variable()
+    environ[FRESH_VARIABLE] = order.to_variable()
     command = [sys.executable, *_path_flag(directory), "-m", "pytest", *fresh_arguments(arguments)]
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
@@ -138,6 +142,8 @@ def measure_fresh(
         )
         try:
             status = _wait(process, timeout_s, waiting)
+            if status is None:
+                _ask_for_stacks(process)
         finally:
             _end(process)  # also when this session is interrupted
     if status is None:
@@ -165,14 +171,17 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, waiting: Callable[
 _OWN_VARIABLES = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "PYTEST_VERSION"})
 
 
+def _ask_for_stacks(process: subprocess.Popen[bytes]) -> None:
+    """SIGABRT: faulthandler, which pytest enables, writes every thread's stack, also from native code."""
+    process.send_signal(signal.SIGABRT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process group, stacks first: faulthandler, which pytest enables, answers SIGABRT."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGABRT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+    """End the process, and what it started and left."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # also what it started and left
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -191,10 +200,22 @@ def _tail(log: Path) -> str:
     return "\n".join(lines[-_TAIL_LINES:])
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when the session that started it is gone."""
-    import ctypes
+def take_order(environ: MutableMapping[str, str] = os.environ) -> Order:
+    """In the fresh process: read the order, and make sure that this process leaves nothing behind.
 
+    The order is taken out of the environment: a pytest that the benchmark starts is not meant. The kernel
+    ends this process when its session is gone, also while it still imports. No core is dumped for the
+    SIGABRT that asks for stacks: that of a CUDA process takes gigabytes.
+    """
+    import ctypes
+    import resource
+
+    order = Order(**json.loads(environ.pop(FRESH_VARIABLE)))
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
     pr_set_pdeathsig = 1  # <linux/prctl.h>
     with suppress(OSError, AttributeError):  # not Linux: the deadline still ends it
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != order.parent:  # gone before the kernel was asked
+        os._exit(1)
+    return order

@@ -19,7 +19,6 @@ from pytest_accel.core.environment import Environment, describe, diff_identity
 from pytest_accel.store.reading import MAX_BYTES, decode
 from pytest_accel.store.schema import (
     MAX_RUNS,
-    RECORD_RUNS,
     BaselineEntry,
     BaselineError,
     BaselineFile,
@@ -30,7 +29,7 @@ from pytest_accel.store.schema import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["MAX_RUNS", "RECORD_RUNS", "BaselineError", "BaselineStore"]
+__all__ = ["MAX_RUNS", "BaselineError", "BaselineStore"]
 
 LOCK_TIMEOUT_S = 30.0  # a write takes milliseconds; thirty seconds of waiting mean that a writer is stuck
 _LOCK_POLL_S = 0.02

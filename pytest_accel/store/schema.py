@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from pytest_accel.core.environment import Environment, fingerprint
-from pytest_accel.core.runs import Run
+from pytest_accel.core.runs import MAX_RUNS, Run
 from pytest_accel.store.reading import BaselineError, Node, Scalar, load, named
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_RUNS",
-    "RECORD_RUNS",
     "SCHEMA_VERSION",
     "Action",
     "BaselineEntry",
@@ -31,8 +30,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-RECORD_RUNS = 5  # what a recording measures; GATE.md: 5 runs, grown to 10
-MAX_RUNS = 10  # 5 runs resolve 4.2 times the noise, 10 still 3.7 (GATE.md); more only bury a diff
 
 Action: TypeAlias = Literal["record", "update"]
 _T = TypeVar("_T")

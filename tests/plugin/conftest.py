@@ -24,32 +24,32 @@ from typing import Any
 import pytest
 
 from pytest_accel.core.environment import fingerprint
-from pytest_accel.spmd.fresh import ORDER_VARIABLE
 
 # Other plugins of this environment cost a second in every process.
 PLUGINS = ("-p", "benchmark", "-p", "accel")
 QUICK = ("--accel-budget=60ms", "--accel-warmup=50ms")
 LONG_S = 120.0  # of waiting for a process; only a broken test waits so long
 
-PREAMBLE = f"""
+PREAMBLE = """
 import os
 import pathlib
+import sys
 import time
 
 import pytest
 
 pytestmark = pytest.mark.cpu
-FRESH = {ORDER_VARIABLE!r} in os.environ  # in a process started for one run
+FRESH = "addopts=" in sys.argv  # in a process started for one run
 
 
 def note(file, text):
     with open(file, "a") as stream:
-        stream.write(f"{{text}}\\n")
+        stream.write(f"{text}\\n")
 
 
 def measure(accel, step=lambda: sum(range(2000)), **options):
-    note(f"pids-{{accel.item.name}}", os.getpid())
-    return accel.measure(step, **{{"work": 2000, "unit": "numbers", **options}})
+    note(f"pids-{accel.item.name}", os.getpid())
+    return accel.measure(step, **{"work": 2000, "unit": "numbers", **options})
 """
 
 # A step takes as long as `clock.step_s` says, and nothing else takes any time.
@@ -74,7 +74,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    ours = types.SimpleNamespace(perf_counter=lambda: clock.now_s)
+    ours = types.SimpleNamespace(perf_counter=lambda: clock.now_s, process_time=lambda: clock.now_s)
     monkeypatch.setattr(pytest_accel.measure.steps, "time", ours)
     monkeypatch.setattr(pytest_accel.measure.timer, "time", ours)
     return clock

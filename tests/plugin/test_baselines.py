@@ -90,7 +90,7 @@ class TestStale:
         result = stale.run("--accel-record=1")
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(
-            ["*stale: it was recorded with another configuration*", "*--accel-update*"]
+            ["*the benchmark changed since its baseline*--accel-update*", "*(1 run) is kept in *.json."]
         )
         assert len(stale.entry("test_step")["runs"]) == 3
 
@@ -100,12 +100,12 @@ class TestOtherIdentity:
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.FASTER)
         bench.doctor_environment(lambda stored: stored["identity"].update(threads="64"))
-        result = bench.run("--accel-missing-baseline=fail")
+        result = bench.run()
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(
             [
                 (
-                    "NO-BASELINE  test_step (cpu): the stored runs are of another machine (threads 64 -> 1)"
+                    "STALE-BASELINE  test_step (cpu): the stored runs are of another machine (threads 64 -> 1)"
                     " and are never compared;*"
                 )
             ]
@@ -117,7 +117,7 @@ class TestOtherIdentity:
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.FASTER)
         bench.doctor_environment(lambda stored: stored["identity"].update(threads="64"))
-        result = bench.run()
+        result = bench.run("--accel-stale-baseline=warn")
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["*the stored runs are of another machine (threads 64 -> 1)*"])
 
@@ -309,11 +309,64 @@ class TestRecording:
         )
         result = bench.run("--accel-record=1")
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*cannot be written*", "*The 1 run* just measured are kept in *.json."])
+        result.stdout.fnmatch_lines(["*cannot be written*", "*what was measured (1 run) is kept in *.json."])
         kept = Path(re.search(r"kept in (\S+\.json)", result.stdout.str())[1])
         content = json.loads(kept.read_text())
         assert content["node_id"] == "test_suite.py::test_step"
         assert content["measurements"][0]["run"]["rounds_s"]
+
+    def test_runs_before_one_that_fails_are_kept_and_not_recorded(self, bench, monkeypatch, tmp_path):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        bench.write(
+            """
+            def test_step(accel):
+                measure(accel)
+                assert len(pathlib.Path("pids-test_step").read_text().split()) < 3
+            """
+        )
+        result = bench.run("--accel-record=3")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*what was measured (2 runs) is kept in *.json."])
+        (kept,) = tmp_path.glob("pytest-accel-unsaved-*.json")
+        assert len(json.loads(kept.read_text())["measurements"]) == 2
+        assert not bench.baseline_path.exists()
+
+    def test_teardown_that_fails_records_nothing(self, bench):
+        bench.write(
+            """
+            @pytest.fixture
+            def leaky():
+                yield
+                raise OSError("leaked")
+
+            def test_step(accel, leaky):
+                measure(accel)
+            """
+        )
+        result = bench.run("--accel-record=1")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*failed in a fresh process: OSError: leaked*"])
+        assert not bench.baseline_path.exists()
+
+    @pytest.mark.parametrize("off", ["--benchmark-disable", "--benchmark-skip"])
+    def test_needs_measuring_to_be_on(self, bench, off):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-record=1", off)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"*{off} switches off what --accel-record records*"])
+
+    def test_folder_that_cannot_be_written_is_said_before_measuring(self, bench):
+        bench.benchmarks("test_step")
+        bench.path("in-the-way").touch()
+        result = bench.run("--accel-record=1", "--accel-baselines=in-the-way/here")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert not bench.processes("test_step")
+
+    def test_only_what_is_missing_is_named_in_the_command(self, bench):
+        bench.benchmarks("test_step", "test_new")
+        bench.baseline(test_step=bench.SAME)
+        result = bench.run(bench.TOLERANT, "--accel-slowdown=1%")
+        result.stdout.fnmatch_lines(["    *pytest test_suite.py::test_new --accel-record"])
 
 
 class TestUpdating:
@@ -465,13 +518,45 @@ class TestVanished:
 
     @pytest.mark.parametrize(
         "selection",
-        [["test_suite.py::test_step"], ["-k", "test_step"]],
-        ids=["node id", "-k"],
+        [
+            ["test_suite.py::test_step"],
+            ["-k", "test_step"],
+            ["--ignore=elsewhere"],
+            ["--deselect=x"],
+            ["--lf"],
+        ],
+        ids=["node id", "-k", "--ignore", "--deselect", "--lf"],
     )
     def test_what_was_not_selected_has_not_vanished(self, vanished, selection):
         result = vanished.run(vanished.TOLERANT, "--accel-vanished=fail", *selection)
         assert result.ret == pytest.ExitCode.OK
         result.stdout.no_fnmatch_line("VANISHED*")
+
+    def test_last_benchmark_that_is_gone_has_vanished(self, bench):
+        """No benchmark is left to notice it: `-m` names the platform."""
+        bench.write("def test_plain():\n    pass\n")
+        bench.baseline(test_gone=bench.SAME)
+        result = bench.run("--accel-vanished=fail", "-m", "cpu")
+        result.assert_outcomes(passed=1, failed=1)
+
+    def test_benchmark_that_lost_its_platform_has_vanished(self, bench):
+        bench.write(
+            """
+            pytestmark = []
+
+            @pytest.mark.cpu
+            def test_step(accel):
+                measure(accel)
+
+            @pytest.mark.gh200
+            def test_other(accel):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_step=bench.SAME, test_other=bench.SAME)
+        result = bench.run(bench.TOLERANT, "--accel-vanished=fail", "-m", "cpu")
+        result.assert_outcomes(passed=1, failed=1, deselected=1)
+        result.stdout.fnmatch_lines(["*VANISHED*test_other*"])
 
     def test_what_was_deselected_has_not_vanished(self, bench):
         bench.write(

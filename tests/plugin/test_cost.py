@@ -20,6 +20,7 @@ AT_START = {
     "pytest_accel.core",
     "pytest_accel.core.grammar",
     "pytest_accel.core.quantities",
+    "pytest_accel.core.runs",
     "pytest_accel.fixtures",
     "pytest_accel.hookspecs",
     "pytest_accel.marks",

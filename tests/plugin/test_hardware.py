@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pytest_accel.marks import wanted_words
 from pytest_accel.platforms.catalogue import load_catalogue
 from tests.support.fake_nvml import FakeGpu
 
@@ -361,3 +362,48 @@ class TestXdist:
         result = bench.run_apart("-p", "xdist", "-n", "2", "--accel-require")
         result.assert_outcomes(passed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_device_fixture_alone_needs_no_mark_and_no_benchmark(pytester):
+    pytester.makepyfile(
+        """
+        def test_device(accel_device, accel_batch):
+            inputs, targets = accel_batch("mnist", batch_size=2)
+            assert accel_device.type == inputs.device.type
+            assert inputs.shape == (2, 1, 28, 28)
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(
+    tuple(map(int, pytest.__version__.split(".")[:1])) < (9,), reason="native TOML came with pytest 9"
+)
+def test_flag_in_native_toml_is_a_bool(pytester):
+    pytester.makepyprojecttoml("[tool.pytest]\naccel_require = true\n")
+    pytester.makepyfile("def test_plain(): pass")
+    assert pytester.runpytest_subprocess().ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("", set()),
+        ("gh200", {"gh200"}),
+        ("gh200 or a100x4", {"gh200", "a100x4"}),
+        ("h200 and not slow", {"h200"}),
+        ("h200 and not (cpu or slow)", {"h200"}),
+        ("not not cpu", set()),
+        ("device(name='x') and cpu", {"device", "cpu"}),
+        ("(cpu", set()),
+    ],
+)
+def test_words_that_an_expression_asks_for(expression, wanted):
+    assert wanted_words(expression) == wanted
+
+
+def test_two_benchmarks_of_one_id_are_refused(pytester):
+    pytester.makepyfile(test_x="def test_step(accel): accel.measure(lambda: 1, work=1, unit='x')")
+    result = pytester.runpytest_subprocess("--keep-duplicates", "test_x.py", "test_x.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*two benchmarks have the id test_x.py::test_step*"])

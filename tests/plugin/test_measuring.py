@@ -207,7 +207,53 @@ class TestMistakes:
         bench.write(f"def test_step(accel):\n    measure(accel, work={work})\n")
         result = bench.run()
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*a step does some work; count it in numbers*"])
+        result.stdout.fnmatch_lines(
+            ["*accel.measure: work: * is not a positive, finite number. Count in numbers what one step does."]
+        )
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            ("step=3", "step: 3 cannot be called*"),
+            ("work='3'", "work: '3' is not a positive*"),
+            ("work=float('inf')", "work: inf is not a positive*"),
+            ("work=10**400", "work: 1000*"),
+            ("unit=''", "unit: '' is not a short word*"),
+            ("unit='a\\nb'", "unit: 'a\\nb' is not a short word*"),
+            ("unit=None", "unit: None is not a short word*"),
+            ("configuration=[1]", "configuration: [[]1[]] is not a mapping*"),
+            ("configuration={1: 2}", "configuration: the name 1 is not a text*"),
+            ("configuration={'a': float('nan')}", "configuration[[]'a'[]]: nan cannot be stored*"),
+            ("configuration={'a': object()}", "configuration[[]'a'[]]: <object * cannot be stored*"),
+        ],
+    )
+    def test_what_cannot_be_measured_is_said_before_it_is_timed(self, bench, arguments, complaint):
+        bench.write(
+            f"def test_step(accel):\n    accel.measure(**dict(dict(step=lambda: 1, work=1, unit='x'), {arguments}))\n"
+        )
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines([f"accel.measure: {complaint}"])
+        result.stdout.no_fnmatch_line("*accelerator benchmarks*")
+
+    @pytest.mark.parametrize("kind", ["async def step(): raise OSError", "def step(): yield 1"])
+    def test_step_whose_body_never_runs_is_refused(self, bench, kind):
+        bench.write(f"{kind}\n\ndef test_step(accel):\n    measure(accel, lambda: step())\n")
+        result = bench.run("-W", "ignore")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["accel.measure: step: it returns a *, whose body did not run.*"])
+
+    def test_scalars_of_numpy_are_numbers(self, bench):
+        bench.write(
+            """
+            import numpy
+
+            def test_step(accel):
+                measure(accel, work=numpy.prod((2, 3)), configuration={"rate": numpy.float32(0.5)})
+            """
+        )
+        bench.run("--accel-record=1").assert_outcomes(passed=1)
+        assert bench.entry("test_step")["configuration"] == {"rate": 0.5}
 
     def test_check_that_raises_fails_the_benchmark(self, bench):
         bench.write(
@@ -341,7 +387,7 @@ class TestTable:
         )
         result = bench.run("--accel-warmup=2s")
         result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["UNSTEADY  test_step (cpu): steps still drifted *--accel-warmup"])
+        result.stdout.fnmatch_lines(["UNSTEADY  test_step (cpu): steps drifted, or *--accel-warmup*"])
 
     def test_steady_steps_are_not(self, bench):
         bench.virtual_clock()

@@ -57,7 +57,7 @@ def test_regression_is_a_failure_in_junit_with_its_line_and_properties(bench):
     assert properties["accel.platform"] == "cpu"
     assert properties["accel.unit"] == "numbers/s"
     assert float(properties["accel.throughput"]) > 0
-    assert float(properties["accel.slowdown"]) > 0.05
+    assert float(properties["accel.loss"]) > 0.05
 
 
 def test_properties_stand_once_in_junit(bench):
@@ -277,12 +277,15 @@ class TestTolerance:
         [
             (
                 "tolerence=0.1",
-                "@pytest.mark.accel(tolerence=...) is unknown. It takes: tolerance, budget, warmup.",
+                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, budget, warmup.",
             ),
-            ("0.1", "@pytest.mark.accel takes keywords only: tolerance, budget, warmup."),
+            (
+                "0.1",
+                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, budget, warmup.",
+            ),
             (
                 "tolerance='much'",
-                "accel_tolerance: 'much' (from @pytest.mark.accel) is not a fraction or a percentage.",
+                "accel_tolerance: 'much' (from @pytest.mark.accel of test_suite.py::test_step) is not a fraction or a percentage.",
             ),
         ],
     )
@@ -353,7 +356,9 @@ class TestSlowdown:
         bench.baseline(test_step=bench.FASTER)
         result = bench.run("--accel-slowdown=10%")
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["--accel-slowdown * delayed every step on purpose"])
+        result.stdout.fnmatch_lines(
+            ["--accel-slowdown * delayed every step on purpose (* % of throughput were lost to it)"]
+        )
 
     @pytest.mark.parametrize("recording", [("--accel-record=1",), ("--accel-update", "--accel-reason=why")])
     def test_refuses_to_be_recorded(self, bench, recording):

@@ -61,7 +61,7 @@ class TestPrecedence:
         mark = SimpleNamespace(args=(), kwargs={"tolerance": 0.1})
         found = for_item(settings, [mark])
         assert found.tolerance == 0.1
-        assert found.origin("tolerance") == "@pytest.mark.accel"
+        assert found.origin("tolerance") == "@pytest.mark.accel of a test"
         assert settings.tolerance == 0.05
 
     def test_closest_marker_goes_before_the_others(self):

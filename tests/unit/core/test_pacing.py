@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import islice
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.core.pacing import MAX_ROUNDS, MIN_ROUND_S, MIN_SETTLING_S, STEPS_PER_ROUND, Settling, pace
+from pytest_accel.core.pacing import (
+    MAX_ROUNDS,
+    MIN_ROUND_S,
+    MIN_SETTLING_S,
+    STEPS_PER_ROUND,
+    Settling,
+    pace,
+    steady_rounds,
+)
 from pytest_accel.core.runs import MIN_ROUNDS
 
 STEP_S = st.floats(1e-9, 1e4)
@@ -144,6 +153,13 @@ class TestSettling:
         assert settling.steady
         assert settling.step_s == pytest.approx(0.01, rel=0.05)
 
+    @pytest.mark.parametrize(("excess", "tau_s"), [(0.2, 3.0), (0.3, 5.0), (0.5, 2.0)])
+    def test_slow_tail_is_waited_out(self, excess, tau_s):
+        """Windows that grow see what two neighbouring ones of .4 s do not."""
+        stream = (0.01 * (1 + excess * math.exp(-0.1 * block / tau_s)) for block in range(1000))
+        settling = settle(stream)
+        assert settling.blocks_s[-1] == pytest.approx(0.01, rel=0.03)
+
     def test_compilation_in_the_first_block_is_forgotten(self):
         settling = settle([5.0, *[0.01] * 1000])
         assert settling.steady
@@ -166,3 +182,22 @@ class TestSettling:
         settling = settle([0.01] * 1000, max_s=0.05)
         assert settling.exhausted
         assert len(settling.blocks_s) == 1
+
+
+class TestSteadyRounds:
+    def test_level_rounds_are_steady(self):
+        assert steady_rounds([0.01] * 8)
+
+    @pytest.mark.parametrize("rate", [0.01, -0.02])
+    def test_rounds_that_drift_are_not(self, rate):
+        assert not steady_rounds([0.01 * math.exp(rate * number) for number in range(10)])
+
+    def test_one_slow_round_is_no_drift(self):
+        assert steady_rounds([0.02, *[0.01] * 9])
+
+    def test_noise_is_hardly_ever_taken_for_drift(self):
+        runs = (list(islice(noisy(0.01, 0.03, seed), 10)) for seed in range(300))
+        assert sum(not steady_rounds(rounds_s) for rounds_s in runs) < 30
+
+    def test_too_few_rounds_say_nothing(self):
+        assert steady_rounds([0.01, 0.5])

@@ -79,7 +79,7 @@ class Pedantic:
 @pytest.fixture
 def lab(monkeypatch):
     made = Laboratory()
-    clock = types.SimpleNamespace(perf_counter=lambda: made.now_s)
+    clock = types.SimpleNamespace(perf_counter=lambda: made.now_s, process_time=lambda: made.now_s)
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(timer_module, "time", clock)
     return made

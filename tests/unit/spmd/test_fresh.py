@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 import types
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from pytest_accel.spmd import fresh
-from pytest_accel.spmd.fresh import ORDER_VARIABLE, Order, fresh_arguments, measure_fresh
+from pytest_accel.spmd.fresh import FRESH_VARIABLE, Order, fresh_arguments, measure_fresh
 
 
 class TestArguments:
@@ -71,12 +72,27 @@ class TestArguments:
 
 class TestOrder:
     def test_crosses_processes_as_a_variable(self):
-        order = Order(node_id="test_x.py::test_y[ä]", session="s", result="/tmp/r.json")
-        assert Order.from_environ({ORDER_VARIABLE: order.to_variable()}) == order
+        order = Order(node_id="test_x.py::test_y[ä]", session="s", result="/tmp/r.json", parent=os.getpid())
+        program = (
+            "import os, resource\n"
+            "from pytest_accel.spmd.fresh import take_order\n"
+            "print(take_order() == take_order.__globals__['Order'](**" + repr(asdict(order)) + "))\n"
+            f"print({FRESH_VARIABLE!r} in os.environ, resource.getrlimit(resource.RLIMIT_CORE)[0])\n"
+        )
+        environ = {**os.environ, FRESH_VARIABLE: order.to_variable()}
+        found = subprocess.run(
+            [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+        )
+        assert found.stdout.splitlines() == ["True", "False 0"]
 
-    @pytest.mark.parametrize("environ", [{}, {ORDER_VARIABLE: ""}])
-    def test_is_none_in_an_ordinary_session(self, environ):
-        assert Order.from_environ(environ) is None
+    def test_process_whose_session_is_gone_already_ends_at_once(self):
+        order = Order(node_id="x", session="s", result="/tmp/r.json", parent=os.getpid() + 1_000_000)
+        program = "from pytest_accel.spmd.fresh import take_order\ntake_order()\nprint('went on')"
+        environ = {**os.environ, FRESH_VARIABLE: order.to_variable()}
+        found = subprocess.run(
+            [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+        )
+        assert (found.returncode, found.stdout) == (1, "")
 
 
 @pytest.fixture
@@ -89,13 +105,14 @@ def run(tmp_path, monkeypatch):
         # `python -m pytest` finds this module first.
         (tmp_path / "pytest.py").write_text(
             "import json, os, sys, time, signal\n"
-            f"order = json.loads(os.environ[{ORDER_VARIABLE!r}])\n"
+            f"order = json.loads(os.environ[{FRESH_VARIABLE!r}])\n"
             "def answer(payload):\n"
             "    open(order['result'], 'w').write(json.dumps(payload))\n"
             "def note(name):\n"
             "    open(name, 'w').close()\n" + program
         )
-        order = Order(node_id="test_x.py::test_y", session="s", result=str(tmp_path / "answer.json"))
+        result = str(tmp_path / "answer.json")
+        order = Order(node_id="test_x.py::test_y", session="s", result=result, parent=os.getpid())
         return measure_fresh(
             order,
             arguments=["suites", "-x"],
@@ -253,11 +270,12 @@ def test_process_dies_with_its_parent(tmp_path):
     """SIGKILL of a session cannot be caught: the kernel ends what it started."""
     program = (
         "import os, time\n"
-        "from pytest_accel.spmd.fresh import die_with_parent\n"
+        "from pytest_accel.spmd.fresh import Order, take_order\n"
+        "order = Order(node_id='x', session='s', result='r', parent=os.getpid())\n"
         "reader, writer = os.pipe()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    die_with_parent()\n"
+        "    take_order({'PYTEST_ACCEL_FRESH': order.to_variable()})\n"
         "    os.write(writer, b'x')\n"
         "    time.sleep(600)\n"
         "os.read(reader, 1)\n"
@@ -272,6 +290,6 @@ def test_process_dies_with_its_parent(tmp_path):
 
 
 def test_order_variable_is_json():
-    order = Order(node_id="a", session="b", result="c")
-    assert json.loads(order.to_variable()) == {"node_id": "a", "session": "b", "result": "c"}
-    assert os.environ.get(ORDER_VARIABLE) is None
+    order = Order(node_id="a", session="b", result="c", parent=1)
+    assert json.loads(order.to_variable()) == {"node_id": "a", "session": "b", "result": "c", "parent": 1}
+    assert os.environ.get(FRESH_VARIABLE) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,8 @@ class Accel:
             pytest.fail(f"accel.measure: {error}", pytrace=False)
         if check:
             check()
+        if loss_value is not None and not math.isfinite(loss_value):
+            pytest.fail(f"accel.measure: the loss is {loss_value}: this step trains nothing", pytrace=False)
         environment = self._environment()
         run = Run(
             session=self.item.config.stash[SESSION_ID],
@@ -125,7 +128,7 @@ class Accel:
                 self.device_,
                 progress,
                 max_s=self.settings.warmup_s,
-                after_pilot=lambda: losses.append(loss()) if loss else None,
+                after_pilot=lambda: losses.append(float(loss())) if loss else None,
             )
             timed = time_rounds(
                 step,

@@ -1,0 +1,29 @@
+"""What this repository itself commits to: its baselines are whole and name benchmarks that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.marks import load_catalogue
+from pytest_accel.store.baselines import BaselineStore
+
+ROOT = Path(__file__).parent.parent
+STORE = BaselineStore(ROOT / "baselines")
+COMMITTED = sorted((ROOT / "baselines").glob("*/*.json"))
+
+
+def test_there_are_committed_baselines():
+    assert COMMITTED
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_committed_baseline_is_whole_and_of_a_known_platform(path):
+    file = STORE.read(path.parent.name, path.stem)
+    assert file is not None
+    assert load_catalogue().find(file.platform.partition("-")[0]) is not None
+    for node_id, entry in file.benchmarks.items():
+        module, _, name = node_id.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (ROOT / module).read_text()
+        assert all(run.environment in file.environments for run in entry.runs)

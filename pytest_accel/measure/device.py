@@ -75,24 +75,6 @@ class CpuDevice:
         return spin
 
 
-def torch_index(index: int, uuid: str) -> int:
-    """The number that torch gives to the device of this UUID; `index`, NVML's, where torch cannot tell.
-
-    They differ where CUDA puts the fastest of different devices first (CUDA_DEVICE_ORDER).
-    """
-    import torch
-
-    count = torch.cuda.device_count()
-    if count < 2 or not uuid:
-        return index
-    wanted = uuid.lower().removeprefix("gpu-")
-    for candidate in range(count):
-        properties = torch.cuda.get_device_properties(candidate)
-        if str(getattr(properties, "uuid", "")).lower().removeprefix("gpu-") == wanted:
-            return candidate
-    return index
-
-
 @dataclass(slots=True)
 class CudaDevice:
     """An NVIDIA or AMD device through torch.cuda (ROCm answers to the same names)."""

@@ -7,7 +7,7 @@ from functools import cached_property
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index
+from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import Catalogue
@@ -80,7 +80,7 @@ def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, De
     hardware = placement.machine.devices_for(platform)[0]
     if hardware.vendor not in {"nvidia", "amd"}:
         pytest.fail(f"{platform}: this version measures CPUs and CUDA or ROCm devices", pytrace=False)
-    return platform, CudaDevice(index=torch_index(hardware.index, hardware.uuid)), hardware
+    return platform, CudaDevice(index=hardware.index), hardware
 
 
 def is_xdist_worker(config: pytest.Config) -> bool:

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from pytest_accel.measure.device import CpuDevice, torch_index
+from pytest_accel.measure.device import CpuDevice
 
 
 @pytest.fixture
@@ -78,36 +78,3 @@ def test_delay_takes_at_least_its_time(monkeypatch):
     monkeypatch.setattr("pytest_accel.measure.device.time.perf_counter", perf_counter)
     CpuDevice(threads=1).delay(0.05)()
     assert now[0] >= 0.05
-
-
-class TestTorchIndex:
-    """Where CUDA counts the fastest device first, its numbers are not NVML's."""
-
-    @pytest.fixture
-    def cuda(self, monkeypatch):
-        def pretend(*uuids):
-            properties = [types.SimpleNamespace(uuid=uuid) for uuid in uuids]
-            monkeypatch.setitem(
-                sys.modules,
-                "torch",
-                types.SimpleNamespace(
-                    cuda=types.SimpleNamespace(
-                        device_count=lambda: len(properties), get_device_properties=properties.__getitem__
-                    )
-                ),
-            )
-
-        return pretend
-
-    def test_is_that_of_the_uuid(self, cuda):
-        cuda("aaaa", "bbbb")
-        assert torch_index(0, "GPU-BBBB") == 1
-
-    @pytest.mark.parametrize("uuid", ["", "GPU-cccc"])
-    def test_is_the_drivers_where_torch_cannot_tell(self, cuda, uuid):
-        cuda("aaaa", "bbbb")
-        assert torch_index(1, uuid) == 1
-
-    def test_single_device_is_not_looked_up(self, cuda):
-        cuda("aaaa")
-        assert torch_index(0, "GPU-bbbb") == 0

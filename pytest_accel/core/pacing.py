@@ -44,8 +44,8 @@ class Settling:
 
     The last quarter of the blocks is compared with the quarter before it, by their medians: windows that
     grow see slow drifts that short ones miss. Compilation, autotuning, allocator growth and clock ramps
-    all show as a difference; what is left below `drift`, or below what the spread of neighbouring blocks
-    explains, counts as steady.
+    all show as a difference; what is left below one percent, or below what the spread of neighbouring
+    blocks explains, counts as steady.
     """
 
     max_s: float

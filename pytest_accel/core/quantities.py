@@ -37,6 +37,11 @@ def parse_seconds(text: str) -> float:
     return value
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `5 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def percent(fraction: float, digits: int = 1) -> str:
     """`0.0712` as `7.1 %`."""
     return f"{100 * fraction:.{digits}f} %"

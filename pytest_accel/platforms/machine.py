@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.core.quantities import counted
 from pytest_accel.platforms.catalogue import Catalogue, Variant, load_catalogue
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ class Machine:
         # Nodes are what is missing only where the devices of one node are there.
         short_of_nodes = any(self._available(each.device) >= each.per_node for each in platforms)
         if short_of_nodes:
-            has = f"this process sees {_count(self.nodes, 'node')}"
+            has = f"this process sees {counted(self.nodes, 'node')}"
             has += f" with {self.summary()}" if len(platforms) > 1 else ""
         elif all(platform.device == "cpu" for platform in platforms):
-            has = f"this process may use {_count(self.cpu.cores, 'core')} of {self.cpu.name}"
+            has = f"this process may use {counted(self.cpu.cores, 'core')} of {self.cpu.name}"
         else:
             has = f"this machine has {self.summary()}"
         return f"needs {needs}; {has}"
@@ -105,12 +106,8 @@ class Machine:
 
 def _need(platform: PlatformName, catalogue: Catalogue) -> str:
     if platform.device == "cpu":
-        each = _count(platform.per_node, "CPU core")
+        each = counted(platform.per_node, "CPU core")
     else:
         kind = catalogue.devices.get(platform.device)
         each = f"{platform.per_node} x {kind.title if kind else platform.device}"
     return each if platform.nodes == 1 else f"{platform.nodes} nodes of {each}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from pytest_accel.core.quantities import percent
+from pytest_accel.core.quantities import counted, percent
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 
 # The terminal's colours; every outcome has one, so that none looks like another by accident.
@@ -29,29 +29,33 @@ def verdict_line(label: str, verdict: Verdict) -> str:
     return f"{word(verdict.outcome)}  {label}: {explain(verdict)}"
 
 
+def vanished_line(node_id: str) -> str:
+    return f"VANISHED  {node_id}: stands in the baseline and was not found"
+
+
 def explain(verdict: Verdict) -> str:
     """The verdict in words, without the benchmark's name."""
     found = verdict.slowdown
     if found is None:
         return verdict.reason
     tolerance = f"tolerance {percent(verdict.tolerance)}"
-    runs = _runs(verdict.looks)
+    change, runs = signed(found.point), counted(verdict.looks, "run")
     match verdict.outcome:
         case Outcome.REGRESSED:
             return (
-                f"{_change(found)} (at least {percent(found.low)}; {tolerance}), {runs} vs "
-                f"{_runs(verdict.baseline_runs, 'baseline ')}, run-to-run noise {percent(verdict.noise or 0)}"
+                f"{change} (at least {percent(found.low)}; {tolerance}), {runs} vs "
+                f"{counted(verdict.baseline_runs, 'baseline run')}, run-to-run noise {percent(verdict.noise or 0)}"
             )
         case Outcome.OK:
-            return f"{_change(found)} ({_at_most(found)}; {tolerance}), {runs}"
+            return f"{change} ({_at_most(found)}; {tolerance}), {runs}"
         case Outcome.IMPROVED:
             return (
-                f"{_change(found)} (at least {percent(_gain(found.high))} faster; {tolerance}), {runs}: "
+                f"{change} (at least {signed(found.high)}; {tolerance}), {runs}: "
                 "refresh the baseline with --accel-update, or the loss of this gain will go unnoticed"
             )
         case Outcome.INCONCLUSIVE:
             return (
-                f"{_change(found)} ({_signed(found.low)} to {_signed(found.high)}; {tolerance}), {runs}; "
+                f"{change} ({signed(found.low)} to {signed(found.high)}; {tolerance}), {runs}; "
                 f"{_way_out(verdict)}"
             )
         case Outcome.INVALID | Outcome.NO_BASELINE | Outcome.STALE_BASELINE:
@@ -73,24 +77,10 @@ def _way_out(verdict: Verdict) -> str:
     return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
 
 
-def _change(found: Estimate) -> str:
-    return f"{percent(found.point)} slower" if found.point >= 0 else f"{percent(_gain(found.point))} faster"
-
-
 def _at_most(found: Estimate) -> str:
-    if found.high >= 0:
-        return f"at most {percent(found.high)} slower"
-    return f"at least {percent(_gain(found.high))} faster"
+    return f"at {'most' if found.high >= 0 else 'least'} {signed(found.high)}"
 
 
-def _signed(loss: float) -> str:
-    return f"{percent(loss)} slower" if loss >= 0 else f"{percent(_gain(loss))} faster"
-
-
-def _gain(loss: float) -> float:
-    """A negative loss of throughput is a gain of it."""
-    return -loss
-
-
-def _runs(count: int, kind: str = "") -> str:
-    return f"{count} {kind}run{'' if count == 1 else 's'}"
+def signed(loss: float) -> str:
+    """A loss of throughput in words; a negative one is a gain."""
+    return f"{percent(loss)} slower" if loss >= 0 else f"{percent(-loss)} faster"

@@ -31,6 +31,7 @@ MEASUREMENT = pytest.StashKey[Measurement]()
 EXTRA_INFO = pytest.StashKey[dict[str, Any]]()  # what pytest-benchmark's JSON will hold of it
 MEASURING_OFF = pytest.StashKey[bool]()  # by --benchmark-disable
 SESSION_ID = pytest.StashKey[str]()
+CALL_MEASURE = "call accel.measure(step, work=..., unit=...)"  # what a benchmark must do
 
 
 @dataclass(slots=True, kw_only=True)

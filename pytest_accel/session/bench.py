@@ -13,8 +13,9 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.options import Settings, baselines_root, for_item
+from pytest_accel.report.lines import vanished_line
 from pytest_accel.session import items as what
-from pytest_accel.session.accel import MEASUREMENT, MEASURING_OFF
+from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF
 from pytest_accel.session.cases import Case
 from pytest_accel.session.fresh_runs import FreshRuns
 from pytest_accel.session.placement import Placement, is_xdist_worker
@@ -122,8 +123,8 @@ class Bench:
             if not case.item.stash.get(MEASURING_OFF, False):
                 fail(
                     report,
-                    f"{case.label} takes `accel` but measured nothing: call accel.measure(step, work=..., "
-                    "unit=...), or take accel_device where only the device is needed",
+                    f"{case.label} takes `accel` but measured nothing: {CALL_MEASURE}, "
+                    "or take accel_device where only the device is needed",
                     case.item,
                 )
             return
@@ -216,8 +217,8 @@ class Bench:
         self.vanished = find_vanished(self.config, self.store, machine, satisfied, self.collected)
         if self.settings.vanished == "fail":
             for node_id in self.vanished:
-                text = f"VANISHED  {node_id}: stands in the baseline and was not found"
-                self.config.hook.pytest_runtest_logreport(report=vanished_report(node_id, text))
+                report = vanished_report(node_id, vanished_line(node_id))
+                self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------
 

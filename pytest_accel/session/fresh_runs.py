@@ -15,7 +15,7 @@ import pytest
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import Settings
 from pytest_accel.report.progress import Progress
-from pytest_accel.session.accel import MEASUREMENT
+from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, SESSION_ID
 from pytest_accel.session.cases import Case
 from pytest_accel.session.reports import is_strict_xpass
 from pytest_accel.spmd.fresh import Answer, Order, measure_fresh, take_order
@@ -34,7 +34,7 @@ class FreshRuns:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self.session_id = new_session_id()
+        self.session_id = config.stash[SESSION_ID]
 
     def measure(self, case: Case, progress: Progress) -> None:
         """One run; its measurement, problem or skip is left in the case."""
@@ -116,7 +116,7 @@ class FreshProcess:
         elif report.when == "teardown" and self.measurement is not None:
             self.answer({"outcome": "passed", "measurement": self.measurement.to_plain()})
         elif report.when == "teardown":
-            cause = "it measured nothing: call accel.measure(step, work=..., unit=...)"
+            cause = f"it measured nothing: {CALL_MEASURE}"
             self.answer({"outcome": "failed", "text": cause, "cause": cause})
 
     def answer(self, payload: dict[str, object]) -> None:

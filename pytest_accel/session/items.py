@@ -15,7 +15,6 @@ from pytest_accel.platforms.machine import Machine
 
 NO_GANGS = "this version does not start: it measures one device"
 
-
 __all__ = [
     "Place",
     "is_benchmark",

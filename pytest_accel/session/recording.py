@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.core.gate import interval
-from pytest_accel.core.quantities import percent
-from pytest_accel.core.runs import Run
+from pytest_accel.core.quantities import counted, percent
 from pytest_accel.session.cases import Case
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
@@ -82,7 +81,7 @@ def write_down(
     except BaselineError as error:
         case.problem = f"{error}\n{_kept(case)}"
         return
-    case.recorded = f"recorded {_count(case.runs)}, {_precision(case)}"
+    case.recorded = f"recorded {counted(len(case.runs), 'run')}, {_precision(case)}"
 
 
 def refuse_mixture(case: Case) -> None:
@@ -95,15 +94,11 @@ def refuse_mixture(case: Case) -> None:
 
 
 def _kept(case: Case) -> str:
-    return f"Nothing was recorded; what was measured ({_count(case.runs)}) is kept in {_keep(case)}."
+    return f"Nothing was recorded; what was measured ({counted(len(case.runs), 'run')}) is kept in {_keep(case)}."
 
 
 def _precision(case: Case) -> str:
     return f"± {percent(interval(case.runs, case.policy).relative_high)}"
-
-
-def _count(runs: list[Run]) -> str:
-    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
 
 
 def _keep(case: Case) -> Path:

@@ -16,9 +16,10 @@ from pytest_accel.session.placement import PLACEMENT, Placement, give_timer
 def start(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Register what places, measures and judges; in a fresh process, what measures and answers."""
     settings = config.stash[SETTINGS]
-    if any(map(what.is_benchmark, items)):
+    benchmarks = list(filter(what.is_benchmark, items))
+    if benchmarks:
         _require_benchmark_plugin(config)
-    for item in filter(what.is_benchmark, items):
+    for item in benchmarks:
         give_timer(item)
     placement = config.stash[PLACEMENT] = Placement(config, settings, config.stash[CATALOGUE])
     config.pluginmanager.register(placement, "accel-placement")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.core.gate import interval
-from pytest_accel.core.quantities import gibibytes, percent, seconds, si
+from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.options import Settings
-from pytest_accel.report.lines import MARKUP, verdict_line, word
+from pytest_accel.report.lines import MARKUP, signed, vanished_line, verdict_line, word
 from pytest_accel.report.table import Cell, Column, write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.reports import costs
@@ -54,7 +54,7 @@ def write_summary(
     for case in measured:
         _write_remarks(terminal, case)
     for node_id in vanished:
-        terminal.write_line(f"VANISHED  {node_id}: stands in the baseline and was not found", yellow=True)
+        terminal.write_line(vanished_line(node_id), yellow=True)
     _write_remedy(terminal, config, settings, measured)
 
 
@@ -84,9 +84,7 @@ def _verdict_cell(case: Case) -> Cell:
     if case.verdict is None:
         return Cell(text="not recorded", markup={"yellow": True})
     found = case.verdict.slowdown
-    change = ""
-    if found is not None:
-        change = f" {percent(abs(found.point))} {'slower' if found.point >= 0 else 'faster'}"
+    change = "" if found is None else f" {signed(found.point)}"
     return Cell(text=word(case.verdict.outcome) + change, markup=MARKUP[case.verdict.outcome])
 
 
@@ -142,5 +140,4 @@ def _threads(cases: Sequence[Case]) -> str:
     on_cpu = [case for case in cases if case.platform.device == "cpu"]
     if not on_cpu:
         return ""
-    count = on_cpu[0].settings.threads
-    return f"The CPU was measured with {count} thread{'' if count == 1 else 's'}."
+    return f"The CPU was measured with {counted(on_cpu[0].settings.threads, 'thread')}."

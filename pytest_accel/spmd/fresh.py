@@ -24,6 +24,8 @@ from pytest_accel.options import FRESH_VARIABLE
 _POLL_S = 0.5
 _GRACE_S = 3.0  # for stacks to be written after a deadline
 _TAIL_LINES = 40
+# The variables of pytest in this process: a child has its own, and its options come as arguments.
+_OWN_VARIABLES = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "PYTEST_VERSION"})
 
 # Options of this session that must not act in a fresh process, and whether they take a value; an
 # optional value is, as argparse has it, the next word where that is no option.
@@ -79,7 +81,6 @@ class Order:
     node_id: str
     session: str
     result: str
-
     parent: int  # process id of the session that gave it
 
     def to_variable(self) -> str:
@@ -165,10 +166,6 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, waiting: Callable[
         except subprocess.TimeoutExpired:
             waiting()
     return None
-
-
-# The variables of pytest in this process: a child has its own, and its options come as arguments.
-_OWN_VARIABLES = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "PYTEST_VERSION"})
 
 
 def _ask_for_stacks(process: subprocess.Popen[bytes]) -> None:

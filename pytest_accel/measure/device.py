@@ -112,7 +112,10 @@ class CudaDevice:
         return int(torch.cuda.max_memory_allocated(self.index))
 
     def delay(self, seconds: float) -> Delay:
-        """A kernel that spins: a host-side sleep would hide behind the launches that run ahead."""
+        """A kernel that spins: a host-side sleep would hide behind the launches that run ahead.
+
+        At its power limit a device makes up for part of it: it cools, and its clock rises.
+        """
         import torch
 
         probe_cycles = 20_000_000  # about 10 ms on a GPU of 2 GHz: long against the launch

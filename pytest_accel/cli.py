@@ -37,12 +37,35 @@ def argument(name: str, **options: Any) -> Argument:  # noqa: ANN401 -- argparse
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; 0 if all is well, 2 for wrong usage or a wrong file."""
-    args = _parser().parse_args(argv)
+    own, for_pytest = _divided(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    args = parser.parse_args(own)
+    if for_pytest and args.command != "launch":
+        parser.error(f"{args.command} runs no pytest: nothing may follow --")
+    args.for_pytest = for_pytest
     try:
         return int(args.run(args))
     except ValueError as error:  # what the parts raise at users; each names its place and remedy
         print(f"pytest-accel {args.command}: {error}", file=sys.stderr)
         return 2
+
+
+def _divided(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Ours, and what follows the first `--`: pytest's, untouched.
+
+    A value that is itself an option (`--sbatch --exclusive`) is joined to its name, as argparse needs it.
+    """
+    ours, theirs = list(argv), []
+    if "--" in ours:
+        at = ours.index("--")
+        ours, theirs = ours[:at], ours[at + 1 :]
+    joined: list[str] = []
+    for word in ours:
+        if joined and joined[-1] in ("--sbatch", "--container-option"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined, theirs
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,6 +99,101 @@ def platform(args: argparse.Namespace) -> int:
     else:
         print("\n".join([*_describe(machine), "", *_markers(machine, catalogue, each=args.all)]))
     return 0
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    from pytest_accel.core.quantities import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
+@command(
+    argument("--slurm", action="store_true", required=True, help="as a Slurm job (the only way for now)"),
+    argument("--nodes", type=_count, default=1, metavar="N", help="nodes (1)"),
+    argument(
+        "--gpus-per-node", default="", metavar="[TYPE:]N", help="GPUs of each node, and one task for each"
+    ),
+    argument(
+        "--tasks-per-node", type=_count, default=0, metavar="N", help="tasks where that is not one a GPU"
+    ),
+    argument(
+        "--cpus-per-task", type=_count, default=0, metavar="N", help="CPUs of each task (the cluster's own)"
+    ),
+    argument("--partition", default="", metavar="NAME", help="Slurm's partition"),
+    argument("--account", default="", metavar="NAME", help="Slurm's account"),
+    argument(
+        "--time", default="", metavar="LIMIT", help="the job's time limit: 30 (minutes), 30:00, 2:00:00"
+    ),
+    argument(
+        "--container", default="", metavar="IMAGE", help="run every task in this image, by its own python3"
+    ),
+    argument(
+        "--container-runtime", default="apptainer", metavar="NAME", help="apptainer (default) or singularity"
+    ),
+    argument(
+        "--container-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more for `exec`; repeatable",
+    ),
+    argument(
+        "--sbatch", action="append", default=[], metavar="OPTION", help="one more for sbatch; repeatable"
+    ),
+    argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="the run folder (accel-slurm/TIME-ID); nodes must share it",
+    ),
+    argument(
+        "--timeout", type=_duration, metavar="S", help="cancel the job if it has not ended by then: 90, 2h"
+    ),
+    argument("--dry-run", action="store_true", help="print the script, submit nothing"),
+)
+def launch(args: argparse.Namespace) -> int:
+    """Run pytest on the nodes of a cluster, wait for it, and leave with its exit status."""
+    import os
+    import shlex
+
+    from pytest_accel import launching
+    from pytest_accel.spmd.slurm import Container, Request, script
+
+    options = tuple(args.container_option)
+    if options and not args.container:
+        raise ValueError("--container-option needs --container IMAGE.")
+    directory = Path.cwd()
+    request = Request(
+        nodes=args.nodes,
+        gpus_per_node=args.gpus_per_node,
+        tasks_per_node=args.tasks_per_node,
+        cpus_per_task=args.cpus_per_task,
+        partition=args.partition,
+        account=args.account,
+        time=args.time,
+        container=Container(image=args.container, runtime=args.container_runtime, options=options)
+        if args.container
+        else None,
+        sbatch=tuple(args.sbatch),
+        python=sys.executable,
+        arguments=tuple(args.for_pytest),
+        added=tuple(shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))),
+        directory=directory,
+        folder=directory / (args.output_dir or launching.new_folder()),
+    )
+    if args.dry_run:
+        print(script(request), end="")
+        return 0
+    return launching.launch(request, os.environ, timeout_s=args.timeout)
 
 
 def _describe(machine: Machine) -> list[str]:

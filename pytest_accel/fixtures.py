@@ -1,5 +1,8 @@
 """The fixtures that a benchmark takes: `accel`, what `train` and `infer` build upon it, and their parts.
 
+The same test runs on one device and, on every rank of a gang, on many: `process_group`, `rank`,
+`world_size` and `ddp` are there in both, and on one device there is one rank and nothing to wrap.
+
 pytest imports this module in every project that has the plugin installed, so each fixture imports what
 it needs when it is taken.
 """
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from pytest_accel.measure.measurement import Measurement
+    from pytest_accel.measure.ranks import Ranks
     from pytest_accel.session.accel import Accel
     from pytest_accel.workloads.precision import Precision
     from pytest_accel.workloads.steps import InferStep, TrainStep
@@ -27,7 +31,47 @@ Built = Callable[..., Any]
 
 
 @pytest.fixture
-def accel(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Iterator[Accel]:
+def process_group(request: pytest.FixtureRequest) -> Ranks:
+    """The ranks that run this benchmark: `rank`, `size`, `barrier()`, `slowest(x)`, `agree(x)`, `gather(x)`.
+
+    In a gang it is torch's default process group, open: torch.distributed works. On one device it is one
+    rank that waits for nobody.
+    """
+    from pytest_accel.session.groups import ranks_of
+
+    item = cast("pytest.Item", request.node)
+    settings = for_item(request.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
+    return ranks_of(item, settings)
+
+
+@pytest.fixture
+def rank(process_group: Ranks) -> int:
+    """The number of this process among those of the gang; 0 on one device."""
+    return process_group.rank
+
+
+@pytest.fixture
+def world_size(process_group: Ranks) -> int:
+    """How many processes run this benchmark together; 1 on one device."""
+    return process_group.size
+
+
+@pytest.fixture
+def ddp(process_group: Ranks) -> Callable[[Any], Any]:
+    """`ddp(model)`: in a gang the model in DistributedDataParallel, on one device the model itself."""
+
+    def wrap(model: Any, **options: Any) -> Any:  # noqa: ANN401
+        from pytest_accel.workloads.parallel import data_parallel
+
+        return data_parallel(model, process_group, **options)
+
+    return wrap
+
+
+@pytest.fixture
+def accel(
+    request: pytest.FixtureRequest, benchmark: BenchmarkFixture, process_group: Ranks
+) -> Iterator[Accel]:
     """Measure a step of your own: `accel.measure(step, work=..., unit=...)`."""
     from pytest_accel.session.accel import Accel
     from pytest_accel.session.placement import TIMER, open_device
@@ -46,6 +90,7 @@ def accel(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Iterat
             item=item,
             benchmark=benchmark,
             timer=item.stash[TIMER],
+            ranks=process_group,
         )
     finally:
         device.restore()
@@ -58,13 +103,17 @@ def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     `train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: the model by name
     (torchvision's, `timm/NAME`, `zoo/NAME`) or any callable, on the device of the item's platform, with
     random weights and synthetic batches. Fails unless the loss is finite and the parameters moved.
+
+    In a gang every rank trains on batches of its own, in DistributedDataParallel; with `ddp=False` the ranks
+    are independent jobs side by side. `batch_size` is one rank's; `global_batch_size` is that of all ranks
+    together, each taking its share.
     """
     from pytest_accel.workloads.steps import TrainStep
 
     with ExitStack() as steps:
 
         def measure(model: str | Built, **choices: Any) -> Measurement | None:  # noqa: ANN401
-            step = _built(steps, TrainStep.build, model, device=accel.device, **choices)
+            step = _built(steps, TrainStep.build, model, device=accel.device, ranks=accel.ranks, **choices)
             return _measured(accel, step, loss=step.loss_value)
 
         yield measure
@@ -78,7 +127,7 @@ def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     with ExitStack() as steps:
 
         def measure(model: str | Built, **choices: Any) -> Measurement | None:  # noqa: ANN401
-            step = _built(steps, InferStep.build, model, device=accel.device, **choices)
+            step = _built(steps, InferStep.build, model, device=accel.device, ranks=accel.ranks, **choices)
             return _measured(accel, step, loss=None)
 
         yield measure
@@ -172,11 +221,14 @@ def accel_precision(accel_device: torch.device) -> Iterator[Built]:
 
 
 @pytest.fixture
-def accel_batch(accel_device: torch.device) -> Built:
-    """`accel_batch("imagenet", batch_size=32)`: a synthetic batch on the device, inputs and targets."""
+def accel_batch(accel_device: torch.device, process_group: Ranks) -> Built:
+    """`accel_batch("imagenet", batch_size=32)`: a synthetic batch on the device, inputs and targets.
+
+    Every rank of a gang gets its own.
+    """
     from pytest_accel.workloads.data import make_batch
 
     def make(data: str, **options: Any) -> Any:  # noqa: ANN401
-        return make_batch(data, device=accel_device, **options)
+        return make_batch(data, device=accel_device, rank=process_group.rank, **options)
 
     return make

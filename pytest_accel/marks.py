@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 CATALOGUE = pytest.StashKey[Catalogue]()
 BENCHMARK_FIXTURE = "accel"  # whoever takes it, directly or through `train` and `infer`, is a benchmark
 DEVICE_FIXTURE = "accel_device"  # what the other fixtures stand upon
+GROUP_FIXTURE = "process_group"  # whoever takes it runs on every rank
 _configs: list[pytest.Config] = []  # pytest runs inside pytest in plugin tests: the innermost counts
 
 
 def register_platforms(config: pytest.Config) -> None:
     """Read the catalogue with what the project and other plugins add, and register every platform."""
     try:
-        catalogue = config.stash[CATALOGUE] = _read_catalogue(config)
+        catalogue = config.stash[CATALOGUE] = read_catalogue(config)
     except CatalogueError as error:
         raise pytest.UsageError(str(error)) from None
     config.addinivalue_line(
-        "markers", "accel(tolerance, budget, warmup): settings of one benchmark, before those of the session"
+        "markers",
+        "accel(tolerance, budget, warmup, timeout, bind, gang): settings of one benchmark, before those of the session",
     )
     _register_names(config, catalogue, catalogue.names())
     _configs.append(config)
@@ -43,7 +45,7 @@ def unregister_platforms(config: pytest.Config) -> None:
         _configs.remove(config)
 
 
-def _read_catalogue(config: pytest.Config) -> Catalogue:
+def read_catalogue(config: pytest.Config) -> Catalogue:
     hooked = {}
     for tables in config.hook.pytest_accel_platforms(config=config):
         if not isinstance(tables, Mapping):
@@ -89,6 +91,10 @@ def is_benchmark(item: pytest.Item) -> bool:
     return _takes(item, BENCHMARK_FIXTURE)
 
 
+def takes_process_group(item: pytest.Item) -> bool:
+    return _takes(item, GROUP_FIXTURE)
+
+
 def _takes(item: pytest.Item, fixture: str) -> bool:
     """Whether an item takes a fixture of ours, not a parameter or a fixture of that name that hides it."""
     info = getattr(item, "_fixtureinfo", None)  # what pytest's own fixture reporting reads
@@ -103,7 +109,8 @@ def _takes(item: pytest.Item, fixture: str) -> bool:
 def ask_for_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
     """Whether any item takes a fixture that needs a device or is marked with a platform, or `-m` names one."""
     catalogue = config.stash[CATALOGUE]
-    if any(_takes(item, fixture) for item in items for fixture in (BENCHMARK_FIXTURE, DEVICE_FIXTURE)):
+    ours = (BENCHMARK_FIXTURE, DEVICE_FIXTURE, GROUP_FIXTURE)
+    if any(_takes(item, fixture) for item in items for fixture in ours):
         return True
     names = {mark.name for item in items for mark in item.iter_markers()}
     return any(catalogue.find(name) for name in names | wanted_words(config.getoption("markexpr", "")))

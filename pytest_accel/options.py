@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Consequence = Literal["warn", "fail"]
 
-FRESH_VARIABLE = "PYTEST_ACCEL_FRESH"  # set by a session for the fresh processes it starts; never by users
+# Set by a session for the ranks that it starts; never by users.
+GANG_VARIABLE = "PYTEST_ACCEL_GANG"  # what a rank is told; taken out of the environment when it is read
+GANG_ID_VARIABLE = "PYTEST_ACCEL_GANG_ID"  # stays, so that everything a rank starts can be found and ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Settings:
     looks: int = 5
     threads: int = 1
     timeout_s: float = 600.0
+    rendezvous_s: float = 120.0
+    bind: Literal["auto", "none"] = "auto"
+    gang: bool = False  # from a benchmark's mark: a process group even on one device
     slowdown: float = 0.0
     baselines: str = "baselines"
     require: bool = False
@@ -234,7 +239,29 @@ _OPTIONS = (
         name="timeout",
         metavar="SECONDS",
         parse=parse_seconds,
-        help="longest time for one fresh process (default 10 min)",
+        help="longest time for one benchmark in a gang or in a fresh process (default 10 min)",
+    ),
+    _Option(
+        target="rendezvous_s",
+        name="rendezvous",
+        metavar="SECONDS",
+        parse=parse_seconds,
+        help="longest time until all ranks of a gang have come together (default 2 min)",
+    ),
+    _Option(
+        target="bind",
+        name="bind",
+        metavar="auto|none",
+        parse=_choice("auto", "none"),
+        help="bind each rank to the CPUs and the memory nearest to its device (default auto)",
+    ),
+    _Option(
+        target="gang",
+        name="gang",
+        kind="flag",
+        parse=_truth,
+        in_ini=False,
+        help="measure benchmarks of one device too in a process group, of one rank",
     ),
     _Option(
         target="slowdown",
@@ -245,7 +272,7 @@ _OPTIONS = (
         help="really delay every step until throughput is lower by FRACTION: a way to see the gate work",
     ),
 )
-_MARKER_KEYS = ("tolerance", "budget", "warmup")
+_MARKER_KEYS = ("tolerance", "budget", "warmup", "timeout", "bind", "gang")
 
 
 def add_options(parser: pytest.Parser) -> None:

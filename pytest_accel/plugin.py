@@ -7,6 +7,7 @@ rest is imported when the first benchmark is collected, torch when the first one
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import pytest
 
@@ -18,8 +19,12 @@ from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by 
     accel_model,
     accel_optimiser,
     accel_precision,
+    ddp,
     infer,
+    process_group,
+    rank,
     train,
+    world_size,
 )
 from pytest_accel.marks import (
     ask_for_hardware,
@@ -27,7 +32,12 @@ from pytest_accel.marks import (
     register_platforms,
     unregister_platforms,
 )
-from pytest_accel.options import FRESH_VARIABLE, SETTINGS, add_options, read_settings
+from pytest_accel.options import GANG_VARIABLE, SETTINGS, add_options, read_settings
+
+_LAUNCHED = {
+    "RANK",
+    "SLURM_STEP_NUM_TASKS",
+}  # either is set where a launcher started this pytest, once for every rank
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,11 +48,24 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(pytest_accel.hookspecs)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if FRESH_VARIABLE in os.environ:
-        from pytest_accel.session.fresh_runs import begin_fresh_process
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Under torchrun or srun, rank 0 is the session, and the others wait for it."""
+    if not _LAUNCHED & os.environ.keys():
+        return (yield)
+    from pytest_accel.session.seating import hold_seats, serve_seat
 
-        begin_fresh_process(config)
+    status = serve_seat(config)
+    if status is not None:
+        raise SystemExit(status)
+    return (yield from hold_seats(config))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if GANG_VARIABLE in os.environ:
+        from pytest_accel.session.rank_process import become_rank
+
+        become_rank(config)
     config.stash[SETTINGS] = read_settings(config)
     register_platforms(config)
 
@@ -50,10 +73,14 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     refuse_unknown_names(config, items)
-    if config.stash[SETTINGS].require or ask_for_hardware(config, items):
+    if config.stash[SETTINGS].require or _is_rank(config) or ask_for_hardware(config, items):
         from pytest_accel.session.start import start
 
         start(config, items)
+
+
+def _is_rank(config: pytest.Config) -> bool:
+    return config.pluginmanager.has_plugin("accel-rank-end")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -8,11 +8,15 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MIN_ROUNDS = 6
 RECORD_RUNS = 5  # what a recording measures
 MAX_RUNS = 10  # more runs sharpen the gate hardly (resolution 4.2 s at 5, 3.7 s at 10) and bury a diff
+
+
+def log_step_time(rounds_s: Iterable[float]) -> float:
+    return median(math.log(seconds) for seconds in rounds_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class Run:
     peak_memory_bytes: int | None = None
     loss: float | None = None  # after a fixed number of seeded steps: an upgrade may change numerics
     metrics: Mapping[str, float] = field(default_factory=dict)  # further figures; names carry units
+    rank_step_s: tuple[float, ...] = ()  # each rank's own step time, where there were several
 
     @property
     def summary(self) -> float:
@@ -35,7 +40,7 @@ class Run:
 
         A median of means sees a stall in every tenth step in full, and forgets a single outlier.
         """
-        return median(math.log(seconds) for seconds in self.rounds_s)
+        return log_step_time(self.rounds_s)
 
     @property
     def step_time_s(self) -> float:

@@ -131,3 +131,32 @@ class CudaDevice:
             torch.cuda._sleep(cycles)  # noqa: SLF001
 
         return spin
+
+
+def torch_index(uuid: str, fallback: int) -> int:
+    """The number by which torch calls the device of this UUID; `fallback` where torch shows no such device.
+
+    Drivers count devices by their bus. CUDA counts the fastest first unless CUDA_DEVICE_ORDER says otherwise, so that
+    on a machine of different GPUs the two numbers of one device differ.
+    """
+    import torch
+
+    if not uuid:
+        return fallback
+    for index in range(torch.cuda.device_count()):
+        shown = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+        if shown is not None and _bare(uuid) in _spellings(str(shown)):
+            return index
+    return fallback
+
+
+def _bare(uuid: str) -> str:
+    return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
+
+
+def _spellings(shown: str) -> set[str]:
+    """What torch shows, and on ROCm what it means: there the 16 bytes are the letters of the serial number."""
+    spellings = {_bare(shown)}
+    with suppress(ValueError):  # UnicodeDecodeError is one
+        spellings.add(bytes.fromhex(shown.replace("-", "")).decode("ascii").lower())
+    return spellings

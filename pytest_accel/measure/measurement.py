@@ -1,4 +1,4 @@
-"""What one process found out about one benchmark, as a value that can cross processes."""
+"""What one process, or the ranks of a gang, found out about one benchmark, as a value that can cross processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_accel.core.environment import Environment
+from pytest_accel.core.ranks import RankResult
 from pytest_accel.core.runs import Run
 
 SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON, and of what a fresh process answers
@@ -19,19 +20,20 @@ class Measurement:
     """A run with what it measured and where."""
 
     run: Run
-    work_per_step: float
+    work_per_step: float  # of all ranks together
     unit: str
     configuration: Mapping[str, Scalar]
     environment: Environment
     steady: bool
+    ranks: tuple[RankResult, ...] = ()  # by rank, where there were several
 
     @property
     def throughput(self) -> float:
         return self.run.throughput(self.work_per_step)
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain JSON values, as they stand in `extra_info.accel`."""
-        return {
+        """Plain JSON values, as they stand in `extra_info.accel`; what only a gang has is absent elsewhere."""
+        plain: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "throughput": self.throughput,
             "unit": f"{self.unit}/s",
@@ -40,23 +42,35 @@ class Measurement:
             "step_time_s": self.run.step_time_s,
             "stall_share": self.run.stall_share,
             "steady": self.steady,
-            "run": asdict(self.run),
+            "run": _run_to_plain(self.run),
             "configuration": dict(self.configuration),
             "environment": {
                 "identity": dict(self.environment.identity),
                 "context": dict(self.environment.context),
             },
         }
+        if self.ranks:
+            plain["ranks"] = [result.to_plain() for result in self.ranks]
+        return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Measurement:
         """What `to_plain` wrote; derived figures are derived again."""
-        run = {**plain["run"], "rounds_s": tuple(plain["run"]["rounds_s"])}
+        run = plain["run"]
+        tuples = {"rounds_s": tuple(run["rounds_s"]), "rank_step_s": tuple(run.get("rank_step_s", ()))}
         return cls(
-            run=Run(**run),
+            run=Run(**{**run, **tuples}),
             work_per_step=plain["work_per_step"],
             unit=plain["work_unit"],
             configuration=plain["configuration"],
             environment=Environment(**plain["environment"]),
             steady=plain["steady"],
+            ranks=tuple(RankResult.from_plain(result) for result in plain.get("ranks", ())),
         )
+
+
+def _run_to_plain(run: Run) -> dict[str, Any]:
+    plain = asdict(run)
+    if not run.rank_step_s:
+        del plain["rank_step_s"]
+    return plain

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from pytest_accel.core.pacing import Settling, pace, steady_rounds
+from pytest_accel.core.pacing import Pace, Settling, pace, steady_rounds
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.question import checked
+from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.measure.timer import SynchronisingTimer
 
 Step = Callable[[], object]
@@ -20,6 +21,7 @@ Step = Callable[[], object]
 # Single steps at the start: the first one compiles and allocates, the others say how long a step is.
 # A training step's loss after the last of them is comparable between machines.
 PILOT_STEPS = 5
+ALONE = Alone()
 _BLOCK_S = 0.1  # warm-up is watched in blocks of about this length
 
 
@@ -69,18 +71,28 @@ class Timed:
 
 
 def settle(
-    step: Step, device: Device, watcher: Watcher, *, max_s: float, after_pilot: Callable[[], None]
+    step: Step,
+    device: Device,
+    watcher: Watcher,
+    *,
+    max_s: float,
+    after_pilot: Callable[[], None],
+    ranks: Ranks = ALONE,
 ) -> Settled:
-    """Run steps until their times stop drifting, within `max_s`."""
+    """Run steps until their times stop drifting, within `max_s`.
+
+    Whether to go on is decided from the slowest rank's times, which all ranks know: they must take the same
+    number of steps, or one of them waits in a collective of a step that no other takes.
+    """
     watcher.phase("warming up", None)
     begun = time.perf_counter()
     pilots_s = [_timed_block(checked(step), 1, device)]
     pilots_s += [_timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
     settling = Settling(max_s=max_s)
-    steps = max(1, round(_BLOCK_S / median(pilots_s[1:])))
+    steps = max(1, round(_BLOCK_S / ranks.slowest(median(pilots_s[1:]))))
     while not (settling.steady or settling.exhausted):
-        block_s = _timed_block(step, steps, device)
+        block_s = ranks.slowest(_timed_block(step, steps, device))
         settling.observe(block_s / steps, block_s)
         watcher.tick()
     return Settled(
@@ -101,14 +113,19 @@ def time_rounds(
     settled: Settled,
     budget_s: float,
     slowdown: float = 0.0,
+    ranks: Ranks = ALONE,
 ) -> Timed:
-    """Fill the budget with rounds of the settled step."""
+    """Fill the budget with rounds of the settled step.
+
+    Ranks begin each round together, before its clock is read, and end it each by its own clock.
+    """
     step_s = settled.step_s
     if slowdown:
         step, step_s = _delayed(step, device, step_s, slowdown)
-    plan = pace(step_s, budget_s)
+    steps, rounds = ranks.agree(_planned(step_s, budget_s))
+    plan = Pace(steps_per_round=steps, rounds=rounds)
     watcher.phase("measuring", plan.rounds * plan.steps_per_round * step_s)
-    timer.synchronize, timer.between_rounds = device.synchronize, watcher.tick
+    timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)
     device.reset_peak_memory()
     with _garbage_frozen():
         cpu_s = time.process_time()
@@ -122,6 +139,23 @@ def time_rounds(
         peak_memory_bytes=device.peak_memory_bytes(),
         host_cpu_s=cpu_s / (plan.rounds * plan.steps_per_round + one_more),
     )
+
+
+def _planned(step_s: float, budget_s: float) -> tuple[int, int]:
+    """Steps a round and rounds, as plain values that ranks can agree upon."""
+    plan = pace(step_s, budget_s)
+    return plan.steps_per_round, plan.rounds
+
+
+def _before_round(watcher: Watcher, ranks: Ranks) -> Callable[[], None]:
+    if ranks.size == 1:  # nobody to wait for; the clock is read right after this
+        return watcher.tick
+
+    def together() -> None:
+        watcher.tick()
+        ranks.barrier()
+
+    return together
 
 
 def _timed_block(step: Step, steps: int, device: Device) -> float:

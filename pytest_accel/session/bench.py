@@ -14,12 +14,15 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.options import Settings, baselines_root, for_item
 from pytest_accel.report.lines import vanished_line
+from pytest_accel.report.progress import Progress
 from pytest_accel.session import items as what
-from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF
+from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
+from pytest_accel.session.binding import bound_to
 from pytest_accel.session.cases import Case
-from pytest_accel.session.fresh_runs import FreshRuns
+from pytest_accel.session.gangs import Found, Gangs, needs_gang
 from pytest_accel.session.placement import Placement, is_xdist_worker
 from pytest_accel.session.recording import refuse_mixture, refuse_too_many_runs, refuse_unwritable, write_down
+from pytest_accel.session.replay import replay
 from pytest_accel.session.reports import (
     apply_verdict,
     built_reports,
@@ -27,10 +30,13 @@ from pytest_accel.session.reports import (
     is_strict_xpass,
     note_verdict,
     properties,
+    reports_of_ranks,
     vanished_report,
 )
+from pytest_accel.session.scaling import with_scaling
+from pytest_accel.session.seating import unseated
 from pytest_accel.session.summary import write_summary
-from pytest_accel.session.terminal import Pacemaker
+from pytest_accel.session.terminal import Pacemaker, live_progress
 from pytest_accel.session.vanished import find_vanished
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import BaselineError, BaselineFile
@@ -56,7 +62,7 @@ class Bench:
         self.waiting: list[Case] = []  # for a fresh process
         self.collected = collected  # before deselection, with the platforms they are marked with
         self.vanished: list[str] = []
-        self.fresh = FreshRuns(config, settings)
+        self.gangs = Gangs(config)
         self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
 
     # --- collecting -----------------------------------------------------------------------------
@@ -96,15 +102,60 @@ class Bench:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         case = self.cases.get(item.nodeid)
-        if case is None:
+        in_gang = self.in_gang(item)
+        if in_gang is not None:
+            reports = self.run_in_gang(item, in_gang, nextitem)
+        elif case is not None:
+            self.gangs.close()  # its ranks would hold the devices' memory
+            with bound_to(item, case.settings):
+                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        else:
             return None
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        if case.undecided:
+        if case is not None and case.undecided:
             case.held = reports
             self.waiting.append(case)
         else:
-            self.log(case, reports)
+            self.log(item, reports)
         return True
+
+    def in_gang(self, item: pytest.Item) -> PlatformName | None:
+        """The platform of an item that runs on several ranks."""
+        case = self.cases.get(item.nodeid)
+        if case is not None:
+            return case.platform if needs_gang(case.platform, case.settings) else None
+        if is_xdist_worker(self.config) or not what.takes_process_group(item):
+            return None
+        platform = self.placement.place(item).platform
+        return platform if platform is not None and platform.devices > 1 else None
+
+    def run_in_gang(
+        self, item: pytest.Item, platform: PlatformName, nextitem: pytest.Item | None
+    ) -> list[pytest.TestReport]:
+        """The item on every rank, as the reports that it would have had here."""
+        case = self.cases.get(item.nodeid)
+        settings = case.settings if case else for_item(self.settings, item.iter_markers("accel"), item.nodeid)
+        if why_not := unseated(self.config):
+            found = Found.failed(why_not)
+        else:
+            with live_progress(self.config, item.name) as progress:
+                found = self.gangs.run(item, platform, settings, progress, fresh=False)
+        reports = reports_of_ranks(item, found, nextitem)
+        call = next((report for report in reports if report.when == "call"), None)
+        if case is not None and call is not None:
+            self.take(case, found)
+            if call.passed or is_strict_xpass(call):
+                self.conclude(case, call)
+        return reports
+
+    def take(self, case: Case, found: Found) -> None:
+        """Keep what ranks measured as if it had been measured here."""
+        case.stragglers = found.stragglers or case.stragglers
+        if found.measuring_off:
+            case.item.stash[MEASURING_OFF] = True
+        if found.measurement is not None:
+            measured = with_scaling(case, found.measurement, self.store, self.placement.machine)
+            case.item.stash[MEASUREMENT] = measured
+            replay(case.item, case.platform, measured, found.extra_info)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # last word, after pytest's own treatment of xfail
     def pytest_runtest_makereport(
@@ -138,13 +189,14 @@ class Bench:
         apply_verdict(case, report)
         note_verdict(case)
 
-    def log(self, case: Case, reports: list[pytest.TestReport]) -> None:
-        hook = case.item.ihook
-        reports[-1].user_properties.extend(properties(case))  # JUnit reads those of the teardown
-        hook.pytest_runtest_logstart(nodeid=case.node_id, location=case.item.location)
+    def log(self, item: pytest.Item, reports: list[pytest.TestReport]) -> None:
+        case = self.cases.get(item.nodeid)
+        if case is not None:
+            reports[-1].user_properties.extend(properties(case))  # JUnit reads those of the teardown
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in reports:
-            hook.pytest_runtest_logreport(report=report)
-        hook.pytest_runtest_logfinish(nodeid=case.node_id, location=case.item.location)
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     # --- fresh processes ------------------------------------------------------------------------
 
@@ -158,6 +210,7 @@ class Bench:
                 result = yield
                 self.measure_waiting(session)
             finally:
+                self.gangs.close()
                 self.release_waiting()
         if not self.config.getoption("collectonly", default=False):
             self.report_vanished()
@@ -176,12 +229,25 @@ class Bench:
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
                 left = len(in_turn) - position + len(self.waiting) * (last - look)
-                with pace.run(f"{case.item.name}: run {look} of {last} in a fresh process", left) as progress:
-                    self.fresh.measure(case, progress)
+                fresh = "a fresh gang" if case.platform.devices > 1 else "a fresh process"
+                with pace.run(f"{case.item.name}: run {look} of {last} in {fresh}", left) as progress:
+                    self.measure_fresh(case, progress)
                 if self.settings.recording:
                     refuse_mixture(case)
                 if case.problem or case.skipped or not (self.settings.recording or self.undecided(case)):
                     self.release(case)
+
+    def measure_fresh(self, case: Case, progress: Progress) -> None:
+        """One more run; its measurement, problem or skip is left in the case."""
+        found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
+        case.stragglers = found.stragglers or case.stragglers
+        if found.outcome == "skipped":
+            case.skipped = found.text
+        elif found.measurement is None:
+            case.problem = _no_measurement(case, found)
+        else:
+            measured = with_scaling(case, found.measurement, self.store, self.placement.machine)
+            case.measurements.append(measured)
 
     def undecided(self, case: Case) -> bool:
         case.judge()
@@ -193,8 +259,8 @@ class Bench:
         if self.settings.recording and not (case.measurements or case.problem or case.skipped):
             return  # never reached: nothing to tell
         if self.settings.recording:
-            write_down(case, self.store, self.fresh.session_id)
-            self.log(case, built_reports(case))
+            write_down(case, self.store, self.config.stash[SESSION_ID])
+            self.log(case.item, built_reports(case))
             return
         call = next(report for report in case.held if report.when == "call")
         if case.skipped:
@@ -203,7 +269,7 @@ class Bench:
             fail(call, case.problem, case.item)
         else:
             self.settle(case, call)
-        self.log(case, case.held)
+        self.log(case.item, case.held)
 
     def release_waiting(self) -> None:
         """All that is still held, when the looks are used up or the session was interrupted."""
@@ -256,6 +322,13 @@ class Bench:
                 "platforms": sorted({case.disk_name for case in self.cases.values()}),
                 "devices": [device.name for device in self.placement.machine.devices],
             }
+
+
+def _no_measurement(case: Case, found: Found) -> str:
+    where = "a fresh gang" if case.platform.devices > 1 else "a fresh process"
+    if not found.reports:  # the processes are gone, and these are their last words
+        return f"{case.label}: {where} gave no measurement: {found.text}"
+    return f"{case.label} failed in {where}: {found.cause}\n{found.text}"
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from pytest_accel.core.environment import Environment, describe, diff, diff_iden
 from pytest_accel.core.gate import judge
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.runs import Run
+from pytest_accel.core.scaling import Scaling
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
 from pytest_accel.measure.measurement import Measurement, Scalar
 from pytest_accel.measure.steps import PILOT_STEPS
@@ -33,9 +36,11 @@ class Case:
     settings: Settings
     baseline: BaselineFile | None = None  # the file, whatever it holds of this benchmark
     measurements: list[Measurement] = field(default_factory=list)
+    scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
     verdict: Verdict | None = None
     held: list[pytest.TestReport] = field(default_factory=list)  # reports that wait for the verdict
     problem: str = ""  # why a fresh process gave no measurement
+    stragglers: Mapping[str, Any] | None = None  # what a gang found out about its devices before it measured
     skipped: str = ""
     recorded: str = ""  # what was written down, when recording
 

@@ -9,11 +9,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.marks import is_benchmark, wanted_words
+from pytest_accel.marks import is_benchmark, takes_process_group, wanted_words
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.machine import Machine
-
-NO_GANGS = "this version does not start: it measures one device"
 
 __all__ = [
     "Place",
@@ -23,6 +21,7 @@ __all__ = [
     "platforms_of",
     "refuse_shared_ids",
     "suite_of",
+    "takes_process_group",
     "wanted_platforms",
 ]
 
@@ -71,11 +70,8 @@ def place(
     present = [platform for platform in asked if machine.satisfies(platform)]
     if not present:
         return Place(platform=None, missing=machine.missing(asked, catalogue))
-    satisfied = [platform for platform in present if platform.devices == 1]
-    if not satisfied:
-        return Place(platform=None, missing=f"needs a gang of processes ({present[0]}), which {NO_GANGS}")
     # An accelerator before the host: `cpu` is satisfied everywhere.
-    return Place(platform=max(satisfied, key=lambda name: (name.device != "cpu", name.devices)))
+    return Place(platform=max(present, key=lambda name: (name.device != "cpu", name.devices)))
 
 
 def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:

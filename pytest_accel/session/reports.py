@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -13,6 +13,9 @@ from pytest_accel.options import Settings
 from pytest_accel.report.lines import explain, verdict_line
 from pytest_accel.session.accel import EXTRA_INFO
 from pytest_accel.session.cases import Case
+
+if TYPE_CHECKING:
+    from pytest_accel.session.gangs import Found
 
 Phase = Literal["setup", "call", "teardown"]
 
@@ -151,30 +154,54 @@ def built_reports(case: Case) -> list[pytest.TestReport]:
     if case.skipped:
         path, line, _ = case.item.location
         return [
-            _report(case, "setup", "skipped", (path, (line or 0) + 1, case.skipped)),
-            _report(case, "teardown"),
+            _report(case.item, "setup", "skipped", (path, (line or 0) + 1, case.skipped)),
+            _report(case.item, "teardown"),
         ]
-    call = _report(case, "call")
+    call = _report(case.item, "call")
     call.user_properties.extend(properties(case))
     if case.problem:
         fail(call, case.problem, case.item)
-    return [_report(case, "setup"), call, _report(case, "teardown")]
+    return [_report(case.item, "setup"), call, _report(case.item, "teardown")]
 
 
 def _report(
-    case: Case,
+    item: pytest.Item,
     when: Phase,
     outcome: Literal["passed", "failed", "skipped"] = "passed",
     longrepr: tuple[str, int, str] | None = None,
 ) -> pytest.TestReport:
     return pytest.TestReport(
-        nodeid=case.node_id,
-        location=case.item.location,
-        keywords=dict.fromkeys(case.item.keywords, 1),
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
         outcome=outcome,
         longrepr=longrepr,
         when=when,
     )
+
+
+def reports_of_ranks(
+    item: pytest.Item, found: Found, nextitem: pytest.Item | None
+) -> list[pytest.TestReport]:
+    """What ranks reported of an item, as reports of this session; then what the item before left is torn down."""
+    hook = item.config.hook
+    reports: list[pytest.TestReport] = [
+        hook.pytest_report_from_serializable(config=item.config, data=dict(report))
+        for report in found.reports
+    ]
+    if not reports:
+        reports = [_report(item, when) for when in ("setup", "call", "teardown")]
+    if found.outcome == "failed" and not any(report.failed for report in reports):
+        call = next(report for report in reversed(reports) if report.when != "teardown")
+        fail(call, found.text, item)
+    elif found.note:
+        failed = next(report for report in reports if report.failed)
+        failed.sections.insert(0, ("gang", found.note))
+    state = item.session._setupstate  # noqa: SLF001 - as pytest's own protocol does
+    teardown = pytest.CallInfo.from_call(lambda: state.teardown_exact(nextitem), when="teardown")
+    if teardown.excinfo is not None:
+        reports[-1] = pytest.TestReport.from_item_and_call(item, teardown)
+    return reports
 
 
 def vanished_report(node_id: str, text: str) -> pytest.TestReport:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+from datetime import UTC, datetime
+
 import pytest
 
 from pytest_accel.marks import CATALOGUE
@@ -9,12 +12,11 @@ from pytest_accel.options import SETTINGS
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.bench import Bench
-from pytest_accel.session.fresh_runs import ORDER, FreshProcess, new_session_id
-from pytest_accel.session.placement import PLACEMENT, Placement, give_timer
+from pytest_accel.session.placement import PLACEMENT, RANK_END, Placement, give_timer
 
 
 def start(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Register what places, measures and judges; in a fresh process, what measures and answers."""
+    """Register what places, measures and judges; in a rank, what takes orders and answers."""
     settings = config.stash[SETTINGS]
     benchmarks = list(filter(what.is_benchmark, items))
     if benchmarks:
@@ -23,17 +25,20 @@ def start(config: pytest.Config, items: list[pytest.Item]) -> None:
         give_timer(item)
     placement = config.stash[PLACEMENT] = Placement(config, settings, config.stash[CATALOGUE])
     config.pluginmanager.register(placement, "accel-placement")
-    order = config.stash.get(ORDER, None)
-    if order:
-        config.stash[SESSION_ID] = order.session
-        worker = FreshProcess(order)
-        worker.select(config, items)
-        config.pluginmanager.register(worker, "accel-fresh-process")
+    if RANK_END in config.stash:
+        from pytest_accel.session.rank_process import RankProcess
+
+        config.pluginmanager.register(RankProcess(config, items), "accel-rank")
         return
     config.stash[SESSION_ID] = new_session_id()
     collected = {item.nodeid: what.platforms_of(item, config.stash[CATALOGUE]) for item in items}
     bench = Bench(config, settings, placement, collected)
     config.pluginmanager.register(bench, "accel-bench")
+
+
+def new_session_id() -> str:
+    """Sortable by time, unique between machines."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def _require_benchmark_plugin(config: pytest.Config) -> None:

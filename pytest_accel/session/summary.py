@@ -19,7 +19,7 @@ from pytest_accel.report.lines import MARKUP, signed, vanished_line, verdict_lin
 from pytest_accel.report.table import Cell, Column, write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.reports import costs
-from pytest_accel.spmd.fresh import without_options
+from pytest_accel.spmd.arguments import without_options
 
 COLUMNS = (
     Column(title="benchmark"),
@@ -32,6 +32,7 @@ COLUMNS = (
     Column(title="warm-up", right=True),
     Column(title="memory", right=True),
     Column(title="MFU", right=True),
+    Column(title="scaling", right=True),
     Column(title="verdict"),
 )
 
@@ -47,12 +48,18 @@ def write_summary(
     if measured:
         terminal.section("accelerator benchmarks", sep="-", blue=True)
         write_table(terminal, COLUMNS, [_row(case) for case in measured])
-        terminal.write_line(f"± is the 95 % interval of run-to-run noise. {_threads(measured)}".rstrip())
+        legend = [
+            "± is the 95 % interval of run-to-run noise.",
+            _threads(measured),
+            _scaling_legend(measured),
+        ]
+        terminal.write_line(" ".join(filter(None, legend)))
         if settings.slowdown:
             text = f"--accel-slowdown {percent(settings.slowdown)}: every step was delayed on purpose."
             terminal.write_line(text, yellow=True)
     for case in measured:
         _write_remarks(terminal, case)
+        _write_gang(terminal, case)
     for node_id in vanished:
         terminal.write_line(vanished_line(node_id), yellow=True)
     _write_remedy(terminal, config, settings, measured)
@@ -72,6 +79,7 @@ def _row(case: Case) -> list[Cell]:
         Cell(text=seconds(now.run.warmup_s) if now.run.warmup_s else ""),
         Cell(text=gibibytes(now.run.peak_memory_bytes) if now.run.peak_memory_bytes else ""),
         Cell(text=percent(now.run.metrics["mfu"]) if "mfu" in now.run.metrics else ""),
+        Cell(text=percent(case.scaling[1].efficiency) if case.scaling else ""),
         _verdict_cell(case),
     ]
 
@@ -86,6 +94,28 @@ def _verdict_cell(case: Case) -> Cell:
     found = case.verdict.slowdown
     change = "" if found is None else f" {signed(found.point)}"
     return Cell(text=word(case.verdict.outcome) + change, markup=MARKUP[case.verdict.outcome])
+
+
+def _scaling_legend(cases: Sequence[Case]) -> str:
+    against = sorted(
+        {f"{scaling.kind}, against {few}" for few, scaling in filter(None, (c.scaling for c in cases))}
+    )
+    return f"Scaling is throughput per device ({'; '.join(against)})." if against else ""
+
+
+def _write_gang(terminal: pytest.TerminalReporter, case: Case) -> None:
+    """What a gang found out about its devices, and scaling that cannot be."""
+    report = case.stragglers or {}
+    for straggler in report.get("stragglers", ()):
+        terminal.write_line(f"STRAGGLER  {straggler}", yellow=True)
+    if case.scaling and case.scaling[1].is_superlinear:
+        few, scaling = case.scaling
+        terminal.write_line(
+            f"SUPER-LINEAR  {case.label}: {scaling.speedup:.2f} times the throughput of {few} on "
+            f"{scaling.many.devices / scaling.few.devices:g} times its devices. Is the baseline of {few} of an older "
+            "environment, or do the ranks do less work than it did?",
+            red=True,
+        )
 
 
 def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:

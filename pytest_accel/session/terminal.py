@@ -6,16 +6,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_accel.core.quantities import seconds
 from pytest_accel.report.progress import Progress
+from pytest_accel.session.placement import RANK_END
+
+if TYPE_CHECKING:
+    from pytest_accel.spmd.rank import RankEnd
 
 
 @contextmanager
 def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
-    """Progress on the terminal behind pytest's own line; silent where there is no terminal."""
+    """Progress on the terminal behind pytest's own line; silent where there is no terminal.
+
+    A rank has none: what it says is shown by the session that started it.
+    """
+    rank = config.stash.get(RANK_END, None)
+    if rank is not None:
+        yield _RankProgress(rank)
+        return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
     shown = None
@@ -28,6 +40,17 @@ def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
         yield progress
     finally:
         progress.close()
+
+
+class _RankProgress(Progress):
+    """Tells the session what this rank is about; of the others' it shows rank 0's."""
+
+    def __init__(self, rank: RankEnd) -> None:
+        super().__init__("", None)
+        self._rank = rank
+
+    def phase(self, text: str, remaining_s: float | None) -> None:
+        self._rank.say(text, remaining_s)
 
 
 class Pacemaker:

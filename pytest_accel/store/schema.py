@@ -136,6 +136,8 @@ def _run_content(run: Run) -> dict[str, object]:
     }
     if run.peak_memory_bytes is not None:
         content["peak_memory_bytes"] = run.peak_memory_bytes
+    if run.rank_step_s:
+        content["rank_step_s"] = [rounded(seconds) for seconds in run.rank_step_s]
     if run.metrics:
         content["metrics"] = {name: rounded(value) for name, value in run.metrics.items()}
     return content
@@ -222,7 +224,7 @@ def _entry(node: Node, *, known: Mapping[str, Environment]) -> BaselineEntry:
 def _run(node: Node, *, known: Mapping[str, Environment]) -> Run:
     node.check_keys(
         required=("session", "environment", "steps_per_round", "rounds_s"),
-        optional=("first_step_s", "warmup_s", "peak_memory_bytes", "loss", "metrics"),
+        optional=("first_step_s", "warmup_s", "peak_memory_bytes", "loss", "metrics", "rank_step_s"),
     )
     if node["environment"].text() not in known:
         node["environment"].fail(
@@ -241,6 +243,7 @@ def _run(node: Node, *, known: Mapping[str, Environment]) -> Run:
         peak_memory_bytes=_optional(node, "peak_memory_bytes", lambda value: value.integer(least=0)),
         loss=_optional(node, "loss", Node.number),
         metrics=_optional(node, "metrics", _metrics) or {},
+        rank_step_s=_optional(node, "rank_step_s", _step_times) or (),
     )
 
 
@@ -271,6 +274,10 @@ def _tolerance(node: Node) -> float:
     if tolerance >= 1:
         node.fail(f"{named(node.value)} is not a fraction of the throughput between 0 and 1")
     return tolerance
+
+
+def _step_times(node: Node) -> tuple[float, ...]:
+    return tuple(seconds.number(positive=True) for seconds in node.items())
 
 
 def _metrics(node: Node) -> Mapping[str, float]:

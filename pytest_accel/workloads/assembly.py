@@ -5,12 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.workloads.data import IMAGE_SETS, MEMORY_FORMATS, DataPlan, check_data, plan_data
 from pytest_accel.workloads.errors import OutOfMemory, unknown_value
 from pytest_accel.workloads.flops import output_classes
@@ -33,7 +34,8 @@ class Choices:
     """The arguments that both kinds of step take; "auto" and None are settled in `assemble`."""
 
     model: Model
-    batch_size: int
+    batch_size: int  # of one rank
+    global_batch_size: int | None = None  # of all ranks together, instead of batch_size: strong scaling
     data: str | None = None  # a name of DATA_NAMES; None: "imagenet", or "tokens" for a language model
     device: torch.device | str = "cpu"
     precision: str = "fp32"  # fp32, tf32, bf16, fp16
@@ -46,6 +48,7 @@ class Choices:
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
     seed: int = 0  # of weights, batches and dropout
     model_options: Mapping[str, Any] = field(default_factory=dict)  # for the model's own builder
+    ranks: Ranks = field(default_factory=Alone)  # those that take the step together, each with its own data
 
     @classmethod
     def of(cls, model: Model, arguments: Mapping[str, Any]) -> Choices:
@@ -55,11 +58,31 @@ class Choices:
             if name not in known:
                 remedy = "Arguments of the model's own builder go into model_options={...}."
                 raise unknown_value("argument", name, known, remedy=remedy)
-        if "batch_size" not in arguments:
+        ranks = arguments.get("ranks") or Alone()
+        whole = arguments.get("global_batch_size")
+        if whole is not None:
+            return cls(model=model, **{**arguments, "batch_size": share_of(whole, arguments, ranks.size)})
+        if arguments.get("batch_size") is None:
             raise ValueError(
-                "batch_size: missing. Write batch_size=N: no size is guessed, and none made smaller."
+                "batch_size: missing. Write batch_size=N (or global_batch_size=N, for all devices together): "
+                "no size is guessed, and none made smaller."
             )
         return cls(model=model, **arguments)
+
+
+def share_of(whole: int, arguments: Mapping[str, Any], size: int) -> int:
+    """Return one rank's part of a global batch; a remainder would give ranks different work."""
+    if arguments.get("batch_size") is not None:
+        raise ValueError(
+            "batch_size and global_batch_size: give one. The first is of one device and the second of all together."
+        )
+    if whole < 1:
+        raise ValueError(f"global_batch_size: {whole} is not a positive number.")
+    if whole % size:
+        raise ValueError(
+            f"global_batch_size: {whole} does not divide among {size} ranks. Choose a multiple of {size}."
+        )
+    return whole // size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +98,8 @@ class Parts:
     compile: str | None
     cudnn_benchmark: bool
     configuration: Configuration
+    seed: int
+    ranks: Ranks
 
 
 def assemble(choices: Choices, *, task: Literal["train", "infer"]) -> Parts:
@@ -93,9 +118,18 @@ def assemble(choices: Choices, *, task: Literal["train", "infer"]) -> Parts:
     dtype = precision.dtype if task == "infer" else torch.float32
     model = model.to(memory_format=MEMORY_FORMATS[memory_format]).train(task == "train")
     model = model.to(dtype) if task == "infer" else model
+    # Of the global batch where there is one, so that the number is the same on any number of ranks.
+    rotation = replace(plan, batch_size=choices.global_batch_size or plan.batch_size).rotation(dtype)
     batches = tuple(
-        plan.make(index, seed=choices.seed, device=device, dtype=dtype, memory_format=memory_format)
-        for index in range(plan.rotation(dtype))
+        plan.make(
+            index,
+            seed=choices.seed,
+            rank=choices.ranks.rank,
+            device=device,
+            dtype=dtype,
+            memory_format=memory_format,
+        )
+        for index in range(rotation)
     )
     configuration: Configuration = {
         "definition": DEFINITION,
@@ -104,7 +138,7 @@ def assemble(choices: Choices, *, task: Literal["train", "infer"]) -> Parts:
         "parameters": info.parameters,
         "data": plan.name,
         "data_source": plan.source,
-        "batch_size": plan.batch_size,
+        **_batch(choices),
         "input_shape": "x".join(map(str, plan.shape)),
         "vocabulary" if plan.kind == "tokens" else "num_classes": plan.classes,
         "distinct_batches": len(batches),
@@ -125,7 +159,19 @@ def assemble(choices: Choices, *, task: Literal["train", "infer"]) -> Parts:
         compile=compile_mode,
         cudnn_benchmark=choices.cudnn_benchmark,
         configuration=configuration,
+        seed=choices.seed,
+        ranks=choices.ranks,
     )
+
+
+def _batch(choices: Choices) -> Configuration:
+    """What stays the same when devices are added: one rank's batch (weak scaling), or that of all (strong).
+
+    The number of ranks is not in it: runs on 1, 2 and 4 devices are compared by an equal configuration.
+    """
+    if choices.global_batch_size is not None:
+        return {"global_batch_size": choices.global_batch_size, "scaling": "strong"}
+    return {"batch_size": choices.batch_size}
 
 
 def _build(choices: Choices, device: torch.device) -> tuple[nn.Module, ModelInfo]:

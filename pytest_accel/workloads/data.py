@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # model learns it by heart within ten steps. Four are enough; fewer where they would crowd the device.
 ROTATION = 4
 ROTATION_BYTES = 2 * 1024**3
+# Ranks draw from seeds this far apart. Within 32 bits: a CPU's generator forgets the rest of a seed.
+RANK_STRIDE = 1_000_003
 
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -59,10 +61,17 @@ class DataPlan:
         return self.batch_size * (1 if self.kind == "image" else self.shape[0])
 
     def make(
-        self, index: int, *, seed: int, device: torch.device, dtype: torch.dtype, memory_format: str
+        self,
+        index: int,
+        *,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory_format: str,
+        rank: int = 0,
     ) -> Any:  # noqa: ANN401 - torch is untyped here
-        """Return one batch: inputs and targets. The same seed and index give the same batch."""
-        random = torch.Generator(device).manual_seed(seed * ROTATION + index)
+        """Return one batch: inputs and targets. The same seed, index and rank give the same batch."""
+        random = torch.Generator(device).manual_seed(seed_of(rank, seed * ROTATION + index))
         if self.kind == "tokens":
             size = (self.batch_size, self.shape[0] + 1)
             tokens = torch.randint(self.classes, size, generator=random, device=device)
@@ -78,6 +87,11 @@ class DataPlan:
             elements *= extent
         element_bytes = dtype.itemsize if self.kind == "image" else 16  # int64 inputs and targets
         return max(2, min(ROTATION, ROTATION_BYTES // (elements * element_bytes)))
+
+
+def seed_of(rank: int, seed: int) -> int:
+    """Return the seed of a rank: every rank draws its own numbers, and rank 0 those of a single device."""
+    return seed + rank * RANK_STRIDE
 
 
 def plan_data(
@@ -143,6 +157,7 @@ def make_batch(
     sequence: int | None = None,
     vocabulary: int | None = None,
     seed: int = 0,
+    rank: int = 0,
 ) -> Any:  # noqa: ANN401 - torch is untyped here
     """Make one batch for a model of one's own: inputs and targets, in fp32 or as token numbers."""
     check_data(data, batch_size=batch_size)
@@ -157,4 +172,4 @@ def make_batch(
         size = image_size or images.image_size
         shape = (images.channels, size, size)
         plan = DataPlan(name=data, kind="image", batch_size=batch_size, classes=images.classes, shape=shape)
-    return plan.make(0, seed=seed, device=device, dtype=torch.float32, memory_format="contiguous")
+    return plan.make(0, seed=seed, rank=rank, device=device, dtype=torch.float32, memory_format="contiguous")

@@ -25,6 +25,7 @@ from pytest_accel.workloads.assembly import (
     explained_out_of_memory,
     raise_if_out_of_memory,
 )
+from pytest_accel.workloads.data import seed_of
 from pytest_accel.workloads.errors import StepError
 from pytest_accel.workloads.flops import count_flops
 from pytest_accel.workloads.optimisers import (
@@ -33,6 +34,7 @@ from pytest_accel.workloads.optimisers import (
     callable_name,
     check_optimiser,
 )
+from pytest_accel.workloads.parallel import data_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -66,7 +68,7 @@ class Step:
         # Held until close(): compiled code is guarded on these flags, so they must not flicker.
         self._cleanup.enter_context(parts.precision.flags(cudnn_benchmark=parts.cudnn_benchmark))
         # Dropout and stochastic depth draw from the process's generator while the step runs.
-        torch.manual_seed(parts.configuration["seed"])
+        torch.manual_seed(seed_of(parts.ranks.rank, parts.seed))
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self._compile is None:
@@ -116,6 +118,7 @@ class TrainStep(Step):
         lr: float | None,
         loss: Loss | None,
         label_smoothing: float,
+        ddp: bool,
     ) -> None:
         super().__init__(parts)
         model, precision, device = parts.model, parts.precision, parts.device
@@ -132,10 +135,15 @@ class TrainStep(Step):
         self._loss_function: Loss = loss_function
         loss_name = "cross_entropy" if loss is None else callable_name(loss)
         self.configuration |= described | {"loss": loss_name, "label_smoothing": label_smoothing}
+        if not ddp:
+            self.configuration["ddp"] = False
+        # Compiled from outside DDP: dynamo then cuts the graph at DDP's buckets, and reducing gradients
+        # still overlaps the backward pass.
+        wrapped = data_parallel(model, parts.ranks) if ddp else model
 
         def forward_loss(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
             with precision.autocast(device):
-                return loss_function(model(inputs), targets)
+                return loss_function(wrapped(inputs), targets)
 
         # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
         # stays out: it is one fused kernel already.
@@ -155,12 +163,14 @@ class TrainStep(Step):
         lr: float | None = None,
         loss: Loss | None = None,
         label_smoothing: float = 0.0,
+        ddp: bool = True,
         **choices: Any,  # noqa: ANN401 - the fields of Choices, listed once there
     ) -> Self:
         """Build a training step; what is wrong with an argument is said before anything is built.
 
         `loss` takes what the model returned and the targets; by default it is the cross entropy.
-        All other arguments are those of `Choices`.
+        In a gang the ranks train one model, in DistributedDataParallel; with `ddp=False` each trains its
+        own, side by side. All other arguments are those of `Choices`.
         """
         if optimiser != "auto":
             check_optimiser(optimiser, lr=lr)
@@ -172,6 +182,7 @@ class TrainStep(Step):
                 lr=lr,
                 loss=loss,
                 label_smoothing=label_smoothing,
+                ddp=ddp,
             )
 
     def __call__(self) -> None:

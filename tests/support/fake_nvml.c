@@ -11,6 +11,7 @@ typedef struct { field_t fields[MAX_FIELDS]; int count, parent; } device_t; /* p
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
+typedef struct { char bus_id_legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_info_t;
 typedef struct { unsigned sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, ci_slices; unsigned long long mib; } attributes_t;
 
 static device_t machine, devices[MAX_DEVICES];
@@ -208,6 +209,28 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, v
     *count = 0;
     return SUCCESS;
 }
+/* cpu_affinity: words of the mask in hexadecimal, lowest first, with colons between */
+int nvmlDeviceGetCpuAffinity(device_t *device, unsigned size, unsigned long *out) {
+    const char *value = get(device, "cpu_affinity");
+    if (device->parent >= 0) return INVALID_ARGUMENT; /* a slice has none of its own */
+    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
+    if (!strcmp(value, "none")) return NOT_SUPPORTED;
+    memset(out, 0, size * sizeof *out);
+    for (unsigned word = 0; *value; word++) {
+        char *end;
+        unsigned long bits = strtoul(value, &end, 16);
+        if (end == value) abort();
+        if (word < size) out[word] = bits;
+        else if (bits) return INSUFFICIENT_SIZE;
+        value = *end == ':' ? end + 1 : end;
+    }
+    return SUCCESS;
+}
+int nvmlDeviceGetPciInfo_v3(device_t *device, pci_info_t *out) {
+    memset(out, 0, sizeof *out);
+    return text(device, "pci_bus_id", out->bus_id, sizeof out->bus_id);
+}
+
 int nvmlDeviceGetCurrPcieLinkGeneration(device_t *device, unsigned *out) { return small(device, "pcie_generation", out); }
 int nvmlDeviceGetMaxPcieLinkGeneration(device_t *device, unsigned *out) { return small(device, "pcie_generation", out); }
 int nvmlDeviceGetCurrPcieLinkWidth(device_t *device, unsigned *out) { return small(device, "pcie_width", out); }

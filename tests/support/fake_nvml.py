@@ -68,6 +68,8 @@ class FakeGpu:
     utilization: int | None = 0
     pcie_generation: int | None = 5
     pcie_width: int | None = 16
+    pci_bus_id: str | None = None  # as NVML spells it: 00000000:17:00.0
+    cpu_affinity: str | None = None  # words of 64 CPUs in hexadecimal, lowest first: "ffff:0"
     lost: int = 0  # 1: every question about it fails with "GPU is lost"
     slices: tuple[FakeSlice, ...] = ()
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.core.environment import Environment
+from pytest_accel.core.ranks import RankResult
 from pytest_accel.core.runs import Run
 from pytest_accel.measure.measurement import SCHEMA_VERSION, Measurement
 
@@ -27,6 +28,7 @@ MEASUREMENTS = st.builds(
         peak_memory_bytes=st.one_of(st.none(), st.integers(0, 1 << 40)),
         loss=MAYBE,
         metrics=st.dictionaries(st.text(max_size=8), SECONDS, max_size=3),
+        rank_step_s=st.lists(SECONDS, max_size=3).map(tuple),
     ),
     work_per_step=SECONDS,
     unit=st.text(max_size=8),
@@ -37,6 +39,20 @@ MEASUREMENTS = st.builds(
     ),
     environment=st.builds(Environment, identity=FACTS, context=FACTS),
     steady=st.booleans(),
+    ranks=st.lists(
+        st.builds(
+            RankResult,
+            rank=st.integers(0, 7),
+            host=st.text(max_size=8),
+            device=st.text(max_size=8),
+            rounds_s=st.lists(SECONDS, min_size=1, max_size=3).map(tuple),
+            work=SECONDS,
+            peak_memory_bytes=st.none() | st.integers(0, 1 << 40),
+            loss=MAYBE,
+            metrics=st.dictionaries(st.text(max_size=8), SECONDS, max_size=2),
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 
 
@@ -52,3 +68,10 @@ def test_plain_form_is_versioned_and_names_its_units(measurement):
     assert plain["schema_version"] == SCHEMA_VERSION
     assert plain["unit"] == f"{plain['work_unit']}/s"
     assert plain["throughput"] == measurement.throughput
+
+
+@given(MEASUREMENTS)
+def test_what_only_a_gang_has_is_absent_elsewhere(measurement):
+    plain = measurement.to_plain()
+    assert ("ranks" in plain) == bool(measurement.ranks)
+    assert ("rank_step_s" in plain["run"]) == bool(measurement.run.rank_step_s)

@@ -11,6 +11,7 @@ import pytest
 from pytest_accel.core.runs import MIN_ROUNDS
 from pytest_accel.measure import steps as module
 from pytest_accel.measure import timer as timer_module
+from pytest_accel.measure.ranks import Alone
 from pytest_accel.measure.steps import PILOT_STEPS, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 
@@ -169,3 +170,40 @@ class TestTimeRounds:
         with pytest.raises(ZeroDivisionError):
             time_rounds(lambda: 1 / 0, lab, Pedantic(timer), timer, lab, settled=found, budget_s=1.0)
         assert gc.get_freeze_count() == frozen
+
+
+class Recording(Alone):
+    """Two ranks of which only one is there: what is asked of the other, in order; real ones are in tests/gang."""
+
+    size = 2
+
+    def __init__(self, lab) -> None:
+        self.lab = lab
+
+    def barrier(self) -> None:
+        self.lab.events.append("barrier")
+        self.lab.now_s += 1.0  # the other comes late
+
+    def slowest(self, seconds: float) -> float:
+        return 2 * seconds
+
+    def agree(self, value):
+        self.lab.events.append("agree")
+        return value
+
+
+class TestRanks:
+    def test_waiting_for_the_others_is_in_no_round(self, lab):
+        timer = SynchronisingTimer()
+        found = settled(lab)
+        lab.events.clear()
+        timed = time_rounds(
+            lab.step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=1.0, ranks=Recording(lab)
+        )
+        assert timed.rounds_s == pytest.approx([0.001] * len(timed.rounds_s))
+        assert lab.events.count("barrier") == len(timed.rounds_s)
+        assert lab.events[:2] == ["agree", "measuring"]
+
+    def test_warm_up_goes_by_the_slowest(self, lab):
+        found = settle(lab.step, lab, lab, max_s=30.0, after_pilot=lambda: None, ranks=Recording(lab))
+        assert found.step_s == pytest.approx(0.002)

@@ -109,7 +109,15 @@ class TestRendering:
                 ),
             )
         )
-        for key in ("tolerance", "first_step_s", "warmup_s", "peak_memory_bytes", "loss", "metrics"):
+        for key in (
+            "tolerance",
+            "first_step_s",
+            "warmup_s",
+            "peak_memory_bytes",
+            "loss",
+            "metrics",
+            "rank_step_s",
+        ):
             assert key not in text
 
     def test_the_hash_is_that_of_the_rounded_work(self):
@@ -155,6 +163,7 @@ def files(draw) -> BaselineFile:
         peak_memory_bytes=st.none() | st.integers(0, 2**45),
         loss=st.none() | finite,
         metrics=st.dictionaries(text, finite, max_size=3),
+        rank_step_s=st.lists(positive, max_size=3).map(tuple),
     )
     ledger = st.builds(
         LedgerEntry,
@@ -193,6 +202,7 @@ def as_stored(value):
                 warmup_s=None if value.warmup_s is None else rounded(value.warmup_s),
                 loss=None if value.loss is None else rounded(value.loss),
                 metrics={name: rounded(figure) for name, figure in value.metrics.items()},
+                rank_step_s=tuple(rounded(seconds) for seconds in value.rank_step_s),
             )
         case BaselineEntry():
             return dataclasses.replace(
@@ -298,6 +308,11 @@ CONTENT_FAULTS = {
     "huge integer": (on_run(setting("steps_per_round", 10**30)), f"{RUN}.steps_per_round", "whole number"),
     "negative warm-up": (on_run(setting("warmup_s", -1)), f"{RUN}.warmup_s", "less than 0"),
     "NaN loss": (on_run(setting("loss", float("nan"))), f"{RUN}.loss", "finite"),
+    "zero time of a rank": (
+        on_run(setting("rank_step_s", [0.1, 0])),
+        f"{RUN}.rank_step_s[1]",
+        "0 is not positive",
+    ),
     "metric as text": (
         on_run(setting("metrics", {"energy_j": "x"})),
         f'{RUN}.metrics["energy_j"]',

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from pytest_accel.store.schema import configuration_hash
 from pytest_accel.workloads import InferStep, StepError, TrainStep
 from pytest_accel.workloads.errors import OutOfMemory
 
@@ -336,3 +339,53 @@ def test_a_model_with_several_outputs_is_told_how_to_train():
         step()
     with train_mlp(model=lambda: Two(784, 10), loss=lambda out, targets: out[0].square().mean()) as step:
         run(step).check()
+
+
+# Ranks. Those of real gangs are in tests/gang/test_process_group.py.
+
+
+@pytest.mark.parametrize(
+    ("build", "suite", "node_id", "work"),
+    [
+        (TrainStep.build, "classification", "test_classification.py::test_training[resnet50]", 256),
+        (InferStep.build, "inference", "test_inference.py::test_inference[resnet50]", 1024),
+    ],
+)
+def test_committed_baselines_are_of_what_is_built_today(build, suite, node_id, work):
+    """Built small and on the CPU; what the H200 has otherwise is put in."""
+    stored = json.loads((Path(__file__).parents[3] / f"baselines/h200/{suite}.json").read_text())
+    entry = stored["benchmarks"][f"bench_suites/{node_id}"]
+    on_h200 = {"compile": "default", "memory_format": "channels_last"}
+    with build("resnet50", data="imagenet", batch_size=2, precision="bf16", **on_h200) as step:
+        configuration = dict(step.configuration)
+    configuration["batch_size"] = work
+    if "optimiser_kernel" in configuration:
+        configuration["optimiser_kernel"] = "fused"
+    assert configuration == entry["configuration"]
+    assert configuration_hash(configuration, work, "images") == entry["configuration_hash"]
+
+
+def test_a_global_batch_on_one_device_is_its_batch():
+    with train_mlp(batch_size=None, global_batch_size=16) as step:
+        assert step.work == 16
+        assert step.configuration["global_batch_size"] == 16
+        assert step.configuration["scaling"] == "strong"
+        assert "batch_size" not in step.configuration
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"global_batch_size": 16}, "batch_size and global_batch_size: give one"),
+        ({"batch_size": None, "global_batch_size": 0}, "global_batch_size: 0 is not a positive number"),
+    ],
+)
+def test_a_global_batch_that_means_nothing_is_refused(choices, words):
+    with pytest.raises(ValueError, match=words):
+        train_mlp(**choices)
+
+
+def test_independent_jobs_are_another_configuration_and_ddp_on_one_device_is_not():
+    with train_mlp() as plain, train_mlp(ddp=True) as asked, train_mlp(ddp=False) as apart:
+        assert asked.configuration == plain.configuration
+        assert apart.configuration == plain.configuration | {"ddp": False}

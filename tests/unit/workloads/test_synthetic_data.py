@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 import torch
 
@@ -89,3 +91,12 @@ def test_data_that_does_not_fit_is_refused(data, model, match):
 def test_an_impossible_batch_is_refused():
     with pytest.raises(ValueError, match="batch_size: 0 is not a positive number"):
         plan_data(None, IMAGES, batch_size=0)
+
+
+@pytest.mark.parametrize(
+    "plan", [plan_data(None, IMAGES, batch_size=2), plan_data(None, TOKENS, batch_size=2)]
+)
+def test_every_rank_draws_its_own_batches_and_rank_0_those_of_a_single_device(plan):
+    drawn = [make(plan, index, rank=rank)[0] for rank in range(3) for index in range(4)]
+    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
+    assert torch.equal(drawn[0], make(plan)[0])

@@ -1,0 +1,112 @@
+"""One run out of what its ranks measured: the slowest one's time, the work of all, each device counted once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from pytest_accel.core.runs import log_step_time
+
+ENERGY_SUFFIX = "_j"  # of metrics that belong to a device and not to a process: joules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank of a gang measured, by its own clock."""
+
+    rank: int
+    host: str
+    device: str  # the same text for ranks of one host that share a device
+    rounds_s: tuple[float, ...]  # mean step time of each round
+    work: float  # of this rank, per step
+    first_step_s: float | None = None
+    warmup_s: float | None = None
+    peak_memory_bytes: int | None = None
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def step_time_s(self) -> float:
+        return math.exp(log_step_time(self.rounds_s))
+
+    def to_plain(self) -> dict[str, Any]:
+        return asdict(self) | {"rounds_s": list(self.rounds_s), "metrics": dict(self.metrics)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> RankResult:
+        return cls(**{**plain, "rounds_s": tuple(plain["rounds_s"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What the gang as a whole measured."""
+
+    rounds_s: tuple[float, ...]
+    work: float
+    first_step_s: float | None
+    warmup_s: float | None
+    peak_memory_bytes: int | None
+    loss: float | None
+    metrics: Mapping[str, float]
+    rank_step_s: tuple[float, ...]  # empty for one rank, whose time is the run's
+
+
+def merge(results: Iterable[RankResult]) -> Merged:
+    """Put the ranks of one gang together; the order in which they come changes nothing.
+
+    A round is over when its slowest rank is: throughput is the work of all over that time. The loss is
+    the mean, as each rank saw batches of its own. Peak memory is that of the fullest device: the one
+    which decides whether a batch fits.
+    """
+    ranks = sorted(results, key=lambda result: result.rank)
+    _check(ranks)
+    return Merged(
+        rounds_s=tuple(map(max, zip(*(result.rounds_s for result in ranks), strict=True))),
+        work=math.fsum(result.work for result in ranks),
+        first_step_s=_of(max, (result.first_step_s for result in ranks)),
+        warmup_s=_of(max, (result.warmup_s for result in ranks)),
+        peak_memory_bytes=_of(max, (result.peak_memory_bytes for result in ranks)),
+        loss=_of(fmean, (result.loss for result in ranks)),
+        metrics=_merge_metrics(ranks),
+        rank_step_s=tuple(result.step_time_s for result in ranks) if len(ranks) > 1 else (),
+    )
+
+
+def merge_facts(facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Facts of all ranks as one: a gang whose devices differ is not the gang whose devices are alike."""
+    names = {name: None for each in facts for name in each}  # in their order
+    values = {name: {each.get(name, "unknown") for each in facts} for name in names}
+    return {name: " | ".join(sorted(found)) for name, found in values.items()}
+
+
+def _check(ranks: Sequence[RankResult]) -> None:
+    if not ranks:
+        raise ValueError("no rank to merge")
+    numbers = [result.rank for result in ranks]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"a rank came twice: {numbers}")
+    if len({len(result.rounds_s) for result in ranks}) > 1:
+        counts = ", ".join(f"rank {result.rank}: {len(result.rounds_s)}" for result in ranks)
+        raise ValueError(f"ranks measured different numbers of rounds ({counts})")
+
+
+def _of(summary: Callable[[list[Any]], Any], values: Iterable[float | None]) -> Any:  # noqa: ANN401 - int or float
+    known = [value for value in values if value is not None]
+    return summary(known) if known else None
+
+
+def _merge_metrics(ranks: Sequence[RankResult]) -> dict[str, float]:
+    names = {name: None for result in ranks for name in result.metrics}
+    return {name: _merge_metric(name, [r for r in ranks if name in r.metrics]) for name in sorted(names)}
+
+
+def _merge_metric(name: str, ranks: Sequence[RankResult]) -> float:
+    if not name.endswith(ENERGY_SUFFIX):
+        return fmean(result.metrics[name] for result in ranks)
+    devices: dict[tuple[str, str], float] = {}
+    for result in ranks:  # by rank: where ranks share a device, the lowest one's reading counts
+        devices.setdefault((result.host, result.device), result.metrics[name])
+    return math.fsum(devices.values())

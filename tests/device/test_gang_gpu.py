@@ -1,0 +1,76 @@
+"""Gangs on a real GPU: a process group of one rank over NCCL, and DDP in it. Skipped, with the reason, elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100
+from pytest_accel.measure.device import CudaDevice
+
+pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100]
+
+
+@pytest.fixture
+def group():
+    import torch
+
+    from tests.studies.ddp import group_of_one
+
+    with group_of_one(torch.device("cuda")) as opened:
+        yield opened
+
+
+def test_a_group_of_one_rank_talks_over_nccl(group):
+    import torch
+    import torch.distributed as dist
+
+    assert (group.backend, group.size, group.device) == ("nccl", 1, torch.device("cuda", 0))
+    assert group.members[0].uuid
+    group.barrier()
+    assert group.slowest(0.1) == 0.1
+    assert group.agree((3, 7)) == (3, 7)
+    assert group.gather({"rank": 0}) == [{"rank": 0}]
+    summed = torch.ones(1024, device=group.device)
+    dist.all_reduce(summed)
+    assert summed.sum().item() == 1024
+
+
+def test_a_barrier_waits_for_the_device(group):
+    import torch
+
+    done = torch.cuda.Event()
+    torch.cuda._sleep(200_000_000)  # a tenth of a second
+    done.record()
+    group.barrier()
+    assert done.query()
+
+
+@pytest.mark.parametrize("compile_mode", [None, "default"], ids=["eager", "compiled"])
+def test_a_ddp_step_trains_and_leaves_no_memory_behind(group, compile_mode):
+    import torch
+
+    from pytest_accel.workloads.steps import TrainStep
+
+    chosen = {"data": "cifar100", "image_size": 64, "batch_size": 64, "precision": "bf16"}
+    before = torch.cuda.memory_allocated()
+    with TrainStep.build(
+        "resnet18", device=group.device, ranks=group, compile=compile_mode, **chosen
+    ) as step:
+        for _ in range(5):
+            step()
+        step.check()
+    assert (
+        torch.cuda.memory_allocated() < before + 100 * 2**20
+    )  # workspaces of cuBLAS stay: 65 MiB on an H200
+
+
+def test_ddp_costs_little_where_there_is_nobody_to_talk_to(group, record_property):
+    """A ratio inside one run, and a wide bound: the study prints the figure (`python -m tests.studies.ddp`)."""
+    from tests.studies.ddp import ddp_against_plain
+
+    device = CudaDevice()
+    device.prepare()
+    chosen = {"data": "imagenet", "batch_size": 128, "precision": "bf16", "compile": None}
+    ratio = ddp_against_plain("resnet50", device, group, pairs=5, steps=5, **chosen)
+    record_property("ddp_over_plain", f"{ratio}")
+    assert 0.8 < ratio.point < 1.25

@@ -1,0 +1,167 @@
+"""Gangs of real processes: ranks that run small programs in place of benchmarks, and a look at what is left of them."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.spmd import gang as gang_module
+from pytest_accel.spmd.gang import Gang, Order
+from pytest_accel.spmd.launchers import Elastic, RankProcess, RankProcesses
+from pytest_accel.spmd.processes import processes_of
+
+LONG_S = 120.0  # of waiting; only a broken test waits so long
+
+# Runs the program that an order names, as the session's own plugin runs an item: whatever it raises fails it.
+PLUGIN = '''
+import os
+import runpy
+import sys
+import traceback
+
+import pytest
+
+from pytest_accel.spmd.rank import begin_rank
+
+
+def join():
+    """The process group of the gang, opened once."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=30))
+    return torch, dist
+
+
+def note(name):
+    """In the folder of the session, for the test to see."""
+    open(os.path.join(os.path.dirname(__file__), name), "w").close()
+
+
+def pytest_configure(config):
+    before = os.environ.get("BEFORE_HELLO")
+    if before:
+        runpy.run_path(before)
+    config.rank = begin_rank()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    config._do_configure()
+    end = config.rank
+    for order in end.orders():
+        print("rank", end.place.rank, "takes", order.node_id, flush=True)
+        known = {"end": end, "place": end.place, "rank": end.place.rank, "order": order, "join": join, "note": note}
+        try:
+            found = runpy.run_path(order.node_id, init_globals=known)
+            end.answer({"outcome": "passed", "value": found.get("value")})
+        except BaseException as error:
+            text = traceback.format_exc()
+            end.answer({"outcome": "failed", "cause": f"{type(error).__name__}: {error}", "text": text})
+    config._ensure_unconfigure()
+    return 0
+'''
+
+
+class Plain:
+    """Ranks without torch and its launcher, for what does not depend on either: seconds less a gang."""
+
+    def start(self, launch):
+        names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        sizes = dict.fromkeys(names, str(launch.size))
+        return RankProcesses(
+            [
+                RankProcess(
+                    launch, rank=rank, variables={**sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                )
+                for rank in range(launch.size)
+            ]
+        )
+
+
+class Gangs:
+    """Starts gangs, gives them programs, and knows what they leave behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[Gang] = []
+        (folder / "tiny_rank.py").write_text(PLUGIN)
+
+    def arguments(self, rank_folder: Path) -> list[str]:
+        return ["-p", "tiny_rank", "-p", "no:accel", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
+
+    def start(self, size: int = 2, *, launcher=None, rendezvous_s: float = LONG_S, **options) -> Gang:
+        gang = Gang.start(
+            launcher or Plain(),
+            per_node=size,
+            process_group=True,
+            arguments=self.arguments,
+            directory=self.folder,
+            rendezvous_s=rendezvous_s,
+            **options,
+        )
+        self.started.append(gang)
+        return gang
+
+    def program(self, text: str) -> Path:
+        file = self.folder / f"program_{len(list(self.folder.glob('program_*')))}.py"
+        file.write_text(textwrap.dedent(text))
+        return file
+
+    def order(self, text: str) -> Order:
+        return Order(node_id=str(self.program(text)), session="s", platform="cpux2")
+
+    def run(self, gang: Gang, text: str, *, timeout_s: float = LONG_S, **options):
+        return gang.run(self.order(text), timeout_s=timeout_s, **options)
+
+
+def _eventually(found: Callable[[], object]) -> bool:
+    """Also if the kernel takes a moment."""
+    deadline = time.monotonic() + LONG_S
+    while not found():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object]], bool]:
+    return _eventually
+
+
+@pytest.fixture
+def gangs(tmp_path, monkeypatch) -> Iterator[Gangs]:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # where the ranks' plugin is
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    found = Gangs(tmp_path)
+    yield found
+    for gang in found.started:
+        gang.close()
+        assert processes_of(gang.id) == []
+
+
+@pytest.fixture
+def deadline_when(tmp_path, monkeypatch):
+    """The deadline of a gang passes when ranks have written these files, and not before: no test hopes for a timing."""
+
+    def set_files(*names: str) -> None:
+        def monotonic() -> float:
+            return time.monotonic() + (1e6 if all((tmp_path / name).exists() for name in names) else 0)
+
+        monkeypatch.setattr(gang_module, "time", types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+
+    return set_files
+
+
+@pytest.fixture(params=[Plain, pytest.param(Elastic, marks=pytest.mark.slow)])
+def launcher(request):
+    return request.param()

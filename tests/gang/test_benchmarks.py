@@ -1,0 +1,274 @@
+"""Benchmarks of two ranks, as a user runs them: pytest starts the gang, real gloo, one report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+LONG_S = 180.0  # only a broken test waits so long
+OPTIONS = (
+    "-p",
+    "benchmark",
+    "-p",
+    "accel",
+    "--accel-budget=60ms",
+    "--accel-warmup=50ms",
+    "--accel-tolerance=99%",
+)
+
+SUITE = """
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+from pytest_accel import cpu, cpux2
+
+
+def note(name):
+    with pathlib.Path(f"ranks-{name}").open("a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+
+def measure(accel, name):
+    note(name)
+    accel.measure(lambda: sum(range(2000)), work=2000, unit="numbers")
+"""
+
+
+class Project:
+    """A folder with benchmarks, and pytest in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "pytest.ini").write_text("[pytest]\n")
+
+    def write(self, source: str) -> None:
+        (self.path / "test_suite.py").write_text(SUITE + source)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *OPTIONS, *arguments],
+            cwd=self.path,
+            env={**environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        process = self.start(*arguments)
+        try:
+            output, _ = process.communicate(timeout=LONG_S)
+        finally:
+            process.kill()
+        return process.returncode, output
+
+    def ranks(self, name: str) -> list[int]:
+        path = self.path / f"ranks-{name}"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def left_behind(self) -> list[str]:
+        """Living processes that work in the project's folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (process / "cwd").readlink() == self.path:
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+        return found
+
+    def benchmarks(self, name: str = "out.json") -> dict[str, dict[str, object]]:
+        return {each["name"]: each for each in json.loads((self.path / name).read_text())["benchmarks"]}
+
+    def cases(self, name: str = "out.xml") -> dict[str, ET.Element]:
+        root = ET.parse(self.path / name).getroot()
+        return {str(case.get("name")): case for case in root.iter("testcase")}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path.resolve())
+    yield made
+    assert made.left_behind() == []
+
+
+BOTH = """
+@cpu
+@cpux2
+def test_first(accel):
+    measure(accel, "first")
+
+
+@cpu
+@cpux2
+def test_second(accel, rank, world_size):
+    assert rank in range(world_size)
+    measure(accel, "second")
+"""
+
+
+def test_json_and_junit_have_the_form_of_a_single_process(project):
+    project.write(BOTH)
+    status, output = project.run("-m", "cpux2", "--benchmark-json=gang.json", "--junitxml=gang.xml")
+    assert status == 0, output
+    assert output.count("test session starts") == output.count("2 passed") == 1
+    assert len(set(project.ranks("first"))) == 2
+    assert set(project.ranks("first")) == set(project.ranks("second"))  # the same gang served both
+    status, output = project.run("-m", "cpu", "--benchmark-json=single.json", "--junitxml=single.xml")
+    assert status == 0, output
+
+    gang, single = project.benchmarks("gang.json"), project.benchmarks("single.json")
+    assert gang.keys() == single.keys() == {"test_first", "test_second"}
+    for name in gang:
+        assert _form(gang[name]["stats"]) == _form(single[name]["stats"])
+        in_gang, alone = gang[name]["extra_info"]["accel"], single[name]["extra_info"]["accel"]
+        ranks = in_gang.pop("ranks")
+        assert [rank["rank"] for rank in ranks] == [0, 1]
+        assert len(in_gang["run"].pop("rank_step_s")) == 2
+        alone["run"].pop("rank_step_s", None)
+        assert in_gang.keys() == alone.keys()
+        assert in_gang["run"].keys() == alone["run"].keys()
+        assert in_gang["platform"] == "cpux2"
+        assert in_gang["work_per_step"] == 2 * alone["work_per_step"]
+        assert gang[name]["stats"]["data"] == pytest.approx(in_gang["run"]["rounds_s"])
+        slowest = [max(rounds) for rounds in zip(*(rank["rounds_s"] for rank in ranks), strict=True)]
+        assert in_gang["run"]["rounds_s"] == slowest
+    in_gang, alone = project.cases("gang.xml"), project.cases("single.xml")
+    assert in_gang.keys() == alone.keys()
+    for name in in_gang:
+        assert in_gang[name].attrib.keys() == alone[name].attrib.keys()
+        assert _properties(in_gang[name]).keys() == _properties(alone[name]).keys()
+        assert _properties(in_gang[name])["accel.platform"] == "cpux2"
+
+
+def _form(stats: dict[str, object]) -> set[str]:
+    return set(stats)
+
+
+def _properties(case: ET.Element) -> dict[str, str]:
+    return {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
+
+
+def test_recorded_in_fresh_gangs_judged_and_scaled(project):
+    project.write(BOTH.replace("def test_second", "def helper"))
+    assert project.run("-m", "cpu", "--accel-record=2")[0] == 0
+    status, output = project.run("-m", "cpux2", "--accel-record=2")
+    assert status == 0, output
+    assert len(set(project.ranks("first"))) == 2 + 2 * 2  # every run in processes of its own
+    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
+    (in_gang,) = (project.path / "baselines").glob("cpux2-*/suite.json")
+    (first,) = json.loads(alone.read_text())["benchmarks"].values()
+    (second,) = json.loads(in_gang.read_text())["benchmarks"].values()
+    assert first.keys() == second.keys()
+    assert len(second["runs"]) == 2
+    assert second["runs"][0].keys() - {"rank_step_s"} == first["runs"][0].keys()
+    assert first["configuration"] == second["configuration"]
+    assert second["runs"][0]["metrics"]["scaling_efficiency"] > 0
+
+    status, output = project.run("-m", "cpux2", "--benchmark-json=out.json")
+    assert status == 0, output
+    assert "scaling" in output
+    assert "weak, against cpu)" in output
+    info = project.benchmarks()["test_first"]["extra_info"]["accel"]
+    assert info["verdict"]["outcome"] in {"ok", "improved", "inconclusive"}
+
+
+FAULTS = """
+@cpux2
+def test_raises(accel, rank):
+    if rank == 1:
+        raise ValueError("rank 1 gives up")
+    measure(accel, "raises")
+
+
+@cpux2
+def test_killed(accel, rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    measure(accel, "killed")
+
+
+@cpux2
+def test_skips(accel, rank):
+    if rank == 1:
+        pytest.skip("not today")
+    measure(accel, "skips")
+
+
+@cpux2
+def test_collective(process_group, rank, world_size):
+    import torch
+
+    value = torch.tensor([rank + 1.0])
+    torch.distributed.all_reduce(value)
+    assert value.item() == 3
+
+
+@cpux2
+def test_sound(accel):
+    measure(accel, "sound")
+
+
+@cpu
+@pytest.mark.accel(gang=True)
+def test_gang_of_one(accel, world_size):
+    import torch
+
+    assert world_size == torch.distributed.get_world_size() == 1
+    measure(accel, "one")
+"""
+
+
+def test_a_fault_fails_its_item_alone(project):
+    project.write(FAULTS)
+    status, output = project.run("--junitxml=out.xml", "--benchmark-json=out.json", "--accel-timeout=60s")
+    assert status == 1
+    assert "3 failed, 3 passed" in output
+    cases = project.cases()
+    assert "rank 1 gives up" in _failure(cases["test_raises"])
+    assert "rank 1" in _failure(cases["test_killed"])
+    assert "SIGKILL" in _failure(cases["test_killed"])
+    assert "stacks of rank 0" in _failure(cases["test_killed"])
+    assert "rank 1" in _failure(cases["test_skips"])
+    assert "not today" in _failure(cases["test_skips"])
+    assert project.benchmarks().keys() == {"test_sound", "test_gang_of_one"}
+
+
+def _failure(case: ET.Element) -> str:
+    (failure,) = case.iter("failure")
+    return f"{failure.get('message')}\n{failure.text}"
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_interrupted_keeps_what_was_measured(project, end):
+    project.write(
+        BOTH.partition("@cpu\n@cpux2\ndef test_second")[0]
+        + "\n\n@cpux2\ndef test_waits(accel):\n    note('waits')\n    time.sleep(3600)\n"
+    )
+    process = project.start("-m", "cpux2", "--benchmark-json=out.json")
+    try:
+        deadline = time.monotonic() + LONG_S
+        while len(project.ranks("waits")) < 2:
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(end)
+        output, _ = process.communicate(timeout=LONG_S)
+    finally:
+        process.kill()
+    assert process.returncode == 2, output
+    assert "1 passed" in output
+    assert project.benchmarks().keys() == {"test_first"}

@@ -1,0 +1,406 @@
+"""Every way in which a rank, a launcher or a session can fail, really provoked.
+
+Each is told by its rank, its last words and the stacks of the others; nothing is left, and the next gang works.
+Time to the verdict is noted, and bounded so widely that only a hang exceeds it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.spmd import gang as gang_module
+from pytest_accel.spmd import launchers
+from pytest_accel.spmd.launch import GangError
+from pytest_accel.spmd.launchers import Elastic
+from pytest_accel.spmd.processes import Process, processes_of
+
+VERDICT_S = 60.0
+SLOW_ELASTIC = pytest.param(Elastic, marks=pytest.mark.slow)
+
+# Rank 0 would wait for ever; what rank 1 does is the fault.
+OTHERS_WAIT = """
+import ctypes, os, signal, sys, time
+
+print("last words of", rank, flush=True)
+
+def others():
+    note("waits")
+    time.sleep(3600)
+
+def fault():
+    {fault}
+
+fault() if rank == 1 else others()
+"""
+
+EXIT, EXITED = "os._exit(3)", "rank 1 left with exit status 3"
+EXIT_0, EXITED_0 = "os._exit(0)", "rank 1 left with exit status 0"
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+KILLED = "rank 1 was killed by SIGKILL (the kernel's out-of-memory killer sends it too: see dmesg)"
+CRASH, CRASHED = "ctypes.string_at(0)", "rank 1 was killed by SIGSEGV"
+
+
+@pytest.fixture
+def verdict(request):
+    """Into the JUnit file, for whoever wants to know how long each fault takes."""
+
+    def note(verdict_s: float, words: str) -> None:
+        request.node.user_properties.append(("verdict", f"{verdict_s:.1f} s to: {words}"))
+        assert verdict_s < VERDICT_S
+
+    return note
+
+
+@pytest.fixture
+def provoke(gangs, verdict):
+    """Run a program that ends its gang; the answer, when nothing is left of the gang."""
+
+    def run(text: str, *, size: int = 2, launcher=None, **options):
+        gang = gangs.start(size, launcher=launcher)
+        began = time.monotonic()
+        answer = gangs.run(gang, text, **options)
+        verdict(time.monotonic() - began, answer.problem)
+        assert not answer.whole
+        assert not gang.alive
+        assert processes_of(gang.id) == []
+        return answer
+
+    return run
+
+
+class TestRankThatEnds:
+    @pytest.mark.parametrize(
+        ("launcher", "fault", "problem"),
+        [
+            pytest.param(None, EXIT, EXITED, id="exits"),
+            pytest.param(None, EXIT_0, EXITED_0, id="exits with 0"),
+            pytest.param(Elastic, EXIT_0, EXITED_0, id="exits with 0, Elastic", marks=pytest.mark.slow),
+            pytest.param(None, KILL, KILLED, id="SIGKILL"),
+            pytest.param(Elastic, KILL, KILLED, id="SIGKILL, Elastic", marks=pytest.mark.slow),
+            pytest.param(None, CRASH, CRASHED, id="SIGSEGV"),
+            pytest.param(Elastic, CRASH, CRASHED, id="SIGSEGV, Elastic", marks=pytest.mark.slow),
+        ],
+    )
+    def test_is_named_with_its_last_words_and_the_stacks_of_the_others(
+        self, provoke, launcher, fault, problem
+    ):
+        answer = provoke(OTHERS_WAIT.format(fault=fault), launcher=launcher and launcher())
+        assert answer.problem == problem
+        assert answer.culprit == 1
+        assert answer.ranks[1].problem == problem
+        assert "last words of 1" in answer.ranks[1].remains.log
+        assert "in others" in answer.ranks[0].remains.stacks
+        words = answer.words()
+        assert words.startswith(f"{problem}\n--- last words of rank 1 ---\nrank 1 takes")
+        assert "in others" in words
+        if "SEGV" in problem:
+            assert "Segmentation fault" in words  # faulthandler's own, in its log
+            assert "in fault" in words
+
+    @pytest.mark.slow
+    def test_in_a_collective_of_four(self, provoke):
+        answer = provoke(
+            """
+            import os, signal
+            torch, dist = join()
+            dist.barrier()
+            if rank == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.all_reduce(torch.ones(8))
+            """,
+            size=4,
+            launcher=Elastic(),
+        )
+        assert answer.problem.startswith("rank 2 was killed by SIGKILL")
+        assert len(answer.ranks) == 4
+
+    def test_what_it_started_ends_too(self, provoke, eventually, tmp_path):
+        """A grandchild in a session of its own, with the output of its own: only its environment tells."""
+        fault = (
+            "import subprocess\n"
+            "    child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+            "    open('child', 'w').write(str(child.pid))\n"
+            "    os._exit(1)"
+        )
+        provoke(OTHERS_WAIT.format(fault=fault))
+        child = int((tmp_path / "child").read_text())
+        assert eventually(lambda: _gone(child))
+
+    def test_worker_that_it_forked_does_not_hide_its_end(self, provoke):
+        """A loader's worker has the rank's files, and so its line to the session."""
+        answer = provoke(OTHERS_WAIT.format(fault="os.fork() or time.sleep(3600)\n    os._exit(5)"))
+        assert answer.problem == "rank 1 left with exit status 5"
+
+    def test_next_gang_works(self, gangs, provoke):
+        provoke(OTHERS_WAIT.format(fault="os._exit(3)"))
+        gang = gangs.start(2)
+        assert gangs.run(gang, "value = rank").whole
+
+
+class TestRankThatFails:
+    def test_exit_and_memory_error_are_answers(self, gangs):
+        gang = gangs.start(2)
+        answer = gangs.run(gang, "import sys\nif rank: sys.exit(3)")
+        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert answer.ranks[1].payload["cause"] == "SystemExit: 3"
+        answer = gangs.run(
+            gang,
+            """
+            import resource
+            if rank == 1:
+                resource.setrlimit(resource.RLIMIT_AS, (2**30, resource.RLIM_INFINITY))
+                kept = [bytearray(2**28) for _ in range(16)]
+            """,
+        )
+        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert answer.ranks[1].payload["cause"].startswith("MemoryError")
+        assert gang.alive
+
+    def test_others_that_wait_for_it_are_ended_after_a_grace(self, provoke, monkeypatch):
+        monkeypatch.setattr(gang_module, "_FAILED_S", 1.0)
+        answer = provoke(OTHERS_WAIT.format(fault="raise ValueError('no such layer')"))
+        assert answer.problem.startswith(
+            "rank 1 failed (ValueError: no such layer); rank 0 hangs in program_0.py"
+        )
+        assert answer.culprit == 1
+        assert answer.ranks[1].payload["outcome"] == "failed"
+        assert answer.ranks[0].payload is None
+        words = answer.words()
+        assert words.index("raise ValueError('no such layer')") < words.index("in others")
+
+    def test_others_may_answer_within_the_grace(self, gangs, tmp_path):
+        gang = gangs.start(2)
+        text = (
+            "import pathlib, time\n"
+            "if rank: raise ValueError\n"
+            "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        )
+        answer = gangs.run(gang, text, waiting=(tmp_path / "go").touch)
+        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert answer.culprit == 1
+        assert gang.alive
+
+    @pytest.mark.slow
+    def test_others_that_wait_in_a_collective_are_told_so(self, provoke, monkeypatch):
+        monkeypatch.setattr(gang_module, "_FAILED_S", 2.0)
+        answer = provoke(
+            """
+            torch, dist = join()
+            dist.barrier()
+            if rank == 1:
+                raise ValueError("no such layer")
+            dist.all_reduce(torch.ones(8))
+            """,
+            launcher=Elastic(),
+        )
+        assert answer.problem == "rank 1 failed (ValueError: no such layer); rank 0 waits in all_reduce"
+
+
+class TestRankThatHangs:
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            "note('hangs'); time.sleep(3600)",
+            "note('hangs'); ctypes.CDLL(None).sleep(3600)",
+            "library = ctypes.PyDLL(None); note('hangs'); library.sleep(3600)",
+            "signal.signal(signal.SIGINT, signal.SIG_IGN); note('hangs'); ctypes.PyDLL(None).sleep(3600)",
+        ],
+        ids=["Python", "native", "native with the interpreter's lock", "native and deaf to Ctrl-C"],
+    )
+    def test_is_told_where(self, provoke, deadline_when, fault):
+        deadline_when("hangs", "waits")
+        answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000)
+        assert answer.problem.startswith("no answer within 1000 s: ")
+        assert "rank 1 hangs in program_0.py:" in answer.problem
+        assert " fault" in answer.problem
+        assert "in fault" in answer.ranks[1].remains.stacks
+        assert "in others" in answer.ranks[0].remains.stacks
+
+    def test_rank_that_answered_is_not_blamed(self, provoke, deadline_when):
+        deadline_when("hangs")
+        answer = provoke(
+            "import time\nif rank == 1:\n    note('hangs')\n    time.sleep(3600)", timeout_s=1000
+        )
+        assert answer.problem == "no answer within 1000 s: rank 1 hangs in program_0.py:4 <module>"
+        assert answer.culprit == 1
+        assert answer.ranks[0].outcome == "passed"
+
+    @pytest.mark.parametrize("launcher", [None, SLOW_ELASTIC], ids=["Plain", "Elastic"])
+    def test_rank_that_no_signal_reaches_is_killed(self, provoke, deadline_when, monkeypatch, launcher):
+        monkeypatch.setattr(launchers, "_STACKS_S", 1.5)
+        deadline_when("hangs", "waits")
+        fault = (
+            "signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); note('hangs')\n"
+            "    ctypes.PyDLL(None).sleep(3600)"
+        )
+        answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000, launcher=launcher and launcher())
+        assert "rank 1 gave no stacks" in answer.problem
+        assert "did not react to signals" in answer.ranks[1].remains.stacks
+        assert "state S" in answer.ranks[1].remains.stacks
+        assert "in others" in answer.ranks[0].remains.stacks
+
+    @pytest.mark.slow
+    def test_others_that_wait_for_it_in_a_collective(self, provoke, deadline_when):
+        deadline_when("hangs", "waits")
+        answer = provoke(
+            """
+            import threading, time
+            torch, dist = join()
+            dist.barrier()
+
+            def step():
+                if rank == 1:
+                    note("hangs")
+                    time.sleep(3600)
+                # Not before it waits indeed; the other thread is in the stacks as well.
+                threading.Timer(1.0, note, ["waits"]).start()
+                dist.all_reduce(torch.ones(8))
+
+            step()
+            """,
+            timeout_s=1000,
+            launcher=Elastic(),
+        )
+        assert answer.problem == (
+            "no answer within 1000 s: rank 1 hangs in program_0.py:9 step, rank 0 waits in all_reduce"
+        )
+
+
+class TestRendezvous:
+    """What a rank does before it calls: an import that hangs, a usage error."""
+
+    @pytest.fixture
+    def start(self, gangs, monkeypatch, verdict):
+        def start(before: str, *, launcher=None, **options) -> str:
+            monkeypatch.setenv("BEFORE_HELLO", str(gangs.program(before)))
+            began = time.monotonic()
+            with pytest.raises(GangError) as caught:
+                gangs.start(2, launcher=launcher, **options)
+            verdict(time.monotonic() - began, str(caught.value).splitlines()[0])
+            assert _of_this_test(gangs.folder) == []
+            return str(caught.value)
+
+        return start
+
+    def test_rank_that_never_calls_is_named_with_its_stacks(self, start, deadline_when):
+        deadline_when("hangs")
+        words = start(
+            "import os, time\n"
+            "def load():\n"
+            "    open('hangs', 'w').close()\n"
+            "    time.sleep(3600)\n"
+            "if os.environ['RANK'] == '1': load()\n",
+            rendezvous_s=1000,
+        )
+        assert words.startswith("not all ranks came within 1000 s (--accel-rendezvous)")
+        assert "rank 1" in words.splitlines()[0]
+        assert "in load" in words
+
+    @pytest.mark.parametrize("launcher", [None, SLOW_ELASTIC], ids=["Plain", "Elastic"])
+    def test_rank_that_ends_before_it_calls_is_named_at_once(self, start, launcher):
+        words = start(
+            "import os\nif os.environ['RANK'] == '1':\n    print('cannot load', flush=True)\n    os._exit(4)",
+            launcher=launcher and launcher(),
+        )
+        assert words.startswith("rank 1 left with exit status 4 before it took an order; rank")
+        assert "cannot load" in words
+
+    @pytest.mark.parametrize("launcher", [None, SLOW_ELASTIC], ids=["Plain", "Elastic"])
+    def test_interrupted_wait_leaves_nothing(self, gangs, monkeypatch, launcher):
+        monkeypatch.setenv("BEFORE_HELLO", str(gangs.program("import time\ntime.sleep(3600)")))
+
+        def interrupt() -> None:
+            if _of_this_test(gangs.folder):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            gangs.start(2, launcher=launcher and launcher(), waiting=interrupt)
+        assert _of_this_test(gangs.folder) == []
+
+
+@pytest.mark.slow
+class TestLauncherThatIsKilled:
+    def test_is_named_and_nothing_is_left(self, provoke, gangs):
+        answer = provoke(
+            """
+            import os, signal, time
+            time.sleep(0.1 * rank)
+            if rank == 0:
+                os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(3600)
+            """,
+            launcher=Elastic(),
+        )
+        assert answer.problem == "the launcher of the ranks was killed by SIGKILL"
+        gang = gangs.start(2, launcher=Elastic())
+        assert gangs.run(gang, "value = rank").whole
+
+
+class TestLauncherThatCannotStart:
+    def test_says_why(self, gangs):
+        (gangs.folder / "torch").mkdir()
+        (gangs.folder / "torch" / "__init__.py").write_text("raise ImportError('no torch here')")
+        with pytest.raises(GangError) as caught:
+            gangs.start(2, launcher=Elastic())
+        assert str(caught.value).startswith(
+            "the launcher of the ranks left with exit status 1: ImportError: no torch here; ranks 0, 1 never called"
+        )
+
+
+class TestSessionThatEnds:
+    def test_interrupt_while_waiting_ends_everything(self, gangs, tmp_path, launcher):
+        gang = gangs.start(2, launcher=launcher)
+
+        def interrupt() -> None:
+            if (tmp_path / "waits").exists():
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            gangs.run(gang, OTHERS_WAIT.format(fault="others()"), waiting=interrupt)
+        assert not gang.alive
+        assert processes_of(gang.id) == []
+
+    @pytest.mark.parametrize("launcher", ["Plain", pytest.param("Elastic", marks=pytest.mark.slow)])
+    def test_killed_session_leaves_no_rank(self, gangs, eventually, tmp_path, launcher):
+        program = gangs.program("import time\nnote(f'waits-{rank}')\ntime.sleep(3600)")
+        session = f"""
+import importlib.util
+import pathlib
+
+found = importlib.util.spec_from_file_location("gangs_of_tests", {str(_CONFTEST)!r})
+tests = importlib.util.module_from_spec(found)
+found.loader.exec_module(tests)
+gang = tests.Gangs(pathlib.Path({str(tmp_path)!r})).start(2, launcher=tests.{launcher}())
+print(gang.id, flush=True)
+gang.run(tests.Order(node_id={str(program)!r}, session="s", platform="p"), timeout_s=3600)
+"""
+        environ = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to empty it
+        command = [sys.executable, "-c", session]
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+            gang = process.stdout.readline().strip()
+            assert eventually(lambda: len(list(tmp_path.glob("waits-*"))) == 2)
+            assert processes_of(gang)
+            process.send_signal(signal.SIGKILL)
+        assert eventually(lambda: not processes_of(gang))
+
+
+_CONFTEST = Path(__file__).with_name("conftest.py")
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def _of_this_test(folder: Path) -> list[Process]:
+    """Processes of any gang of this test, whose id nobody was told."""
+    return [process for process in processes_of("") if process.environ.get("PYTHONPATH") == str(folder)]

@@ -1,0 +1,153 @@
+"""A gang that is well: it comes together, takes orders, and leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from pytest_accel.spmd.gang import Order
+from pytest_accel.spmd.launch import GangError
+from pytest_accel.spmd.launchers import Elastic, OneProcess
+from pytest_accel.spmd.processes import processes_of
+
+PLACE = """
+from dataclasses import asdict
+value = {name: str(field) for name, field in asdict(place).items()}
+"""
+
+
+def values(answer):
+    assert answer.whole, answer.words()
+    return [rank.payload["value"] for rank in answer.ranks]
+
+
+class TestGang:
+    def test_ranks_know_their_place(self, gangs, launcher):
+        gang = gangs.start(2, launcher=launcher, bind="none")
+        found = values(gangs.run(gang, PLACE))
+        assert [(place["rank"], place["size"]) for place in found] == [("0", "2"), ("1", "2")]
+        assert [(place["local_rank"], place["local_size"]) for place in found] == [("0", "2"), ("1", "2")]
+        assert {(place["node"], place["nodes"], place["bind"]) for place in found} == {("0", "1", "none")}
+        assert len({place["folder"] for place in found}) == 2
+
+    def test_following_orders_go_to_the_same_processes(self, gangs):
+        gang = gangs.start(2)
+        pids = [values(gangs.run(gang, "import os\nvalue = os.getpid()")) for _ in range(3)]
+        assert pids[0] == pids[1] == pids[2]
+        assert gang.alive
+
+    def test_failing_on_every_rank_leaves_the_gang_alive(self, gangs):
+        gang = gangs.start(2)
+        answer = gangs.run(gang, "raise ValueError(f'of rank {rank}')")
+        assert answer.whole
+        assert [rank.payload["cause"] for rank in answer.ranks] == [
+            "ValueError: of rank 0",
+            "ValueError: of rank 1",
+        ]
+        assert gang.alive
+        assert values(gangs.run(gang, "value = 1")) == [1, 1]
+
+    def test_closing_lets_ranks_leave_by_themselves(self, gangs, launcher, tmp_path):
+        gang = gangs.start(2, launcher=launcher)
+        values(gangs.run(gang, "import atexit\natexit.register(note, f'left-{rank}')"))
+        gang.close()
+        gang.close()
+        assert not gang.alive
+        assert {file.name for file in tmp_path.glob("left-*")} == {"left-0", "left-1"}
+        assert processes_of(gang.id) == []
+        with pytest.raises(GangError, match="ended"):
+            gangs.run(gang, "value = 1")
+
+    def test_rank_that_does_not_leave_is_ended(self, gangs, monkeypatch):
+        monkeypatch.setattr("pytest_accel.spmd.gang._LEAVE_S", 0.3)
+        gang = gangs.start(2)
+        values(gangs.run(gang, "import atexit, time\natexit.register(time.sleep, 600)"))
+        gang.close()
+        assert processes_of(gang.id) == []
+
+    def test_rank_that_went_away_between_orders_is_noticed(self, gangs, eventually):
+        gang = gangs.start(2)
+        text = "import os, threading\nif rank: threading.Timer(0.1, os._exit, [0]).start()"
+        values(gangs.run(gang, text))
+        assert eventually(lambda: not gang.alive)
+
+    def test_phases_of_rank_0_are_passed_on(self, gangs):
+        gang = gangs.start(2)
+        said = []
+        values(
+            gangs.run(
+                gang,
+                "end.say(f'warming up {rank}', 2.5)\nend.say(f'measuring {rank}')",
+                phase=lambda *words: said.append(words),
+            )
+        )
+        assert said == [("warming up 0", 2.5), ("measuring 0", None)]
+
+    def test_waiting_is_told(self, gangs, tmp_path):
+        gang = gangs.start(2)
+        text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
+        values(gangs.run(gang, text, waiting=(tmp_path / "go").touch))
+
+    def test_large_answer_arrives_whole_and_a_huge_one_fails(self, gangs):
+        gang = gangs.start(2)
+        assert [len(value) for value in values(gangs.run(gang, "value = 'x' * 5_000_000"))] == [5_000_000] * 2
+        answer = gangs.run(gang, "value = 'x' * 70_000_000 if rank else ''")
+        assert answer.ranks[0].outcome == "passed"
+        assert "too large" in answer.ranks[1].payload["cause"]
+
+    def test_ranks_have_no_variables_of_this_pytest(self, gangs, monkeypatch):
+        monkeypatch.setenv("PYTEST_ADDOPTS", "--not-for-ranks")
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of another launcher")
+        gang = gangs.start(2)
+        for found in values(gangs.run(gang, "import os\nvalue = dict(os.environ)")):
+            assert not set(found) & {"PYTEST_ADDOPTS", "PYTEST_ACCEL_GANG", "TORCHELASTIC_RUN_ID"}
+            assert "PYTEST_CURRENT_TEST" not in found or "test_gang" not in found["PYTEST_CURRENT_TEST"]
+            assert found["PYTEST_ACCEL_GANG_ID"].startswith(gang.id)
+
+    def test_nothing_of_a_gang_stays_in_the_temporary_folder(self, gangs):
+        gang = gangs.start(2)
+        folders = values(gangs.run(gang, "value = str(place.folder)"))
+        assert all(map(os.path.isdir, folders))
+        gang.close()
+        assert not any(map(os.path.exists, folders))
+
+
+class TestOneProcess:
+    def test_is_alone_whatever_launcher_started_this_session(self, gangs, monkeypatch):
+        for name, value in {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_PORT": "1"}.items():
+            monkeypatch.setenv(name, value)
+        gang = gangs.start(1, launcher=OneProcess())
+        (place,) = values(gangs.run(gang, PLACE))
+        assert (place["rank"], place["size"], place["nodes"]) == ("0", "1", "1")
+        (found,) = values(gangs.run(gang, "import os, sys\nvalue = [*os.environ, *sys.modules]"))
+        assert not set(found) & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "torch"}
+
+
+@pytest.mark.slow
+class TestElastic:
+    def test_ranks_meet_in_a_process_group(self, gangs):
+        gang = gangs.start(4, launcher=Elastic())
+        text = """
+            torch, dist = join()
+            total = torch.tensor([rank + 1.0])
+            dist.all_reduce(total)
+            value = [total.item(), dist.get_world_size()]
+            """
+        assert values(gangs.run(gang, text)) == [[10.0, 4]] * 4
+
+    def test_arguments_arrive_unchanged(self, gangs, monkeypatch):
+        """The elastic launcher reads arguments as templates."""
+        odd = ["-o", "x=$HOME $$ ${local_rank} 'a b' \"c\" \n ä", "-k", ""]
+        known = gangs.arguments
+        monkeypatch.setattr(gangs, "arguments", lambda folder: [*known(folder), *odd, "-o", f"y={folder}"])
+        gang = gangs.start(2, launcher=Elastic())
+        found = values(gangs.run(gang, "import sys\nvalue = [sys.argv[-6:], str(place.folder)]"))
+        for arguments, folder in found:
+            assert arguments == [*odd, "-o", f"y={folder}"]
+
+
+def test_order_crosses_processes():
+    order = Order(node_id="test_x.py::test_y[ä]", session="s", platform="cpux2")
+    assert Order.from_plain(json.loads(json.dumps(order.to_plain()))) == order

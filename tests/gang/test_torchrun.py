@@ -1,0 +1,285 @@
+"""pytest under a real torchrun: two agents on loopback as two nodes, and one agent of two ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+LONG_S = 180.0  # only a broken test waits so long
+PLUGINS = ("-p", "benchmark", "-p", "accel")  # others of this environment cost a second in every process
+QUICK = ("--accel-budget=60ms", "--accel-warmup=50ms")
+
+SUITE = """
+import os
+import pathlib
+import signal
+
+from pytest_accel import cpun2, cpux2
+
+
+def measure(accel):
+    return accel.measure(lambda: sum(range(2000)), work=2000, unit="numbers")
+
+
+@cpun2
+@cpux2
+def test_first(accel, rank, world_size):
+    pathlib.Path(f"first-{rank}-of-{world_size}").touch()
+    measure(accel)
+
+
+@cpun2
+def test_killed(accel, rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    measure(accel)
+
+
+@cpun2
+@cpux2
+def test_last(accel, rank):
+    pathlib.Path(f"last-{rank}").touch()
+    measure(accel)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What agents of torchrun left."""
+
+    folder: Path
+    statuses: list[int]
+    outputs: list[str]
+
+    @property
+    def printed(self) -> str:
+        return "\n".join(self.outputs)
+
+    def junit(self) -> dict[str, str]:
+        """By test, what became of it; a file that two processes wrote would not parse."""
+        cases = ET.parse(self.folder / "out.xml").getroot().iter("testcase")
+        return {case.get("name"): case[-1].tag if len(case) and case[-1].tag != "properties" else "passed" for case in cases}  # fmt: skip
+
+    def benchmarks(self) -> list[str]:
+        return [each["name"] for each in json.loads((self.folder / "out.json").read_text())["benchmarks"]]
+
+    def left_behind(self) -> list[str]:
+        """Living processes that work in the project's folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if process.name != str(os.getpid()) and (process / "cwd").readlink() == self.folder:
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+        return found
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher's variables, and no settings of this environment."""
+    for name in list(os.environ):
+        if name.startswith(("PYTEST_ACCEL_", "SLURM_", "TORCHELASTIC_")) or name in {"RANK", "WORLD_SIZE", "PYTEST_ADDOPTS"}:  # fmt: skip
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path, clean: None) -> Iterator:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str, agents: int, per_agent: int) -> Ran:
+        port = free_port()
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *(f"--nnodes={agents}", f"--nproc-per-node={per_agent}"),
+            *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={port}"),
+            *(
+                "-m",
+                "pytest",
+                *PLUGINS,
+                *QUICK,
+                "--junitxml=out.xml",
+                "--benchmark-json=out.json",
+                *arguments,
+            ),
+        ]
+        outputs = [tmp_path / f"agent-{agent}.txt" for agent in range(agents)]
+        for output in outputs:
+            with output.open("w") as stream:
+                started.append(
+                    subprocess.Popen(
+                        command, cwd=tmp_path, stdout=stream, stderr=stream, start_new_session=True
+                    )
+                )
+        statuses = [process.wait(LONG_S) for process in started]
+        return Ran(tmp_path, statuses, [output.read_text() for output in outputs])
+
+    yield run
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+# --- how all of them leave: the launcher's variables, set by hand, are enough ----------------------------------
+
+PLAIN = """
+import pathlib
+import time
+
+import pytest
+
+pytestmark = pytest.mark.cpux2
+
+
+def test_passes():
+    pass
+
+
+def test_fails():
+    raise AssertionError
+
+
+def test_leaves():
+    pytest.exit("enough", returncode=9)
+
+
+def test_waits():
+    pathlib.Path("waiting").touch()
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, clean: None) -> Iterator:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_plain.py").write_text(PLAIN)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> list[subprocess.Popen[str]]:
+        told = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(free_port()),
+        }
+        started.extend(
+            subprocess.Popen(
+                [sys.executable, "-m", "pytest", *PLUGINS, "-m", "cpux2", *arguments],
+                cwd=tmp_path,
+                env={**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            for rank in "01"
+        )
+        return started
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["-k", "passes"], 0),
+        (["-k", "fails or passes"], 1),
+        (["-k", "leaves"], 9),
+        (["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED),
+        (["no_such_file.py"], pytest.ExitCode.USAGE_ERROR),
+        (["--collect-only"], 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_every_rank_leaves_with_the_status_of_the_session_and_one_prints(ranks, arguments, status):
+    first, second = ranks(*arguments)
+    outputs = [first.communicate(timeout=LONG_S)[0], second.communicate(timeout=LONG_S)[0]]
+    assert [first.returncode, second.returncode] == [status, status], outputs
+    assert "test session starts" in outputs[0]
+    assert outputs[1] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, pytest.ExitCode.INTERRUPTED)],
+)
+def test_a_session_that_is_told_to_stop_still_reports_and_all_leave(ranks, tmp_path, number, status):
+    first, second = ranks("-k", "passes or waits", "--junitxml=out.xml")
+    deadline = time.monotonic() + LONG_S
+    while not (tmp_path / "waiting").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in (first, second):
+        process.send_signal(number)
+    outputs = [first.communicate(timeout=LONG_S)[0], second.communicate(timeout=LONG_S)[0]]
+    assert [first.returncode, second.returncode] == [status, status], outputs
+    assert "1 passed" in outputs[0]
+    assert 'name="test_passes"' in (tmp_path / "out.xml").read_text()
+
+
+# --- torchrun ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_nodes_are_one_session_and_a_killed_rank_fails_its_item_alone(torchrun):
+    ran = torchrun("-m", "cpun2", agents=2, per_agent=1)
+    assert ran.statuses == [1, 1], ran.printed  # torchrun's own status for ranks that left with 1
+    assert ran.junit() == {"test_first": "passed", "test_killed": "failure", "test_last": "passed"}, (
+        ran.printed
+    )
+    assert ran.benchmarks() == ["test_first", "test_last"]
+    assert ran.printed.count("test session starts") == 1
+    assert ran.printed.count("1 failed, 2 passed") == 1
+    assert "SIGKILL" in ran.printed
+    assert "cpun2" in ran.printed
+    files = {path.name for path in ran.folder.iterdir()}
+    assert {"first-0-of-2", "first-1-of-2", "last-0", "last-1"} <= files
+    exits = [
+        line.split("exitcode  : ")[1].split()[0] for line in ran.printed.splitlines() if "exitcode  :" in line
+    ]
+    assert exits == ["1", "1"]  # of the ranks themselves
+    assert ran.left_behind() == []
+
+
+@pytest.mark.slow
+def test_one_agent_of_two_ranks_is_one_session_too(torchrun):
+    ran = torchrun("-m", "cpux2", agents=1, per_agent=2)
+    assert ran.statuses == [0], ran.printed
+    assert ran.junit() == {"test_first": "passed", "test_last": "passed"}
+    assert ran.benchmarks() == ["test_first", "test_last"]
+    assert ran.printed.count("2 passed") == 1
+    assert ran.left_behind() == []
+
+
+@pytest.mark.slow
+def test_ranks_that_would_measure_side_by_side_are_refused(torchrun):
+    """Without a platform of several devices in `-m`, each pytest is a session of its own."""
+    ran = torchrun("test_suite.py::test_first", "--junitxml=", agents=1, per_agent=2)
+    assert ran.statuses == [1], ran.printed
+    assert "name the platform of all ranks with -m" in ran.printed
+    assert not list(ran.folder.glob("first-*"))

@@ -1,0 +1,190 @@
+"""The host's NUMA nodes and a GPU's place among them: sysfs made for the test, and the real pynvml."""
+
+import json
+import os
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.platforms import numa
+from pytest_accel.platforms.numa import Node, Place, Topology
+from tests.support.fake_nvml import FakeGpu, FakeSlice
+
+pytest_plugins = ("tests.support.fake_nvml",)
+
+GIB = 1 << 30
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def make_sys(root, nodes, *, siblings=()):
+    """A /sys of these nodes (CPUs as a list in the kernel's spelling, GiB), and of the cores by their CPUs."""
+    for index, (cpus, gib) in enumerate(nodes):
+        node = root / f"devices/system/node/node{index}"
+        write(node / "cpulist", cpus)
+        write(node / "meminfo", f"Node {index} MemTotal:  {gib * GIB // 1024} kB\nNode {index} MemFree: 1 kB")
+    for core in siblings:
+        for cpu in numa.parse_list(core):
+            write(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", core)
+    write(root / "devices/system/node/possible", "0")
+    write(root / "devices/system/cpu/cpufreq", "")  # not a CPU
+    return root
+
+
+def make_pci(root, bus_id, *, numa_node, cpus):
+    write(root / f"bus/pci/devices/{bus_id}/numa_node", numa_node)
+    write(root / f"bus/pci/devices/{bus_id}/local_cpulist", cpus)
+
+
+@given(st.frozensets(st.integers(0, 300)))
+def test_lists_are_read_as_they_are_written(numbers):
+    assert numa.parse_list(numa.format_list(numbers)) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), (" 5\n", {5}), ("?", set())]
+)
+def test_lists_of_the_kernel(text, expected):
+    assert numa.parse_list(text) == expected
+
+
+def test_a_list_is_short():
+    assert numa.format_list([8, 0, 1, 2, 10, 11]) == "0-2,8,10-11"
+
+
+@given(st.frozensets(st.integers(0, 255)))
+def test_a_mask_of_the_driver_has_64_cpus_to_a_word(cpus):
+    words = [sum(1 << cpu % 64 for cpu in cpus if cpu // 64 == word) for word in range(4)]
+    assert numa.mask_bits(words) == cpus
+
+
+def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
+    make_sys(tmp_path, [("0-1,4-5", 2), ("2-3,6-7", 3)], siblings=["0,4", "1,5", "2,6", "3,7"])
+    assert numa.topology(tmp_path) == Topology(
+        nodes=(
+            Node(index=0, cpus=frozenset({0, 1, 4, 5}), memory_bytes=2 * GIB),
+            Node(index=1, cpus=frozenset({2, 3, 6, 7}), memory_bytes=3 * GIB),
+        ),
+        cores=tuple(map(frozenset, ({0, 4}, {1, 5}, {2, 6}, {3, 7}))),
+    )
+
+
+def test_nodes_are_in_the_order_of_their_numbers(tmp_path):
+    make_sys(tmp_path, [(str(index), 1) for index in range(12)])
+    assert [node.index for node in numa.topology(tmp_path).nodes] == list(range(12))
+
+
+def test_a_node_may_have_memory_and_no_cpus(tmp_path):
+    grace_hopper = numa.topology(make_sys(tmp_path, [("0-71", 480), ("", 96)]))
+    assert [bool(node.cpus) for node in grace_hopper.nodes] == [True, False]
+    assert grace_hopper.nodes_of(grace_hopper.cpus) == (grace_hopper.nodes[0],)
+
+
+def test_a_host_that_shows_nothing_has_no_nodes(tmp_path):
+    assert numa.topology(tmp_path) == Topology()
+
+
+def test_memory_that_the_cgroup_allows(tmp_path):
+    write(tmp_path / "status", "Cpus_allowed_list:\t0-3\nMems_allowed:\t3\nMems_allowed_list:\t0-1")
+    assert numa.allowed_memory(tmp_path / "status") == {0, 1}
+    assert numa.allowed_memory(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("spelling", ["0000:17:00.0", "00000000:17:00.0", "00000000:17:00.0\n"])
+def test_a_device_on_the_bus_is_near_its_local_cpus(tmp_path, spelling):
+    make_pci(tmp_path, "0000:17:00.0", numa_node=1, cpus="2-3,6-7")
+    assert numa.pci_place(spelling, tmp_path) == Place(cpus=frozenset({2, 3, 6, 7}))
+
+
+def test_a_letter_in_the_bus_id_is_spelt_as_the_kernel_does(tmp_path):
+    make_pci(tmp_path, "0000:c1:00.0", numa_node=0, cpus="0")
+    assert numa.pci_place("00000000:C1:00.0", tmp_path).cpus == {0}
+
+
+def test_what_is_no_address_has_no_place(tmp_path):
+    assert numa.pci_place("", tmp_path) == Place(problem="'' is not the address of a PCI device")
+
+
+def test_minus_one_means_that_nobody_knows(tmp_path):
+    make_pci(tmp_path, "0000:17:00.0", numa_node=-1, cpus="0-7")
+    assert numa.pci_place("0000:17:00.0", tmp_path) == Place(
+        problem="the kernel does not know the NUMA node of 0000:17:00.0"
+    )
+
+
+def test_a_rank_without_a_device_has_no_place(tmp_path):
+    assert numa.places([None, None], Topology(), sys=tmp_path) == [None, None]
+
+
+def test_a_device_that_no_driver_knows(tmp_path):
+    (place, unnamed) = numa.places(["GPU-none", ""], Topology(), sys=tmp_path)
+    assert place == Place(problem="no driver knows GPU-none")
+    assert unnamed == Place(problem="its device has no UUID")
+
+
+def test_an_amd_gpu_is_found_by_the_address_in_its_topology(tmp_path):
+    node = tmp_path / "class/kfd/kfd/topology/nodes/2"
+    write(node / "properties", f"unique_id {0xABCDEF}\ndomain 1\nlocation_id {0xC1 << 8 | 2 << 3 | 1}")
+    write(tmp_path / "class/kfd/kfd/topology/nodes/0/properties", "unique_id 0")
+    make_pci(tmp_path, "0001:c1:02.1", numa_node=3, cpus="48-63")
+    (place,) = numa.places(["GPU-0000000000abcdef"], Topology(), sys=tmp_path)
+    assert place == Place(cpus=frozenset(range(48, 64)))
+
+
+ASK = """
+import json
+from pathlib import Path
+from pytest_accel.platforms import numa
+sys = Path({sys!r})
+for place in numa.places({uuids!r}, numa.topology(sys), sys=sys):
+    print(json.dumps(place and [sorted(place.cpus), place.problem]))
+"""
+
+
+def ask(fake_nvml, gpus, uuids, sys_root):
+    printed = fake_nvml.run(ASK.format(sys=str(sys_root), uuids=uuids), gpus)
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def test_the_driver_says_which_cpus_are_near(fake_nvml, tmp_path):
+    make_sys(tmp_path, [("0-63", 1), ("64-127", 1)])
+    gpus = [
+        FakeGpu(uuid="GPU-a", cpu_affinity="ffffffffffffffff:0"),
+        FakeGpu(uuid="GPU-b", cpu_affinity="0:f"),
+    ]
+    assert ask(fake_nvml, gpus, ["GPU-b", None, "GPU-a"], tmp_path) == [
+        [list(range(64, 68)), ""],
+        None,
+        [list(range(64)), ""],
+    ]
+
+
+def test_a_slice_is_where_its_gpu_is(fake_nvml, tmp_path):
+    make_sys(tmp_path, [("0-3", 1), ("4-7", 1)])
+    gpu = FakeGpu(uuid="GPU-a", mig=1, cpu_affinity="f0", slices=(FakeSlice(uuid="MIG-1"),))
+    assert ask(fake_nvml, [gpu], ["MIG-1"], tmp_path) == [[[4, 5, 6, 7], ""]]
+
+
+def test_sysfs_is_asked_where_the_driver_keeps_silent(fake_nvml, tmp_path):
+    make_sys(tmp_path, [("0-3", 1), ("4-7", 1)])
+    make_pci(tmp_path, "0000:17:00.0", numa_node=1, cpus="4-7")
+    gpus = [FakeGpu(uuid="GPU-a", pci_bus_id="00000000:17:00.0"), FakeGpu(uuid="GPU-b")]
+    near, unknown = ask(fake_nvml, gpus, ["GPU-a", "GPU-b"], tmp_path)
+    assert near == [[4, 5, 6, 7], ""]
+    assert unknown[0] == []
+    assert unknown[1].startswith("NVML does not say where GPU-b is")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sysfs is Linux's")
+def test_this_host():
+    host = numa.topology()
+    if not host.cpus:
+        pytest.skip("this host shows no NUMA nodes")
+    assert numa.allowed_cpus() == os.sched_getaffinity(0)
+    assert numa.allowed_cpus() <= host.cpus
+    assert sum(node.memory_bytes for node in host.nodes) > 0

@@ -1,0 +1,152 @@
+"""Who takes a seat, what the session of seat 0 tells the others, and the machine that all of them are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_accel.core.grammar import PlatformName
+from pytest_accel.platforms.catalogue import load_catalogue
+from pytest_accel.platforms.detect import identified
+from pytest_accel.platforms.machine import Cpu, Device, Machine
+from pytest_accel.session.seating import inventory, merged_machine, seat_refusal, take_seat, unseated
+from pytest_accel.spmd.seats import Inventory
+from pytest_accel.spmd.world import seat_from
+
+CATALOGUE = load_catalogue()
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+
+
+# --- the decision -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    for name in ("PYTEST_ACCEL_GANG", "PYTEST_ACCEL_GANG_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+    def launch(environ=TORCHRUN):
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+
+    return launch
+
+
+@pytest.mark.parametrize(
+    ("expression", "seated"),
+    [
+        ("", False),
+        ("a100", False),
+        ("not a100x4", False),
+        ("slow", False),
+        ("a100x4", True),
+        ("cpun2", True),
+        ("slow and (a100 or gh200x4n2)", True),
+    ],
+)
+def test_a_seat_is_taken_where_m_names_a_platform_of_several_devices(pytester, launched, expression, seated):
+    launched()
+    config = pytester.parseconfig("-m", expression)
+    assert (take_seat(config) is not None) == seated
+    assert bool(unseated(config)) != seated
+
+
+def test_a_pytest_without_a_launcher_is_refused_nothing(pytester, monkeypatch):
+    for name in (*TORCHRUN, "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    config = pytester.parseconfig("-m", "cpux2")
+    assert take_seat(config) is None
+    assert unseated(config) == ""
+
+
+def test_a_platform_of_the_project_counts_too(pytester, launched):
+    launched()
+    pytester.makepyprojecttoml(
+        '[tool.pytest-accel.platforms.mybox]\npatterns = ["My.*"]\n[tool.pytest.ini_options]\n'
+    )
+    assert take_seat(pytester.parseconfig("-m", "myboxx4")) is not None
+
+
+def test_nonsense_of_a_launcher_stops_who_asks_for_a_gang_and_nobody_else(pytester, launched):
+    launched({**TORCHRUN, "RANK": "9"})
+    assert take_seat(pytester.parseconfig("-m", "slow")) is None
+    with pytest.raises(pytest.UsageError, match="RANK='9'"):
+        take_seat(pytester.parseconfig("-m", "cpux2"))
+
+
+def test_the_refusal_says_who_this_is_and_what_to_do():
+    text = seat_refusal(seat_from(TORCHRUN))
+    assert "rank 1 of 8 (torchrun)" in text
+    assert "-m a100x4" in text
+
+
+# --- the machine ------------------------------------------------------------------------------------------
+
+
+def a100(uuid: str, index: int = 0) -> Device:
+    return Device(index=index, name="NVIDIA A100-SXM4-40GB", uuid=uuid, memory_bytes=40 * 2**30)
+
+
+def machine(*devices: Device, cores: int = 8) -> Machine:
+    return Machine(cpu=Cpu(name="A CPU", model="1-2", slug="a-cpu", cores=cores), devices=devices)
+
+
+def seen(rank: int, node: int, *devices: Device) -> Inventory:
+    return Inventory(rank=rank, node=node, host=f"n{node}", sees=inventory(machine(*devices)))
+
+
+def seat(*, nodes: int, local_size: int):
+    found = seat_from({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"})
+    return replace(found, nodes=nodes, local_size=local_size, world_size=nodes * local_size)
+
+
+def merged(own, where, *inventories):
+    return merged_machine(own, where, {each.rank: each for each in inventories}, CATALOGUE)
+
+
+def detected(*devices: Device) -> Machine:
+    """As `detect` gives it for this process: with what the catalogue makes of each device."""
+    return machine(*(identified(device, CATALOGUE) for device in devices))
+
+
+def test_tasks_that_see_one_device_each_make_one_node_of_four():
+    own = detected(a100("a"))
+    whole = merged(own, seat(nodes=1, local_size=4), *(seen(n, 0, a100(u)) for n, u in enumerate("bcd", 1)))
+    assert [device.uuid for device in whole.devices] == ["a", "b", "c", "d"]
+    assert [device.index for device in whole.devices] == [0, 1, 2, 3]
+    assert {device.key for device in whole.devices} == {"a100"}
+
+
+def test_tasks_that_all_see_the_same_devices_count_them_once():
+    both = (a100("a"), a100("b", 1))
+    whole = merged(detected(*both), seat(nodes=1, local_size=2), seen(1, 0, *both))
+    assert [device.uuid for device in whole.devices] == ["a", "b"]
+
+
+def test_nodes_are_counted_and_one_that_has_less_is_named():
+    four = [a100(uuid, index) for index, uuid in enumerate("abcd")]
+    alike, less = [a100(f"1{each.uuid}") for each in four], [a100("2a")]
+    whole = merged(detected(*four), seat(nodes=3, local_size=1), seen(1, 1, *alike), seen(2, 2, *less))
+    assert whole.nodes == 2
+    assert whole.satisfies(PlatformName("a100", 4, 2))
+    assert any("n2 has 1 x a100" in problem for problem in whole.problems)
+
+
+def test_a_node_that_said_nothing_counts_so_that_the_gang_fails_and_names_it():
+    assert merged(machine(), seat(nodes=2, local_size=1)).nodes == 2
+
+
+def test_a_seat_stands_for_a_core():
+    assert merged(machine(cores=2), seat(nodes=1, local_size=4)).satisfies(PlatformName("cpu", 4))
+    assert merged(machine(cores=8), seat(nodes=1, local_size=4)).cpu.cores == 8

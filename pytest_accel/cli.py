@@ -165,8 +165,8 @@ def launch(args: argparse.Namespace) -> int:
     import os
     import shlex
 
-    from pytest_accel import launching
-    from pytest_accel.spmd.slurm import Container, Request, script
+    from pytest_accel.slurm.launch import launch, new_folder
+    from pytest_accel.slurm.script import Container, Request, script
 
     options = tuple(args.container_option)
     if options and not args.container:
@@ -188,12 +188,12 @@ def launch(args: argparse.Namespace) -> int:
         arguments=tuple(args.for_pytest),
         added=tuple(shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))),
         directory=directory,
-        folder=directory / (args.output_dir or launching.new_folder()),
+        folder=directory / (args.output_dir or new_folder()),
     )
     if args.dry_run:
         print(script(request), end="")
         return 0
-    return launching.launch(request, os.environ, timeout_s=args.timeout)
+    return launch(request, os.environ, timeout_s=args.timeout)
 
 
 def _describe(machine: Machine) -> list[str]:

@@ -74,3 +74,64 @@ def test_ddp_costs_little_where_there_is_nobody_to_talk_to(group, record_propert
     ratio = ddp_against_plain("resnet50", device, group, pairs=5, steps=5, **chosen)
     record_property("ddp_over_plain", f"{ratio}")
     assert 0.8 < ratio.point < 1.25
+
+
+SUITE = """
+    import os
+    import signal
+
+    import pytest
+    import torch
+
+    pytestmark = [pytest.mark.{platform}, pytest.mark.accel(gang=True)]
+
+
+    def measure(accel):
+        a = torch.randn(4096, 4096, device=accel.device, dtype=torch.float16)
+        accel.measure(lambda: a @ a, work=2 * 4096**3, unit="FLOP")
+
+
+    def test_sound(accel, world_size):
+        assert torch.distributed.get_backend() == "nccl"
+        assert world_size == 1
+        measure(accel)
+
+
+    def test_killed(accel):
+        torch.ones(1, device=accel.device)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+    @pytest.mark.accel(timeout="30s")
+    def test_hangs(accel):
+        torch.ones(1, device=accel.device)
+        for _ in range(1000):
+            torch.cuda._sleep(2**31 - 1)  # a second each
+        torch.cuda.synchronize()  # in native code, for a quarter of an hour
+
+
+    def test_out_of_memory(accel):
+        torch.empty(2**42, dtype=torch.uint8, device=accel.device)
+
+
+    def test_next(accel):
+        measure(accel)
+"""
+
+
+def test_a_killed_rank_and_a_hang_are_ended_and_the_next_gang_works(pytester):
+    from pytest_accel.platforms.detect import detect
+
+    platform = next(device.key for device in detect().devices if device.key and not device.mig)
+    pytester.makepyfile(test_suite=SUITE.format(platform=platform))
+    result = pytester.runpytest_subprocess(
+        "--accel-budget=1s", "--benchmark-json=out.json", "-p", "no:randomly"
+    )
+    result.assert_outcomes(passed=2, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 0 was killed by SIGKILL*",
+            "no answer within 30 s: rank 0 hangs in test_suite.py:* test_hangs*",
+            "*OutOfMemoryError*",
+        ]
+    )

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel import launching
-from pytest_accel.spmd.slurm import Request
+from pytest_accel.slurm.launch import launch
+from pytest_accel.slurm.script import Request
 from tests.slurm.conftest import wait_for
 
 pytestmark = pytest.mark.slow
@@ -214,7 +214,7 @@ def test_a_run_folder_that_nodes_do_not_see(slurm, tmp_path, monkeypatch, capsys
 
     helper = threading.Thread(target=hide_and_release)
     helper.start()
-    status = launching.launch(request, slurm.environment, timeout_s=60, grace_s=1)
+    status = launch(request, slurm.environment, timeout_s=60, grace_s=1)
     helper.join()
     assert status == 125
     assert f"left no status in {tmp_path / 'run'}. Can compute nodes write there?" in capsys.readouterr().err

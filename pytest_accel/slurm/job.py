@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from pytest_accel.spmd.slurm import LOG
+from pytest_accel.slurm.script import LOG
 
 _ANSWER_S = 60.0  # squeue and scancel themselves give up on a silent controller sooner, as configured
 _LAST_WORDS_S = 10.0  # for sbatch to say its job's number, after an interrupt

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pytest_accel.core.quantities import seconds
-from pytest_accel.spmd.slurm import LOG, SCRIPT, STATUS, Request, results, sbatch_environment, script
-from pytest_accel.spmd.slurm_job import (
+from pytest_accel.slurm.job import (
     EXIT_TIME,
     Ending,
     Job,
@@ -27,6 +26,7 @@ from pytest_accel.spmd.slurm_job import (
     UnansweredError,
     ending,
 )
+from pytest_accel.slurm.script import LOG, SCRIPT, STATUS, Request, results, sbatch_environment, script
 
 _SILENCE_S = 600.0  # a controller that is restarted answers again within minutes
 _GRACE_S = 60.0  # a network file system may show a new file this late (NFS: acdirmax)

@@ -15,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_accel import cli
-from pytest_accel.launching import Console, last_line, prepare
-from pytest_accel.spmd.slurm import (
+from pytest_accel.slurm.job import Job, JobState, Phase, ending, parse_squeue, parse_submission, refusal
+from pytest_accel.slurm.launch import Console, last_line, prepare
+from pytest_accel.slurm.script import (
     Container,
     Request,
     directive_quoted,
@@ -26,7 +27,6 @@ from pytest_accel.spmd.slurm import (
     script,
     task_command,
 )
-from pytest_accel.spmd.slurm_job import Job, JobState, Phase, ending, parse_squeue, parse_submission, refusal
 
 ASKED = Request(
     nodes=2,

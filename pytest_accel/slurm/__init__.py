@@ -1,0 +1,1 @@
+"""`pytest-accel launch --slurm`: a batch script, its job, and waiting for it."""

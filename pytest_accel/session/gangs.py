@@ -16,7 +16,7 @@ from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import Settings
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.accel import SESSION_ID
-from pytest_accel.session.seating import SEATS
+from pytest_accel.session.seating import SEATS, bound_by_launcher
 from pytest_accel.spmd.arguments import rank_arguments
 from pytest_accel.spmd.gang import Gang, GangAnswer, Order
 from pytest_accel.spmd.launch import GangError, Launcher
@@ -109,7 +109,7 @@ class Gangs:
             process_group=shape.process_group,
             arguments=arguments_for_ranks(self._config),
             directory=self._config.invocation_params.dir,
-            bind=shape.bind,
+            bind="launcher" if shape.bind == "auto" and bound_by_launcher(self._config) else shape.bind,
             rendezvous_s=settings.rendezvous_s,
             waiting=progress.tick,
             **reached,

@@ -24,6 +24,7 @@ from pytest_accel.options import read_settings
 from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
 from pytest_accel.platforms.detect import identified, probe
 from pytest_accel.platforms.machine import Device, Machine
+from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.session.items import wanted_platforms
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.seats import Inventory, Seats, open_seats
@@ -194,6 +195,7 @@ def inventory(machine: Machine) -> dict[str, Any]:
     """What a seat tells of its machine, in plain values."""
     return {
         "cores": machine.cpu.cores,
+        "cpus": format_list(allowed_cpus()),
         "cpu": machine.cpu.name,
         "devices": [
             {name: value for name, value in asdict(device).items() if name not in {"key", "variant"}}
@@ -201,6 +203,17 @@ def inventory(machine: Machine) -> dict[str, Any]:
         ],
         "problems": list(machine.problems),
     }
+
+
+def bound_by_launcher(config: pytest.Config) -> bool:
+    """Whether the launcher gave its ranks CPUs of their own: then they are bound already, and stay so."""
+    seats = config.stash.get(SEATS, None)
+    if seats is None:
+        return False
+    by_node = {seats.seat.node: {format_list(allowed_cpus())}}
+    for seen in seats.inventories().values():
+        by_node.setdefault(seen.node, set()).add(seen.sees.get("cpus", ""))
+    return any(len(given) > 1 for given in by_node.values())
 
 
 def whole_machine(config: pytest.Config, own: Machine, catalogue: Catalogue) -> Machine:

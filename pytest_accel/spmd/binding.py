@@ -172,24 +172,24 @@ def bind_rank(
     mode: str,
     device_uuids: Sequence[str | None],
     local_rank: int,
-    allowed: Sequence[Iterable[int]] | None = None,
     sys: Path = numa.SYS,
 ) -> Bound:
     """Bind this process as the rank that it is among those of its host. Never raises: the result says what was done.
 
-    `mode` is auto or none. `device_uuids` are those of all local ranks, None for a rank on the CPU. `allowed` are the CPUs of each local rank,
-    where their starter bound them one by one; without it all are taken to share those of this process.
+    `mode` is auto, none, or launcher: whoever started this rank gave it CPUs of its own. `device_uuids` are those of
+    all local ranks, None for a rank on the CPU; they share the CPUs of this process.
     """
     if mode == "none":
         return Bound(binding=Binding(reason="as asked"))
     mine = numa.allowed_cpus()
-    sets = [mine] * len(device_uuids) if allowed is None else [frozenset(each) for each in allowed]
-    if len(sets) == 1 and device_uuids[0] is None:
+    if mode == "launcher":
+        return Bound(binding=Binding(reason=f"the launcher gave it cpus {format_list(mine)}"))
+    if len(device_uuids) == 1 and device_uuids[0] is None:
         return Bound(binding=Binding(reason="one rank on this host"))
     host = numa.topology(sys)
     bindings = plan(
         host,
-        allowed=sets,
+        allowed=[mine] * len(device_uuids),
         places=numa.places(device_uuids, host, sys=sys),
         memory=numa.allowed_memory(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,16 @@ from pytest_accel.core.grammar import PlatformName
 from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.platforms.detect import identified
 from pytest_accel.platforms.machine import Cpu, Device, Machine
-from pytest_accel.session.seating import inventory, merged_machine, seat_refusal, take_seat, unseated
+from pytest_accel.platforms.numa import allowed_cpus, format_list
+from pytest_accel.session.seating import (
+    SEATS,
+    bound_by_launcher,
+    inventory,
+    merged_machine,
+    seat_refusal,
+    take_seat,
+    unseated,
+)
 from pytest_accel.spmd.seats import Inventory
 from pytest_accel.spmd.world import seat_from
 
@@ -150,3 +160,26 @@ def test_a_node_that_said_nothing_counts_so_that_the_gang_fails_and_names_it():
 def test_a_seat_stands_for_a_core():
     assert merged(machine(cores=2), seat(nodes=1, local_size=4)).satisfies(PlatformName("cpu", 4))
     assert merged(machine(cores=8), seat(nodes=1, local_size=4)).cpu.cores == 8
+
+
+class TestBoundByLauncher:
+    """srun binds tasks to CPUs of their own where it is told to; then ranks are bound already."""
+
+    @staticmethod
+    def config(*cpus: str):
+        others = {
+            rank: Inventory(rank=rank, node=0, host="n0", sees={"cpus": given})
+            for rank, given in enumerate(cpus, start=1)
+        }
+        seats = types.SimpleNamespace(seat=types.SimpleNamespace(node=0), inventories=lambda: others)
+        return types.SimpleNamespace(stash={SEATS: seats})
+
+    def test_same_cpus_are_shared(self):
+        own = format_list(allowed_cpus())
+        assert not bound_by_launcher(self.config(own, own))
+
+    def test_other_cpus_are_its_own(self):
+        assert bound_by_launcher(self.config("100-107"))
+
+    def test_without_seats_nobody_was_bound(self):
+        assert not bound_by_launcher(types.SimpleNamespace(stash={}))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +13,8 @@ from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import Settings
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.accel import SESSION_ID
+from pytest_accel.session.arguments import arguments_for_ranks
 from pytest_accel.session.seating import SEATS, bound_by_launcher
-from pytest_accel.spmd.arguments import rank_arguments
 from pytest_accel.spmd.gang import Gang, GangAnswer, Order
 from pytest_accel.spmd.launch import GangError, Launcher
 from pytest_accel.spmd.launchers import Elastic, OneProcess
@@ -129,25 +126,6 @@ class Gangs:
 def needs_gang(platform: PlatformName, settings: Settings) -> bool:
     """Whether an item runs in a process group; on one device only where it was asked for."""
     return platform.devices > 1 or settings.gang
-
-
-def arguments_for_ranks(config: pytest.Config) -> Callable[[Path], list[str]]:
-    """Of the ini file, the environment and the command line, as pytest joins them, for a rank with a folder.
-
-    They come as arguments, so that those which write files can be left out; the ini file's own are
-    therefore emptied, and pytest's cache, which knows the last failures, is put elsewhere.
-    """
-    in_ini = list(config.getini("addopts"))
-    in_environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
-    given = rank_arguments([*in_ini, *in_environment, *map(str, config.invocation_params.args)])
-    cached = config.pluginmanager.has_plugin("cacheprovider")
-
-    def arguments(folder: Path) -> list[str]:
-        cache = ["-o", f"cache_dir={folder / 'cache'}"] if cached else []
-        # What a rank has written must be in its log before it is killed: captured alone, it would be lost.
-        return ["-o", "addopts=", *cache, "--capture=tee-sys", *given]
-
-    return arguments
 
 
 def found_by(answer: GangAnswer) -> Found:

@@ -25,6 +25,7 @@ from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
 from pytest_accel.platforms.detect import identified, probe
 from pytest_accel.platforms.machine import Device, Machine
 from pytest_accel.platforms.numa import allowed_cpus, format_list
+from pytest_accel.session.arguments import arguments_for_ranks
 from pytest_accel.session.items import wanted_platforms
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.seats import Inventory, Seats, open_seats
@@ -103,8 +104,6 @@ def serve_seat(config: pytest.Config) -> int | None:
         return None
     if _only_tells(config):
         return int(pytest.ExitCode.OK)
-    from pytest_accel.session.gangs import arguments_for_ranks
-
     status = serve(
         seat,
         arguments=arguments_for_ranks(config),

@@ -1,0 +1,31 @@
+"""The command line of a rank: that of its session, less what is the session's alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.spmd.arguments import rank_arguments
+
+
+def arguments_for_ranks(config: pytest.Config) -> Callable[[Path], list[str]]:
+    """Of the ini file, the environment and the command line, as pytest joins them, for a rank with a folder.
+
+    They come as arguments, so that those which write files can be left out; the ini file's own are
+    therefore emptied, and pytest's cache, which knows the last failures, is put elsewhere.
+    """
+    in_ini = list(config.getini("addopts"))
+    in_environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    given = rank_arguments([*in_ini, *in_environment, *map(str, config.invocation_params.args)])
+    cached = config.pluginmanager.has_plugin("cacheprovider")
+
+    def arguments(folder: Path) -> list[str]:
+        cache = ["-o", f"cache_dir={folder / 'cache'}"] if cached else []
+        # What a rank has written must be in its log before it is killed: captured alone, it would be lost.
+        return ["-o", "addopts=", *cache, "--capture=tee-sys", *given]
+
+    return arguments

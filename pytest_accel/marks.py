@@ -95,6 +95,10 @@ def takes_process_group(item: pytest.Item) -> bool:
     return _takes(item, GROUP_FIXTURE)
 
 
+def takes_device(item: pytest.Item) -> bool:
+    return _takes(item, DEVICE_FIXTURE)
+
+
 def _takes(item: pytest.Item, fixture: str) -> bool:
     """Whether an item takes a fixture of ours, not a parameter or a fixture of that name that hides it."""
     info = getattr(item, "_fixtureinfo", None)  # what pytest's own fixture reporting reads

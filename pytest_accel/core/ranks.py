@@ -26,6 +26,7 @@ class RankResult:
     warmup_s: float | None = None
     peak_memory_bytes: int | None = None
     loss: float | None = None
+    binding: str = ""  # to which CPUs, or why not
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property

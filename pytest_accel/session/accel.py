@@ -126,6 +126,7 @@ class Accel:
             warmup_s=timed.settled.warmup_s,
             peak_memory_bytes=timed.peak_memory_bytes,
             loss=loss,
+            binding=self.item.config.stash.get(BINDING, ""),
             metrics=metrics,
         )
         results = tuple(RankResult.from_plain(plain) for plain in self.ranks.gather(mine.to_plain()))

@@ -23,9 +23,14 @@ def arguments_for_ranks(config: pytest.Config) -> Callable[[Path], list[str]]:
     given = rank_arguments([*in_ini, *in_environment, *map(str, config.invocation_params.args)])
     cached = config.pluginmanager.has_plugin("cacheprovider")
 
+    end = given.index("--") if "--" in given else len(given)
+    options, paths = given[:end], given[end:]
+
     def arguments(folder: Path) -> list[str]:
         cache = ["-o", f"cache_dir={folder / 'cache'}"] if cached else []
-        # What a rank has written must be in its log before it is killed: captured alone, it would be lost.
-        return ["-o", "addopts=", *cache, "--capture=tee-sys", *given]
+        # Last, because of two that set the same the last one counts. Output is captured into the report, and
+        # written at once into the log too: of a rank that is killed, only the log is left.
+        ours = ["-o", "addopts=", "-o", "log_file=", *cache, "--capture=tee-sys"]
+        return [*options, *ours, *paths]
 
     return arguments

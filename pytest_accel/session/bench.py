@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -35,8 +36,8 @@ from pytest_accel.session.reports import (
 )
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.seating import unseated
-from pytest_accel.session.summary import write_summary
-from pytest_accel.session.terminal import Pacemaker, live_progress
+from pytest_accel.session.summary import write_gangs, write_summary
+from pytest_accel.session.terminal import Pacemaker, live_progress, show_uncaptured
 from pytest_accel.session.vanished import find_vanished
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import BaselineError, BaselineFile
@@ -110,6 +111,8 @@ class Bench:
             with bound_to(item, case.settings):
                 reports = runtestprotocol(item, log=False, nextitem=nextitem)
         else:
+            if what.takes_device(item):
+                self.gangs.close()
             return None
         if case is not None and case.undecided:
             case.held = reports
@@ -126,7 +129,8 @@ class Bench:
         if is_xdist_worker(self.config) or not what.takes_process_group(item):
             return None
         platform = self.placement.place(item).platform
-        return platform if platform is not None and platform.devices > 1 else None
+        settings = for_item(self.settings, item.iter_markers("accel"), item.nodeid)
+        return platform if platform is not None and needs_gang(platform, settings) else None
 
     def run_in_gang(
         self, item: pytest.Item, platform: PlatformName, nextitem: pytest.Item | None
@@ -134,28 +138,29 @@ class Bench:
         """The item on every rank, as the reports that it would have had here."""
         case = self.cases.get(item.nodeid)
         settings = case.settings if case else for_item(self.settings, item.iter_markers("accel"), item.nodeid)
+        begun = time.monotonic()
         if why_not := unseated(self.config):
             found = Found.failed(why_not)
         else:
             with live_progress(self.config, item.name) as progress:
                 found = self.gangs.run(item, platform, settings, progress, fresh=False)
-        reports = reports_of_ranks(item, found, nextitem)
+        reports = reports_of_ranks(item, found, nextitem, seconds=time.monotonic() - begun)
         call = next((report for report in reports if report.when == "call"), None)
         if case is not None and call is not None:
             self.take(case, found)
             if call.passed or is_strict_xpass(call):
                 self.conclude(case, call)
+        show_uncaptured(self.config, reports)
         return reports
 
     def take(self, case: Case, found: Found) -> None:
         """Keep what ranks measured as if it had been measured here."""
-        case.stragglers = found.stragglers or case.stragglers
         if found.measuring_off:
             case.item.stash[MEASURING_OFF] = True
         if found.measurement is not None:
             measured = with_scaling(case, found.measurement, self.store, self.placement.machine)
             case.item.stash[MEASUREMENT] = measured
-            replay(case.item, case.platform, measured, found.extra_info)
+            replay(case.item, case.platform, measured, found)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # last word, after pytest's own treatment of xfail
     def pytest_runtest_makereport(
@@ -202,7 +207,8 @@ class Bench:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        with _terminated_like_interrupted(active=bool(self.cases)):
+        ours = bool(self.cases) or any(self.in_gang(item) for item in session.items)
+        with _terminated_like_interrupted(active=ours):
             try:
                 if self.settings.recording:  # not here: the loop tears down as if they did not exist
                     self.waiting = list(self.cases.values())
@@ -240,10 +246,9 @@ class Bench:
     def measure_fresh(self, case: Case, progress: Progress) -> None:
         """One more run; its measurement, problem or skip is left in the case."""
         found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
-        case.stragglers = found.stragglers or case.stragglers
         if found.outcome == "skipped":
             case.skipped = found.text
-        elif found.measurement is None:
+        elif found.outcome == "failed" or found.measurement is None:
             case.problem = _no_measurement(case, found)
         else:
             measured = with_scaling(case, found.measurement, self.store, self.placement.machine)
@@ -310,7 +315,9 @@ class Bench:
 
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        write_summary(terminalreporter, self.config, self.settings, list(self.cases.values()), self.vanished)
+        cases = list(self.cases.values())
+        write_summary(terminalreporter, self.config, self.settings, cases, self.vanished)
+        write_gangs(terminalreporter, self.gangs.looked_over)
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -40,7 +38,6 @@ class Case:
     verdict: Verdict | None = None
     held: list[pytest.TestReport] = field(default_factory=list)  # reports that wait for the verdict
     problem: str = ""  # why a fresh process gave no measurement
-    stragglers: Mapping[str, Any] | None = None  # what a gang found out about its devices before it measured
     skipped: str = ""
     recorded: str = ""  # what was written down, when recording
 

@@ -31,9 +31,10 @@ class Found:
     measurement: Measurement | None = None
     measuring_off: bool = False
     reports: Sequence[Mapping[str, Any]] = ()
+    sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and what the others printed
     extra_info: Mapping[str, Any] = field(default_factory=dict)
-    stragglers: Mapping[str, Any] | None = None
-    note: str = ""  # which rank a report is of
+    gang: Mapping[str, Any] | None = None  # what the gang found out about its devices when it came together
+    sound: bool = False  # nothing went wrong that could have left a collective half done
 
     @classmethod
     def failed(cls, text: str) -> Found:
@@ -57,6 +58,9 @@ class Gangs:
         self._config = config
         self._gang: Gang | None = None
         self._shape: _Shape | None = None
+        self.looked_over: dict[
+            tuple[PlatformName, str], Mapping[str, Any]
+        ] = {}  # gangs, before they measured
 
     def run(
         self,
@@ -87,7 +91,9 @@ class Gangs:
             self.close()
             raise
         found = found_by(answer)
-        if fresh or found.outcome == "failed":  # a failure may have left a collective half done
+        if found.gang:
+            self.looked_over[platform, self._gang.id] = found.gang
+        if fresh or not found.sound:
             self.close()
         return found
 
@@ -133,44 +139,53 @@ def found_by(answer: GangAnswer) -> Found:
     if not answer.whole:
         return Found.failed(answer.words())
     payloads = [rank.payload for rank in answer.ranks if rank.payload is not None]
-    first, size = payloads[0], len(payloads)
-    failing = [rank for rank, payload in enumerate(payloads) if payload["outcome"] == "failed"]
-    skipping = [rank for rank, payload in enumerate(payloads) if payload["outcome"] == "skipped"]
+    ranks = range(len(payloads))
+    failing = [rank for rank in ranks if payloads[rank]["outcome"] == "failed"]
     if failing:
         failing.sort(key=lambda rank: rank != answer.culprit)  # the first in time is the one to read
-        return _failure_of(failing, payloads)
-    if skipping and len(skipping) < size:
+        return _found(failing[0], payloads, others=failing[1:])
+    expected = [rank for rank in ranks if payloads[rank].get("xfailed")]
+    if expected:  # as expected, on some ranks at least
+        return _found(expected[0], payloads)
+    skipping = [rank for rank in ranks if payloads[rank]["outcome"] == "skipped"]
+    if skipping and len(skipping) < len(payloads):
         return Found.failed(
-            f"rank {skipping[0]} of {size} skipped ({payloads[skipping[0]]['text']}) and others did not: "
+            f"rank {skipping[0]} of {len(payloads)} skipped ({payloads[skipping[0]]['cause']}) and others did not: "
             "the same test must do the same on every rank"
         )
-    plain = first.get("measurement")
-    return Found(
-        outcome=first["outcome"],
-        text=first["text"],
-        cause=first["cause"],
-        measurement=Measurement.from_plain(plain) if plain else None,
-        measuring_off=first.get("measuring_off", False),
-        reports=first.get("reports", ()),
-        extra_info=first.get("extra_info", {}),
-        stragglers=first.get("stragglers"),
-    )
+    return _found(0, payloads)
 
 
-def _failure_of(failing: Sequence[int], payloads: Sequence[Mapping[str, Any]]) -> Found:
-    """The first rank's failure, and in a line each what the others that failed otherwise have to say."""
-    first, size = failing[0], len(payloads)
-    payload = payloads[first]
-    others = [
-        f"rank {rank} of {size} failed too: {payloads[rank]['cause']}"
-        for rank in failing[1:]
-        if payloads[rank]["cause"] != payload["cause"]
+def _found(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[int] = ()) -> Found:
+    """What one rank answered, for all; `others` failed too."""
+    payload, size = payloads[rank], len(payloads)
+    failed = payload["outcome"] == "failed"
+    plain = payload.get("measurement")
+    which = [f"this is rank {rank} of {size}"] + [
+        f"rank {other} failed too: {payloads[other]['cause']}"
+        for other in others
+        if payloads[other]["cause"] != payload["cause"]
     ]
-    which = [f"this is rank {first} of {size}", *others] if size > 1 else []
+    sections = [("ranks", "\n".join(which)), *_printed(rank, payloads)] if failed and size > 1 else []
     return Found(
-        outcome="failed",
-        text="\n".join([payload["text"], *which]),
-        cause=f"rank {first} of {size}: {payload['cause']}" if size > 1 else payload["cause"],
+        outcome=payload["outcome"],
+        text="\n".join([payload["text"], *(which if failed and size > 1 else ())]),
+        cause=f"rank {rank} of {size}: {payload['cause']}" if failed and size > 1 else payload["cause"],
+        measurement=Measurement.from_plain(plain) if plain else None,
+        measuring_off=payload.get("measuring_off", False),
         reports=payload.get("reports", ()),
-        note="\n".join(which),
+        sections=sections,
+        extra_info=payload.get("extra_info", {}),
+        gang=payload.get("stragglers"),
+        sound=payload["outcome"] == "passed" or payload.get("when") == "setup",
     )
+
+
+def _printed(but: int, payloads: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What all ranks but one printed; the last report of an item has the sections of those before it."""
+    return [
+        (f"{title} of rank {rank}", text)
+        for rank, payload in enumerate(payloads)
+        if rank != but and payload.get("reports")
+        for title, text in payload["reports"][-1]["sections"]
+    ]

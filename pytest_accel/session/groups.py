@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.session.placement import RANK_END, open_device
+from pytest_accel.session.placement import PLACEMENT, RANK_END, open_device
 from pytest_accel.spmd.launch import GangError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def ranks_of(item: pytest.Item, settings: Settings) -> Ranks:
     """Those that measure an item together with this process; it fails where they cannot come together."""
     config = item.config
     if not in_gang(config):
+        _refuse_to_be_alone(item)
         return Alone()
     group = config.stash.get(PROCESS_GROUP, None)
     # Decided alike on all ranks: their settings are the same.
@@ -42,6 +43,17 @@ def ranks_of(item: pytest.Item, settings: Settings) -> Ranks:
     close_group(config)
     config.stash[PROCESS_GROUP] = group = _open(item, settings)
     return group
+
+
+def _refuse_to_be_alone(item: pytest.Item) -> None:
+    """An item of several devices that runs in this process is one that nobody knew to need a gang."""
+    platform = item.config.stash[PLACEMENT].place(item).platform
+    if platform is not None and platform.devices > 1:
+        pytest.fail(
+            f"{platform} runs in a gang, which xdist cannot start, and which is started for tests that take "
+            "process_group as an argument: getfixturevalue comes too late",
+            pytrace=False,
+        )
 
 
 def close_group(config: pytest.Config) -> None:

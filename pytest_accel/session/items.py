@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.marks import is_benchmark, takes_process_group, wanted_words
+from pytest_accel.marks import is_benchmark, takes_device, takes_process_group, wanted_words
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.machine import Machine
 
@@ -21,6 +21,7 @@ __all__ = [
     "platforms_of",
     "refuse_shared_ids",
     "suite_of",
+    "takes_device",
     "takes_process_group",
     "wanted_platforms",
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from pytest_accel.session.reports import is_strict_xpass
 from pytest_accel.spmd.gang import Order
 from pytest_accel.spmd.rank import begin_rank
 
+_MAX_OUTPUT = 200_000  # characters of one section of a report
 _VERBOSITY = pytest.StashKey[int]()  # as the user chose it
 
 __all__ = ["RANK_END", "RankProcess", "become_rank"]
@@ -42,7 +42,6 @@ class RankProcess:
         self._items = {item.nodeid: item for item in items}  # all of them, before -m and -k are looked at
         self._measurement: Measurement | None = None
         self._extra_info: dict[str, Any] = {}
-        self._told_stragglers = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool:
@@ -74,7 +73,9 @@ class RankProcess:
         self._measurement, self._extra_info = None, {}
         reports = runtestprotocol(item, log=False, nextitem=None)
         off = item.stash.get(MEASURING_OFF, False)
-        return _plain(
+        for report in reports:
+            report.sections = [(title, _shortened(text)) for title, text in report.sections]
+        answer: dict[str, Any] = _plain(
             {
                 **self._outcome(reports, must_measure=is_benchmark(item) and not off),
                 "reports": [
@@ -84,21 +85,24 @@ class RankProcess:
                 "measurement": self._measurement.to_plain() if self._measurement else None,
                 "measuring_off": off,
                 "extra_info": self._extra_info,
-                "stragglers": self._news_of_stragglers(),
+                "stragglers": self._config.stash.get(STRAGGLERS, None),
             }
         )
+        return answer
 
-    def _news_of_stragglers(self) -> dict[str, Any] | None:
-        """What the gang found out when it came together; told once."""
-        told, self._told_stragglers = self._told_stragglers, STRAGGLERS in self._config.stash
-        return None if told else self._config.stash.get(STRAGGLERS, None)
-
-    def _outcome(self, reports: Iterable[pytest.TestReport], *, must_measure: bool) -> dict[str, Any]:
+    def _outcome(self, reports: Sequence[pytest.TestReport], *, must_measure: bool) -> dict[str, Any]:
         """The first phase that did not pass; a measurement counts when the teardown passed too."""
         for report in reports:
             if report.outcome != "passed" and not is_strict_xpass(report):
-                return {"outcome": report.outcome, "text": _text(report), "cause": _cause(report)}
-        if self._measurement is None and must_measure:
+                return {
+                    "outcome": report.outcome,
+                    "when": report.when,
+                    "xfailed": hasattr(report, "wasxfail"),
+                    "text": _text(report),
+                    "cause": _cause(report),
+                }
+        called = any(report.when == "call" for report in reports)  # not under --setup-only
+        if self._measurement is None and must_measure and called:
             return _failure(f"it measured nothing: {CALL_MEASURE}")
         return {"outcome": "passed", "text": "", "cause": ""}
 
@@ -107,10 +111,18 @@ def _failure(cause: str) -> dict[str, Any]:
     return {"outcome": "failed", "text": cause, "cause": cause}
 
 
-def _plain(payload: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has it: what a test left in its properties may be anything."""
-    plain: dict[str, Any] = json.loads(json.dumps(payload, default=str))
-    return plain
+def _shortened(text: str) -> str:
+    """What a test printed, within reason: the end of it matters most."""
+    return text if len(text) <= _MAX_OUTPUT else f"[...]\n{text[-_MAX_OUTPUT:]}"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a test left in its properties
+    """As JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 def _text(report: pytest.TestReport) -> str:

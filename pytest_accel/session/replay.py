@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_accel.session.accel import EXTRA_INFO
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_accel.core.grammar import PlatformName
     from pytest_accel.core.runs import Run
     from pytest_accel.measure.measurement import Measurement
+    from pytest_accel.session.gangs import Found
 
 
 class _Clock:
@@ -29,9 +30,7 @@ class _Clock:
         return 0.0 if self._inside else next(self._rounds_s)
 
 
-def replay(
-    item: pytest.Item, platform: PlatformName, measurement: Measurement, extra_info: Mapping[str, Any]
-) -> None:
+def replay(item: pytest.Item, platform: PlatformName, measurement: Measurement, found: Found) -> None:
     """Enter a measurement that this process did not make as if it had."""
     from pytest_benchmark.fixture import BenchmarkFixture
     from pytest_benchmark.utils import NameWrapper
@@ -55,7 +54,9 @@ def replay(
     fixture.pedantic(_nothing, rounds=rounds, iterations=iterations)
     fixture.stats.options["timer"] = item.stash[TIMER]  # its name goes into the JSON
     info = {"platform": str(platform), **measurement.to_plain()}
-    fixture.extra_info.update(extra_info)
+    if found.gang:
+        info["gang"] = dict(found.gang)
+    fixture.extra_info.update(found.extra_info)
     fixture.extra_info["accel"] = item.stash[EXTRA_INFO] = info
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -181,27 +182,36 @@ def _report(
 
 
 def reports_of_ranks(
-    item: pytest.Item, found: Found, nextitem: pytest.Item | None
+    item: pytest.Item, found: Found, nextitem: pytest.Item | None, *, seconds: float
 ) -> list[pytest.TestReport]:
     """What ranks reported of an item, as reports of this session; then what the item before left is torn down."""
-    hook = item.config.hook
-    reports: list[pytest.TestReport] = [
-        hook.pytest_report_from_serializable(config=item.config, data=dict(report))
-        for report in found.reports
-    ]
+    reports = [_received(item.config, report) for report in found.reports]
     if not reports:
         reports = [_report(item, when) for when in ("setup", "call", "teardown")]
-    if found.outcome == "failed" and not any(report.failed for report in reports):
-        call = next(report for report in reversed(reports) if report.when != "teardown")
-        fail(call, found.text, item)
-    elif found.note:
-        failed = next(report for report in reports if report.failed)
-        failed.sections.insert(0, ("gang", found.note))
+        reports[1].duration = seconds
+    failed = next((report for report in reports if report.failed), None)
+    if failed is not None:
+        failed.sections = [*found.sections, *failed.sections]
+    elif found.outcome == "failed":
+        fail(next(report for report in reversed(reports) if report.when != "teardown"), found.text, item)
     state = item.session._setupstate  # noqa: SLF001 - as pytest's own protocol does
     teardown = pytest.CallInfo.from_call(lambda: state.teardown_exact(nextitem), when="teardown")
     if teardown.excinfo is not None:
         reports[-1] = pytest.TestReport.from_item_and_call(item, teardown)
     return reports
+
+
+def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestReport:
+    """A report that crossed processes; pytest and its plugins rely on tuples, which JSON does not have."""
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=dict(plain))
+    path, line, name = report.location
+    report.location = (path, line, name)
+    report.sections = [(title, text) for title, text in report.sections]
+    report.user_properties = [(name, value) for name, value in report.user_properties]
+    longrepr: object = report.longrepr
+    if isinstance(longrepr, list):  # of a skip: path, line, reason
+        report.longrepr = tuple(longrepr)
+    return report
 
 
 def vanished_report(node_id: str, text: str) -> pytest.TestReport:

@@ -6,12 +6,14 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_accel.core.gate import interval
+from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.options import Settings
@@ -59,7 +61,7 @@ def write_summary(
             terminal.write_line(text, yellow=True)
     for case in measured:
         _write_remarks(terminal, case)
-        _write_gang(terminal, case)
+        _write_scaling(terminal, case)
     for node_id in vanished:
         terminal.write_line(vanished_line(node_id), yellow=True)
     _write_remedy(terminal, config, settings, measured)
@@ -103,11 +105,24 @@ def _scaling_legend(cases: Sequence[Case]) -> str:
     return f"Scaling is throughput per device ({'; '.join(against)})." if against else ""
 
 
-def _write_gang(terminal: pytest.TerminalReporter, case: Case) -> None:
-    """What a gang found out about its devices, and scaling that cannot be."""
-    report = case.stragglers or {}
-    for straggler in report.get("stragglers", ()):
-        terminal.write_line(f"STRAGGLER  {straggler}", yellow=True)
+def write_gangs(
+    terminal: pytest.TerminalReporter, looked_over: Mapping[tuple[PlatformName, str], Mapping[str, Any]]
+) -> None:
+    """What gangs found out when they came together: slow devices, each once, and what all reached together."""
+    stragglers: dict[str, str] = {}
+    together: dict[PlatformName, str] = {}
+    for (platform, _), report in looked_over.items():
+        for line in report["stragglers"]:
+            stragglers[line.partition(" under ")[0].rstrip("0123456789. %")] = line
+        together[platform] = report["lines"][-1]
+    for platform, line in together.items():
+        terminal.write_line(f"{platform}: {line}")
+    for line in stragglers.values():
+        terminal.write_line(f"STRAGGLER  {line}", yellow=True)
+
+
+def _write_scaling(terminal: pytest.TerminalReporter, case: Case) -> None:
+    """Scaling that cannot be."""
     if case.scaling and case.scaling[1].is_superlinear:
         few, scaling = case.scaling
         terminal.write_line(

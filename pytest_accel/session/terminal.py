@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -40,6 +40,17 @@ def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
         yield progress
     finally:
         progress.close()
+
+
+def show_uncaptured(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
+    """With -s, what rank 0 printed: its process had to capture it."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.getoption("capture", default="fd") != "no":
+        return
+    for title, text in reports[-1].sections:
+        if title.startswith("Captured std"):
+            reporter.ensure_newline()
+            reporter.write_line(text.rstrip("\n"))
 
 
 class _RankProgress(Progress):

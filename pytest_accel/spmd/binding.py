@@ -1,7 +1,7 @@
 """Each rank on the CPUs and the memory nearest to its device: a pure plan, and a thin hand that carries it out.
 
-Ranks bind before torch is imported: its thread pools take over the affinity they find, and memory that was already
-touched stays where it is.
+Ranks bind before their first test is set up: thread pools and buffers come after it. Memory that was touched before,
+while modules were imported, stays where it is.
 """
 
 from __future__ import annotations

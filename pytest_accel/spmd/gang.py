@@ -16,6 +16,7 @@ from pytest_accel.spmd.wire import Connection, Listener, WireError, ready
 _TICK_S = 0.5  # between two calls of `waiting`
 _LOST_S = 2.0  # for the others, when a rank is gone: to notice it themselves, and say so
 _FAILED_S = 10.0  # for the others, when a rank's item has failed: they may wait for it in a collective
+_SKIPPED_S = 60.0  # for the others, when a rank skipped: they will too, or wait for it in a collective
 _LAUNCHER_S = 1.0  # for what ranks said before their launcher went away
 _LEAVE_S = 10.0  # to leave politely: torch alone takes seconds to end
 _LOG_LINES = 12  # of a rank that is not the one to blame
@@ -253,10 +254,10 @@ class _Course:
 
     @property
     def failed(self) -> list[int]:
-        """Ranks that answered something else than a pass, in the order in which they answered."""
-        return [
-            rank for rank, payload in self.answers.items() if payload.get("outcome", "passed") != "passed"
-        ]
+        """Ranks that answered something else than a pass, in the order in which they answered; failures first."""
+        outcomes = {rank: payload.get("outcome", "passed") for rank, payload in self.answers.items()}
+        others = [rank for rank, outcome in outcomes.items() if outcome != "passed"]
+        return sorted(others, key=lambda rank: outcomes[rank] != "failed")
 
     def give(self, order: Order) -> None:
         for connection in self._connections.values():
@@ -289,8 +290,9 @@ class _Course:
         match message:
             case {"kind": "answer", "number": self._number, "payload": dict(payload)}:
                 self.answers[rank] = payload
-                if rank in self.failed:
-                    self._wait_no_longer_than(_FAILED_S)
+                outcome = payload.get("outcome", "passed")
+                if outcome != "passed":
+                    self._wait_no_longer_than(_FAILED_S if outcome == "failed" else _SKIPPED_S)
             case {"kind": "phase", "phase": str(text)} if rank == 0:
                 remaining_s = message.get("remaining_s")
                 phase(text, float(remaining_s) if remaining_s is not None else None)
@@ -308,8 +310,10 @@ def _broken(course: _Course, remains: Mapping[int, Remains], *, launcher: str) -
     if told:
         problem = f"rank {blamed} {_end_words(remains[blamed].status)}"
     elif course.failed:
-        cause = str(course.answers[blamed].get("cause", "")) or str(course.answers[blamed]["outcome"])
-        problem = f"rank {blamed} failed ({cause})" + (f"; {where}" if where else "")
+        answer = course.answers[blamed]
+        problem = f"rank {blamed} {answer['outcome']} ({answer.get('cause', '')})" + (
+            f"; {where}" if where else ""
+        )
     elif launcher:
         problem = launcher
     elif gone:

@@ -34,6 +34,7 @@ from pytest_accel.spmd.processes import (
 )
 
 STACKS = "stacks"  # of a rank's folder: made when the rank can write them, filled when it is asked to
+GROUP = "group"  # the process group that a rank leads, by its number
 OUTPUTS = ("stdout", "stderr")  # of a rank's folder
 _STACKS_S = 5.0  # for ranks to write where they are
 _REPORT_S = 5.0  # for the elastic launcher to say how its ranks ended, once they have
@@ -298,7 +299,8 @@ class ElasticRanks:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_REPORT_S if before or stacks else 0)
         launcher = self._process.poll()
-        send_group(self._process.pid, signal.SIGKILL)
+        for group in (self._process.pid, *_groups(folders.values())):
+            send_group(group, signal.SIGKILL)
         end_processes(self._launch.gang)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
@@ -373,3 +375,10 @@ def tail(file: Path, *, lines: int = _TAIL_LINES, size: int = _TAIL_BYTES) -> st
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
+
+
+def _groups(folders: Iterable[Path]) -> Iterator[int]:
+    """The process groups of ranks: the kernel gives their numbers to nobody while one of their processes runs."""
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            yield int((folder / GROUP).read_text())

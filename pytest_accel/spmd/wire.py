@@ -144,7 +144,7 @@ class Connection:
         self._searched = 0
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # no JSON, or brackets without end
             message = None
         if not isinstance(message, dict):
             self._buffer.clear()
@@ -215,7 +215,9 @@ class Listener:
 
     def _knows(self, hello: Message) -> bool:
         token = hello.pop("token", None)
-        return isinstance(token, str) and hmac.compare_digest(token.encode(), self.token.encode())
+        if not isinstance(token, str):
+            return False
+        return hmac.compare_digest(token.encode(errors="surrogatepass"), self.token.encode())
 
 
 def _first(caller: Connection) -> Message | None:

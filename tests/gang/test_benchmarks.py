@@ -272,3 +272,62 @@ def test_interrupted_keeps_what_was_measured(project, end):
     assert process.returncode == 2, output
     assert "1 passed" in output
     assert project.benchmarks().keys() == {"test_first"}
+
+
+OTHER_OUTCOMES = """
+@cpux2
+def test_skips(accel):
+    pytest.skip("not here")
+
+
+@cpux2
+@pytest.mark.xfail(reason="known", strict=True)
+def test_expected(accel, rank):
+    assert rank == 7
+
+
+@cpux2
+def test_teardown(accel, rank, broken_after):
+    measure(accel, "teardown")
+
+
+@pytest.fixture
+def broken_after():
+    yield
+    raise RuntimeError("cannot be put back")
+
+
+@cpux2
+def test_prints(process_group, rank):
+    print(f"rank {rank} has something to say")
+    process_group.barrier()
+    assert rank == 0
+
+
+@cpux2
+def test_leaves_a_child(process_group, rank):
+    import subprocess
+
+    subprocess.Popen(["sleep", "600"], env={})
+
+
+@pytest.mark.cpux2
+def test_too_late(request):
+    request.getfixturevalue("process_group")
+"""
+
+
+def test_every_outcome_arrives_with_what_its_ranks_said(project):
+    project.write(OTHER_OUTCOMES)
+    status, output = project.run("--junitxml=out.xml", "-ra", "-m", "cpux2")
+    assert status == 1
+    assert "3 failed" not in output  # a failed teardown is an error, and not a failed measurement too
+    assert "2 failed, 2 passed, 1 skipped, 1 xfailed, 1 error" in output
+    assert "SKIPPED [1] test_suite.py" in output
+    assert "not here" in output
+    cases = project.cases()
+    assert "cannot be put back" in "".join(cases["test_teardown"].itertext())
+    assert "this is rank 1 of 2" in output
+    assert output.count("rank 0 has something to say") == output.count("rank 1 has something to say") == 1
+    assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
+    assert "all-reduce of 2 ranks" in output

@@ -6,12 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue, Variant
     from pytest_accel.platforms.machine import Device, Machine
+    from pytest_accel.slurm.script import Request
 
 Run = Callable[[argparse.Namespace], int]
 Argument = tuple[str, dict[str, Any]]
@@ -39,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; 0 if all is well, 2 for wrong usage or a wrong file."""
     own, for_pytest = _divided(sys.argv[1:] if argv is None else argv)
     parser = _parser()
-    args = parser.parse_args(own)
+    args, unknown = parser.parse_known_args(own)
+    if unknown:
+        hint = ": what is pytest's goes after --" if args.command == "launch" and not for_pytest else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if for_pytest and args.command != "launch":
         parser.error(f"{args.command} runs no pytest: nothing may follow --")
     args.for_pytest = for_pytest
@@ -190,10 +195,38 @@ def launch(args: argparse.Namespace) -> int:
         directory=directory,
         folder=directory / (args.output_dir or new_folder()),
     )
+    _refuse_another_size(request)
     if args.dry_run:
         print(script(request), end="")
         return 0
     return launch(request, os.environ, timeout_s=args.timeout)
+
+
+def _refuse_another_size(request: Request) -> None:
+    """Say before the queue what would be said after it: the platform that -m names is not what was asked for."""
+    from pytest_accel.marks import wanted_words
+    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
+
+    catalogue = load_catalogue(user_platforms(request.directory / "pyproject.toml"))
+    words = [
+        word for expression in _expressions(request.arguments) for word in sorted(wanted_words(expression))
+    ]
+    gangs = [platform for word in words if (platform := catalogue.find(word)) and platform.devices > 1]
+    if gangs and (request.nodes, request.tasks) not in [(each.nodes, each.per_node) for each in gangs]:
+        name = gangs[0]
+        per_node = "--tasks-per-node" if name.device == "cpu" else "--gpus-per-node"
+        raise ValueError(
+            f"-m {name} needs {name.nodes} x {name.per_node} ranks, and this job would have {request.nodes} x "
+            f"{request.tasks}. Ask for --nodes {name.nodes} {per_node} {name.per_node}."
+        )
+
+
+def _expressions(arguments: Sequence[str]) -> list[str]:
+    """What -m says, in each way to write it."""
+    after = [word for option, word in pairwise(arguments) if option == "-m"]
+    return after + [
+        word[2:].removeprefix("=") for word in arguments if word.startswith("-m") and word != "-m"
+    ]
 
 
 def _describe(machine: Machine) -> list[str]:

@@ -137,10 +137,13 @@ def _built(steps: ExitStack, build: Callable[..., Any], model: str | Built, **ch
     """A step that is freed at the end; what is wrong with its arguments is said without our traceback."""
     from pytest_accel.workloads.errors import StepError
 
+    problem = ""
     try:
         step = build(model, **choices)
     except (StepError, ValueError) as error:
-        pytest.fail(str(error), pytrace=False)
+        problem = str(error)
+    if problem:  # not inside: it would be told twice, as the cause of itself
+        pytest.fail(problem, pytrace=False)
     steps.callback(step.close)
     return step
 

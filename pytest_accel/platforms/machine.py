@@ -74,6 +74,7 @@ class Machine:
         if short_of_nodes:
             has = f"this process sees {counted(self.nodes, 'node')}"
             has += f" with {self.summary()}" if len(platforms) > 1 else ""
+            has += ": start it with torchrun, srun or pytest-accel launch"
         elif all(platform.device == "cpu" for platform in platforms):
             has = f"this process may use {counted(self.cpu.cores, 'core')} of {self.cpu.name}"
         else:

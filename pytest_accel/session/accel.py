@@ -156,12 +156,14 @@ class Accel:
     @contextmanager
     def _failing_together(self) -> Iterator[None]:
         """Let what fails on one rank fail on all: alone it would leave the others in the next collective."""
+        problem: BaseException | None = None
         try:
             yield
-        except (Exception, pytest.fail.Exception) as error:
-            fail_where_one_does(self.ranks, _words(error))
-            raise
-        fail_where_one_does(self.ranks, "")
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - raised again below
+            problem = error
+        fail_where_one_does(self.ranks, _words(problem) if problem else "")
+        if problem:
+            raise problem
 
     def _check_agreement(self, asked: Question) -> None:
         """One measurement has one unit and one configuration."""

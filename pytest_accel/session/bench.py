@@ -36,7 +36,7 @@ from pytest_accel.session.reports import (
 )
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.seating import unseated
-from pytest_accel.session.summary import write_gangs, write_summary
+from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary
 from pytest_accel.session.terminal import Pacemaker, live_progress, show_uncaptured
 from pytest_accel.session.vanished import find_vanished
 from pytest_accel.store.baselines import BaselineStore
@@ -318,6 +318,7 @@ class Bench:
         cases = list(self.cases.values())
         write_summary(terminalreporter, self.config, self.settings, cases, self.vanished)
         write_gangs(terminalreporter, self.gangs.looked_over)
+        write_idle_ranks(terminalreporter, self.config, cases)
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 

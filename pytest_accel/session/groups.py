@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.session.placement import PLACEMENT, RANK_END, open_device
+from pytest_accel.session.placement import PLACEMENT, RANK_END, is_xdist_worker, open_device
 from pytest_accel.spmd.launch import GangError
 
 if TYPE_CHECKING:
@@ -46,14 +46,19 @@ def ranks_of(item: pytest.Item, settings: Settings) -> Ranks:
 
 
 def _refuse_to_be_alone(item: pytest.Item) -> None:
-    """An item of several devices that runs in this process is one that nobody knew to need a gang."""
+    """An item of several devices that runs in this process is one for which no gang was started."""
     platform = item.config.stash[PLACEMENT].place(item).platform
-    if platform is not None and platform.devices > 1:
+    if platform is None or platform.devices == 1:
+        return
+    if is_xdist_worker(item.config):
         pytest.fail(
-            f"{platform} runs in a gang, which xdist cannot start, and which is started for tests that take "
-            "process_group as an argument: getfixturevalue comes too late",
-            pytrace=False,
+            f"{platform} runs in a gang, and none is started under xdist: run it with -n 0.", pytrace=False
         )
+    pytest.fail(
+        f"{platform} runs in a gang, which is started for tests that take process_group as an argument: "
+        "getfixturevalue comes too late.",
+        pytrace=False,
+    )
 
 
 def close_group(config: pytest.Config) -> None:
@@ -70,10 +75,13 @@ def _open(item: pytest.Item, settings: Settings) -> ProcessGroup:
     _, device, hardware = open_device(item, settings)
     place = item.config.stash[RANK_END].place
     where = torch.device(device.name)
+    problem = ""
     try:
         group = open_process_group(where, rendezvous_s=place.rendezvous_s, timeout_s=settings.timeout_s)
     except GangError as error:
-        pytest.fail(str(error), pytrace=False)
+        problem = str(error)
+    if problem:  # not inside: it would be told twice, as the cause of itself
+        pytest.fail(problem, pytrace=False)
     if group.size > 1 and STRAGGLERS not in item.config.stash:
         label = f"{hardware.name}, {hardware.uuid}" if hardware else "CPU"
         item.config.stash[STRAGGLERS] = _looked_over(group, device, where, label)

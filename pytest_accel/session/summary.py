@@ -21,8 +21,16 @@ from pytest_accel.report.lines import MARKUP, signed, vanished_line, verdict_lin
 from pytest_accel.report.table import Cell, Column, write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.reports import costs
-from pytest_accel.spmd.arguments import without_options
+from pytest_accel.session.seating import SEATS
+from pytest_accel.spmd.arguments import Takes, without_options
 
+# Of the command that measured: what a recording has no use for.
+_NOT_FOR_RECORDING: Mapping[str, Takes] = {
+    "--accel-slowdown": "one",
+    "--benchmark-json": "one",
+    "--junitxml": "one",
+    "--junit-xml": "one",
+}
 COLUMNS = (
     Column(title="benchmark"),
     Column(title="platform"),
@@ -121,6 +129,20 @@ def write_gangs(
         terminal.write_line(f"STRAGGLER  {line}", yellow=True)
 
 
+def write_idle_ranks(terminal: pytest.TerminalReporter, config: pytest.Config, cases: Sequence[Case]) -> None:
+    """A launcher that started more ranks than any benchmark used: -m names another platform than meant."""
+    seats = config.stash.get(SEATS, None)
+    used = max((case.platform for case in cases), key=lambda platform: platform.devices, default=None)
+    if seats is None or used is None or used.devices >= seats.seat.world_size:
+        return
+    idle = seats.seat.world_size - used.devices
+    terminal.write_line(
+        f"IDLE  {idle} of the {seats.seat.world_size} ranks that {seats.seat.launcher} started had nothing to do: the "
+        f"largest platform here is {used}.",
+        yellow=True,
+    )
+
+
 def _write_scaling(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Scaling that cannot be."""
     if case.scaling and case.scaling[1].is_superlinear:
@@ -161,15 +183,22 @@ def _write_remedy(
     if not missing or settings.recording:
         return
     where = ", ".join(sorted({case.disk_name for case in missing}))
-    arguments = without_options(map(str, config.invocation_params.args), {"--accel-slowdown": "one"})
-    if len(missing) < len(cases):  # the others have theirs: name the ones to record
-        arguments = [case.node_id for case in missing]
+    nothing = f"No baseline on {where} for {len(missing)} of {len(cases)} benchmarks."
+    if SEATS in config.stash:  # whoever launched this knows how
+        terminal.write_line(f"{nothing} Record one by adding --accel-record to pytest's arguments.")
+        return
+    terminal.write_line(f"{nothing} Record one with:")
+    terminal.write_line(f"    {_recording(config, missing if len(missing) < len(cases) else ())}", bold=True)
+
+
+def _recording(config: pytest.Config, named: Sequence[Case]) -> str:
+    """This very command, to record; where only some benchmarks need it, with their names."""
+    arguments = without_options(map(str, config.invocation_params.args), _NOT_FOR_RECORDING)
+    if named:  # -m chooses the platform that a benchmark runs as, and stays
+        expression = config.getoption("markexpr", "")
+        arguments = [*(["-m", expression] if expression else []), *(case.node_id for case in named)]
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    command = shlex.join([*_pytest_command(), *arguments[:end], "--accel-record", *arguments[end:]])
-    terminal.write_line(
-        f"No baseline on {where} for {len(missing)} of {len(cases)} benchmarks. Record one with:"
-    )
-    terminal.write_line(f"    {command}", bold=True)
+    return shlex.join([*_pytest_command(), *arguments[:end], "--accel-record", *arguments[end:]])
 
 
 def _pytest_command() -> list[str]:

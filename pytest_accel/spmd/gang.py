@@ -19,6 +19,7 @@ _FAILED_S = 10.0  # for the others, when a rank's item has failed: they may wait
 _SKIPPED_S = 60.0  # for the others, when a rank skipped: they will too, or wait for it in a collective
 _LAUNCHER_S = 1.0  # for what ranks said before their launcher went away
 _LEAVE_S = 10.0  # to leave politely: torch alone takes seconds to end
+_CHATTER = "[Gloo] Rank "  # is connected to so many peer ranks: gloo says it on stdout, whoever asks
 _LOG_LINES = 12  # of a rank that is not the one to blame
 
 Waiting = Callable[[], None]
@@ -80,9 +81,7 @@ class GangAnswer:
         ordered = sorted(self.ranks, key=lambda rank: rank.rank != self.culprit)
         parts = [self.problem]
         for rank in ordered:
-            lines = rank.remains.log.splitlines()
-            log = "\n".join(lines if rank.rank == self.culprit else lines[-_LOG_LINES:])
-            words = str((rank.payload or {}).get("text", "")) or log
+            words = _last_words(rank, blamed=rank.rank == self.culprit)
             parts += [f"--- last words of rank {rank.rank} ---\n{words}"] if words.strip() else []
         same: dict[str, list[int]] = {}
         for rank in ordered:
@@ -90,6 +89,14 @@ class GangAnswer:
                 same.setdefault(stacks, []).append(rank.rank)
         parts += [f"--- stacks of {ranks_words(ranks)} ---\n{stacks}" for stacks, ranks in same.items()]
         return "\n".join(parts)
+
+
+def _last_words(rank: RankAnswer, *, blamed: bool) -> str:
+    """All that the rank to blame has left; of another one that only lost its peer, the end."""
+    if rank.payload is not None:
+        return str(rank.payload.get("text" if blamed else "cause", ""))
+    lines = [line for line in rank.remains.log.splitlines() if not line.startswith(_CHATTER)]
+    return "\n".join(lines if blamed else lines[-_LOG_LINES:])
 
 
 class Gang:

@@ -54,7 +54,11 @@ def test_every_machine_is_a_cpu_as_wide_as_its_cores():
     [
         ([H200], "gh200", "needs 1 x GH200; this machine has 1 x NVIDIA H200"),
         ([A100] * 2, "a100x4", "needs 4 x A100; this machine has 2 x NVIDIA A100-SXM4-40GB"),
-        ([GH200] * 4, "gh200x4n2", "needs 2 nodes of 4 x GH200; this process sees 1 node"),
+        (
+            [GH200] * 4,
+            "gh200x4n2",
+            "needs 2 nodes of 4 x GH200; this process sees 1 node: start it with torchrun, srun or pytest-accel launch",
+        ),
         ([H200], "gh200x4n2", "needs 2 nodes of 4 x GH200; this machine has 1 x NVIDIA H200"),
         ([MIG], "h100", "needs 1 x H100; this machine has 1 x NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
         ([], "cpux4", "needs 4 CPU cores; this process may use 2 cores of Intel Xeon Processor"),
@@ -80,6 +84,7 @@ def test_several_wanted_are_alternatives():
     assert machine(*[A100] * 4).missing(wanted) == ""
     assert machine(*[GH200] * 4).missing([parse("gh200x4n2"), parse("l4")]) == (
         "needs 2 nodes of 4 x GH200 or 1 x L4; this process sees 1 node with 4 x NVIDIA GH200 120GB"
+        ": start it with torchrun, srun or pytest-accel launch"
     )
 
 

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_accel import cli
+from pytest_accel.cli import main
 from pytest_accel.slurm.job import Job, JobState, Phase, ending, parse_squeue, parse_submission, refusal
 from pytest_accel.slurm.launch import Console, last_line, prepare
 from pytest_accel.slurm.script import (
@@ -408,3 +409,34 @@ def test_a_dry_run_imports_no_torch():
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class TestSize:
+    """What the queue would find out after hours is said at once."""
+
+    @staticmethod
+    def launch(*arguments):
+        return main(["launch", "--slurm", "--dry-run", *arguments])
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--nodes", "2", "--gpus-per-node", "4", "--", "bench", "-m", "gh200x4n2"),
+            ("--nodes", "2", "--gpus-per-node", "4", "--", "bench", "-m", "gh200x4 or gh200x4n2"),
+            ("--nodes", "2", "--tasks-per-node", "1", "--", "-mcpun2"),
+            ("--gpus-per-node", "1", "--", "-m", "gh200"),
+            ("--gpus-per-node", "4", "--", "bench"),
+        ],
+    )
+    def test_fits(self, arguments, capsys):
+        assert self.launch(*arguments) == 0
+
+    def test_another_size_is_refused_with_the_remedy(self, capsys):
+        arguments = ("--nodes", "2", "--gpus-per-node", "4", "--", "bench", "-m", "gh200x4n4")
+        assert self.launch(*arguments) == 2
+        assert "Ask for --nodes 4 --gpus-per-node 4." in capsys.readouterr().err
+
+    def test_arguments_of_pytest_without_dashes(self, capsys):
+        with pytest.raises(SystemExit):
+            self.launch("--gpus-per-node", "4", "bench")
+        assert "goes after --" in capsys.readouterr().err

@@ -148,6 +148,8 @@ class TestListener:
             b'{"token": "guessed", "rank": 0}\n',
             b'{"token": 5}\n',
             b'{"token": null}\n',
+            b'{"token": "\\ud800"}\n',
+            b"[" * 60_000 + b"\n",
             b"GET / HTTP/1.1\r\n\r\n",
             b"x" * 100_000,
         ],

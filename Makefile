@@ -10,7 +10,7 @@ bench: $(READY)
 	$(BIN)/python -m pytest bench_suites -m cpu $(ARGS)
 
 test: $(READY) lint
-	$(BIN)/python -m pytest tests $(ARGS)
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -334,6 +334,8 @@ class Bench:
 
 def _no_measurement(case: Case, found: Found) -> str:
     where = "a fresh gang" if case.platform.devices > 1 else "a fresh process"
+    if found.measuring_off:
+        return f"{case.label}: {where} gave no measurement: pytest-benchmark was switched off there (under xdist it is)"
     if not found.reports:  # the processes are gone, and these are their last words
         return f"{case.label}: {where} gave no measurement: {found.text}"
     return f"{case.label} failed in {where}: {found.cause}\n{found.text}"

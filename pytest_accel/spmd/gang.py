@@ -16,7 +16,7 @@ from pytest_accel.spmd.wire import Connection, Listener, WireError, ready
 _TICK_S = 0.5  # between two calls of `waiting`
 _LOST_S = 2.0  # for the others, when a rank is gone: to notice it themselves, and say so
 _FAILED_S = 10.0  # for the others, when a rank's item has failed: they may wait for it in a collective
-_SKIPPED_S = 60.0  # for the others, when a rank skipped: they will too, or wait for it in a collective
+_SKIPPED_S = 30.0  # for the others, when a rank skipped: they will too, or wait for it in a collective
 _LAUNCHER_S = 1.0  # for what ranks said before their launcher went away
 _LEAVE_S = 10.0  # to leave politely: torch alone takes seconds to end
 _CHATTER = "[Gloo] Rank "  # is connected to so many peer ranks: gloo says it on stdout, whoever asks

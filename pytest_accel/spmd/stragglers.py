@@ -27,11 +27,11 @@ Action = Callable[[], object]
 KIB, MIB = 1 << 10, 1 << 20
 UNITS = {"matrix product": "FLOP/s", "copy": "B/s"}
 
-WARMUP_S = 0.05
-MEASURED_S = 0.15
+WARMUP_S = 0.03
+MEASURED_S = 0.1
 REPEATS = 3  # at least; the best counts, since whatever disturbs a device alone only takes time
 REPEAT_S = 5e-3  # long against the clock, and against the launch of a kernel
-SWEEP_S = 0.1  # for one size
+SWEEP_S = 0.05  # for one size
 MOST_CALLS = 1000  # in one repeat
 
 
@@ -101,7 +101,7 @@ class StragglerReport:
 def check(
     ranks: Ranks, device: torch.device, *, label: str, host: str, product: Product | None = None
 ) -> StragglerReport:
-    """Every rank of the gang calls this; every rank gets the same report, in about two seconds.
+    """Every rank of the gang calls this; every rank gets the same report, in about a second.
 
     Nobody is named after one look: a neighbour's moment of load is no slow device. The best look counts.
     `label` tells this rank's device from its neighbours, `host` its node. On the CPU, torch's threads are the caller's

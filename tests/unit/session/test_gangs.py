@@ -1,0 +1,59 @@
+"""The answers of all ranks as one."""
+
+from __future__ import annotations
+
+from pytest_accel.session.gangs import found_by
+from pytest_accel.spmd.gang import GangAnswer, RankAnswer
+
+
+def answered(*payloads, culprit=None):
+    ranks = tuple(RankAnswer(rank=rank, payload=payload) for rank, payload in enumerate(payloads))
+    return GangAnswer(ranks=ranks, culprit=culprit)
+
+
+def payload(outcome="passed", text="", printed="", **more):
+    report = {"sections": [("Captured stdout call", printed)] if printed else []}
+    return {"outcome": outcome, "text": text, "cause": text, "reports": [report], **more}
+
+
+def test_all_passed_is_what_rank_0_answered():
+    found = found_by(answered(payload(extra_info={"a": 0}), payload(extra_info={"a": 1})))
+    assert found.outcome == "passed"
+    assert found.extra_info == {"a": 0}
+    assert found.sound
+    assert found.sections == []
+
+
+def test_a_failure_names_its_rank_and_shows_what_the_others_printed():
+    found = found_by(answered(payload(printed="fine here"), payload("failed", "boom"), culprit=1))
+    assert found.cause == "rank 1 of 2: boom"
+    assert not found.sound
+    assert found.sections == [
+        ("ranks", "this is rank 1 of 2"),
+        ("Captured stdout call of rank 0", "fine here"),
+    ]
+
+
+def test_of_several_failures_the_first_in_time_is_read_and_others_are_named():
+    found = found_by(answered(payload("failed", "lost my peer"), payload("failed", "boom"), culprit=1))
+    assert found.cause == "rank 1 of 2: boom"
+    assert "rank 0 failed too: lost my peer" in found.sections[0][1]
+
+
+def test_all_skipped_in_setup_leaves_a_sound_gang_and_in_the_test_does_not():
+    early, late = payload("skipped", "no", when="setup"), payload("skipped", "no", when="call")
+    assert found_by(answered(early, early)).sound
+    assert not found_by(answered(late, late)).sound
+    assert found_by(answered(late, late)).outcome == "skipped"
+
+
+def test_a_skip_on_one_rank_is_a_failure_that_says_so():
+    found = found_by(answered(payload(), payload("skipped", "not today", when="call")))
+    assert found.outcome == "failed"
+    assert "rank 1 of 2 skipped (not today) and others did not" in found.text
+
+
+def test_a_failure_that_was_expected_on_one_rank_is_expected():
+    found = found_by(answered(payload(), payload("skipped", "known", when="call", xfailed=True)))
+    assert found.outcome == "skipped"
+    assert not found.sound

@@ -36,6 +36,7 @@ from pytest_accel.spmd.world import Seat
 _POLL_S = 0.2
 _LOOPBACK = "127.0.0.1"
 _END_S = 30.0  # for a seat to end its process and say so: stacks and a kernel that lets go slowly included
+_LATE_S = 30.0  # for seats that have not come yet when the session is over already
 _LEAVE_S = 10.0  # for seats to say that they leave: one may have a process to end first
 _ORDERED = ("gang", "nodes", "per_node", "process_group", "host", "port", "token", "bind", "rendezvous_s")
 
@@ -161,8 +162,10 @@ class Seats:
         if self._dismissed:
             return
         self._dismissed = True
-        with suppress(OSError):
-            self._let_in()
+        with suppress(
+            OSError, GangError
+        ):  # latecomers are told too: alone they would wait for a session that is over
+            self.wait(min(self.deadline, time.monotonic() + _LATE_S))
         for other in self._others.values():
             other.send({"do": "leave", "status": status})
         deadline = time.monotonic() + _LEAVE_S

@@ -59,9 +59,10 @@ def test_a_ddp_step_trains_and_leaves_no_memory_behind(group, compile_mode):
         for _ in range(5):
             step()
         step.check()
-    assert (
-        torch.cuda.memory_allocated() < before + 100 * 2**20
-    )  # workspaces of cuBLAS stay: 65 MiB on an H200
+    for _ in range(2):  # NCCL lets go of the last buckets when the next collective comes
+        group.barrier()
+    left = torch.cuda.memory_allocated() - before
+    assert left < 100 * 2**20  # workspaces of cuBLAS stay: 65 MiB on an H200
 
 
 def test_ddp_costs_little_where_there_is_nobody_to_talk_to(group, record_property):

@@ -58,9 +58,8 @@ class Gangs:
         self._config = config
         self._gang: Gang | None = None
         self._shape: _Shape | None = None
-        self.looked_over: dict[
-            tuple[PlatformName, str], Mapping[str, Any]
-        ] = {}  # gangs, before they measured
+        # By platform and gang, what each found out about its devices before it measured.
+        self.looked_over: dict[tuple[PlatformName, str], Mapping[str, Any]] = {}
 
     def run(
         self,

@@ -7,6 +7,7 @@ Time to the verdict is noted, and bounded so widely that only a hang exceeds it.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -300,7 +301,8 @@ class TestRendezvous:
             rendezvous_s=1000,
         )
         assert words.startswith("not all ranks came within 1000 s (--accel-rendezvous)")
-        assert "rank 1" in words.splitlines()[0]
+        # The deadline passes when rank 1 hangs: rank 0 may not have called by then either.
+        assert re.search("rank 1|ranks 0, 1", words.splitlines()[0])
         assert "in load" in words
 
     @pytest.mark.parametrize("launcher", [None, SLOW_ELASTIC], ids=["Plain", "Elastic"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_accel.options import SETTINGS, for_item
+from pytest_accel.options import SETTINGS, settings_of
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +40,7 @@ def process_group(request: pytest.FixtureRequest) -> Ranks:
     from pytest_accel.session.groups import ranks_of
 
     item = cast("pytest.Item", request.node)
-    settings = for_item(request.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
-    return ranks_of(item, settings)
+    return ranks_of(item, settings_of(item))
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def accel(
     item = cast("pytest.Item", request.node)
     if TIMER not in item.stash:
         pytest.fail("take `accel` as an argument of the test: it is a benchmark by that", pytrace=False)
-    settings = for_item(request.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
+    settings = settings_of(item)
     platform, device, hardware = open_device(item, settings)
     try:
         yield Accel(
@@ -135,15 +134,13 @@ def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
 
 def _built(steps: ExitStack, build: Callable[..., Any], model: str | Built, **choices: Any) -> Any:  # noqa: ANN401
     """A step that is freed at the end; what is wrong with its arguments is said without our traceback."""
+    from pytest_accel.session.failing import fail_plainly
     from pytest_accel.workloads.errors import StepError
 
-    problem = ""
     try:
         step = build(model, **choices)
     except (StepError, ValueError) as error:
-        problem = str(error)
-    if problem:  # not inside: it would be told twice, as the cause of itself
-        pytest.fail(problem, pytrace=False)
+        fail_plainly(str(error))
     steps.callback(step.close)
     return step
 
@@ -151,6 +148,7 @@ def _built(steps: ExitStack, build: Callable[..., Any], model: str | Built, **ch
 def _measured(
     accel: Accel, step: TrainStep | InferStep, *, loss: Callable[[], float] | None
 ) -> Measurement | None:
+    from pytest_accel.session.failing import fail_plainly
     from pytest_accel.workloads.errors import StepError
 
     try:
@@ -165,7 +163,7 @@ def _measured(
             check=step.check,
         )
     except StepError as error:
-        pytest.fail(str(error), pytrace=False)
+        fail_plainly(str(error))
 
 
 # --- the parts, for steps of one's own ----------------------------------------------------------

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Consequence = Literal["warn", "fail"]
 
+# Either is set where a launcher started this pytest, once for every rank: by torchrun, or by a step of Slurm's.
+LAUNCHER_VARIABLES = frozenset({"RANK", "SLURM_STEP_NUM_TASKS"})
+
 # Set by a session for the ranks that it starts; never by users.
 GANG_VARIABLE = "PYTEST_ACCEL_GANG"  # what a rank is told; taken out of the environment when it is read
 GANG_ID_VARIABLE = "PYTEST_ACCEL_GANG_ID"  # stays, so that everything a rank starts can be found and ended
@@ -364,6 +367,11 @@ def for_item(settings: Settings, markers: Iterable[pytest.Mark], node_id: str = 
             values.setdefault(option.target, option.read(str(value), origin))
     origins = {**settings.origins, **dict.fromkeys(values, origin)}
     return replace(settings, **values, origins=origins)
+
+
+def settings_of(item: pytest.Item) -> Settings:
+    """The settings of an item: the session's, and what its own mark says."""
+    return for_item(item.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
 
 
 def baselines_root(settings: Settings, rootpath: Path) -> Path:

@@ -32,12 +32,7 @@ from pytest_accel.marks import (
     register_platforms,
     unregister_platforms,
 )
-from pytest_accel.options import GANG_VARIABLE, SETTINGS, add_options, read_settings
-
-_LAUNCHED = {
-    "RANK",
-    "SLURM_STEP_NUM_TASKS",
-}  # either is set where a launcher started this pytest, once for every rank
+from pytest_accel.options import GANG_VARIABLE, LAUNCHER_VARIABLES, SETTINGS, add_options, read_settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +46,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
     """Under torchrun or srun, rank 0 is the session, and the others wait for it."""
-    if not _LAUNCHED & os.environ.keys():
+    if not LAUNCHER_VARIABLES & os.environ.keys():
         return (yield)
     from pytest_accel.session.seating import hold_seats, serve_seat
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_accel.core.environment import REDACTED, VARIABLE_PREFIX, Environment, looks_secret, safe_variables
 from pytest_accel.platforms.cpu import find as find_cpu
+from pytest_accel.platforms.numa import allowed_cpus, format_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -207,32 +208,14 @@ def _torch_threads() -> int | None:
 
 
 def _cpu_context(host: Host) -> Facts:
-    allowed = _allowed_cpus()
+    allowed = allowed_cpus()
     first = min(allowed, default=0)
     huge_pages = host.line("sys/kernel/mm/transparent_hugepage/enabled")  # always [madvise] never
     return {
-        "cpu_affinity": as_ranges(allowed),
+        "cpu_affinity": format_list(allowed),
         "cpu_governor": host.line(f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
         "transparent_hugepages": huge_pages.partition("[")[2].partition("]")[0],
     }
-
-
-def _allowed_cpus() -> set[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except (AttributeError, OSError):  # macOS knows no affinity
-        return set()
-
-
-def as_ranges(numbers: Iterable[int]) -> str:
-    """{0, 1, 2, 5} is "0-2,5"."""
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 # --- the device -------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def parse_list(text: str) -> frozenset[int]:
 def format_list(numbers: Iterable[int]) -> str:
     """Numbers as the kernel writes them: `0-3,8`."""
     runs: list[list[int]] = []
-    for number in sorted(numbers):
+    for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
             runs[-1][1:] = [number]
         else:

@@ -27,6 +27,7 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.environment import read_environment
 from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.session.binding import BINDING
+from pytest_accel.session.failing import fail_plainly
 from pytest_accel.session.placement import PLACEMENT
 from pytest_accel.session.terminal import live_progress
 from pytest_accel.workloads.errors import StepError
@@ -97,7 +98,7 @@ class Accel:
         try:
             timed, loss_value = self._time(step, loss)
         except QuestionError as error:
-            pytest.fail(f"accel.measure: {error}", pytrace=False)
+            fail_plainly(f"accel.measure: {error}")
         with self._failing_together():
             if check:
                 check()
@@ -156,14 +157,12 @@ class Accel:
     @contextmanager
     def _failing_together(self) -> Iterator[None]:
         """Let what fails on one rank fail on all: alone it would leave the others in the next collective."""
-        problem: BaseException | None = None
         try:
             yield
-        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - raised again below
-            problem = error
-        fail_where_one_does(self.ranks, _words(problem) if problem else "")
-        if problem:
-            raise problem
+        except (Exception, pytest.fail.Exception) as error:
+            fail_where_one_does(self.ranks, _words(error))
+            raise
+        fail_where_one_does(self.ranks, "")
 
     def _check_agreement(self, asked: Question) -> None:
         """One measurement has one unit and one configuration."""
@@ -180,7 +179,7 @@ class Accel:
         try:
             return Question.of(step, work, unit, configuration)
         except QuestionError as error:
-            pytest.fail(f"accel.measure: {error}", pytrace=False)
+            fail_plainly(f"accel.measure: {error}")
 
     def _time(self, step: Step, loss: Callable[[], float] | None) -> tuple[Timed, float | None]:
         losses: list[float] = []
@@ -208,9 +207,8 @@ class Accel:
 
     def _metrics(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
         metrics = {"host_cpu_s_per_step": timed.host_cpu_s, **self._rates(timed, flops, precision)}
-        if (
-            self.settings.slowdown
-        ):  # asked for; a device with idle time or a power limit gives some of it back
+        if self.settings.slowdown:
+            # What was asked for; a device with idle time or a power limit gives some of it back.
             metrics["slowdown_felt"] = 1 - timed.settled.step_s / timed.step_s
         return metrics
 
@@ -259,7 +257,7 @@ def fail_where_one_does(ranks: Ranks, problem: str) -> None:
         return
     everywhere = len(problems) == ranks.size and len(set(problems.values())) == 1
     named = "\n".join(f"rank {rank}: {text}" for rank, text in problems.items())
-    pytest.fail(problems[0] if everywhere else named, pytrace=False)
+    fail_plainly(problems[0] if everywhere else named)
 
 
 def _words(error: BaseException) -> str:

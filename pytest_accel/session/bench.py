@@ -13,7 +13,7 @@ import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.options import Settings, baselines_root, for_item
+from pytest_accel.options import Settings, baselines_root, settings_of
 from pytest_accel.report.lines import vanished_line
 from pytest_accel.report.progress import Progress
 from pytest_accel.session import items as what
@@ -86,7 +86,7 @@ class Bench:
                 platform=platform,
                 disk_name=disk_name,
                 suite=suite,
-                settings=for_item(self.settings, item.iter_markers("accel"), item.nodeid),
+                settings=settings_of(item),
                 baseline=self.read_baseline(disk_name, suite),
             )
             refuse_too_many_runs(case)
@@ -129,15 +129,14 @@ class Bench:
         if is_xdist_worker(self.config) or not what.takes_process_group(item):
             return None
         platform = self.placement.place(item).platform
-        settings = for_item(self.settings, item.iter_markers("accel"), item.nodeid)
-        return platform if platform is not None and needs_gang(platform, settings) else None
+        return platform if platform is not None and needs_gang(platform, settings_of(item)) else None
 
     def run_in_gang(
         self, item: pytest.Item, platform: PlatformName, nextitem: pytest.Item | None
     ) -> list[pytest.TestReport]:
         """The item on every rank, as the reports that it would have had here."""
         case = self.cases.get(item.nodeid)
-        settings = case.settings if case else for_item(self.settings, item.iter_markers("accel"), item.nodeid)
+        settings = case.settings if case else settings_of(item)
         begun = time.monotonic()
         if why_not := unseated(self.config):
             found = Found.failed(why_not)
@@ -235,8 +234,8 @@ class Bench:
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
                 left = len(in_turn) - position + len(self.waiting) * (last - look)
-                fresh = "a fresh gang" if case.platform.devices > 1 else "a fresh process"
-                with pace.run(f"{case.item.name}: run {look} of {last} in {fresh}", left) as progress:
+                label = f"{case.item.name}: run {look} of {last} in {_apart(case)}"
+                with pace.run(label, left) as progress:
                     self.measure_fresh(case, progress)
                 if self.settings.recording:
                     refuse_mixture(case)
@@ -332,8 +331,12 @@ class Bench:
             }
 
 
+def _apart(case: Case) -> str:
+    return "a fresh gang" if case.platform.devices > 1 else "a fresh process"
+
+
 def _no_measurement(case: Case, found: Found) -> str:
-    where = "a fresh gang" if case.platform.devices > 1 else "a fresh process"
+    where = _apart(case)
     if found.measuring_off:
         return f"{case.label}: {where} gave no measurement: pytest-benchmark was switched off there (under xdist it is)"
     if not found.reports:  # the processes are gone, and these are their last words

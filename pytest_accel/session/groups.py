@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_accel.measure.ranks import Alone, Ranks
+from pytest_accel.session.failing import fail_plainly
 from pytest_accel.session.placement import PLACEMENT, RANK_END, is_xdist_worker, open_device
 from pytest_accel.spmd.launch import GangError
 
@@ -75,13 +76,10 @@ def _open(item: pytest.Item, settings: Settings) -> ProcessGroup:
     _, device, hardware = open_device(item, settings)
     place = item.config.stash[RANK_END].place
     where = torch.device(device.name)
-    problem = ""
     try:
         group = open_process_group(where, rendezvous_s=place.rendezvous_s, timeout_s=settings.timeout_s)
     except GangError as error:
-        problem = str(error)
-    if problem:  # not inside: it would be told twice, as the cause of itself
-        pytest.fail(problem, pytrace=False)
+        fail_plainly(str(error))
     if group.size > 1 and STRAGGLERS not in item.config.stash:
         label = f"{hardware.name}, {hardware.uuid}" if hardware else "CPU"
         item.config.stash[STRAGGLERS] = _looked_over(group, device, where, label)

@@ -15,6 +15,7 @@ import pytest
 from pytest_accel.core.gate import interval
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
+from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.options import Settings
 from pytest_accel.report.lines import MARKUP, signed, vanished_line, verdict_line, word
@@ -117,11 +118,11 @@ def write_gangs(
     terminal: pytest.TerminalReporter, looked_over: Mapping[tuple[PlatformName, str], Mapping[str, Any]]
 ) -> None:
     """What gangs found out when they came together: slow devices, each once, and what all reached together."""
-    stragglers: dict[str, str] = {}
+    stragglers: dict[tuple[str, int, str], str] = {}  # by host, rank and what it was slow at; the newest line
     together: dict[PlatformName, str] = {}
     for (platform, _), report in looked_over.items():
-        for line in report["stragglers"]:
-            stragglers[line.partition(" under ")[0].rstrip("0123456789. %")] = line
+        for found in find_stragglers(Reading(**reading) for reading in report["readings"]):
+            stragglers[found.reading.host, found.reading.rank, found.reading.kind] = found.line()
         together[platform] = report["lines"][-1]
     for platform, line in together.items():
         terminal.write_line(f"{platform}: {line}")

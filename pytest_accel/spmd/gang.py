@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_accel.spmd.launch import GangError, Launch, Launched, Launcher, Remains
+from pytest_accel.spmd.processes import ended_words
 from pytest_accel.spmd.stacks import hang_words, ranks_words, shortened
 from pytest_accel.spmd.wire import Connection, Listener, WireError, ready
 
@@ -344,9 +345,12 @@ def _answers(course: _Course, remains: Mapping[int, Remains], ended: str = "") -
 
 
 def _end_words(status: str) -> str:
-    if status == "killed by SIGKILL":
-        return f"was {status} (the kernel's out-of-memory killer sends it too: see dmesg)"
-    return f"was {status}" if status.startswith("killed") else f"left with {status}"
+    hint = (
+        " (the kernel's out-of-memory killer sends it too: see dmesg)"
+        if status == "killed by SIGKILL"
+        else ""
+    )
+    return ended_words(status) + hint
 
 
 def _gather(

@@ -25,6 +25,7 @@ from pytest_accel.spmd.processes import (
     Process,
     dump_no_core,
     end_processes,
+    ended_words,
     exit_words,
     kernel_view,
     processes_of,
@@ -149,7 +150,7 @@ class RankProcesses:
     def ended(self) -> str | None:
         for rank in self._ranks:
             if rank.status is not None:
-                return f"rank {rank.rank} {_ended_words(exit_words(rank.status))}"
+                return f"rank {rank.rank} {ended_words(exit_words(rank.status))}"
         return None
 
     def end(self, *, stacks: bool) -> Mapping[int, Remains]:
@@ -277,10 +278,10 @@ class ElasticRanks:
             return None
         if failures := self._failures():
             rank, code = min(failures.items(), key=lambda failure: failure[1] == -signal.SIGTERM)
-            return f"rank {rank} {_ended_words(exit_words(code))}"
+            return f"rank {rank} {ended_words(exit_words(code))}"
         if status == 0:
             return "all ranks left"
-        words = f"the launcher of the ranks {_ended_words(exit_words(status))}"
+        words = f"the launcher of the ranks {ended_words(exit_words(status))}"
         last = tail(self._folder / "launcher") if status > 0 else ""
         return f"{words}: {last.splitlines()[-1]}" if last else words
 
@@ -353,10 +354,6 @@ def _not_ours(failures: Mapping[int, int], sent: Mapping[int, set[int]]) -> dict
     others = {rank: code for rank, code in failures.items() if code not in sent[rank]}
     first = {rank: code for rank, code in others.items() if code != -signal.SIGTERM}
     return first or others
-
-
-def _ended_words(status: str) -> str:
-    return f"was {status}" if status.startswith("killed") else f"left with {status}"
 
 
 def read_remains(rank_folder: Path, *, status: str, silent: str = "") -> Remains:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_accel.spmd.launch import GangError
+from pytest_accel.spmd.stacks import ranks_words
 
 T = TypeVar("T")
 
@@ -22,9 +23,8 @@ T = TypeVar("T")
 MARGIN_S = 120.0
 _PREFIX = "pytest-accel"
 _opened = count()  # ranks open their groups in the same order, so the number is the same on all
-_connections: dict[
-    tuple[str, int], Any
-] = {}  # one a process: a second group finds the first one's server still there
+# By address, one a process: a second group finds the first one's server still there.
+_connections: dict[tuple[str, int], Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,10 +237,10 @@ def _assembled(store: Any, rank: int, size: int, device: torch.device, rendezvou
 
 def _absent(store: Any, keys: Sequence[str]) -> str:  # noqa: ANN401 - torch is untyped here
     try:
-        missing = [str(number) for number, key in enumerate(keys) if not store.check([key])]
+        missing = [number for number, key in enumerate(keys) if not store.check([key])]
     except RuntimeError:
         return "the store of rank 0 went away"
-    return f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come" if missing else "not all came"
+    return f"{ranks_words(missing)} did not come" if missing else "not all came"
 
 
 def _uuid(device: torch.device) -> str:

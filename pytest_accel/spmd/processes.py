@@ -101,6 +101,11 @@ def exit_words(status: int) -> str:
         return f"killed by signal {-status}"
 
 
+def ended_words(status: str) -> str:
+    """What became of a process that ended so, as a sentence goes on after its name."""
+    return f"was {status}" if status.startswith("killed") else f"left with {status}"
+
+
 def die_with_parent() -> None:
     """Ask the kernel for SIGKILL when the thread that started this process ends; Linux only."""
     import ctypes

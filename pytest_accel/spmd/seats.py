@@ -30,6 +30,7 @@ from pytest_accel.spmd.launch import GangError, Launch, Launched, Remains
 from pytest_accel.spmd.launchers import RankProcess, RankProcesses
 from pytest_accel.spmd.meeting import open_store, reachable, seats_key
 from pytest_accel.spmd.processes import end_processes
+from pytest_accel.spmd.stacks import ranks_words
 from pytest_accel.spmd.wire import Connection, Listener, Message, WireError, ready
 from pytest_accel.spmd.world import Seat
 
@@ -162,9 +163,8 @@ class Seats:
         if self._dismissed:
             return
         self._dismissed = True
-        with suppress(
-            OSError, GangError
-        ):  # latecomers are told too: alone they would wait for a session that is over
+        # Latecomers are told too: alone they would wait for a session that is over.
+        with suppress(OSError, GangError):
             self.wait(min(self.deadline, time.monotonic() + _LATE_S))
         for other in self._others.values():
             other.send({"do": "leave", "status": status})
@@ -202,10 +202,10 @@ _REMEDIES = {
 
 def _did_not_come(missing: Sequence[int], seat: Seat, by_node: Mapping[int, object]) -> str:
     """Which ranks are missing, and which nodes sent none."""
-    ranks = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    ranks = ranks_words(missing[:8]) + (", …" if len(missing) > 8 else "")
     silent = [seat.node_title(node) for node in range(seat.nodes) if node not in by_node]
     nobody = f"; nobody came from {', '.join(silent[:8])}" if silent else ""
-    return f"rank{'s' if len(missing) > 1 else ''} {ranks} of {seat.world_size} ({seat.launcher}) did not come{nobody}"
+    return f"{ranks} of {seat.world_size} ({seat.launcher}) did not come{nobody}"
 
 
 # --- gangs of seats ---------------------------------------------------------------------------------------

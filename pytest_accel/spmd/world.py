@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE
+from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE, LAUNCHER_VARIABLES
 
 Launcher = Literal["torchrun", "srun"]
 
@@ -54,7 +54,7 @@ class Seat:
 
 def is_launched(environ: Mapping[str, str]) -> bool:
     """Whether it is worth to ask for a seat: a look that costs nothing."""
-    return "RANK" in environ or "SLURM_STEP_NUM_TASKS" in environ
+    return not LAUNCHER_VARIABLES.isdisjoint(environ)
 
 
 def seat_from(environ: Mapping[str, str]) -> Seat | None:

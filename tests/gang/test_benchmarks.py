@@ -10,10 +10,11 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import working_in
 
 LONG_S = 180.0  # only a broken test waits so long
 OPTIONS = (
@@ -83,12 +84,7 @@ class Project:
 
     def left_behind(self) -> list[str]:
         """Living processes that work in the project's folder."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if (process / "cwd").readlink() == self.path:
-                    found.append((process / "cmdline").read_text().replace("\0", " "))
-        return found
+        return working_in(self.path)
 
     def benchmarks(self, name: str = "out.json") -> dict[str, dict[str, object]]:
         return {each["name"]: each for each in json.loads((self.path / name).read_text())["benchmarks"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.gloo import free_port
+from tests.support.processes import working_in
 
 LONG_S = 180.0  # only a broken test waits so long
 PLUGINS = ("-p", "benchmark", "-p", "accel")  # others of this environment cost a second in every process
@@ -77,12 +79,7 @@ class Ran:
 
     def left_behind(self) -> list[str]:
         """Living processes that work in the project's folder."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if process.name != str(os.getpid()) and (process / "cwd").readlink() == self.folder:
-                    found.append((process / "cmdline").read_text().replace("\0", " "))
-        return found
+        return working_in(self.folder)
 
 
 @pytest.fixture
@@ -92,12 +89,6 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(("PYTEST_ACCEL_", "SLURM_", "TORCHELASTIC_")) or name in {"RANK", "WORLD_SIZE", "PYTEST_ADDOPTS"}:  # fmt: skip
             monkeypatch.delenv(name)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 @pytest.fixture

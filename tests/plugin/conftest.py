@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from pytest_accel.core.environment import fingerprint
+from tests.support.processes import working_in
 
 # Other plugins of this environment cost a second in every process.
 PLUGINS = ("-p", "benchmark", "-p", "accel")
@@ -57,6 +58,7 @@ VIRTUAL_CLOCK = """
 import types
 
 import pytest
+
 
 import pytest_accel.measure.steps
 import pytest_accel.measure.timer
@@ -226,12 +228,7 @@ class Bench:
 
     def left_behind(self) -> list[str]:
         """Living processes that work in the project's folder."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if process.name != str(os.getpid()) and (process / "cwd").readlink() == self.pytester.path:
-                    found.append((process / "cmdline").read_text().replace("\0", " "))
-        return found
+        return working_in(self.pytester.path)
 
     def json(self, name: str = "out.json") -> dict[str, Any]:
         return json.loads(self.path(name).read_text())

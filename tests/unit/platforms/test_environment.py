@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_accel.core.environment import REDACTED
-from pytest_accel.platforms.environment import Host, as_ranges, cudnn_version, read_environment
+from pytest_accel.platforms.environment import Host, cudnn_version, read_environment
+from pytest_accel.platforms.numa import format_list
 
 UUID = "8f3aab12-1234-9abc-1234-1234567890ab"
 
@@ -381,7 +382,7 @@ class TestRealMachine:
     @given(numbers=st.sets(st.integers(0, 300)))
     def test_ranges_hold_exactly_their_numbers(self, numbers):
         back = set()
-        for span in filter(None, as_ranges(numbers).split(",")):
+        for span in filter(None, format_list(numbers).split(",")):
             first, _, last = span.partition("-")
             back |= set(range(int(first), int(last or first) + 1))
         assert back == numbers

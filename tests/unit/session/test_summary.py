@@ -40,14 +40,15 @@ class TestIdleRanks:
         assert terminal.written == []
 
 
+def reading(rank, rate):
+    return {"kind": "copy", "rate": rate, "unit": "B/s", "rank": rank, "device": "CPU", "host": "n0"}
+
+
 class TestGangs:
     def test_a_straggler_that_several_gangs_found_is_named_once(self, terminal):
         found = [
-            {
-                "stragglers": [f"rank 1 (CPU, node n0): copy {lacks} % under the median of 2 devices"],
-                "lines": [line],
-            }
-            for lacks, line in (("7.1", "all-reduce then"), ("8.3", "all-reduce now"))
+            {"readings": [reading(0, 1.0), reading(1, rate)], "lines": [line]}
+            for rate, line in ((0.86, "all-reduce then"), (0.8467, "all-reduce now"))
         ]
         write_gangs(terminal, {(CPUX2, "first"): found[0], (CPUX2, "second"): found[1]})
         assert terminal.written == [

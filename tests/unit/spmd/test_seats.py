@@ -20,6 +20,7 @@ from pytest_accel.spmd.launch import GangError, Launch
 from pytest_accel.spmd.processes import processes_of
 from pytest_accel.spmd.seats import SeatLauncher, Seats, choose, open_seats, place, start_here
 from pytest_accel.spmd.world import Seat, seat_from
+from tests.support.gloo import free_port
 
 LONG_S = 60.0  # only a broken test waits so long
 
@@ -155,11 +156,6 @@ class World:
 
         wait_until(self.rank_file(rank).exists, f"rank {rank} never ran")
         return json.loads(self.rank_file(rank).read_text())
-
-
-def free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return server.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], object], otherwise: str) -> None:

@@ -28,7 +28,7 @@ WAITS = f"""Current thread 0x00007f3 (most recent call first):
 """
 IN_THE_PLUGIN = f"""Current thread 0x00007f3 (most recent call first):
   File "{PACKAGES}/torch/autograd/graph.py", line 841 in _engine_run_backward
-  File "/work/pytest_accel/workloads/steps.py", line 100 in __call__
+  File "/srv/pytest_accel/workloads/steps.py", line 100 in __call__
   File "/home/u/bench/test_x.py", line 40 in test_training
 """
 

@@ -1,0 +1,17 @@
+"""Processes as a test sees them from outside."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def working_in(folder: Path) -> list[str]:
+    """The commands of living processes, other than this one, whose current directory is this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.name != str(os.getpid()) and (process / "cwd").readlink() == folder:
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found

@@ -1,10 +1,12 @@
-"""Image classification: inference steps, in images per second."""
+"""NRP, Figure 2: inference over ImageNet's 50,000 validation images, and the latency of one. docs/suites/inference.md"""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_accel import a100, b200, cpu, gb200, gh200, h100, h200, l40s
+from pytest_accel import cpu, on
+
+VALIDATION_IMAGES = 50_000
 
 
 @cpu
@@ -12,16 +14,18 @@ from pytest_accel import a100, b200, cpu, gb200, gh200, h100, h200, l40s
     ("model", "batch_size"), [("resnet50", 1), ("timm/vit_tiny_patch16_224", 4)], ids=["resnet50", "vit_tiny"]
 )
 def test_small_inference(infer, model, batch_size):
-    infer(model, data="imagenet", batch_size=batch_size, precision="fp32")
+    infer(
+        model, data="imagenet", batch_size=batch_size, epoch_size=VALIDATION_IMAGES, latency=batch_size == 1
+    )
 
 
-@a100
-@b200
-@gb200
-@gh200
-@h100
-@h200
-@l40s
+@on("a100 a100x4 b200 gb200 gh200 h100 h200 l40s")
 @pytest.mark.parametrize("model", ["resnet50", "swin_t"])
 def test_inference(infer, model):
-    infer(model, data="imagenet", batch_size=1024, precision="bf16")
+    infer(model, data="imagenet", batch_size=1024, precision="bf16", epoch_size=VALIDATION_IMAGES)
+
+
+@on("a100 b200 gb200 gh200 h100 h200 l40s")
+@pytest.mark.parametrize("model", ["resnet50", "swin_t"])
+def test_latency(infer, model):
+    infer(model, data="imagenet", source="synthetic", batch_size=1, precision="bf16", latency=True)

@@ -8,6 +8,8 @@ Every platform is a mark that can be imported by its name::
     @a100x4
     def test_resnet50_training(train):
         train("resnet50", data="imagenet", batch_size=256, precision="bf16")
+
+`@on("gh200 a100x4")` is the same in one line.
 """
 
 from __future__ import annotations
@@ -17,9 +19,28 @@ from typing import TYPE_CHECKING
 from pytest_accel._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     import pytest
 
-__all__ = ["__version__"]
+    Test = TypeVar("Test", bound=Callable[..., object])
+
+__all__ = ["__version__", "on"]
+
+
+def on(names: str) -> Callable[[Test], Test]:
+    """Mark a test with several platforms: `@on("gh200 a100x4")`; a misspelt one is an error that names the right one."""
+    from pytest_accel.marks import platform_mark
+
+    marks = [platform_mark(name) for name in names.split()]
+
+    def marked(test: Test) -> Test:
+        for mark in marks:
+            test = mark(test)
+        return test
+
+    return marked
 
 
 def __getattr__(name: str) -> pytest.MarkDecorator:

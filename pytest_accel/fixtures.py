@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.session.accel import Accel
     from pytest_accel.workloads.precision import Precision
-    from pytest_accel.workloads.steps import InferStep, TrainStep
 
 Built = Callable[..., Any]
 
@@ -101,69 +100,110 @@ def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
 
     `train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: the model by name
     (torchvision's, `timm/NAME`, `zoo/NAME`) or any callable, on the device of the item's platform, with
-    random weights and synthetic batches. Fails unless the loss is finite and the parameters moved.
+    random weights. Fails unless the loss is finite and the parameters moved.
+
+    Batches are synthetic, unless --accel-data has the data set; `source=`, `workers=`, `prefetch=` and `decode=`
+    say how they come to the device. A step that loads is measured with its loader; then both are measured apart,
+    and with `fed=0.9` it fails where less than that part of the device's own rate is left. `epoch_size=` gives
+    the time of so many images, and `may_not_fit=True` makes a batch that does not fit an end of its own, for sweeps.
 
     In a gang every rank trains on batches of its own, in DistributedDataParallel; with `ddp=False` the ranks
     are independent jobs side by side. `batch_size` is one rank's; `global_batch_size` is that of all ranks
     together, each taking its share.
     """
+    from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends
     from pytest_accel.workloads.steps import TrainStep
 
     with ExitStack() as steps:
 
-        def measure(model: str | Built, **choices: Any) -> Measurement | None:  # noqa: ANN401
-            step = _built(steps, TrainStep.build, model, device=accel.device, ranks=accel.ranks, **choices)
-            return _measured(accel, step, loss=step.loss_value)
+        def measure(
+            model: str | Built,
+            *,
+            fed: float | None = None,
+            epoch_size: int | None = None,
+            may_not_fit: bool = False,
+            **choices: Any,  # noqa: ANN401
+        ) -> Measurement | None:
+            with plain_ends(accel, may_not_fit=may_not_fit):
+                step = build_step(accel, steps, TrainStep.build, model, **choices)
+                figures = Figures(accel=accel, step=step, fed=fed, epoch_size=epoch_size)
+                return measure_step(accel, step, figures, loss=step.loss_value)
 
         yield measure
 
 
 @pytest.fixture
 def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
-    """Build an inference step and measure it: as `train`, in eval mode, with weights in the precision."""
+    """Build an inference step and measure it: as `train`, in eval mode, with weights in the precision.
+
+    `latency=True` also times single steps, each waited for: their percentiles are what one request feels.
+    """
+    from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends
     from pytest_accel.workloads.steps import InferStep
 
     with ExitStack() as steps:
 
-        def measure(model: str | Built, **choices: Any) -> Measurement | None:  # noqa: ANN401
-            step = _built(steps, InferStep.build, model, device=accel.device, ranks=accel.ranks, **choices)
-            return _measured(accel, step, loss=None)
+        def measure(
+            model: str | Built,
+            *,
+            fed: float | None = None,
+            epoch_size: int | None = None,
+            latency: bool = False,
+            may_not_fit: bool = False,
+            **choices: Any,  # noqa: ANN401
+        ) -> Measurement | None:
+            with plain_ends(accel, may_not_fit=may_not_fit):
+                step = build_step(accel, steps, InferStep.build, model, **choices)
+                figures = Figures(accel=accel, step=step, fed=fed, epoch_size=epoch_size, latency=latency)
+                return measure_step(accel, step, figures, loss=None)
 
         yield measure
 
 
-def _built(steps: ExitStack, build: Callable[..., Any], model: str | Built, **choices: Any) -> Any:  # noqa: ANN401
-    """A step that is freed at the end; what is wrong with its arguments is said without our traceback."""
-    from pytest_accel.session.failing import fail_plainly
-    from pytest_accel.workloads.errors import StepError
+@pytest.fixture
+def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
+    """Train for epochs, judge the model after each, and then measure its step.
 
-    try:
-        step = build(model, **choices)
-    except (StepError, ValueError) as error:
-        fail_plainly(str(error))
-    steps.callback(step.close)
-    return step
+    `converge("zoo/wide_resnet", data="cifar100", batch_size=256, epochs=10, target=0.5)`: the arguments are those
+    of `train`. The accuracy after the last epoch is gated as throughput is: a loss of more than
+    `accuracy_tolerance` of it is a regression. Not to reach `target` fails. Synthetic data has no accuracy, and
+    needs `epoch_size`, the images that count as one epoch.
+    """
+    from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends
+    from pytest_accel.session.terminal import live_progress
+    from pytest_accel.workloads.convergence import train_epochs
+    from pytest_accel.workloads.steps import TrainStep
 
+    with ExitStack() as steps:
 
-def _measured(
-    accel: Accel, step: TrainStep | InferStep, *, loss: Callable[[], float] | None
-) -> Measurement | None:
-    from pytest_accel.session.failing import fail_plainly
-    from pytest_accel.workloads.errors import StepError
+        def measure(
+            model: str | Built,
+            *,
+            epochs: int,
+            target: float | None = None,
+            accuracy_tolerance: float = 0.02,
+            epoch_size: int | None = None,
+            **choices: Any,  # noqa: ANN401
+        ) -> Measurement | None:
+            with plain_ends(accel, may_not_fit=False):
+                step = build_step(accel, steps, TrainStep.build, model, **choices)
+                figures = Figures(accel=accel, step=step, epoch_size=epoch_size)
+                if not accel.benchmark.disabled:
+                    with live_progress(accel.item.config, accel.item.name) as progress:
+                        found = train_epochs(
+                            step,
+                            epochs=epochs,
+                            epoch_size=epoch_size,
+                            target=target,
+                            synchronize=accel.device_.synchronize,
+                            say=lambda text: progress.phase(text, None),
+                        )
+                    step.configuration["epochs"] = epochs
+                    figures = figures.with_learnt(found.metrics(), accuracy_tolerance)
+                # No loss: after epochs it is small, and differs by percents between runs that learnt as much.
+                return measure_step(accel, step, figures, loss=None)
 
-    try:
-        return accel.measure(
-            step,
-            work=step.work,
-            unit=step.unit,
-            configuration=step.configuration,
-            flops=step.flops_per_step,
-            precision=str(step.configuration["precision"]),
-            loss=loss,
-            check=step.check,
-        )
-    except StepError as error:
-        fail_plainly(str(error))
+        yield measure
 
 
 # --- the parts, for steps of one's own ----------------------------------------------------------

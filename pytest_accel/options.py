@@ -42,6 +42,9 @@ class Settings:
     timeout_s: float = 600.0
     rendezvous_s: float = 120.0
     bind: Literal["auto", "none"] = "auto"
+    data: str | None = None  # the root of real data sets
+    data_required: bool = False
+    compile: str = "auto"
     gang: bool = False  # from a benchmark's mark: a process group even on one device
     slowdown: float = 0.0
     baselines: str = "baselines"
@@ -133,6 +136,12 @@ class _Option:
 
 
 _CONSEQUENCE = _choice("warn", "fail")
+COMPILE_MODES = (
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)  # of torch.compile
 _OPTIONS = (
     _Option(
         target="record",
@@ -259,6 +268,27 @@ _OPTIONS = (
         help="bind each rank to the CPUs and the memory nearest to its device (default auto)",
     ),
     _Option(
+        target="data",
+        name="data",
+        metavar="DIR",
+        parse=str,
+        help="where real data sets lie, in their published layouts (default: none, data is synthetic)",
+    ),
+    _Option(
+        target="data_required",
+        name="data-required",
+        kind="flag",
+        parse=_truth,
+        help="a benchmark whose real data is not there fails, and is not run on synthetic data",
+    ),
+    _Option(
+        target="compile",
+        name="compile",
+        metavar="auto|off|MODE",
+        parse=_choice("auto", "off", *COMPILE_MODES),
+        help="how train and infer compile a model that does not say it itself (default auto: on accelerators)",
+    ),
+    _Option(
         target="gang",
         name="gang",
         kind="flag",
@@ -275,7 +305,7 @@ _OPTIONS = (
         help="really delay every step until throughput is lower by FRACTION: a way to see the gate work",
     ),
 )
-_MARKER_KEYS = ("tolerance", "budget", "warmup", "timeout", "bind", "gang")
+_MARKER_KEYS = ("tolerance", "budget", "warmup", "timeout", "bind", "compile", "gang")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -372,6 +402,21 @@ def for_item(settings: Settings, markers: Iterable[pytest.Mark], node_id: str = 
 def settings_of(item: pytest.Item) -> Settings:
     """The settings of an item: the session's, and what its own mark says."""
     return for_item(item.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
+
+
+def data_root(settings: Settings, config: pytest.Config) -> Path | None:
+    """The directory of real data sets, which exists; relative to where pytest was called, or to the ini file."""
+    if settings.data is None:
+        return None
+    from_ini = config.inipath is not None and settings.origin("data") == config.inipath.name
+    base = config.rootpath if from_ini else config.invocation_params.dir
+    root = (base / Path(settings.data).expanduser()).resolve()
+    if not root.is_dir():
+        raise pytest.UsageError(
+            f"accel_data: {root} (from {settings.origin('data')}) is not a folder. "
+            "Name the one that holds the data sets, or leave it out to measure on synthetic data."
+        )
+    return root
 
 
 def baselines_root(settings: Settings, rootpath: Path) -> Path:

@@ -19,6 +19,7 @@ from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by 
     accel_model,
     accel_optimiser,
     accel_precision,
+    converge,
     ddp,
     infer,
     process_group,

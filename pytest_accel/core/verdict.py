@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+THROUGHPUT = "throughput"  # what a verdict is of, where it names no metric
+
 
 class Outcome(Enum):
-    """Every end that a judged benchmark can come to; the last three are not the statistics' to say."""
+    """Every end that a judged benchmark can come to; the last four are not the statistics' to say."""
 
     REGRESSED = "regressed"
     OK = "ok"
@@ -17,6 +19,7 @@ class Outcome(Enum):
     INVALID = "invalid"
     NO_BASELINE = "no-baseline"
     STALE_BASELINE = "stale-baseline"
+    DOES_NOT_FIT = "does-not-fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,8 @@ class StepTime:
 class Verdict:
     """One benchmark, judged. Fractions are losses of throughput, 1 - exp(-d): above 0 is slower.
 
+    A metric that is gated beside throughput has a verdict of its own: then all losses are its.
+
     The bounds of `slowdown` are one-sided and those that the look's own tests used, so that a
     rendered bound always agrees with the outcome:
 
@@ -112,3 +117,4 @@ class Verdict:
     baseline_runs: int = 0  # R
     wants_another_run: bool = False
     reason: str = ""  # for the outcomes that are not statistical
+    of: str = THROUGHPUT  # or the name of a metric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_accel.core.environment import Environment
@@ -26,13 +26,16 @@ class Measurement:
     environment: Environment
     steady: bool
     ranks: tuple[RankResult, ...] = ()  # by rank, where there were several
+    # Metrics of the run that are gated too, with the loss that is tolerated. What is asked for, not what was
+    # measured: another tolerance makes no baseline stale.
+    gates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def throughput(self) -> float:
         return self.run.throughput(self.work_per_step)
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain JSON values, as they stand in `extra_info.accel`; what only a gang has is absent elsewhere."""
+        """Plain JSON values, as they stand in `extra_info.accel`; what only some have is absent elsewhere."""
         plain: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "throughput": self.throughput,
@@ -51,6 +54,8 @@ class Measurement:
         }
         if self.ranks:
             plain["ranks"] = [result.to_plain() for result in self.ranks]
+        if self.gates:
+            plain["gates"] = dict(self.gates)
         return plain
 
     @classmethod
@@ -66,6 +71,7 @@ class Measurement:
             environment=Environment(**plain["environment"]),
             steady=plain["steady"],
             ranks=tuple(RankResult.from_plain(result) for result in plain.get("ranks", ())),
+            gates=plain.get("gates", {}),
         )
 
 

@@ -60,6 +60,7 @@ class Timed:
     steps_per_round: int
     peak_memory_bytes: int | None
     host_cpu_s: float  # of this process, per step: all of a step on the CPU, the launching of it on a GPU
+    energy_j: float | None = None  # of the device, per step; None where nobody counts it
 
     @property
     def step_s(self) -> float:
@@ -77,9 +78,10 @@ def settle(
     *,
     max_s: float,
     after_pilot: Callable[[], None],
+    at_least: int = 0,
     ranks: Ranks = ALONE,
 ) -> Settled:
-    """Run steps until their times stop drifting, within `max_s`.
+    """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots.
 
     Whether to go on is decided from the slowest rank's times, which all ranks know: they must take the same
     number of steps, or one of them waits in a collective of a step that no other takes.
@@ -89,8 +91,10 @@ def settle(
     pilots_s = [_timed_block(checked(step), 1, device)]
     pilots_s += [_timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
+    pilot_s = ranks.slowest(median(pilots_s[1:]))
+    _timed_block(step, min(at_least, int(max_s / pilot_s)), device)
     settling = Settling(max_s=max_s)
-    steps = max(1, round(_BLOCK_S / ranks.slowest(median(pilots_s[1:]))))
+    steps = max(1, round(_BLOCK_S / pilot_s))
     while not (settling.steady or settling.exhausted):
         block_s = ranks.slowest(_timed_block(step, steps, device))
         settling.observe(block_s / steps, block_s)
@@ -113,6 +117,7 @@ def time_rounds(
     settled: Settled,
     budget_s: float,
     slowdown: float = 0.0,
+    energy: Callable[[], float | None] = lambda: None,
     ranks: Ranks = ALONE,
 ) -> Timed:
     """Fill the budget with rounds of the settled step.
@@ -128,16 +133,22 @@ def time_rounds(
     timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)
     device.reset_peak_memory()
     with _garbage_frozen():
+        joules = energy()
         cpu_s = time.process_time()
         benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)
         cpu_s = time.process_time() - cpu_s
+        device.synchronize()
+        joules_after = energy()
     one_more = plan.steps_per_round > 1  # pytest-benchmark's untimed call, for the return value
+    taken = plan.rounds * plan.steps_per_round + one_more
+    used = None if joules is None or joules_after is None else (joules_after - joules) / taken
     return Timed(
         settled=settled,
         rounds_s=tuple(benchmark.stats.stats.data),  # type: ignore[attr-defined]
         steps_per_round=plan.steps_per_round,
         peak_memory_bytes=device.peak_memory_bytes(),
-        host_cpu_s=cpu_s / (plan.rounds * plan.steps_per_round + one_more),
+        host_cpu_s=cpu_s / taken,
+        energy_j=used,
     )
 
 

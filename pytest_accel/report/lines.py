@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from pytest_accel.core.quantities import counted, percent
-from pytest_accel.core.verdict import Estimate, Outcome, Verdict
+from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
 # The terminal's colours; every outcome has one, so that none looks like another by accident.
 MARKUP: dict[Outcome, dict[str, bool]] = {
@@ -16,6 +16,7 @@ MARKUP: dict[Outcome, dict[str, bool]] = {
     Outcome.INVALID: {"purple": True, "bold": True},
     Outcome.NO_BASELINE: {"yellow": True},
     Outcome.STALE_BASELINE: {"red": True},
+    Outcome.DOES_NOT_FIT: {"yellow": True, "light": True},
 }
 
 
@@ -26,7 +27,8 @@ def word(outcome: Outcome) -> str:
 
 
 def verdict_line(label: str, verdict: Verdict) -> str:
-    return f"{word(verdict.outcome)}  {label}: {explain(verdict)}"
+    what = label if verdict.of == THROUGHPUT else f"{label} {verdict.of}"
+    return f"{word(verdict.outcome)}  {what}: {explain(verdict)}"
 
 
 def vanished_line(node_id: str) -> str:
@@ -34,12 +36,12 @@ def vanished_line(node_id: str) -> str:
 
 
 def explain(verdict: Verdict) -> str:
-    """The verdict in words, without the benchmark's name."""
+    """The verdict in words, without the names of the benchmark and of what was gated."""
     found = verdict.slowdown
     if found is None:
         return verdict.reason
     tolerance = f"tolerance {percent(verdict.tolerance)}"
-    change, runs = signed(found.point), counted(verdict.looks, "run")
+    change, runs = changed(found.point, verdict.of), counted(verdict.looks, "run")
     match verdict.outcome:
         case Outcome.REGRESSED:
             return (
@@ -47,18 +49,18 @@ def explain(verdict: Verdict) -> str:
                 f"{counted(verdict.baseline_runs, 'baseline run')}, run-to-run noise {percent(verdict.noise or 0)}"
             )
         case Outcome.OK:
-            return f"{change} ({_at_most(found)}; {tolerance}), {runs}"
+            return f"{change} ({_at_most(found, verdict.of)}; {tolerance}), {runs}"
         case Outcome.IMPROVED:
             return (
-                f"{change} (at least {signed(found.high)}; {tolerance}), {runs}: "
+                f"{change} (at least {changed(found.high, verdict.of)}; {tolerance}), {runs}: "
                 "refresh the baseline with --accel-update, or the loss of this gain will go unnoticed"
             )
         case Outcome.INCONCLUSIVE:
             return (
-                f"{change} ({signed(found.low)} to {signed(found.high)}; {tolerance}), {runs}; "
-                f"{_way_out(verdict)}"
+                f"{change} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
+                f"{runs}; {_way_out(verdict)}"
             )
-        case Outcome.INVALID | Outcome.NO_BASELINE | Outcome.STALE_BASELINE:
+        case Outcome.INVALID | Outcome.NO_BASELINE | Outcome.STALE_BASELINE | Outcome.DOES_NOT_FIT:
             return verdict.reason
         case _ as never:
             assert_never(never)
@@ -72,15 +74,20 @@ def _way_out(verdict: Verdict) -> str:
     remedy = (
         "record more baseline runs with --accel-record"
         if 3.7 * noise <= verdict.tolerance
-        else f"quieten the machine, or tolerate {percent(resolution, 0)}"
+        else f"{_quieten(verdict.of)}, or tolerate {percent(resolution, 0)}"
     )
     return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
 
 
-def _at_most(found: Estimate) -> str:
-    return f"at {'most' if found.high >= 0 else 'least'} {signed(found.high)}"
+def _quieten(of: str) -> str:
+    return "quieten the machine" if of == THROUGHPUT else "measure it over more work"
 
 
-def signed(loss: float) -> str:
-    """A loss of throughput in words; a negative one is a gain."""
-    return f"{percent(loss)} slower" if loss >= 0 else f"{percent(-loss)} faster"
+def _at_most(found: Estimate, of: str) -> str:
+    return f"at {'most' if found.high >= 0 else 'least'} {changed(found.high, of)}"
+
+
+def changed(loss: float, of: str = THROUGHPUT) -> str:
+    """A loss of throughput, or of a metric, in words; a negative one is a gain."""
+    worse, better = ("slower", "faster") if of == THROUGHPUT else ("lower", "higher")
+    return f"{percent(loss)} {worse}" if loss >= 0 else f"{percent(-loss)} {better}"

@@ -7,7 +7,7 @@ import platform as host
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,13 +24,14 @@ from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.measure.steps import Step, Timed, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.options import Settings
-from pytest_accel.platforms.environment import read_environment
 from pytest_accel.platforms.machine import Device as Hardware
+from pytest_accel.power.nvml import NvmlCounter
 from pytest_accel.session.binding import BINDING
+from pytest_accel.session.environment import environment_of
 from pytest_accel.session.failing import fail_plainly
-from pytest_accel.session.placement import PLACEMENT
+from pytest_accel.session.metrics import check_gated, checked_gates, checked_metrics
 from pytest_accel.session.terminal import live_progress
-from pytest_accel.workloads.errors import StepError
+from pytest_accel.workloads.errors import OutOfMemory, StepError
 
 if TYPE_CHECKING:
     import torch
@@ -75,6 +76,9 @@ class Accel:
         precision: str | None = None,
         loss: Callable[[], float] | None = None,
         check: Callable[[], None] | None = None,
+        metrics: Callable[[float], Mapping[str, float]] | None = None,
+        gates: Mapping[str, float] | None = None,
+        settling_steps: int = 0,
     ) -> Measurement | None:
         """Settle `step`, time rounds of it, and leave the result for the gate.
 
@@ -84,10 +88,17 @@ class Accel:
         rate, and with `precision` its share of the device's dense peak (MFU). `loss` is asked once, after
         a fixed number of steps, and `check` at the end: it raises if the step did no real work. None
         comes back where measuring is switched off by --benchmark-disable.
+
+        `metrics` is asked once after that, on every rank, with the seconds of a step: further figures by name, such
+        as an accuracy; their
+        mean over the ranks is stored with the run, or the sum over devices of a name that ends in `_j`. `gates`
+        names those that are judged as throughput is, with the relative loss that is tolerated:
+        `gates={"accuracy": 0.02}`. More of a gated metric is better, and it is positive. At least `settling_steps`
+        go before the timed ones: as many as find their work done already.
         """
         with self._failing_together():
-            asked = self._checked(step, work, unit, configuration)
-        self._check_agreement(asked)
+            asked, gated = self._checked(step, work, unit, configuration, gates)
+        self._check_agreement(asked, gated)
         if MEASUREMENT in self.item.stash:
             pytest.fail("a benchmark measures one step, and this one has: write a second test", pytrace=False)
         self.device_.prepare()
@@ -95,10 +106,8 @@ class Accel:
             self.item.stash[MEASURING_OFF] = True
             self.benchmark.pedantic(step)  # type: ignore[no-untyped-call]
             return None
-        try:
-            timed, loss_value = self._time(step, loss)
-        except QuestionError as error:
-            fail_plainly(f"accel.measure: {error}")
+        with _plain_questions():
+            timed, loss_value = self._time(step, loss, settling_steps)
         with self._failing_together():
             if check:
                 check()
@@ -106,15 +115,20 @@ class Accel:
                 pytest.fail(
                     f"accel.measure: the loss is {loss_value}: this step trains nothing", pytrace=False
                 )
-            metrics = self._metrics(timed, flops, precision)
-        measurement = self._merged(asked, timed, loss_value, metrics)
+            figures = self._metrics(timed, flops, precision) | self._own_metrics(metrics, timed)
+        measurement = self._merged(asked, timed, loss_value, figures, gated)
         extra_info = {"platform": str(self.platform), **measurement.to_plain()}
         self.benchmark.extra_info["accel"] = self.item.stash[EXTRA_INFO] = extra_info
         self.item.stash[MEASUREMENT] = measurement
         return measurement
 
     def _merged(
-        self, asked: Question, timed: Timed, loss: float | None, metrics: Mapping[str, float]
+        self,
+        asked: Question,
+        timed: Timed,
+        loss: float | None,
+        metrics: Mapping[str, float],
+        gates: Mapping[str, float],
     ) -> Measurement:
         """What all ranks measured as one, the same on every rank."""
         mine = RankResult(
@@ -132,6 +146,8 @@ class Accel:
         )
         results = tuple(RankResult.from_plain(plain) for plain in self.ranks.gather(mine.to_plain()))
         merged = merge(results)
+        with _plain_questions():  # of the merged metrics: the same on every rank
+            check_gated(gates, merged.metrics)
         environment = self._shared_environment()
         return Measurement(
             run=Run(
@@ -152,6 +168,7 @@ class Accel:
             environment=environment,
             steady=timed.settled.steady and steady_rounds(merged.rounds_s),
             ranks=results if len(results) > 1 else (),
+            gates=gates,
         )
 
     @contextmanager
@@ -160,36 +177,42 @@ class Accel:
         try:
             yield
         except (Exception, pytest.fail.Exception) as error:
-            fail_where_one_does(self.ranks, _words(error))
+            fail_where_one_does(self.ranks, _words(error), out_of_memory=isinstance(error, OutOfMemory))
             raise
         fail_where_one_does(self.ranks, "")
 
-    def _check_agreement(self, asked: Question) -> None:
-        """One measurement has one unit and one configuration."""
-        told = self.ranks.gather([asked.unit, fingerprint(dict(asked.configuration))])
+    def _check_agreement(self, asked: Question, gates: Mapping[str, float]) -> None:
+        """One measurement has one unit, one configuration and one set of gates."""
+        told = self.ranks.gather(
+            [asked.unit, fingerprint(dict(asked.configuration)), fingerprint(dict(gates))]
+        )
         other = next((rank for rank, each in enumerate(told) if each != told[0]), None)
         if other is not None:
             pytest.fail(
-                f"accel.measure: unit or configuration differ between rank 0 and rank {other}. They say what "
+                f"accel.measure: unit, configuration or gates differ between rank 0 and rank {other}. They say what "
                 "all ranks measure together: leave out what is one rank's own.",
                 pytrace=False,
             )
 
-    def _checked(self, step: object, work: object, unit: object, configuration: object) -> Question:
-        try:
-            return Question.of(step, work, unit, configuration)
-        except QuestionError as error:
-            fail_plainly(f"accel.measure: {error}")
+    def _checked(
+        self, step: object, work: object, unit: object, configuration: object, gates: object
+    ) -> tuple[Question, dict[str, float]]:
+        with _plain_questions():
+            return Question.of(step, work, unit, configuration), checked_gates(gates)
 
-    def _time(self, step: Step, loss: Callable[[], float] | None) -> tuple[Timed, float | None]:
+    def _time(
+        self, step: Step, loss: Callable[[], float] | None, settling_steps: int
+    ) -> tuple[Timed, float | None]:
         losses: list[float] = []
-        with live_progress(self.item.config, self.item.name) as progress:
+        counter = NvmlCounter(self.hardware.uuid if self.hardware and not self.hardware.mig else "")
+        with counter, live_progress(self.item.config, self.item.name) as progress:
             settled = settle(
                 step,
                 self.device_,
                 progress,
                 max_s=self.settings.warmup_s,
                 after_pilot=lambda: losses.append(float(loss())) if loss else None,
+                at_least=settling_steps,
                 ranks=self.ranks,
             )
             timed = time_rounds(
@@ -201,16 +224,25 @@ class Accel:
                 settled=settled,
                 budget_s=self.settings.budget_s,
                 slowdown=self.settings.slowdown,
+                energy=counter.read_j,
                 ranks=self.ranks,
             )
         return timed, losses[0] if losses else None
 
     def _metrics(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
         metrics = {"host_cpu_s_per_step": timed.host_cpu_s, **self._rates(timed, flops, precision)}
+        if timed.energy_j is not None:
+            metrics["energy_per_step_j"] = timed.energy_j
         if self.settings.slowdown:
             # What was asked for; a device with idle time or a power limit gives some of it back.
             metrics["slowdown_felt"] = 1 - timed.settled.step_s / timed.step_s
         return metrics
+
+    def _own_metrics(
+        self, ask: Callable[[float], Mapping[str, float]] | None, timed: Timed
+    ) -> dict[str, float]:
+        with _plain_questions():
+            return checked_metrics(ask(timed.step_s) if ask else {})
 
     def _rates(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
         """Arithmetic per second, and its share of the peak; a share above one is impossible, and said."""
@@ -230,34 +262,35 @@ class Accel:
 
     def _shared_environment(self) -> Environment:
         """Rank 0's, with the identity of all: one capped device of four makes another gang."""
-        mine = self._environment()
+        mine = environment_of(self.item, self.settings, self.platform, self.device_, self.hardware)
         told = self.ranks.gather([dict(mine.identity), dict(mine.context)])
         return Environment(identity=merge_facts([identity for identity, _ in told]), context=told[0][1])
 
-    def _environment(self) -> Environment:
-        cpu = self.item.config.stash[PLACEMENT].machine.cpu
-        binding = self.item.config.stash.get(BINDING, "")
-        read = read_environment(
-            device=self.device_.name,
-            device_index=self.hardware.index if self.hardware else 0,
-            threads=self.settings.threads,
-            device_count=self.platform.devices,
-            uuid=(self.hardware.uuid or None) if self.hardware else None,
-            cpu_model=f"{cpu.name} ({cpu.model})",
-        )
-        if self.ranks.size == 1 and binding.startswith("none"):
-            return read
-        return replace(read, context={**read.context, "binding": binding})
+
+@contextmanager
+def _plain_questions() -> Iterator[None]:
+    """What no measurement can answer to is said without our traceback."""
+    try:
+        yield
+    except QuestionError as error:
+        fail_plainly(f"accel.measure: {error}")
 
 
-def fail_where_one_does(ranks: Ranks, problem: str) -> None:
-    """Exchange problems, and fail in the same words on every rank if any has one; a single rank is left to itself."""
-    problems = {rank: text for rank, text in enumerate(ranks.gather(problem)) if text}
+def fail_where_one_does(ranks: Ranks, problem: str, *, out_of_memory: bool = False) -> None:
+    """Exchange problems, and fail in the same words on every rank if any has one; a single rank is left to itself.
+
+    Where it is memory that ran out, and nothing else, it ran out on all of them.
+    """
+    told = ranks.gather((problem, out_of_memory))
+    problems = {rank: text for rank, (text, _) in enumerate(told) if text}
     if not problems or ranks.size == 1:
         return
     everywhere = len(problems) == ranks.size and len(set(problems.values())) == 1
     named = "\n".join(f"rank {rank}: {text}" for rank, text in problems.items())
-    fail_plainly(problems[0] if everywhere else named)
+    words = problems[0] if everywhere else named
+    if all(told[rank][1] for rank in problems):
+        raise OutOfMemory(words)
+    fail_plainly(words)
 
 
 def _words(error: BaseException) -> str:

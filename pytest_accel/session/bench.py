@@ -13,13 +13,15 @@ import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.core.verdict import Outcome
 from pytest_accel.options import Settings, baselines_root, settings_of
-from pytest_accel.report.lines import vanished_line
+from pytest_accel.report.lines import MARKUP, vanished_line, word
 from pytest_accel.report.progress import Progress
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.binding import bound_to
 from pytest_accel.session.cases import Case
+from pytest_accel.session.fitting import UNFIT, Unfit
 from pytest_accel.session.gangs import Found, Gangs, needs_gang
 from pytest_accel.session.placement import Placement, is_xdist_worker
 from pytest_accel.session.recording import refuse_mixture, refuse_too_many_runs, refuse_unwritable, write_down
@@ -27,6 +29,7 @@ from pytest_accel.session.replay import replay
 from pytest_accel.session.reports import (
     apply_verdict,
     built_reports,
+    does_not_fit_report,
     fail,
     is_strict_xpass,
     note_verdict,
@@ -145,7 +148,10 @@ class Bench:
                 found = self.gangs.run(item, platform, settings, progress, fresh=False)
         reports = reports_of_ranks(item, found, nextitem, seconds=time.monotonic() - begun)
         call = next((report for report in reports if report.when == "call"), None)
-        if case is not None and call is not None:
+        skipped = next((report for report in reports if report.skipped), None)
+        if case is not None and found.unfit is not None and skipped is not None:
+            self.conclude_unfit(case, found.unfit, skipped)
+        elif case is not None and call is not None:
             self.take(case, found)
             if call.passed or is_strict_xpass(call):
                 self.conclude(case, call)
@@ -166,9 +172,11 @@ class Bench:
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        case = self.cases.get(item.nodeid)
+        case, unfit = self.cases.get(item.nodeid), item.stash.get(UNFIT, None)
         if case is not None and report.when == "call" and (report.passed or is_strict_xpass(report)):
             self.conclude(case, report)
+        elif case is not None and unfit is not None and report.skipped and report.when != "teardown":
+            self.conclude_unfit(case, unfit, report)
         return report
 
     def conclude(self, case: Case, report: pytest.TestReport) -> None:
@@ -187,6 +195,12 @@ class Bench:
         case.judge()
         if not case.undecided:
             self.settle(case, report)
+
+    def conclude_unfit(self, case: Case, unfit: Unfit, report: pytest.TestReport) -> None:
+        """It did not fit in memory, which needs no second look."""
+        case.unfit = unfit
+        case.judge()
+        does_not_fit_report(case, report)
 
     def settle(self, case: Case, report: pytest.TestReport) -> None:
         """The verdict is final: it becomes the report, and is noted in pytest-benchmark's JSON."""
@@ -239,13 +253,17 @@ class Bench:
                     self.measure_fresh(case, progress)
                 if self.settings.recording:
                     refuse_mixture(case)
-                if case.problem or case.skipped or not (self.settings.recording or self.undecided(case)):
+                ended = case.problem or case.skipped or case.unfit
+                if ended or not (self.settings.recording or self.undecided(case)):
                     self.release(case)
 
     def measure_fresh(self, case: Case, progress: Progress) -> None:
-        """One more run; its measurement, problem or skip is left in the case."""
+        """One more run; its measurement, or why there is none, is left in the case."""
         found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
-        if found.outcome == "skipped":
+        if found.unfit is not None:
+            case.unfit = found.unfit
+            case.judge()
+        elif found.outcome == "skipped":
             case.skipped = found.text
         elif found.outcome == "failed" or found.measurement is None:
             case.problem = _no_measurement(case, found)
@@ -260,8 +278,9 @@ class Bench:
     def release(self, case: Case) -> None:
         """Let go of a case: write it down if recording, and log its reports."""
         self.waiting.remove(case)
-        if self.settings.recording and not (case.measurements or case.problem or case.skipped):
-            return  # never reached: nothing to tell
+        reached = case.measurements or case.problem or case.skipped or case.unfit
+        if self.settings.recording and not reached:
+            return  # nothing to tell
         if self.settings.recording:
             write_down(case, self.store, self.config.stash[SESSION_ID])
             self.log(case.item, built_reports(case))
@@ -293,8 +312,10 @@ class Bench:
     # --- reporting ------------------------------------------------------------------------------
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, object] | None:
-        """Verdicts that pass without being ok are not shown as a plain dot."""
-        verdict = dict(report.user_properties).get("accel.verdict") if report.when == "call" else None
+        """Verdicts that pass without being ok are not shown as a plain dot, and what does not fit as no plain skip."""
+        verdict = dict(report.user_properties).get("accel.verdict") if report.when != "teardown" else None
+        if report.skipped and verdict == Outcome.DOES_NOT_FIT.value:
+            return str(verdict), "o", (word(Outcome.DOES_NOT_FIT), MARKUP[Outcome.DOES_NOT_FIT])
         if report.outcome != "passed" or verdict in (None, "ok", "improved"):
             return None
         letter = {"no-baseline": "n", "inconclusive": "?", "stale-baseline": "~"}[str(verdict)]

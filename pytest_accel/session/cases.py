@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytest_accel.core.environment import Environment, describe, diff, diff_identity
+from pytest_accel.core.facets import Facet, judge_metrics, want_another_run, worst
 from pytest_accel.core.gate import judge
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.core.keys import baseline_key, both_keys, is_real
+from pytest_accel.core.quantities import gibibytes
 from pytest_accel.core.runs import Run
 from pytest_accel.core.scaling import Scaling
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
 from pytest_accel.measure.measurement import Measurement, Scalar
 from pytest_accel.measure.steps import PILOT_STEPS
 from pytest_accel.options import Settings
+from pytest_accel.session.fitting import Unfit
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration_hash
 
 # Seeded steps repeat to the last bit on one machine on the CPU; GPU kernels that add atomically differ
@@ -35,10 +39,12 @@ class Case:
     baseline: BaselineFile | None = None  # the file, whatever it holds of this benchmark
     measurements: list[Measurement] = field(default_factory=list)
     scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
-    verdict: Verdict | None = None
+    verdict: Verdict | None = None  # of its throughput
+    facets: tuple[Facet, ...] = ()  # of the metrics that it gates beside
     held: list[pytest.TestReport] = field(default_factory=list)  # reports that wait for the verdict
     problem: str = ""  # why a fresh process gave no measurement
     skipped: str = ""
+    unfit: Unfit | None = None  # it did not fit in memory
     recorded: str = ""  # what was written down, when recording
 
     @property
@@ -49,9 +55,39 @@ class Case:
     def label(self) -> str:
         return f"{self.item.name} ({self.platform})"
 
+    # --- what is stored of it -------------------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        """Under which its baseline is stored; which data feed it is known once it was measured."""
+        return baseline_key(self.node_id, self.latest.configuration) if self.measurements else self.node_id
+
+    @property
+    def entries(self) -> list[BaselineEntry]:
+        """What is stored of it: one entry, or before it was measured those of either kind of data."""
+        keys = (self.key,) if self.measurements else both_keys(self.node_id)
+        stored = self.baseline.benchmarks if self.baseline else {}
+        return [stored[key] for key in keys if key in stored]
+
     @property
     def entry(self) -> BaselineEntry | None:
-        return self.baseline.benchmarks.get(self.node_id) if self.baseline else None
+        return next(iter(self.entries), None)
+
+    def comparable_runs(self) -> list[Run]:
+        """The stored runs whose identity is that of this machine."""
+        identity = self.environment.identity
+        return [
+            run
+            for entry in self.entries
+            for run in entry.runs
+            if self._environment_of(run).identity == identity
+        ]
+
+    def _environment_of(self, run: Run) -> Environment:
+        assert self.baseline is not None  # a stored run has a file
+        return self.baseline.environments[run.environment]
+
+    # --- what was measured ----------------------------------------------------------------------
 
     @property
     def latest(self) -> Measurement:
@@ -62,8 +98,11 @@ class Case:
         return [measurement.run for measurement in self.measurements]
 
     @property
-    def undecided(self) -> bool:
-        return self.verdict is not None and self.verdict.wants_another_run
+    def environment(self) -> Environment:
+        """The environment that it was measured in, or did not fit in."""
+        return self.unfit.environment if self.unfit else self.latest.environment
+
+    # --- the verdict ----------------------------------------------------------------------------
 
     @property
     def policy(self) -> Policy:
@@ -72,19 +111,59 @@ class Case:
         default = Policy(max_looks=self.settings.looks)
         return default if tolerance is None else Policy(max_looks=self.settings.looks, tolerance=tolerance)
 
-    def judge(self) -> Verdict:
+    def judge(self) -> None:
         """Compare what was measured with what is stored."""
-        self.verdict = self._verdict()
-        return self.verdict
+        self.verdict, self.facets = self._unjudged(), ()
+        if self.verdict is None:
+            stored, runs, policy = self.comparable_runs(), self.runs, self.policy
+            self.verdict = judge(stored, runs, policy)
+            self.facets = judge_metrics(stored, runs, self.latest.gates, policy)
 
-    def _verdict(self) -> Verdict:
-        entry = self.entry
-        if entry is None:
-            where = f"baselines of {self.disk_name} hold no {self.item.name}"
-            return self._unjudged(Outcome.NO_BASELINE, f"{where}; record it with --accel-record")
-        if why := self.stale():
-            return self._unjudged(Outcome.STALE_BASELINE, why)
-        return judge(self.comparable_runs(entry), self.runs, self.policy)
+    @property
+    def undecided(self) -> bool:
+        return self.verdict is not None and want_another_run(self.verdict, self.facets)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The worst of what is said of its throughput and its metrics."""
+        return worst(self.verdict, self.facets) if self.verdict else None
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Of its throughput first, then of the metrics that could be judged."""
+        facets = [facet.verdict for facet in self.facets if facet.was_judged]
+        return [self.verdict, *facets] if self.verdict else []
+
+    def _unjudged(self) -> Verdict | None:
+        """What is to be said without any statistics; None where they have the word."""
+        if self.unfit is not None:
+            return self._does_not_fit(self.unfit)
+        if self.entry is None:
+            return self._verdict(Outcome.NO_BASELINE, f"{self._not_stored()}; record it with --accel-record")
+        why = self.stale()
+        return self._verdict(Outcome.STALE_BASELINE, why) if why else None
+
+    def _not_stored(self) -> str:
+        others = set(both_keys(self.node_id)) - {self.key}
+        if self.baseline and others & self.baseline.benchmarks.keys():
+            real = is_real(self.latest.configuration)
+            known, now = ("synthetic", "real") if real else ("real", "synthetic")
+            return f"baselines of {self.disk_name} hold {self.item.name} with {known} data, and not with {now} data"
+        return f"baselines of {self.disk_name} hold no {self.item.name}"
+
+    def _does_not_fit(self, unfit: Unfit) -> Verdict:
+        """A failure where it used to fit: in the baseline, or a moment ago."""
+        fitted = [*self.comparable_runs(), *self.runs]
+        if not fitted:
+            return self._verdict(Outcome.DOES_NOT_FIT, unfit.text)
+        peak = max((run.peak_memory_bytes or 0 for run in fitted), default=0)
+        before = f"its baseline peaked at {gibibytes(peak)}" if peak else "its baseline did"
+        return self._verdict(Outcome.REGRESSED, f"does not fit any more: {unfit.text}; {before}")
+
+    def _verdict(self, outcome: Outcome, reason: str) -> Verdict:
+        return Verdict(
+            outcome=outcome, tolerance=self.policy.tolerance, looks=len(self.measurements), reason=reason
+        )
 
     def stale(self) -> str:
         """Why the stored runs cannot be compared with what was just measured; empty where they can."""
@@ -96,7 +175,7 @@ class Case:
                 f"the benchmark changed since its baseline ({_differences(entry, now)}); "
                 'record it anew with --accel-update --accel-reason "..."'
             )
-        if not self.comparable_runs(entry):
+        if not self.comparable_runs():
             elsewhere = self._environment_of(entry.runs[-1])
             return (
                 f"the stored runs are of another machine ({describe(diff_identity(elsewhere, now.environment))}) "
@@ -105,35 +184,22 @@ class Case:
             )
         return ""
 
-    def _unjudged(self, outcome: Outcome, reason: str) -> Verdict:
-        return Verdict(
-            outcome=outcome, tolerance=self.policy.tolerance, looks=len(self.measurements), reason=reason
-        )
-
-    def comparable_runs(self, entry: BaselineEntry) -> list[Run]:
-        """The stored runs whose identity is that of this machine."""
-        identity = self.latest.environment.identity
-        return [run for run in entry.runs if self._environment_of(run).identity == identity]
+    # --- what may explain it --------------------------------------------------------------------
 
     def environment_changes(self) -> str:
         """What changed in the environment since the newest comparable run of the baseline."""
-        comparable = self.comparable_runs(self.entry) if self.entry else []
-        if not comparable:
-            return ""
-        return describe(diff(self._environment_of(comparable[-1]), self.latest.environment))
+        comparable = self.comparable_runs()
+        return describe(diff(self._environment_of(comparable[-1]), self.environment)) if comparable else ""
 
     def loss_change(self) -> str:
         """News of numerics: the loss after the same seeded steps is another one than in the baseline."""
-        comparable = self.comparable_runs(self.entry) if self.entry else []
-        before = next((run.loss for run in reversed(comparable) if run.loss is not None), None)
+        if not self.measurements:
+            return ""
+        before = next((run.loss for run in reversed(self.comparable_runs()) if run.loss is not None), None)
         after = self.latest.run.loss
         if before is None or after is None or math.isclose(before, after, rel_tol=LOSS_TOLERANCE):
             return ""
         return f"loss after {PILOT_STEPS} seeded steps {before:.6g} -> {after:.6g}"
-
-    def _environment_of(self, run: Run) -> Environment:
-        assert self.baseline is not None  # a stored run has a file
-        return self.baseline.environments[run.environment]
 
 
 def _differences(entry: BaselineEntry, now: Measurement) -> str:

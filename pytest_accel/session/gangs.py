@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from pytest_accel.options import Settings
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.arguments import arguments_for_ranks
+from pytest_accel.session.fitting import Unfit
 from pytest_accel.session.seating import SEATS, bound_by_launcher
 from pytest_accel.spmd.gang import Gang, GangAnswer, Order
 from pytest_accel.spmd.launch import GangError, Launcher
@@ -30,6 +31,7 @@ class Found:
     cause: str = ""  # the same in one line
     measurement: Measurement | None = None
     measuring_off: bool = False
+    unfit: Unfit | None = None  # it did not fit in the memory of a rank's device
     reports: Sequence[Mapping[str, Any]] = ()
     sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and what the others printed
     extra_info: Mapping[str, Any] = field(default_factory=dict)
@@ -135,6 +137,8 @@ def needs_gang(platform: PlatformName, settings: Settings) -> bool:
 
 def found_by(answer: GangAnswer) -> Found:
     """The answers of all ranks as one: what rank 0 measured, unless they disagree."""
+    if unfit := _unfit(answer):
+        return unfit
     if not answer.whole:
         return Found.failed(answer.words())
     payloads = [rank.payload for rank in answer.ranks if rank.payload is not None]
@@ -153,6 +157,22 @@ def found_by(answer: GangAnswer) -> Found:
             "the same test must do the same on every rank"
         )
     return _found(0, payloads)
+
+
+def _unfit(answer: GangAnswer) -> Found | None:
+    """What did not fit on any rank did not fit; the others may have waited for it in a collective, and been ended.
+
+    A rank that failed or is gone without that comes before.
+    """
+    failed = answer.culprit is not None and answer.ranks[answer.culprit].outcome != "skipped"
+    told = [rank for rank in answer.ranks if rank.outcome == "skipped" and (rank.payload or {}).get("unfit")]
+    if failed or not told:
+        return None
+    payload = told[0].payload or {}
+    unfit = Unfit.from_plain(payload["unfit"])
+    if len(told) < len(answer.ranks):
+        unfit = replace(unfit, text=f"rank {told[0].rank} of {len(answer.ranks)}: {unfit.text}")
+    return replace(_found(0, [payload]), unfit=unfit, sound=False)
 
 
 def _found(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[int] = ()) -> Found:

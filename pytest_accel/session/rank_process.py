@@ -12,6 +12,7 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.binding import bind_this_rank
+from pytest_accel.session.fitting import UNFIT
 from pytest_accel.session.groups import STRAGGLERS
 from pytest_accel.session.items import is_benchmark
 from pytest_accel.session.placement import PLACEMENT, RANK_END
@@ -72,7 +73,7 @@ class RankProcess:
         placement.ordered = order.platform
         self._measurement, self._extra_info = None, {}
         reports = runtestprotocol(item, log=False, nextitem=None)
-        off = item.stash.get(MEASURING_OFF, False)
+        off, unfit = item.stash.get(MEASURING_OFF, False), item.stash.get(UNFIT, None)
         for report in reports:
             report.sections = [(title, _shortened(text)) for title, text in report.sections]
         answer: dict[str, Any] = _plain(
@@ -84,6 +85,7 @@ class RankProcess:
                 ],
                 "measurement": self._measurement.to_plain() if self._measurement else None,
                 "measuring_off": off,
+                "unfit": unfit.to_plain() if unfit else None,
                 "extra_info": self._extra_info,
                 "stragglers": self._config.stash.get(STRAGGLERS, None),
             }

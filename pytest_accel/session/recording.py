@@ -30,7 +30,7 @@ def refuse_unwritable(root: Path) -> None:
 
 def refuse_too_many_runs(case: Case) -> None:
     """Say before measuring that a baseline is full."""
-    stored = len(case.entry.runs) if case.entry else 0
+    stored = max((len(entry.runs) for entry in case.entries), default=0)  # with either kind of data
     if case.settings.update or not case.settings.recording or stored + case.settings.record <= MAX_RUNS:
         return
     room = MAX_RUNS - stored
@@ -56,8 +56,9 @@ def write_down(
     incomplete = len(case.measurements) < settings.record
     if not case.measurements:
         return
-    if case.problem or case.skipped or (settings.update and incomplete):
-        case.problem = f"{case.problem or 'the recording was not finished'}\n{_kept(case)}"
+    if case.problem or case.skipped or case.unfit or (settings.update and incomplete):
+        why = case.problem or (case.unfit.text if case.unfit else "the recording was not finished")
+        case.problem = f"{why}\n{_kept(case)}"
         return
     latest = case.latest
     line = LedgerEntry(
@@ -77,7 +78,7 @@ def write_down(
     )
     write = store.replace if settings.update else store.append
     try:
-        write(case.disk_name, case.suite, case.node_id, entry, [m.environment for m in case.measurements])
+        write(case.disk_name, case.suite, case.key, entry, [m.environment for m in case.measurements])
     except BaselineError as error:
         case.problem = f"{error}\n{_kept(case)}"
         return
@@ -103,7 +104,7 @@ def _precision(case: Case) -> str:
 
 def _keep(case: Case) -> Path:
     """Somewhere else than where writing just failed."""
-    plain = {"node_id": case.node_id, "measurements": [m.to_plain() for m in case.measurements]}
+    plain = {"node_id": case.key, "measurements": [m.to_plain() for m in case.measurements]}
     with tempfile.NamedTemporaryFile(
         "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False
     ) as file:

@@ -51,12 +51,12 @@ class Finding:
             writer.line(rest)  # type: ignore[attr-defined]
 
 
-def costs(verdict: Verdict, settings: Settings) -> bool:
-    """Whether a verdict fails its test."""
-    match verdict.outcome:
+def costs(outcome: Outcome, settings: Settings) -> bool:
+    """Whether an outcome fails its test."""
+    match outcome:
         case Outcome.REGRESSED | Outcome.INVALID:
             return True
-        case Outcome.OK | Outcome.IMPROVED:
+        case Outcome.OK | Outcome.IMPROVED | Outcome.DOES_NOT_FIT:
             return False
         case Outcome.INCONCLUSIVE:
             return settings.inconclusive == "fail"
@@ -66,19 +66,31 @@ def costs(verdict: Verdict, settings: Settings) -> bool:
             return settings.stale_baseline == "fail"
 
 
+def failures(case: Case) -> list[Verdict]:
+    """Of its throughput and its metrics, what fails the test."""
+    return [verdict for verdict in case.verdicts if costs(verdict.outcome, case.settings)]
+
+
 def apply_verdict(case: Case, report: pytest.TestReport) -> None:
     """Turn the report of a benchmark's call into its verdict."""
-    verdict = case.verdict
-    if verdict is None:
+    if case.verdict is None:
         return
     report.user_properties.extend(properties(case))
-    if not costs(verdict, case.settings):
+    failing = failures(case)
+    if not failing:
         return
     if _expected_to_fail(report):
         report.outcome = "skipped"  # as pytest does for a failure under @pytest.mark.xfail
-        report.wasxfail = explain(verdict)
+        report.wasxfail = "; ".join(map(explain, failing))
         return
     fail(report, failure_text(case), case.item)
+
+
+def does_not_fit_report(case: Case, report: pytest.TestReport) -> None:
+    """Have the report of a skip say what did not fit; or fail, where it used to."""
+    assert case.unfit is not None
+    report.outcome, report.longrepr = "skipped", (*_place(case.item), case.unfit.text)
+    apply_verdict(case, report)
 
 
 def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
@@ -89,10 +101,9 @@ def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
 
 
 def failure_text(case: Case) -> str:
-    """The verdict's line, and below it what may explain it."""
-    assert case.verdict is not None
-    lines = [verdict_line(case.label, case.verdict)]
-    if case.verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}:
+    """A line for all that fails the test, and below them what may explain it."""
+    lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
+    if case.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}:
         changes = case.environment_changes()
         lines.append(
             f"changed since the baseline: {changes}"
@@ -101,7 +112,7 @@ def failure_text(case: Case) -> str:
         )
     if news := case.loss_change():
         lines.append(f"numerics changed too: {news}")
-    if case.settings.slowdown:
+    if case.settings.slowdown and case.measurements:
         felt = case.latest.run.metrics.get("slowdown_felt", 0.0)
         lines.append(
             f"--accel-slowdown {case.settings.slowdown:g} delayed every step on purpose "
@@ -116,20 +127,32 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.measurements:
         now = case.latest
         found += [("accel.throughput", f"{now.throughput:.6g}"), ("accel.unit", f"{now.unit}/s")]
-    if case.verdict:
-        found.append(("accel.verdict", case.verdict.outcome.value))
-        if case.verdict.slowdown:
-            found.append(("accel.loss", f"{case.verdict.slowdown.point:.4f}"))
+    if case.outcome:
+        found.append(("accel.verdict", case.outcome.value))
+    for verdict in case.verdicts:
+        if verdict.slowdown:
+            name = "accel.loss" if verdict is case.verdict else f"accel.loss.{verdict.of}"
+            found.append((name, f"{verdict.slowdown.point:.4f}"))
     return found
 
 
 def note_verdict(case: Case) -> None:
     """Put the verdict, and the runs it took beyond the first, into `extra_info.accel`."""
-    info, verdict = case.item.stash.get(EXTRA_INFO, None), case.verdict
-    if info is None or verdict is None:
+    info, outcome = case.item.stash.get(EXTRA_INFO, None), case.outcome
+    if info is None or case.verdict is None or outcome is None:
         return
+    info["verdict"] = _noted(case.verdict) | {"outcome": outcome.value}
+    if case.facets:
+        info["verdict"] |= {
+            "throughput": case.verdict.outcome.value,
+            "metrics": {facet.name: _noted(facet.verdict) for facet in case.facets},
+        }
+    info["further_runs"] = [asdict(run) for run in case.runs[1:]]
+
+
+def _noted(verdict: Verdict) -> dict[str, Any]:
     found = verdict.slowdown
-    info["verdict"] = {
+    return {
         "outcome": verdict.outcome.value,
         "slowdown": None if found is None else asdict(found),
         "noise": verdict.noise,
@@ -138,7 +161,6 @@ def note_verdict(case: Case) -> None:
         "baseline_runs": verdict.baseline_runs,
         "reason": verdict.reason,
     }
-    info["further_runs"] = [asdict(run) for run in case.runs[1:]]
 
 
 def _expected_to_fail(report: pytest.TestReport) -> bool:
@@ -153,16 +175,23 @@ def is_strict_xpass(report: pytest.TestReport) -> bool:
 def built_reports(case: Case) -> list[pytest.TestReport]:
     """Reports of an item that ran only in fresh processes."""
     if case.skipped:
-        path, line, _ = case.item.location
         return [
-            _report(case.item, "setup", "skipped", (path, (line or 0) + 1, case.skipped)),
+            _report(case.item, "setup", "skipped", (*_place(case.item), case.skipped)),
             _report(case.item, "teardown"),
         ]
     call = _report(case.item, "call")
-    call.user_properties.extend(properties(case))
+    if case.unfit and not case.problem:
+        does_not_fit_report(case, call)
+    else:
+        call.user_properties.extend(properties(case))
     if case.problem:
         fail(call, case.problem, case.item)
     return [_report(case.item, "setup"), call, _report(case.item, "teardown")]
+
+
+def _place(item: pytest.Item) -> tuple[str, int]:
+    path, line, _ = item.location
+    return path, (line or 0) + 1
 
 
 def _report(

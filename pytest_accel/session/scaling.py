@@ -8,6 +8,7 @@ from dataclasses import replace
 from pytest_accel.core.environment import Environment
 from pytest_accel.core.gate import interval
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.core.keys import baseline_key
 from pytest_accel.core.scaling import Point, Scaling
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.platforms.machine import Machine
@@ -40,7 +41,7 @@ def _fewest(
     """The smallest platform of this device that has the same benchmark, in the same configuration."""
     for platform in _smaller(case.platform):
         file = _read(store, machine.disk_name(platform), case.suite)
-        entry = file.benchmarks.get(case.node_id) if file else None
+        entry = file.benchmarks.get(baseline_key(case.node_id, found.configuration)) if file else None
         if file is None or entry is None or dict(entry.configuration) != dict(found.configuration):
             continue
         runs = [run for run in entry.runs if _alike(file.environments[run.environment], found.environment)]

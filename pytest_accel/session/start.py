@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pytest_accel.marks import CATALOGUE
-from pytest_accel.options import SETTINGS
+from pytest_accel.options import SETTINGS, data_root
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.bench import Bench
@@ -21,6 +21,7 @@ def start(config: pytest.Config, items: list[pytest.Item]) -> None:
     benchmarks = list(filter(what.is_benchmark, items))
     if benchmarks:
         _require_benchmark_plugin(config)
+        data_root(settings, config)  # a folder that is not there is said now
     for item in benchmarks:
         give_timer(item)
     placement = config.stash[PLACEMENT] = Placement(config, settings, config.stash[CATALOGUE])

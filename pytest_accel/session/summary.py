@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from pytest_accel.core.gate import interval
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
+from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.stragglers import Reading, find_stragglers
-from pytest_accel.core.verdict import Outcome, Verdict
+from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.options import Settings
-from pytest_accel.report.lines import MARKUP, signed, vanished_line, verdict_line, word
-from pytest_accel.report.table import Cell, Column, write_table
+from pytest_accel.report.lines import MARKUP, vanished_line, verdict_line
+from pytest_accel.report.table import write_table
 from pytest_accel.session.cases import Case
-from pytest_accel.session.reports import costs
+from pytest_accel.session.columns import all_synthetic, columns_and_rows, gated_without_column
+from pytest_accel.session.reports import failures
 from pytest_accel.session.seating import SEATS
 from pytest_accel.spmd.arguments import Takes, without_options
 
@@ -32,20 +32,6 @@ _NOT_FOR_RECORDING: Mapping[str, Takes] = {
     "--junitxml": "one",
     "--junit-xml": "one",
 }
-COLUMNS = (
-    Column(title="benchmark"),
-    Column(title="platform"),
-    Column(title="throughput", right=True),
-    Column(title="unit"),
-    Column(title="±", right=True),
-    Column(title="step", right=True),
-    Column(title="first step", right=True),
-    Column(title="warm-up", right=True),
-    Column(title="memory", right=True),
-    Column(title="MFU", right=True),
-    Column(title="scaling", right=True),
-    Column(title="verdict"),
-)
 
 
 def write_summary(
@@ -56,11 +42,14 @@ def write_summary(
     vanished: Sequence[str],
 ) -> None:
     measured = [case for case in cases if case.measurements]
-    if measured:
+    shown = [case for case in cases if case.measurements or case.unfit]
+    if shown:
         terminal.section("accelerator benchmarks", sep="-", blue=True)
-        write_table(terminal, COLUMNS, [_row(case) for case in measured])
+        write_table(terminal, *columns_and_rows(shown))
+    if measured:
         legend = [
             "± is the 95 % interval of run-to-run noise.",
+            "Data is synthetic." if all_synthetic(measured) else "",
             _threads(measured),
             _scaling_legend(measured),
         ]
@@ -68,43 +57,13 @@ def write_summary(
         if settings.slowdown:
             text = f"--accel-slowdown {percent(settings.slowdown)}: every step was delayed on purpose."
             terminal.write_line(text, yellow=True)
-    for case in measured:
+    for case in shown:
+        _write_metrics(terminal, case)
         _write_remarks(terminal, case)
         _write_scaling(terminal, case)
     for node_id in vanished:
         terminal.write_line(vanished_line(node_id), yellow=True)
     _write_remedy(terminal, config, settings, measured)
-
-
-def _row(case: Case) -> list[Cell]:
-    now = case.latest
-    time = interval(case.runs, case.policy)
-    return [
-        Cell(text=case.item.name),
-        Cell(text=str(case.platform)),
-        Cell(text=si(now.work_per_step / time.point_s)),
-        Cell(text=f"{now.unit}/s"),
-        Cell(text=percent(time.relative_high)),
-        Cell(text=seconds(time.point_s)),
-        Cell(text=seconds(now.run.first_step_s) if now.run.first_step_s else ""),
-        Cell(text=seconds(now.run.warmup_s) if now.run.warmup_s else ""),
-        Cell(text=gibibytes(now.run.peak_memory_bytes) if now.run.peak_memory_bytes else ""),
-        Cell(text=percent(now.run.metrics["mfu"]) if "mfu" in now.run.metrics else ""),
-        Cell(text=percent(case.scaling[1].efficiency) if case.scaling else ""),
-        _verdict_cell(case),
-    ]
-
-
-def _verdict_cell(case: Case) -> Cell:
-    if case.recorded:
-        return Cell(text=case.recorded, markup={"green": True})
-    if case.problem:
-        return Cell(text="FAILED", markup={"red": True})
-    if case.verdict is None:
-        return Cell(text="not recorded", markup={"yellow": True})
-    found = case.verdict.slowdown
-    change = "" if found is None else f" {signed(found.point)}"
-    return Cell(text=word(case.verdict.outcome) + change, markup=MARKUP[case.verdict.outcome])
 
 
 def _scaling_legend(cases: Sequence[Case]) -> str:
@@ -156,14 +115,22 @@ def _write_scaling(terminal: pytest.TerminalReporter, case: Case) -> None:
         )
 
 
+def _write_metrics(terminal: pytest.TerminalReporter, case: Case) -> None:
+    """Gated metrics of the user's own."""
+    for name, value in gated_without_column(case).items():
+        terminal.write_line(f"METRIC  {case.label}: {name} {value:.6g}")
+
+
 def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Verdicts that need an explanation and did not already print one as a failure."""
-    verdict = None if case.problem else case.verdict
-    if verdict is not None and _needs_words(verdict) and not costs(verdict, case.settings):
-        terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
-    if verdict is not None and (news := case.loss_change()):
-        terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
-    if not case.latest.steady:
+    if case.verdict is not None and not case.problem:
+        failing = failures(case)
+        for verdict in (case.verdict, *(facet.verdict for facet in case.facets)):
+            if _needs_words(verdict) and verdict not in failing:
+                terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
+        if news := case.loss_change():
+            terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
+    if case.measurements and not case.latest.steady:
         terminal.write_line(
             f"UNSTEADY  {case.label}: steps drifted, or {seconds(case.latest.run.warmup_s or 0)} of warm-up were too "
             "short to tell: give it longer with --accel-warmup, or look for who else uses the machine",
@@ -173,7 +140,12 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
 
 def _needs_words(verdict: Verdict) -> bool:
     """What passes without being ok; benchmarks that were never recorded are explained once for all, below."""
-    return verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.STALE_BASELINE}
+    return verdict.outcome in {
+        Outcome.INCONCLUSIVE,
+        Outcome.IMPROVED,
+        Outcome.STALE_BASELINE,
+        Outcome.DOES_NOT_FIT,
+    } or (verdict.outcome is Outcome.NO_BASELINE and verdict.of != THROUGHPUT)
 
 
 def _write_remedy(

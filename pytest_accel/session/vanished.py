@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.core.keys import node_id_of
 from pytest_accel.platforms.machine import Machine
 from pytest_accel.session.items import path_of
 from pytest_accel.store.baselines import BaselineStore
@@ -47,13 +48,14 @@ def find_vanished(
 
 
 def _stored(store: BaselineStore, platform: str) -> set[str]:
+    """The node ids of all benchmarks that are stored, whatever data fed them."""
     found: set[str] = set()
     for path in sorted((store.root / platform).glob("*.json")):
         try:
             file = store.read(platform, path.stem)
         except BaselineError:
             continue  # a suite that nobody selected; reading at collection has refused the others
-        found |= set(file.benchmarks) if file else set()
+        found |= set(map(node_id_of, file.benchmarks)) if file else set()
     return found
 
 

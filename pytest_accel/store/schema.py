@@ -69,7 +69,7 @@ class BaselineFile:
     platform: str
     suite: str
     environments: Mapping[str, Environment]
-    benchmarks: Mapping[str, BaselineEntry]  # by node id
+    benchmarks: Mapping[str, BaselineEntry]  # by node id, and by `core.keys` where real data fed it
 
 
 def configuration_hash(configuration: Mapping[str, Scalar], work_per_step: float, unit: str) -> str:

@@ -6,16 +6,19 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
+from pytest_accel.data.sets import IMAGE_SETS
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.workloads.data import IMAGE_SETS, MEMORY_FORMATS, DataPlan, check_data, plan_data
+from pytest_accel.options import COMPILE_MODES
+from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, check_data, plan_data
 from pytest_accel.workloads.errors import OutOfMemory, unknown_value
-from pytest_accel.workloads.flops import output_classes
-from pytest_accel.workloads.models import ModelInfo, build_model
+from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, feed
+from pytest_accel.workloads.flops import count_flops, output_classes
+from pytest_accel.workloads.models import ModelInfo, build_model, is_language_model
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.precision import Precision
 
@@ -25,8 +28,11 @@ Configuration = dict[str, str | int | float | bool | None]
 # Raise it when what a step does changes under the same arguments: baselines of the old one are stale.
 DEFINITION = 1
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+# A step of less arithmetic than this waits for its launches: an H200 needs some 5 ms for it, and a step of a
+# ResNet launches hundreds of kernels. The WideResNet at batch 32 (.46 TFLOP) trains 3,500 images/s eager there and
+# 14,500 with its launches recorded.
+LAUNCH_BOUND_FLOPS = 2e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +54,31 @@ class Choices:
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
     seed: int = 0  # of weights, batches and dropout
     model_options: Mapping[str, Any] = field(default_factory=dict)  # for the model's own builder
+    millions: float | None = None  # of parameters that the model must have, as a study gives them: 25.6
+    feeding: DataChoices = field(default_factory=DataChoices)  # given as arguments of their own
     ranks: Ranks = field(default_factory=Alone)  # those that take the step together, each with its own data
 
     @classmethod
     def of(cls, model: Model, arguments: Mapping[str, Any]) -> Choices:
         """Make them of keyword arguments; one that is unknown gets a did-you-mean, not a traceback of ours."""
-        known = [entry.name for entry in fields(cls)]
+        of_data = [entry.name for entry in fields(DataChoices)]
+        known = [entry.name for entry in fields(cls) if entry.name != "feeding"] + of_data
         for name in arguments:
             if name not in known:
                 remedy = "Arguments of the model's own builder go into model_options={...}."
                 raise unknown_value("argument", name, known, remedy=remedy)
-        ranks = arguments.get("ranks") or Alone()
-        whole = arguments.get("global_batch_size")
+        feeding = DataChoices(**{name: arguments[name] for name in of_data if name in arguments})
+        own = {name: value for name, value in arguments.items() if name not in of_data}
+        ranks = own.get("ranks") or Alone()
+        whole = own.get("global_batch_size")
         if whole is not None:
-            return cls(model=model, **{**arguments, "batch_size": share_of(whole, arguments, ranks.size)})
-        if arguments.get("batch_size") is None:
+            own["batch_size"] = share_of(whole, own, ranks.size)
+        elif own.get("batch_size") is None:
             raise ValueError(
                 "batch_size: missing. Write batch_size=N (or global_batch_size=N, for all devices together): "
                 "no size is guessed, and none made smaller."
             )
-        return cls(model=model, **arguments)
+        return cls(model=model, feeding=feeding, **own)
 
 
 def share_of(whole: int, arguments: Mapping[str, Any], size: int) -> int:
@@ -87,12 +98,14 @@ def share_of(whole: int, arguments: Mapping[str, Any], size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A model and its batches, on the device, with every choice settled."""
+    """A model and the source of its batches, on the device, with every choice settled."""
 
     model: nn.Module
     info: ModelInfo
     plan: DataPlan
-    batches: tuple[tuple[Any, Any], ...]
+    feed: Feed
+    feeding: DataChoices
+    destination: Destination
     device: torch.device
     precision: Precision
     compile: str | None
@@ -102,15 +115,17 @@ class Parts:
     ranks: Ranks
 
 
-def assemble(choices: Choices, *, task: Literal["train", "infer"]) -> Parts:
-    """Check every argument, then build the model and its batches."""
+def assemble(choices: Choices, *, task: Task) -> Parts:
+    """Check every argument, then build the model and open the source of its batches."""
     device = torch.device(choices.device)
     precision = Precision.named(choices.precision, device=device)
-    compile_mode = _settle_compile(choices.compile, device)
+    _check_compile(choices.compile)
+    choices.feeding.check()
     if choices.memory_format not in {"auto", *MEMORY_FORMATS}:
         raise unknown_value("memory_format", choices.memory_format, ("auto", *MEMORY_FORMATS))
     check_data(choices.data, batch_size=choices.batch_size)
     model, info = _build(choices, device)
+    _check_parameters(choices.millions, info)
     plan = _plan(choices, model, info)
     memory_format = _settle_memory_format(choices.memory_format, info, device, task=task)
     # Half weights for inference: ResNet50 on an H200, bf16, compiled, infers 24,296 images/s with them;
@@ -120,28 +135,26 @@ def assemble(choices: Choices, *, task: Literal["train", "infer"]) -> Parts:
     model = model.to(dtype) if task == "infer" else model
     # Of the global batch where there is one, so that the number is the same on any number of ranks.
     rotation = replace(plan, batch_size=choices.global_batch_size or plan.batch_size).rotation(dtype)
-    batches = tuple(
-        plan.make(
-            index,
-            seed=choices.seed,
-            rank=choices.ranks.rank,
-            device=device,
-            dtype=dtype,
-            memory_format=memory_format,
-        )
-        for index in range(rotation)
+    destination = Destination(
+        device=device,
+        dtype=dtype,
+        memory_format=memory_format,
+        seed=choices.seed,
+        ranks=choices.ranks,
+        rotation=rotation,
     )
+    fed = feed(choices.feeding, plan, destination, task=task)
+    compile_mode = _settle_compile(choices, model, plan, task=task, threaded=fed.threaded)
     configuration: Configuration = {
         "definition": DEFINITION,
         "task": task,
         "model": info.name,
         "parameters": info.parameters,
         "data": plan.name,
-        "data_source": plan.source,
+        **fed.configuration,
         **_batch(choices),
         "input_shape": "x".join(map(str, plan.shape)),
         "vocabulary" if plan.kind == "tokens" else "num_classes": plan.classes,
-        "distinct_batches": len(batches),
         "precision": precision.name,
         "memory_format": memory_format,
         "compile": compile_mode,
@@ -153,7 +166,9 @@ def assemble(choices: Choices, *, task: Literal["train", "infer"]) -> Parts:
         model=model,
         info=info,
         plan=plan,
-        batches=batches,
+        feed=fed,
+        feeding=choices.feeding,
+        destination=destination,
         device=device,
         precision=precision,
         compile=compile_mode,
@@ -178,11 +193,14 @@ def _build(choices: Choices, device: torch.device) -> tuple[nn.Module, ModelInfo
     options = dict(choices.model_options)
     classes = choices.num_classes
     named = isinstance(choices.model, str)
-    if named and choices.model.startswith("zoo/"):  # type: ignore[union-attr] # `named` says it is a str
+    images = None if choices.data == "tokens" else IMAGE_SETS[choices.data or "imagenet"]
+    if named and is_language_model(choices.model):  # type: ignore[arg-type] # `named` says it is a str
         sizes = {"sequence": choices.sequence, "vocabulary": choices.vocabulary}
         options |= {name: size for name, size in sizes.items() if size is not None}
-    elif named and classes is None:
-        classes = IMAGE_SETS[choices.data or "imagenet"].classes if choices.data != "tokens" else None
+    elif named and images is not None:
+        classes = images.classes if classes is None else classes
+        if str(choices.model).startswith("zoo/"):
+            options = {"channels": images.channels} | options
     return build_model(
         choices.model,
         seed=choices.seed,
@@ -223,13 +241,45 @@ def _plain(value: object) -> str | int | float | bool | None:
     return callable_name(value) if callable(value) else repr(value)
 
 
-def _settle_compile(mode: str | None, device: torch.device) -> str | None:
-    """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs."""
-    if mode == "auto":
-        return None if device.type == "cpu" else "default"
-    if mode is not None and mode not in COMPILE_MODES:
+def _check_compile(mode: str | None) -> None:
+    if mode is not None and mode not in {"auto", *COMPILE_MODES}:
         raise unknown_value("compile", mode, ("auto", *COMPILE_MODES), remedy="None leaves the model eager.")
-    return mode
+
+
+def _check_parameters(millions: float | None, info: ModelInfo) -> None:
+    """The model of a study is the one that has as many parameters as the study says, to the digits that it gives."""
+    if millions is None:
+        return
+    digits = len(str(millions).partition(".")[2])
+    if round(info.parameters / 1e6, digits) != millions:
+        raise ValueError(
+            f"millions: {info.name} has {info.parameters / 1e6:.{digits}f} million parameters, not {millions}: it is "
+            "not the model that was meant. Does num_classes or image_size differ?"
+        )
+
+
+def _settle_compile(
+    choices: Choices, model: nn.Module, plan: DataPlan, *, task: Task, threaded: bool
+) -> str | None:
+    """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
+
+    Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads that decode
+    would take turns with them at Python's lock. Not in a gang: there the collectives of DDP run between the pieces of
+    what is compiled.
+    """
+    device = torch.device(choices.device)
+    if choices.compile != "auto":
+        return choices.compile
+    if device.type == "cpu":
+        return None
+    passes = 3 if task == "train" else 1  # backward is twice forward
+    flops = passes * (count_flops(model, plan) or LAUNCH_BOUND_FLOPS)
+    pays = threaded or flops < LAUNCH_BOUND_FLOPS
+    return (
+        "reduce-overhead"
+        if pays and device.type == "cuda" and isinstance(choices.ranks, Alone)
+        else "default"
+    )
 
 
 def _settle_memory_format(memory_format: str, info: ModelInfo, device: torch.device, *, task: str) -> str:

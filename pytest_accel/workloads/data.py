@@ -1,4 +1,4 @@
-"""Synthetic batches, made once on the device from a fixed seed: what a step eats, without a loader."""
+"""What the batches of a benchmark look like, and synthetic ones: made once on the device from a fixed seed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from pytest_accel.data.sets import IMAGE_SETS
 from pytest_accel.workloads.errors import unknown_value
 
 if TYPE_CHECKING:
@@ -22,21 +23,6 @@ RANK_STRIDE = 1_000_003
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSet:
-    """The shape of a data set of labelled images."""
-
-    classes: int
-    image_size: int  # pixels; used where the model has no size of its own, upscaled to it where it has
-    channels: int = 3
-
-
-IMAGE_SETS = {
-    "imagenet": ImageSet(classes=1000, image_size=224),
-    "cifar100": ImageSet(classes=100, image_size=32),
-    "food101": ImageSet(classes=101, image_size=224),
-    "mnist": ImageSet(classes=10, image_size=28, channels=1),
-}
 DATA_NAMES = (*IMAGE_SETS, "tokens")
 
 
@@ -49,7 +35,7 @@ class DataPlan:
     batch_size: int
     classes: int  # labels are in range(classes); for tokens, the vocabulary
     shape: tuple[int, ...]  # of one input: (channels, height, width) or (sequence,)
-    source: str = "synthetic"
+    reconstructs: bool = False  # the target of an image is the image
 
     @property
     def unit(self) -> str:
@@ -118,6 +104,7 @@ def plan_data(
         batch_size=batch_size,
         classes=num_classes or images.classes,
         shape=(info.channels or images.channels, size, size),
+        reconstructs=info.task == "reconstruction",
     )
 
 
@@ -125,7 +112,10 @@ def check_data(name: str | None, *, batch_size: int) -> None:
     """Refuse an unknown data set or an impossible batch, before a model is built for it."""
     if name is not None and name not in DATA_NAMES:
         raise unknown_value(
-            "data", name, DATA_NAMES, remedy="The batches are synthetic; the name gives their shape."
+            "data",
+            name,
+            DATA_NAMES,
+            remedy="The name gives the shape of what a step reads, synthetic or not.",
         )
     if batch_size < 1:
         raise ValueError(f"batch_size: {batch_size} is not a positive number.")

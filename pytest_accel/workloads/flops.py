@@ -59,6 +59,7 @@ def _on_meta(model: torch.nn.Module, plan: DataPlan) -> tuple[Any, Any]:
         (plan.batch_size, *plan.shape), device=meta, dtype=torch.long if tokens else torch.float32
     )
     targets = torch.empty(inputs.shape if tokens else plan.batch_size, device=meta, dtype=torch.long)
+    targets = inputs if plan.reconstructs else targets
     # Gradients on, also for inference: without them attention takes a fused path that is not counted.
     with torch.enable_grad():
         return functional_call(model, shadows, (inputs,)), targets

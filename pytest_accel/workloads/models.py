@@ -17,7 +17,7 @@ from pytest_accel.workloads.zoo import zoo_models
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Task = Literal["classification", "detection", "segmentation", "language"]
+Task = Literal["classification", "detection", "segmentation", "language", "reconstruction"]
 
 WHERE_NAMES_COME_FROM = (
     "Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm ('timm/NAME'; "
@@ -79,6 +79,12 @@ def build_model(
     return module, _describe(model, module, source)
 
 
+def is_language_model(name: str) -> bool:
+    """Whether a name is that of a model of the zoo which reads tokens."""
+    library, _, plain = name.rpartition("/")
+    return library == "zoo" and (model := zoo_models().get(plain)) is not None and model.task == "language"
+
+
 def _find(
     model: str | Callable[..., nn.Module],
     *,
@@ -99,7 +105,7 @@ def _find(
         case "timm":
             return _from_timm(name, image_size=image_size, options=classes | options)
         case "zoo":
-            return _from_zoo(name, options=classes | options)
+            return _from_zoo(name, image_size=image_size, options=classes | options)
         case _:
             raise _unknown_model(model, [], "has an unknown prefix")
 
@@ -156,13 +162,21 @@ def _from_timm(name: str, *, image_size: int | None, options: dict[str, Any]) ->
     )
 
 
-def _from_zoo(name: str, *, options: dict[str, Any]) -> _Source:
+def _from_zoo(name: str, *, image_size: int | None, options: dict[str, Any]) -> _Source:
     zoo = zoo_models()
     if name not in zoo:
         raise _unknown_model(f"zoo/{name}", [f"zoo/{known}" for known in zoo], "is not in the zoo")
-    if "num_classes" in options:
+    model = zoo[name]
+    if model.task == "language" and "num_classes" in options:
         raise ValueError(f"num_classes: zoo/{name} predicts tokens. Set vocabulary= instead.")
-    return _Source(build=lambda: zoo[name](**options), task="language")
+    if model.task == "reconstruction":
+        options = {key: value for key, value in options.items() if key != "num_classes"}  # it has no classes
+    return _Source(
+        build=lambda: model.build(**options),
+        task=model.task,
+        image_size=image_size,
+        channels=options.get("channels"),
+    )
 
 
 def _describe(model: str | Callable[..., nn.Module], module: nn.Module, source: _Source) -> ModelInfo:

@@ -7,14 +7,15 @@ What reads results (`loss_value`, `check`) is called outside the timed rounds.
 from __future__ import annotations
 
 import gc
+import logging
 import math
-from contextlib import ExitStack
-from itertools import cycle
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
+from pytest_accel.data.sources import Rotation, Source
 from pytest_accel.workloads.assembly import (
     CUDA_GRAPH_MODES,
     Choices,
@@ -27,6 +28,7 @@ from pytest_accel.workloads.assembly import (
 )
 from pytest_accel.workloads.data import seed_of
 from pytest_accel.workloads.errors import StepError
+from pytest_accel.workloads.feeding import Feed, evaluation
 from pytest_accel.workloads.flops import count_flops
 from pytest_accel.workloads.optimisers import (
     OptimiserFactory,
@@ -37,7 +39,7 @@ from pytest_accel.workloads.optimisers import (
 from pytest_accel.workloads.parallel import data_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Loss = Callable[[Any, Any], Any]  # what the model returned, targets -> a scalar
 
@@ -57,11 +59,21 @@ class Step:
         self.steps = 0  # called so far
         self._plan = parts.plan
         self._model: Any = parts.model
-        self._batches: Any = cycle(parts.batches)
+        self._feed: Feed | None = parts.feed
+        self._source: Source = parts.feed.source
         self._compile = parts.compile
         self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
         self._flops: int | None = None
         self._cleanup = ExitStack()
+
+    @classmethod
+    def _of(cls, parts: Parts, **options: Any) -> Self:  # noqa: ANN401 - of the kind of step
+        """Make the step; where that fails, no worker of its loader is left behind."""
+        try:
+            return cls(parts, **options)
+        except BaseException:
+            parts.feed.source.close()
+            raise
 
     def _begin(self, parts: Parts) -> None:
         """Take hold of the process's flags and generators; the last line of building, so that nothing leaks."""
@@ -73,13 +85,39 @@ class Step:
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self._compile is None:
             return function
+        # It logs every graph at level DEBUG whatever is asked for: pytest would show it all with a failure.
+        logging.getLogger("torch.__trace").propagate = False
         return torch.compile(function, mode=self._compile, dynamic=False)
 
     def _next_batch(self) -> tuple[Any, Any]:
         self.steps += 1
         if self._cuda_graphs:
             torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
-        return next(self._batches)
+        return next(self._source)
+
+    @property
+    def loads(self) -> bool:
+        """Whether its batches come from a loader, and not from the device's memory as they are."""
+        return self._source.loads
+
+    @property
+    def buffered(self) -> int:
+        """Steps that may find their batch ready, whatever the rate of the loader."""
+        return self._source.buffered
+
+    def load(self) -> None:
+        """Take a batch and do nothing with it: what the loader does by itself."""
+        next(self._source)
+
+    @contextmanager
+    def computing_only(self) -> Iterator[None]:
+        """Let steps run on batches that lie ready on the device: what they do without a loader."""
+        source = self._source
+        self._source = Rotation([tuple(tensor.clone() for tensor in next(source)) for _ in range(2)])
+        try:
+            yield
+        finally:
+            self._source = source
 
     def _explain(self, error: RuntimeError) -> None:
         raise_if_out_of_memory(
@@ -89,6 +127,7 @@ class Step:
     def close(self) -> None:
         """Free the model, its batches and what was compiled, and put the backend flags back."""
         self._cleanup.close()
+        self._source.close()
         self._forget()
         if self._compile is not None:
             torch.compiler.reset()
@@ -98,7 +137,8 @@ class Step:
 
     def _forget(self) -> None:
         self._model = None
-        self._batches = cycle(())
+        self._source = Rotation(())
+        self._feed = None
 
     def __enter__(self) -> Self:
         return self
@@ -131,9 +171,11 @@ class TrainStep(Step):
             optimiser = "sgd" if self.info.convolutional else "adamw"
         self._optimiser, described = build_optimiser(optimiser, trainable.values(), device=device, lr=lr)
         self._scaler = precision.scaler(device)
-        loss_function = loss or smoothed_cross_entropy(label_smoothing)
+        reconstructs = parts.plan.reconstructs
+        default = F.mse_loss if reconstructs else smoothed_cross_entropy(label_smoothing)
+        loss_function = loss or default
         self._loss_function: Loss = loss_function
-        loss_name = "cross_entropy" if loss is None else callable_name(loss)
+        loss_name = ("mse" if reconstructs else "cross_entropy") if loss is None else callable_name(loss)
         self.configuration |= described | {"loss": loss_name, "label_smoothing": label_smoothing}
         if not ddp:
             self.configuration["ddp"] = False
@@ -143,11 +185,13 @@ class TrainStep(Step):
 
         def forward_loss(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
             with precision.autocast(device):
-                return loss_function(wrapped(inputs), targets)
+                return loss_function(wrapped(inputs), inputs if reconstructs else targets)
 
         # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
         # stays out: it is one fused kernel already.
         self._forward_loss: Any = self._compiled(forward_loss)
+        self._precision, self._ranks = precision, parts.ranks
+        self._feeding, self._destination = parts.feeding, parts.destination
         self._trainable = tuple(trainable.values())
         self._sampled = sample_tensors(trainable)
         self._before = {name: sample(parameter) for name, parameter in self._sampled.items()}
@@ -176,7 +220,7 @@ class TrainStep(Step):
             check_optimiser(optimiser, lr=lr)
         chosen = Choices.of(model, choices)
         with explained_out_of_memory(chosen):
-            return cls(
+            return cls._of(
                 assemble(chosen, task="train"),  # not held here: a traceback would keep the model alive
                 optimiser=optimiser,
                 lr=lr,
@@ -237,6 +281,40 @@ class TrainStep(Step):
             f"{name}: the parameters did not move in {self.steps} steps; is lr zero? {NO_BENCHMARK}"
         )
 
+    def steps_for_epochs(self, epochs: int, epoch_size: int | None) -> int:
+        """Return how many steps take all samples so many times; synthetic ones have no end, and need a size."""
+        order = self._feed.order if self._feed else None
+        if order is not None and epoch_size is None:
+            return order.steps_for_epochs(epochs)
+        if epoch_size is None:
+            raise ValueError(
+                f"epoch_size: data={self._plan.name!r} is synthetic here and has no epochs. "
+                "Say how many images count as one, or give real data with --accel-data."
+            )
+        return -(-epochs * epoch_size // (self.work * self._ranks.size))
+
+    @property
+    def judges(self) -> bool:
+        """Whether there is a test set: only real, labelled data has one."""
+        return self._feed is not None and self._feed.order is not None and not self._plan.reconstructs
+
+    def accuracy(self) -> float:
+        """Return the share of the test set that the model, as trained so far, labels right. Waits for the device.
+
+        Eager, whatever the step does: it is not timed, and another mode would be compiled again.
+        """
+        model, right, seen = self._model, torch.zeros((), device=self.device, dtype=torch.long), 0
+        model.eval()
+        try:
+            with torch.inference_mode(), self._precision.autocast(self.device):
+                for inputs, labels in evaluation(self._feeding, self._plan, self._destination):
+                    right += (model(inputs).argmax(-1) == labels).sum()
+                    seen += len(labels)
+        finally:
+            model.train()
+        told = self._ranks.gather([int(right), seen])
+        return sum(part[0] for part in told) / sum(part[1] for part in told)
+
     @property
     def flops_per_step(self) -> int | None:
         """The model's floating-point operations, forward and backward; None where they cannot be counted."""
@@ -264,7 +342,7 @@ class InferStep(Step):
         """Build an inference step; the arguments are those of `Choices`."""
         chosen = Choices.of(model, choices)
         with explained_out_of_memory(chosen):
-            return cls(assemble(chosen, task="infer"))
+            return cls._of(assemble(chosen, task="infer"))
 
     def __call__(self) -> None:
         inputs, _ = self._next_batch()

@@ -102,7 +102,7 @@ def train_together(group):
         dist.all_reduce(gradient)
         gradient.div_(group.size)
     with build(group) as step:
-        found["first_inputs"] = [float(next(step._batches)[0].flatten()[0]) for _ in range(4)]
+        found["first_inputs"] = [float(next(step._source)[0].flatten()[0]) for _ in range(4)]
     with build(group) as step:
         found["weight_before"] = float(next(iter(step._sampled.values())).flatten()[0])
         step()

@@ -277,11 +277,11 @@ class TestTolerance:
         [
             (
                 "tolerence=0.1",
-                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, budget, warmup, timeout, bind, gang.",
+                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, budget, warmup, timeout, bind, compile, gang.",
             ),
             (
                 "0.1",
-                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, budget, warmup, timeout, bind, gang.",
+                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, budget, warmup, timeout, bind, compile, gang.",
             ),
             (
                 "tolerance='much'",

@@ -15,3 +15,12 @@ def working_in(folder: Path) -> list[str]:
             if process.name != str(os.getpid()) and (process / "cwd").readlink() == folder:
                 found.append((process / "cmdline").read_text().replace("\0", " "))
     return found
+
+
+def children() -> set[int]:
+    """The processes that this one started, in any thread, and that live or were not waited for."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that is over
+            found |= {int(each) for each in (thread / "children").read_text().split()}
+    return found

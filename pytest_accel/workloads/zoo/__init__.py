@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def zoo_models() -> dict[str, Callable[..., Any]]:
-    """Return each name of the zoo with what builds it."""
-    from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, build_gpt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooModel:
+    """What builds a model of the zoo, and what is known before it is built."""
 
-    return {name: partial(build_gpt, name) for name in GPT_SHAPES}
+    build: Callable[..., Any]
+    task: Literal["language", "classification", "reconstruction"]
+
+
+def zoo_models() -> dict[str, ZooModel]:
+    """Return each name of the zoo with its model."""
+    from pytest_accel.workloads.zoo import autoencoder, gpt, wide_resnet
+
+    language = {name: partial(gpt.build_gpt, name) for name in gpt.GPT_SHAPES}
+    classification = {name: partial(wide_resnet.build_wide_resnet, name) for name in wide_resnet.WIDTHS}
+    reconstruction = {name: partial(autoencoder.build_autoencoder, name) for name in autoencoder.WIDTHS}
+    return {
+        **{name: ZooModel(build=build, task="language") for name, build in language.items()},
+        **{name: ZooModel(build=build, task="classification") for name, build in classification.items()},
+        **{name: ZooModel(build=build, task="reconstruction") for name, build in reconstruction.items()},
+    }

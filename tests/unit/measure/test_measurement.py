@@ -53,6 +53,7 @@ MEASUREMENTS = st.builds(
         ),
         max_size=2,
     ).map(tuple),
+    gates=st.dictionaries(st.text(max_size=8), st.floats(0.01, 0.99), max_size=2),
 )
 
 
@@ -71,7 +72,8 @@ def test_plain_form_is_versioned_and_names_its_units(measurement):
 
 
 @given(MEASUREMENTS)
-def test_what_only_a_gang_has_is_absent_elsewhere(measurement):
+def test_what_only_some_have_is_absent_elsewhere(measurement):
     plain = measurement.to_plain()
+    assert ("gates" in plain) == bool(measurement.gates)
     assert ("ranks" in plain) == bool(measurement.ranks)
     assert ("rank_step_s" in plain["run"]) == bool(measurement.run.rank_step_s)

@@ -86,16 +86,24 @@ def lab(monkeypatch):
     return made
 
 
-def settled(lab, max_s: float = 30.0, after_pilot=lambda: None):
-    return settle(lab.step, lab, lab, max_s=max_s, after_pilot=after_pilot)
+def settled(lab, max_s: float = 30.0, after_pilot=lambda: None, **options):
+    return settle(lab.step, lab, lab, max_s=max_s, after_pilot=after_pilot, **options)
 
 
-def timed(lab, *, budget_s: float = 1.0, slowdown: float = 0.0):
+def timed(lab, *, budget_s: float = 1.0, slowdown: float = 0.0, **options):
     timer = SynchronisingTimer()
     found = settled(lab)
     lab.events.clear()
     return time_rounds(
-        lab.step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=budget_s, slowdown=slowdown
+        lab.step,
+        lab,
+        Pedantic(timer),
+        timer,
+        lab,
+        settled=found,
+        budget_s=budget_s,
+        slowdown=slowdown,
+        **options,
     )
 
 
@@ -135,6 +143,31 @@ class TestSettle:
         assert lab.events[0] == "warming up"
         assert "tick" in lab.events
 
+    def test_takes_what_lies_ready_before_it_looks_at_times(self, lab):
+        """Batches of seconds are there already; the loader behind them is ten times slower than the step."""
+        ready = iter(range(3000))
+
+        def step() -> None:
+            lab.step()
+            lab.queued_s += 0.0 if next(ready, None) is not None else 0.009
+
+        hasty = settle(step, lab, lab, max_s=30.0, after_pilot=lambda: None)
+        assert hasty.step_s == pytest.approx(0.001)
+        ready = iter(range(3000))
+        found = settle(step, lab, lab, max_s=30.0, after_pilot=lambda: None, at_least=3000)
+        assert found.step_s == pytest.approx(0.01)
+
+    def test_takes_so_many_steps_more_than_without(self, lab):
+        settled(lab)
+        plain, lab.steps = lab.steps, 0
+        settled(lab, at_least=37)
+        assert lab.steps == plain + 37
+
+    def test_takes_no_more_of_them_than_its_limit_allows(self, lab):
+        lab.step_s = 1.0
+        settled(lab, max_s=3.0, at_least=1000)
+        assert lab.steps <= PILOT_STEPS + 3 + 4
+
 
 class TestTimeRounds:
     def test_every_round_is_the_time_of_a_step(self, lab):
@@ -156,6 +189,26 @@ class TestTimeRounds:
     def test_slowdown_lowers_throughput_by_its_fraction(self, lab, slowdown):
         found = timed(lab, slowdown=slowdown)
         assert 0.001 / found.step_s == pytest.approx(1 - slowdown)
+
+    @pytest.mark.parametrize("budget_s", [0.02, 1.0])  # one step a round, and many
+    def test_energy_is_that_of_a_step(self, lab, budget_s):
+        lab.step_s = 0.01
+        watts = 300.0
+        found = timed(lab, budget_s=budget_s, energy=lambda: watts * lab.now_s)
+        assert found.energy_j == pytest.approx(watts * 0.01, rel=1e-6)
+
+    def test_energy_of_work_that_is_still_queued_is_counted(self, lab):
+        readings = []
+        timed(lab, energy=lambda: readings.append(lab.queued_s) or 0.0)
+        assert readings == [0.0, 0.0]
+
+    @pytest.mark.parametrize("readings", [[None, None], [None, 5.0], [5.0, None]])
+    def test_energy_that_nobody_counts_is_unknown(self, lab, readings):
+        told = iter(readings)
+        assert timed(lab, energy=lambda: next(told)).energy_j is None
+
+    def test_energy_is_unknown_unless_asked_for(self, lab):
+        assert timed(lab).energy_j is None
 
     def test_collector_is_back_as_it_was(self, lab):
         frozen = gc.get_freeze_count()

@@ -63,7 +63,33 @@ LINES = [
             (Outcome.NO_BASELINE, "NO-BASELINE"),
             (Outcome.STALE_BASELINE, "STALE-BASELINE"),
             (Outcome.INVALID, "INVALID"),
+            (Outcome.DOES_NOT_FIT, "DOES-NOT-FIT"),
         ]
+    ),
+    (
+        verdict(Outcome.REGRESSED, 0.031, 0.02, 0.04, of="accuracy", tolerance=0.01, looks=3),
+        (
+            "REGRESSED  test_gpt (h200) accuracy: 3.1 % lower (at least 2.0 %; tolerance 1.0 %), 3 runs vs 5 baseline "
+            "runs, run-to-run noise 0.8 %"
+        ),
+    ),
+    (
+        verdict(Outcome.OK, 0.004, -0.02, 0.027, of="accuracy"),
+        "ok  test_gpt (h200) accuracy: 0.4 % lower (at most 2.7 % lower; tolerance 5.0 %), 2 runs",
+    ),
+    (
+        verdict(Outcome.IMPROVED, -0.2, -0.25, -0.15, of="accuracy"),
+        (
+            "improved  test_gpt (h200) accuracy: 20.0 % higher (at least 15.0 % higher; tolerance 5.0 %), 2 runs: "
+            "refresh the baseline with --accel-update, or the loss of this gain will go unnoticed"
+        ),
+    ),
+    (
+        verdict(Outcome.INCONCLUSIVE, 0.01, -0.03, 0.06, of="accuracy", noise=0.029),
+        (
+            "INCONCLUSIVE  test_gpt (h200) accuracy: 1.0 % lower (3.0 % higher to 6.0 % lower; tolerance 5.0 %), "
+            "2 runs; noise 2.9 % resolves 12.0 % here: measure it over more work, or tolerate 12 %"
+        ),
     ),
 ]
 

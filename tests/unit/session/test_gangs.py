@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_accel.session.gangs import found_by
 from pytest_accel.spmd.gang import GangAnswer, RankAnswer
 
@@ -57,3 +59,34 @@ def test_a_failure_that_was_expected_on_one_rank_is_expected():
     found = found_by(answered(payload(), payload("skipped", "known", when="call", xfailed=True)))
     assert found.outcome == "skipped"
     assert not found.sound
+
+
+UNFIT = {"text": "a batch of 4096", "environment": {"identity": {"gpu": "H200"}, "context": {}}}
+
+
+class TestDoesNotFit:
+    """A batch that does not fit on one rank does not fit, whatever became of the others."""
+
+    def unfit(self):
+        return payload("skipped", "a batch of 4096", when="call", unfit=UNFIT)
+
+    def test_on_all_ranks_is_said_in_its_own_words(self):
+        found = found_by(answered(self.unfit(), self.unfit(), culprit=0))
+        assert found.outcome == "skipped"
+        assert found.unfit.text == "a batch of 4096"
+        assert found.unfit.environment.identity == {"gpu": "H200"}
+        assert not found.sound
+
+    @pytest.mark.parametrize("other", [payload(), payload("skipped", "no", when="call"), None])
+    def test_on_one_rank_names_it(self, other):
+        """None: the other one waited in a collective until it was ended."""
+        found = found_by(answered(other, self.unfit(), culprit=1))
+        assert found.outcome == "skipped"
+        assert found.unfit.text == "rank 1 of 2: a batch of 4096"
+        assert found.reports
+
+    @pytest.mark.parametrize("other", [payload("failed", "boom"), None])
+    def test_does_not_hide_a_rank_that_failed_or_is_gone(self, other):
+        found = found_by(answered(other, self.unfit(), culprit=0))
+        assert found.outcome == "failed"
+        assert found.unfit is None

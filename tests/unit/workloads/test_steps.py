@@ -347,7 +347,7 @@ def test_a_model_with_several_outputs_is_told_how_to_train():
 @pytest.mark.parametrize(
     ("build", "suite", "node_id", "work"),
     [
-        (TrainStep.build, "classification", "test_classification.py::test_training[resnet50]", 256),
+        (TrainStep.build, "cnn", "test_cnn.py::test_cnn[resnet50]", 256),
         (InferStep.build, "inference", "test_inference.py::test_inference[resnet50]", 1024),
     ],
 )
@@ -363,6 +363,18 @@ def test_committed_baselines_are_of_what_is_built_today(build, suite, node_id, w
         configuration["optimiser_kernel"] = "fused"
     assert configuration == entry["configuration"]
     assert configuration_hash(configuration, work, "images") == entry["configuration_hash"]
+
+
+def test_the_committed_baseline_of_gpt_is_of_what_is_built_today():
+    """Built of one layer, one sequence and no vocabulary to speak of; what the real one has is put in."""
+    stored = json.loads((Path(__file__).parents[3] / "baselines/h200/gpt.json").read_text())
+    entry = stored["benchmarks"]["bench_suites/test_gpt.py::test_gpt_training[117m]"]
+    small = {"model_options": {"layers": 1}, "vocabulary": 64, "sequence": 16, "compile": "default"}
+    with TrainStep.build("zoo/gpt-117m", batch_size=1, precision="bf16", **small) as step:
+        configuration = dict(step.configuration)
+    assert configuration.pop("model.layers") == 1
+    sizes = {"batch_size": 16, "parameters": 123_606_528, "vocabulary": 50_257, "input_shape": "1024"}
+    assert configuration | sizes == entry["configuration"]
 
 
 def test_a_global_batch_on_one_device_is_its_batch():

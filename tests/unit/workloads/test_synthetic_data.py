@@ -35,7 +35,7 @@ def test_a_data_set_is_scaled_to_the_models_size(data, classes):
     images, labels = make(plan)
     assert images.shape == (64, 3, 64, 64)
     assert 0 <= labels.min() <= labels.max() < classes
-    assert (plan.work, plan.unit, plan.source) == (64, "images", "synthetic")
+    assert (plan.work, plan.unit) == (64, "images")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""PEARC'22: convolutional networks on ImageNet, over batch sizes, precisions and devices. docs/suites/cnn.md"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel import cpu, on
+
+ONE = "a100 b200 gb200 gh200 h100 h200 l40s"
+SEVERAL = "a100x2 a100x4 a100x8 a100x8n2 gh200x2 gh200x4 gh200x4n2 h100x2 h100x4 h100x8 h100x8n2 h200x2 h200x4 h200x8"
+MODELS = {
+    "resnet50": 256,  # v1.5: the stride is in the 3 x 3 convolution, as torchvision has it
+    "efficientnet_b0": 256,
+    "efficientnet_b4": 128,  # 380 pixels
+    "mobilenet_v3_small": 256,
+    "mobilenet_v3_large": 256,
+}
+BATCHES = [2**power for power in range(1, 13)]  # 2 to 4096
+# Weak: every device keeps its batch. Strong: the devices share one.
+SCALING = {"weak": {"batch_size": 256}, "strong": {"global_batch_size": 1024}}
+
+
+@cpu
+def test_small_cnn(train):
+    train("mobilenet_v3_small", data="imagenet", image_size=64, batch_size=8)
+
+
+@on(ONE)
+@pytest.mark.parametrize("model", MODELS)
+def test_cnn(train, model):
+    train(model, data="imagenet", image_size=_pixels(model), batch_size=MODELS[model], precision="bf16")
+
+
+@pytest.mark.sweep
+@on(ONE)
+@pytest.mark.accel(budget="2s")
+@pytest.mark.parametrize("batch_size", BATCHES)
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_batch(train, model, precision, batch_size):
+    """`-k "resnet50 and bf16 and 256"` selects one; a batch that does not fit is said, and never made smaller."""
+    train(
+        model,
+        data="imagenet",
+        image_size=_pixels(model),
+        source="synthetic",
+        batch_size=batch_size,
+        precision=precision,
+        may_not_fit=True,
+    )
+
+
+@on(f"{ONE} {SEVERAL}")
+@pytest.mark.parametrize("scaling", SCALING)
+def test_scaling(train, scaling):
+    train("resnet50", data="imagenet", precision="bf16", **SCALING[scaling])
+
+
+@on(ONE)
+def test_first_epoch(converge):
+    """The first epoch, which compiles, against the second."""
+    converge("resnet50", data="imagenet", batch_size=256, precision="bf16", epochs=2, epoch_size=25_600)
+
+
+@on(ONE)
+@pytest.mark.parametrize("decode", ["device", "host"])
+def test_loading(train, decode):
+    """ResNet50 fed with JPEGs (--accel-data): decoded on the device they must leave it nine tenths of its rate."""
+    fed = 0.9 if decode == "device" else None
+    train(
+        "resnet50", data="imagenet", source="loader", decode=decode, batch_size=256, precision="bf16", fed=fed
+    )
+
+
+def _pixels(model: str) -> int:
+    return 380 if model == "efficientnet_b4" else 224

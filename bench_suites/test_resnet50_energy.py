@@ -1,0 +1,30 @@
+"""CARAML: ResNet50 over batch sizes, its rate and the energy of an epoch of ImageNet. docs/suites/resnet50_energy.md"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel import cpu, on
+
+IMAGES = 1_281_167  # of an epoch
+BATCHES = [2**power for power in range(4, 13)]  # 16 to 4096
+
+
+@cpu
+def test_small_energy(train):
+    """Its rate alone: nothing counts the energy of a CPU yet."""
+    train("resnet18", data="imagenet", image_size=64, batch_size=16, epoch_size=IMAGES)
+
+
+@on("a100 b200 gb200 gh200 h100 h200")
+@pytest.mark.accel(budget="8s")  # the counter ticks ten times a second
+@pytest.mark.parametrize("batch_size", BATCHES)
+def test_energy(train, batch_size):
+    train(
+        "resnet50",
+        data="imagenet",
+        batch_size=batch_size,
+        precision="bf16",
+        epoch_size=IMAGES,
+        may_not_fit=True,
+    )

@@ -1,0 +1,95 @@
+"""Olivia's investigation: a WideResNet on CIFAR-100, from one GH200 to two nodes of four. docs/suites/wide_resnet.md"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel import cpu, cpux2, on
+
+ONE = "a100 b200 gb200 gh200 h100 h200"
+FOUR = "a100x4 gb200x4 gh200x4 h100x4 h200x4"
+EIGHT = "gh200x4n2 h100x4n2 h200x4n2"
+IMAGES = 50_000  # of an epoch
+
+SINGLE = {
+    "baseline": {"precision": "fp32", "workers": 0, "compile": None},
+    "optimised": {"precision": "bf16", "workers": 32, "prefetch": 4},
+}
+DDP = {"data": "cifar100", "batch_size": 256, "precision": "fp16", "workers": 8}
+
+
+@cpu
+def test_small_wide_resnet(train):
+    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=32, workers=1)
+
+
+@cpu
+def test_small_accuracy(converge):
+    """Real images that come with scikit-learn."""
+    converge(
+        "zoo/wide_resnet-tiny", data="digits", batch_size=32, lr=0.05, epochs=4, target=0.8, augment=False
+    )
+
+
+@cpux2
+@pytest.mark.parametrize("jobs", ["one", "independent"])
+def test_small_jobs(train, jobs):
+    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=32, ddp=jobs == "one")
+
+
+@on(ONE)
+@pytest.mark.parametrize("variant", SINGLE)
+def test_single(train, variant):
+    """Tests 1 and 4: as the guide has it, and optimised."""
+    train("zoo/wide_resnet", data="cifar100", batch_size=32, millions=17.2, **SINGLE[variant])
+
+
+@on(f"{ONE} {FOUR} {EIGHT}")
+def test_ddp(train):
+    """Tests 2 and 3; on one device too, so that scaling compares runs that differ in their devices alone."""
+    train("zoo/wide_resnet", **DDP)
+
+
+@pytest.mark.sweep
+@on(f"{ONE} {FOUR}")
+@pytest.mark.parametrize("workers", [4, 8, 16, 32, 48])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_workers(train, precision, workers):
+    """Tests 5 and 8 to 12: processes of the loader, a device."""
+    train("zoo/wide_resnet", **{**DDP, "precision": precision, "workers": workers})
+
+
+@pytest.mark.sweep
+@on(f"{ONE} {FOUR}")
+@pytest.mark.parametrize("cpus", [4, 18, 72])
+def test_cpus(train, cpus):
+    """Test 6: the CPUs that a device's loader may use."""
+    train("zoo/wide_resnet", **{**DDP, "precision": "bf16", "workers": 16, "cpus": cpus})
+
+
+@on(FOUR)
+@pytest.mark.parametrize(
+    "binding",
+    [
+        pytest.param("bound", marks=pytest.mark.accel(bind="auto")),
+        pytest.param("unbound", marks=pytest.mark.accel(bind="none")),
+    ],
+)
+def test_binding(train, binding):  # noqa: ARG001 - its mark says it
+    """Test 7: ranks bound to the CPUs and the memory of their device, or left to the kernel."""
+    train("zoo/wide_resnet", **{**DDP, "precision": "bf16", "workers": 32})
+
+
+@on(FOUR)
+@pytest.mark.parametrize("jobs", ["one", "independent"])
+def test_jobs(train, jobs):
+    """Test 13: one DDP job over all devices, or as many jobs side by side."""
+    train("zoo/wide_resnet", **{**DDP, "precision": "bf16", "ddp": jobs == "one"})
+
+
+@on(f"{ONE} {FOUR} {EIGHT}")
+def test_accuracy(converge):
+    """The accuracy after ten epochs; of real CIFAR-100 alone (--accel-data), else only their time."""
+    converge(
+        "zoo/wide_resnet", data="cifar100", batch_size=256, precision="fp16", epochs=10, epoch_size=IMAGES
+    )

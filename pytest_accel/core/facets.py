@@ -1,0 +1,88 @@
+"""Gated figures beside throughput, such as an accuracy: each is judged by the same gate, and the worst decides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_accel.core.gate import judge
+from pytest_accel.core.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_accel.core.runs import Run
+    from pytest_accel.core.verdict import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facet:
+    """One gated metric of a benchmark, judged."""
+
+    name: str
+    verdict: Verdict
+
+    @property
+    def was_judged(self) -> bool:
+        """Whether the baseline had something to compare with."""
+        return self.verdict.outcome is not Outcome.NO_BASELINE
+
+
+def judge_metrics(
+    baseline: Sequence[Run], runs: Sequence[Run], gates: Mapping[str, float], policy: Policy
+) -> tuple[Facet, ...]:
+    """Judge each gated metric with its own tolerance and the policy otherwise as it is, in the order of `gates`."""
+    return tuple(
+        Facet(name=name, verdict=_judged(name, baseline, runs, replace(policy, tolerance=tolerance)))
+        for name, tolerance in gates.items()
+    )
+
+
+def worst(throughput: Verdict, facets: Sequence[Facet]) -> Outcome:
+    """What all together say: anything regressed, else anything open, else what the throughput says.
+
+    A metric alone improves nothing, and one that its baseline does not know decides nothing.
+    """
+    outcomes = [throughput.outcome, *(facet.verdict.outcome for facet in facets)]
+    for outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE):
+        if outcome in outcomes:
+            return outcome
+    return throughput.outcome
+
+
+def want_another_run(throughput: Verdict, facets: Sequence[Facet]) -> bool:
+    """Whether any question is open that one more run could answer; a regression ends all of them."""
+    if worst(throughput, facets) is Outcome.REGRESSED:
+        return False
+    return any(verdict.wants_another_run for verdict in (throughput, *(facet.verdict for facet in facets)))
+
+
+def is_gateable(value: float) -> bool:
+    """Positive, and so is its reciprocal, as a number: the gate works on logarithms."""
+    return value > 0 and math.isfinite(value) and math.isfinite(1 / value)
+
+
+def _judged(name: str, baseline: Sequence[Run], runs: Sequence[Run], policy: Policy) -> Verdict:
+    stored = _as_times(baseline, name)
+    if stored:
+        return replace(judge(stored, _as_times(runs, name), policy), of=name)
+    return Verdict(
+        outcome=Outcome.NO_BASELINE,
+        tolerance=policy.tolerance,
+        looks=len(runs),
+        reason="no stored run has it above zero, so that it was not judged; add runs that do with --accel-record",
+        of=name,
+    )
+
+
+def _as_times(runs: Sequence[Run], name: str) -> list[Run]:
+    """The runs that measured a metric q, each with one round of 1/q in place of its step times.
+
+    Its summary is then -ln q, and a lower metric a slower run.
+    """
+    return [
+        replace(run, rounds_s=(1 / run.metrics[name],), steps_per_round=1)
+        for run in runs
+        if is_gateable(run.metrics.get(name, 0.0))
+    ]

@@ -1,0 +1,30 @@
+"""Under which key a baseline file holds a benchmark: real and made-up data never share one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SOURCE = "data_source"  # of a configuration: where its batches come from
+MADE_UP = frozenset({"synthetic", "host-synthetic"})
+_REAL = " (data)"  # no node id ends so: it has blanks in the brackets of its parameters alone
+
+
+def is_real(configuration: Mapping[str, object]) -> bool:
+    """Whether real data fed a benchmark; a step of the user's own may name no source."""
+    return configuration.get(SOURCE) is not None and configuration[SOURCE] not in MADE_UP
+
+
+def baseline_key(node_id: str, configuration: Mapping[str, object]) -> str:
+    return node_id + _REAL if is_real(configuration) else node_id
+
+
+def both_keys(node_id: str) -> tuple[str, str]:
+    """With made-up data, and with real data."""
+    return node_id, node_id + _REAL
+
+
+def node_id_of(key: str) -> str:
+    return key.removesuffix(_REAL)

@@ -1,0 +1,50 @@
+"""What can go wrong with data, and the words for it.
+
+RuntimeError
+└── DataError        a data set that cannot be read
+    └── DataMissing  a data set that is not there at all: synthetic data may stand in
+
+Both take one text: a loader's worker process rebuilds the exception that it died of from its text alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+
+class DataError(RuntimeError):
+    """A data set that cannot be read: the file, what is wrong with it, what to do."""
+
+
+class DataMissing(DataError):  # noqa: N818 - reads as what happened
+    """The data set is not under the root at all; the text names where was looked."""
+
+
+def unreadable(where: object, problem: str, remedy: str) -> DataError:
+    """Return the error for one file, or one place in it."""
+    return DataError(f"{where}: {problem}\n{remedy}")
+
+
+def missing(name: str, looked: Iterable[Path | str], remedy: str) -> DataMissing:
+    """Return the error for a set that was found in none of the places."""
+    return DataMissing(f"{name}: not found. Looked for {' and '.join(map(str, looked))}.\n{remedy}")
+
+
+@contextmanager
+def reading(where: object) -> Iterator[None]:
+    """Turn the system's refusal to open or read a file into a DataError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise unreadable(
+            where, "missing", "The data set is not whole: download or extract it again."
+        ) from None
+    except OSError as error:
+        raise unreadable(
+            where, f"not readable: {error.strerror or error}", "Check the file and its rights."
+        ) from None

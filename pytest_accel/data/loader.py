@@ -1,0 +1,165 @@
+"""Batches in host memory, read ahead by worker processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.signal_handling import _remove_worker_pids
+
+from pytest_accel.data.errors import DataError
+from pytest_accel.data.order import EvaluationOrder, TrainingOrder
+from pytest_accel.data.readers import Problem, Reader, Wanted
+
+TIMEOUT_S = (
+    300.0  # for one batch: a file system that does not answer ends the benchmark, and does not hang it
+)
+POLL_S = 0.2  # how often a wait looks for workers that died
+MOST_WORKERS = 16  # that are started unasked
+# What torch says, in front, of workers that are gone; anything else is an error in the reading itself.
+_TIMED_OUT = "DataLoader timed out"
+_LOST = (_TIMED_OUT, "DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How batches are read: by how many processes, how far ahead, on which CPUs."""
+
+    workers: int  # 0: the training process reads by itself
+    prefetch: int = 2  # batches that each worker keeps ready
+    pinned: bool = True  # into memory that a device copies from without the CPU; where there is a device
+    cpus: int | None = None  # that the workers may run on; None: all that this process may
+
+    @property
+    def buffered(self) -> int:
+        """Batches that lie ready at most: so many say nothing of how fast more will come."""
+        return self.workers * self.prefetch
+
+
+def spare_cpus() -> int:
+    """How many workers to start unasked: one for every CPU that the training process leaves over."""
+    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 1))
+
+
+class TrainingBatches:
+    """The sampler of a training loader: every step's samples, and the chance that cuts them."""
+
+    def __init__(self, order: TrainingOrder, *, augment: bool, at_once: int = 1) -> None:
+        self._order = order
+        self._augment = augment
+        self._at_once = at_once  # steps whose batches are read as one
+
+    def __iter__(self) -> Iterator[Wanted]:
+        for step in count(step=self._at_once):
+            # Of the step and the rank: however many workers there are, they cut alike.
+            place = step * self._order.world + self._order.rank
+            chance = self._order.seed * 1_000_003 + place if self._augment else None
+            steps = range(step, step + self._at_once)
+            indices = [index for each in steps for index in self._order.indices(each)]
+            yield Wanted(step=step, indices=indices, chance=chance)
+
+
+class EvaluationBatches:
+    """The sampler of an evaluation: every sample once, none cut by chance."""
+
+    def __init__(self, order: EvaluationOrder) -> None:
+        self._order = order
+
+    def __iter__(self) -> Iterator[Wanted]:
+        for step, indices in enumerate(self._order):
+            yield Wanted(step=step, indices=indices)
+
+
+class HostBatches:
+    """What the workers read, in order; an iterator that ends its workers when it is closed."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        sampler: TrainingBatches | EvaluationBatches,
+        loading: Loading,
+        *,
+        for_device: bool,
+    ) -> None:
+        ahead: dict[str, Any] = {}
+        if loading.workers:
+            ahead = {
+                "prefetch_factor": loading.prefetch,
+                "timeout": POLL_S,
+                "worker_init_fn": partial(_begin_worker, loading.cpus),
+                "multiprocessing_context": "fork",  # the set is shared with the workers, not sent to them
+            }
+        loader = DataLoader(
+            reader,
+            sampler=sampler,
+            batch_size=None,  # the sampler asks for whole batches: collating in the parent would be its bottleneck
+            num_workers=loading.workers,
+            pin_memory=loading.pinned and for_device,
+            generator=torch.Generator(),  # a loader draws a number; not from what dropout draws from
+            **ahead,
+        )
+        self._batches: Any = _unwatched(iter(loader))
+
+    def __iter__(self) -> HostBatches:
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - what the reader returns
+        batch = self._wait()
+        if isinstance(batch, Problem):
+            raise DataError(batch.text)
+        return batch
+
+    def _wait(self) -> Any:  # noqa: ANN401 - what the reader returns
+        """Wait in short turns: between them torch looks for workers that died."""
+        until = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return next(self._batches)
+            except (RuntimeError, OSError, EOFError) as error:  # a pipe or a socket breaks with its worker
+                said = str(error).partition("\n")[0] or type(error).__name__
+                if isinstance(error, RuntimeError) and not said.startswith(_LOST):
+                    raise
+                if not said.startswith(_TIMED_OUT):
+                    raise _lost(f"a worker ended before its batch came: {said}") from None
+                if time.monotonic() >= until:
+                    raise _lost(f"no batch came within {TIMEOUT_S:g} s") from None
+
+    def close(self) -> None:
+        """End the workers."""
+        # torch ends them when their iterator is let go, and the traceback of an error would hold on to it.
+        end_workers = getattr(self._batches, "_shutdown_workers", None)
+        if end_workers is not None:
+            end_workers()
+        self._batches = iter(())
+
+
+def _begin_worker(cpus: int | None, _number: int) -> None:
+    if cpus is not None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
+
+
+def _unwatched(batches: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+    """Keep torch's handler of SIGCHLD from these workers: it raises wherever the main thread happens to be.
+
+    That may be in the middle of a step. Here their death is found where a batch is asked for.
+    """
+    if getattr(batches, "_worker_pids_set", False):
+        _remove_worker_pids(id(batches))
+        batches._worker_pids_set = False  # noqa: SLF001 - or it would remove them again
+    return batches
+
+
+def _lost(happened: str) -> DataError:
+    """A worker that was killed or did not answer, and what it mostly means."""
+    return DataError(
+        f"loader: {happened}.\n"
+        "A worker that is killed ran out of memory, mostly of /dev/shm: lower workers= or prefetch=. One that does "
+        "not answer waits for its file system."
+    )

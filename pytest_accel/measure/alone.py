@@ -1,0 +1,51 @@
+"""Parts of a step timed by themselves, after the rounds: a loader without its step, single steps one by one."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from pytest_accel.measure.device import Device
+from pytest_accel.measure.ranks import Ranks
+
+PILOTS = 3
+FEWEST_LATENCIES, MOST_LATENCIES = 100, 2000
+
+
+def seconds_per_call(
+    call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float, untimed: int = 0
+) -> float:
+    """Time as many calls as fit the budget, all ranks beginning together and taking as many.
+
+    `untimed` calls go before: as many as find their work done already.
+    """
+    for _ in range(untimed):
+        call()
+    pilot_s = _timed(call, PILOTS, device) / PILOTS
+    calls = max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6)))
+    ranks.barrier()
+    return _timed(call, calls, device) / calls
+
+
+def latencies(call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float) -> list[float]:
+    """Seconds of single calls, each waited for: what one request feels."""
+    pilot_s = _timed(call, PILOTS, device) / PILOTS
+    wanted = math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))
+    return [_timed(call, 1, device) for _ in range(max(FEWEST_LATENCIES, min(MOST_LATENCIES, wanted)))]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of them do not exceed."""
+    ordered = sorted(values)
+    needed = math.ceil(round(share * len(ordered), 9))  # of floats, 0.07 * 100 is more than 7
+    return ordered[max(0, needed - 1)]
+
+
+def _timed(call: Callable[[], object], calls: int, device: Device) -> float:
+    device.synchronize()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    device.synchronize()
+    return time.perf_counter() - begin

@@ -1,0 +1,1 @@
+"""How much energy a device has used: one small file per source."""

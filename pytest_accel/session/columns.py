@@ -1,0 +1,250 @@
+"""The columns of the table after the run: one function a column, each from a case to a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from pytest_accel.core.gate import interval
+from pytest_accel.core.keys import SOURCE, is_real
+from pytest_accel.core.quantities import gibibytes, percent, seconds, si
+from pytest_accel.core.verdict import Outcome
+from pytest_accel.report.lines import MARKUP, changed, word
+from pytest_accel.report.table import Cell, Column
+from pytest_accel.session.cases import Case
+
+SYNTHETIC = "synthetic"
+# Metrics that have a column; a gated one without is written below the table.
+_IN_COLUMNS = frozenset(
+    {
+        "mfu",
+        "scaling_efficiency",
+        "loader_step_s",
+        "compute_step_s",
+        "fed_share",
+        "accuracy",
+        "first_epoch_s",
+        "time_to_target_s",
+        "epoch_s",
+        "latency_p50_s",
+        "latency_p99_s",
+        "energy_per_step_j",
+    }
+)
+_SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+Text: TypeAlias = Callable[[Case], str]
+
+
+def columns_and_rows(cases: Sequence[Case]) -> tuple[list[Column], list[list[Cell]]]:
+    """All columns; the table leaves out those in which no row has anything."""
+    texts = [*COLUMNS.items()]
+    if all_synthetic(cases):  # said once below the table
+        texts = [(column, text) for column, text in texts if text is not data]
+    rows = [[*(Cell(text=text(case)) for _, text in texts), verdict_cell(case)] for case in cases]
+    return [*(column for column, _ in texts), Column(title="verdict")], rows
+
+
+def all_synthetic(cases: Sequence[Case]) -> bool:
+    """Whether some benchmarks took batches from somewhere, and all of them took synthetic ones."""
+    sources = {case.latest.configuration.get(SOURCE) for case in cases if case.measurements} - {None}
+    return sources == {SYNTHETIC}
+
+
+def gated_without_column(case: Case) -> dict[str, float]:
+    if not case.measurements:
+        return {}
+    metrics = case.latest.run.metrics
+    return {name: metrics[name] for name in case.latest.gates if name not in _IN_COLUMNS}
+
+
+def verdict_cell(case: Case) -> Cell:
+    """What became of it, and by how much what decided that changed."""
+    if case.recorded:
+        return Cell(text=case.recorded, markup={"green": True})
+    if case.problem:
+        return Cell(text="FAILED", markup={"red": True})
+    outcome = case.outcome
+    if outcome is None:
+        return Cell(text="not recorded", markup={"yellow": True})
+    deciding = [verdict for verdict in case.verdicts if verdict.outcome is outcome]
+    if outcome in {Outcome.OK, Outcome.IMPROVED}:
+        deciding = deciding[:1]  # the throughput
+    changes = [
+        changed(verdict.slowdown.point, verdict.of)
+        if verdict is case.verdict
+        else f"{verdict.of} {changed(verdict.slowdown.point, verdict.of)}"
+        for verdict in deciding
+        if verdict.slowdown
+    ]
+    if case.unfit and outcome is Outcome.REGRESSED:
+        changes = ["does not fit"]
+    return Cell(text=" ".join([word(outcome), ", ".join(changes)]).rstrip(), markup=MARKUP[outcome])
+
+
+# --- one function a column: its text, empty where a case has nothing to say -----------------------------
+
+
+def name(case: Case) -> str:
+    return case.item.name
+
+
+def platform(case: Case) -> str:
+    return str(case.platform)
+
+
+def data(case: Case) -> str:
+    """Synthetic, or the name of the data set that was read."""
+    if not case.measurements:
+        return ""
+    configuration = case.latest.configuration
+    source = configuration.get(SOURCE)
+    shown = configuration.get("data", source) if is_real(configuration) else source
+    return str(shown) if shown is not None else ""
+
+
+def throughput(case: Case) -> str:
+    return (
+        si(case.latest.work_per_step / interval(case.runs, case.policy).point_s) if case.measurements else ""
+    )
+
+
+def unit(case: Case) -> str:
+    return f"{case.latest.unit}/s" if case.measurements else ""
+
+
+def noise(case: Case) -> str:
+    return percent(interval(case.runs, case.policy).relative_high) if case.measurements else ""
+
+
+def step(case: Case) -> str:
+    return seconds(interval(case.runs, case.policy).point_s) if case.measurements else ""
+
+
+def first_step(case: Case) -> str:
+    first_step_s = case.latest.run.first_step_s if case.measurements else None
+    return seconds(first_step_s) if first_step_s else ""
+
+
+def warmup(case: Case) -> str:
+    warmup_s = case.latest.run.warmup_s if case.measurements else None
+    return seconds(warmup_s) if warmup_s else ""
+
+
+def memory(case: Case) -> str:
+    peak = case.latest.run.peak_memory_bytes if case.measurements else None
+    return gibibytes(peak) if peak else ""
+
+
+def loader(case: Case) -> str:
+    """What the loader alone reaches."""
+    return _rate(case, "loader_step_s")
+
+
+def compute(case: Case) -> str:
+    """What the device alone reaches."""
+    return _rate(case, "compute_step_s")
+
+
+def bound_by(case: Case) -> str:
+    loader_s, compute_s = _metric(case, "loader_step_s"), _metric(case, "compute_step_s")
+    if loader_s is None or compute_s is None:
+        return ""
+    return "loader" if loader_s > compute_s else "compute"
+
+
+def fed(case: Case) -> str:
+    """How much of what the device alone reaches is left with its loader."""
+    share = _metric(case, "fed_share")
+    return "" if share is None else percent(share)
+
+
+def first_epoch(case: Case) -> str:
+    first_epoch_s = _metric(case, "first_epoch_s")
+    return "" if first_epoch_s is None else seconds(first_epoch_s)
+
+
+def to_target(case: Case) -> str:
+    """The time of training until the accuracy that was asked for."""
+    target_s = _metric(case, "time_to_target_s")
+    return "" if target_s is None else seconds(target_s)
+
+
+def accuracy(case: Case) -> str:
+    found = _metric(case, "accuracy")
+    return "" if found is None else percent(found, 2)
+
+
+def epoch(case: Case) -> str:
+    epoch_s = _metric(case, "epoch_s")
+    return "" if epoch_s is None else seconds(epoch_s)
+
+
+def latency(case: Case) -> str:
+    """Both in the unit of the longer one."""
+    p50_s, p99_s = _metric(case, "latency_p50_s"), _metric(case, "latency_p99_s")
+    if p50_s is None or p99_s is None:
+        return ""
+    number, unit_shown = seconds(p99_s).split()
+    return f"{p50_s / _SECONDS_IN[unit_shown]:.3g} / {number} {unit_shown}"
+
+
+def energy_of_epoch(case: Case) -> str:
+    step_j = _metric(case, "energy_per_step_j")
+    epoch_units = _metric(case, "epoch_size")
+    if step_j is None or epoch_units is None:
+        return ""
+    return si(step_j * epoch_units / case.latest.work_per_step / 3600)
+
+
+def work_per_energy(case: Case) -> str:
+    """Beside the energy of an epoch: of a benchmark that asks for neither it would only widen the table."""
+    step_j = _metric(case, "energy_per_step_j")
+    if not step_j or _metric(case, "epoch_size") is None:
+        return ""
+    return si(case.latest.work_per_step * 3600 / step_j)
+
+
+def mfu(case: Case) -> str:
+    found = _metric(case, "mfu")
+    return "" if found is None else percent(found)
+
+
+def scaling(case: Case) -> str:
+    return percent(case.scaling[1].efficiency) if case.scaling else ""
+
+
+COLUMNS: dict[Column, Text] = {
+    Column(title="benchmark"): name,
+    Column(title="platform"): platform,
+    Column(title="data"): data,
+    Column(title="throughput", right=True): throughput,
+    Column(title="unit"): unit,
+    Column(title="±", right=True): noise,
+    Column(title="step", right=True): step,
+    Column(title="latency p50 / p99", right=True): latency,
+    Column(title="first step", right=True): first_step,
+    Column(title="warm-up", right=True): warmup,
+    Column(title="loader", right=True): loader,
+    Column(title="compute", right=True): compute,
+    Column(title="bound by"): bound_by,
+    Column(title="fed", right=True): fed,
+    Column(title="first epoch", right=True): first_epoch,
+    Column(title="epoch", right=True): epoch,
+    Column(title="accuracy", right=True): accuracy,
+    Column(title="to target", right=True): to_target,
+    Column(title="memory", right=True): memory,
+    Column(title="MFU", right=True): mfu,
+    Column(title="Wh/epoch", right=True): energy_of_epoch,
+    Column(title="units/Wh", right=True): work_per_energy,
+    Column(title="scaling", right=True): scaling,
+}
+
+
+def _metric(case: Case, metric: str) -> float | None:
+    return case.latest.run.metrics.get(metric) if case.measurements else None
+
+
+def _rate(case: Case, metric: str) -> str:
+    """The work of a step over its time, in the unit of the throughput."""
+    step_s = _metric(case, metric)
+    return si(case.latest.work_per_step / step_s) if step_s else ""

@@ -1,0 +1,96 @@
+"""Metrics that a benchmark measures itself, and which of them are gated: checked, and named when they cannot be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pytest_accel.core.facets import is_gateable
+from pytest_accel.core.verdict import THROUGHPUT
+from pytest_accel.measure.question import QuestionError
+
+# What `accel.measure` and the session measure themselves.
+OURS = frozenset(
+    {
+        THROUGHPUT,
+        "host_cpu_s_per_step",
+        "tflops",
+        "mfu",
+        "energy_per_step_j",
+        "slowdown_felt",
+        "scaling_efficiency",
+    },
+)
+_LONGEST_NAME = 40  # characters: it stands in a line of the terminal
+
+
+def checked_gates(gates: object) -> dict[str, float]:
+    """Metric names and the relative loss that is tolerated of each, or QuestionError."""
+    if gates is None:
+        return {}
+    found = {_name("gates", name): _tolerance(name, value) for name, value in _pairs("gates", gates)}
+    if THROUGHPUT in found:
+        raise QuestionError(
+            'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").'
+        )
+    return found
+
+
+def checked_metrics(metrics: object) -> dict[str, float]:
+    """What a benchmark says it measured as plain finite numbers, or QuestionError."""
+    found: dict[str, float] = {}
+    for name, value in _pairs("metrics", metrics):
+        if _name("metrics", name) in OURS:
+            raise QuestionError(f"metrics: {name!r} is measured by pytest-accel. Choose another name.")
+        number = _number(value)
+        if not math.isfinite(number):
+            raise QuestionError(f"metrics[{name!r}]: {value!r} is not a finite number.")
+        found[name] = number
+    return found
+
+
+def check_gated(gates: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+    """Raise QuestionError where a gated metric cannot be judged."""
+    for name in gates:
+        if name not in metrics:
+            known = ", ".join(sorted(metrics))
+            raise QuestionError(
+                f"gates: {name!r} was not measured. Return it from metrics=, or gate one of: {known}."
+            )
+        if not is_gateable(metrics[name]):
+            raise QuestionError(
+                f"gates: {name!r} is {metrics[name]:g}, and a gated metric is positive: more of it is better, and a "
+                "loss is a share of it. Gate another figure, or check this one in the test itself."
+            )
+
+
+def _pairs(argument: str, value: object) -> list[tuple[str, object]]:
+    if not isinstance(value, Mapping):
+        raise QuestionError(f"{argument}: {value!r} is not a mapping of names to numbers.")
+    return list(value.items())
+
+
+def _name(argument: str, name: object) -> str:
+    if isinstance(name, str) and name.isidentifier() and len(name) <= _LONGEST_NAME:
+        return name
+    raise QuestionError(
+        f"{argument}: the name {name!r} is not an identifier of at most {_LONGEST_NAME} characters, such as "
+        "'accuracy'."
+    )
+
+
+def _tolerance(name: object, value: object) -> float:
+    tolerance = _number(value)
+    if 0 < tolerance < 1:
+        return tolerance
+    raise QuestionError(f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.")
+
+
+def _number(value: object) -> float:
+    """A Python, NumPy or torch number; NaN for what is none."""
+    if isinstance(value, str | bytes | bool):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of torch: a tensor of several
+        return math.nan

@@ -1,0 +1,49 @@
+"""Figures of a built step beside its throughput: what its loader and its arithmetic do alone, and its latency."""
+
+from __future__ import annotations
+
+from pytest_accel.measure.alone import latencies, percentile, seconds_per_call
+from pytest_accel.measure.device import Device
+from pytest_accel.measure.ranks import Ranks
+from pytest_accel.workloads.errors import StepError
+from pytest_accel.workloads.steps import InferStep, TrainStep
+
+PERCENTILES = (50, 90, 99)
+
+
+def rates_apart(
+    step: TrainStep | InferStep, device: Device, ranks: Ranks, *, step_s: float, budget_s: float
+) -> dict[str, float]:
+    """Time the loader without the step and the step without the loader; nothing for a step that loads nothing.
+
+    `fed_share` is the part of the rate of arithmetic that is left when batches have to be loaded: 1 where the
+    loader hides behind the step. It pairs real data with data that lies ready, in one process, minutes apart at
+    most: what slows both, a clock or a cap, is not in it.
+    """
+    if not step.loads:
+        return {}
+    with step.computing_only():
+        compute_s = seconds_per_call(step, device, ranks, budget_s=budget_s)
+    loader_s = seconds_per_call(step.load, device, ranks, budget_s=budget_s, untimed=step.buffered)
+    return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": compute_s / step_s}
+
+
+def check_fed(rates: dict[str, float], least: float | None, *, work: float, unit: str) -> None:
+    """Raise StepError where less of the arithmetic's rate is left than was asked for."""
+    share = rates.get("fed_share")
+    if least is None or share is None or share >= least:
+        return
+    loader, compute = (work / rates[f"{part}_step_s"] for part in ("loader", "compute"))
+    raise StepError(
+        f"fed: {share:.1%} of what the device computes alone is left with its loader, and {least:.0%} were asked for: "
+        f"the loader alone gives {loader:,.0f} {unit}/s, the device alone takes {compute:,.0f}. "
+        "More workers=, decode='device', or data on a faster disk."
+    )
+
+
+def latency(
+    step: TrainStep | InferStep, device: Device, ranks: Ranks, *, budget_s: float
+) -> dict[str, float]:
+    """Percentiles of single steps, each waited for."""
+    found = latencies(step, device, ranks, budget_s=budget_s)
+    return {f"latency_p{share}_s": percentile(found, share / 100) for share in PERCENTILES}

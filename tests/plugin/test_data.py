@@ -1,0 +1,217 @@
+"""Benchmarks fed by real data: what they report, and what is said when the data is not as it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch  # noqa: F401 - before pytest runs inside pytest: it cannot be imported twice
+import torchvision  # noqa: F401
+
+import pytest_accel.session.built  # noqa: F401
+from tests.support.data_sets import write_cifar_binary, write_food101
+
+TRAIN = """
+def test_step(train):
+    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4{more})
+"""
+CONVERGE = """
+def test_step(converge):
+    converge("zoo/wide_resnet-tiny", data="digits", batch_size=64, lr=0.05, augment=False, epochs=2{more})
+"""
+
+
+@pytest.fixture
+def fed(bench):
+    """A suite of one training step, more arguments to it, and a tiny CIFAR-100 in `data`."""
+    write_cifar_binary(bench.path("data"))
+
+    def write(more="", source=TRAIN):
+        bench.write(source.format(more=more))
+        return bench
+
+    return write
+
+
+def test_real_data_is_used_where_it_is_and_three_rates_are_reported(fed):
+    bench = fed()
+    result = bench.run("--accel-data=data", "--benchmark-json=out.json")
+    result.assert_outcomes(passed=1)
+    info = bench.accel_info()
+    assert info["configuration"]["data_source"] == "resident"
+    assert info["configuration"]["data_images"] == 20
+    metrics = info["run"]["metrics"]
+    assert metrics["fed_share"] == pytest.approx(metrics["compute_step_s"] / info["step_time_s"], rel=0.2)
+    assert metrics["loader_step_s"] > 0
+    assert set(info["gates"]) == {"fed_share"}
+    result.stdout.fnmatch_lines(["benchmark*data*loader*compute*bound by*fed*", "test_step*cifar100*"])
+
+
+def test_workers_without_data_move_bytes_that_are_made_up(fed):
+    bench = fed(", workers=1")
+    bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
+    info = bench.accel_info()
+    assert info["configuration"]["data_source"] == "host-synthetic"
+    assert info["configuration"]["workers"] == 1
+    assert "fed_share" in info["run"]["metrics"]
+    assert not bench.left_behind()
+
+
+def test_without_data_it_is_synthetic_and_said(fed):
+    bench = fed()
+    result = bench.run("--benchmark-json=out.json")
+    result.assert_outcomes(passed=1)
+    assert bench.accel_info()["configuration"]["data_source"] == "synthetic"
+    assert "fed_share" not in bench.accel_info()["run"]["metrics"]
+    result.stdout.fnmatch_lines(["*Data is synthetic.*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "looked"), [((), "*none was given*"), (("--accel-data=.",), "*cifar-100-binary*")]
+)
+def test_required_data_that_is_missing_fails_and_says_where_it_was_looked_for(fed, arguments, looked):
+    result = fed().run("--accel-data-required", *arguments)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [f"*cifar100: not found. Looked for {looked}", "*Real data is required here*"]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_root_that_does_not_exist_is_a_wrong_option(fed):
+    result = fed().run("--accel-data=nowhere")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*accel_data: */nowhere (from --accel-data) is not a folder.*"])
+
+
+def test_a_root_of_the_ini_file_is_relative_to_it(fed, monkeypatch):
+    bench = fed()
+    bench.pytester.makeini("[pytest]\naccel_data = data\n")
+    bench.path("below").mkdir()
+    monkeypatch.chdir(bench.path("below"))
+    bench.run("..", "--benchmark-json=../out.json").assert_outcomes(passed=1)
+    assert bench.accel_info()["configuration"]["data_source"] == "resident"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_torn_photograph_fails_and_is_named(bench, workers):
+    write_food101(bench.path("data"))
+    for path in bench.path("data").rglob("*.jpg"):
+        path.write_bytes(path.read_bytes()[:100])
+    bench.write(
+        f"""
+        def test_step(train):
+            train("resnet18", data="food101", image_size=32, batch_size=2, workers={workers})
+        """
+    )
+    result = bench.run("--accel-data=data")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*/food-101/images/*.jpg: does not decode: *", "*Download or extract it again*"]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+    assert not bench.left_behind()
+
+
+def test_a_torn_set_fails_and_is_not_replaced_by_made_up_data(fed):
+    bench = fed()
+    path = bench.path("data") / "cifar-100-binary" / "train.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    result = bench.run("--accel-data=data")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*cifar-100-binary/train.bin: *"])
+
+
+def test_less_than_the_share_that_was_asked_for_fails_with_the_rates(fed):
+    result = fed(", workers=0, fed=1000").run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*fed: * were asked for: the loader alone gives * images/s, the device alone*"]
+    )
+
+
+def test_arguments_that_contradict_are_refused(fed):
+    result = fed(', source="resident", workers=2').run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*workers: a resident source has none.*"])
+
+
+class TestConvergence:
+    def test_accuracy_and_epochs_are_reported_and_gated(self, fed):
+        bench = fed(", target=0.2", CONVERGE)
+        result = bench.run("--benchmark-json=out.json")
+        result.assert_outcomes(passed=1)
+        metrics = bench.accel_info()["run"]["metrics"]
+        assert metrics["accuracy"] > 0.2
+        assert {"first_epoch_s", "epoch_s", "time_to_target_s"} <= set(metrics)
+        assert bench.accel_info()["gates"]["accuracy"] == 0.02
+        result.stdout.fnmatch_lines(["benchmark*first epoch*epoch*accuracy*to target*"])
+
+    def test_a_target_that_is_missed_fails(self, fed):
+        result = fed(", target=0.999", CONVERGE).run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*in 2 epochs does not reach the target of 99.90%*"])
+
+    def test_learning_less_than_the_baseline_is_a_regression(self, fed):
+        bench = fed("", CONVERGE)
+        bench.run("--accel-record=2").assert_outcomes(passed=1)
+        content = bench.load_baseline()
+        (entry,) = content["benchmarks"].values()
+        for run in entry["runs"]:
+            run["metrics"]["accuracy"] = 0.99  # of which two epochs are far
+        bench.save_baseline(content)
+        result = bench.run(bench.TOLERANT, "--accel-looks=2")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*REGRESSED  test_step (cpu) accuracy: * lower (at least *"])
+
+
+def test_a_batch_of_a_sweep_that_does_not_fit_is_no_failure(bench):
+    bench.write(
+        """
+        import torch
+
+        class Greedy(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.zeros(1))
+
+            def forward(self, images):
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 TiB.")
+
+        @pytest.mark.parametrize("may_not_fit", [True, False])
+        def test_step(train, may_not_fit):
+            train(Greedy, data="cifar100", batch_size=4096, num_classes=100, may_not_fit=may_not_fit)
+        """
+    )
+    result = bench.run()
+    result.stdout.fnmatch_lines(
+        [
+            "DOES-NOT-FIT  test_step?True? (cpu): *a batch of 4096 did not fit*NOT made smaller*",
+            "*1 failed, *1 does-not-fit*",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [((), None), (("--accel-compile=off",), None), (("--accel-compile=default",), "default")],
+)
+def test_compiling_is_an_option(bench, arguments, mode):
+    bench.write(
+        """
+        def test_step(accel):
+            from contextlib import ExitStack
+            from pytest_accel.session.built import build_step
+
+            found = {}
+            def build(model, **choices):
+                found.update(choices)
+                raise ValueError("enough")
+            with ExitStack() as steps, pytest.raises(pytest.fail.Exception):
+                build_step(accel, steps, build, "resnet18")
+            note("mode", found.get("compile"))
+            measure(accel)
+        """
+    )
+    bench.run(*arguments).assert_outcomes(passed=1)
+    assert Path(bench.path("mode")).read_text().strip() == str(mode)

@@ -1,0 +1,220 @@
+"""A batch that does not fit has a name of its own, in this process, in fresh ones and in gangs."""
+
+from __future__ import annotations
+
+import pytest
+
+import pytest_accel.spmd.gang
+
+UNFIT = """
+from pytest_accel.session.fitting import does_not_fit
+
+TEXT = "resnet50: a batch of 4096 did not fit in the memory of cpu"
+"""
+
+
+@pytest.fixture
+def sweep(bench):
+    """A sweep of two batches, the larger of which does not fit."""
+    bench.write(
+        UNFIT
+        + """
+@pytest.mark.parametrize("batch", [1, 4096])
+def test_step(accel, batch):
+    if batch > 1:
+        does_not_fit(accel.item, TEXT)
+    measure(accel)
+"""
+    )
+    return bench
+
+
+def properties(case):
+    return {each.get("name"): each.get("value") for each in case.iter("property")}
+
+
+def test_is_a_named_outcome(sweep):
+    result = sweep.run("-v", "--junitxml=out.xml")
+    result.assert_outcomes(passed=1, skipped=0)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.re_match_lines(
+        [
+            r".*::test_step\[4096\] DOES-NOT-FIT \(resnet50: ",
+            r"^test_step\[1\] .* NO-BASELINE$",
+            r"^test_step\[4096\] +cpu +DOES-NOT-FIT$",
+            r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: a batch of 4096 did not fit in the memory of cpu$",
+            r".*1 passed, 1 does-not-fit",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*fixture was not used*")
+    case = sweep.testcase("test_step[4096]")
+    (skipped,) = case.findall("skipped")
+    assert skipped.get("message") == "resnet50: a batch of 4096 did not fit in the memory of cpu"
+    assert properties(case) == {"accel.platform": "cpu", "accel.verdict": "does-not-fit"}
+    assert sweep.junit().find("testsuite").get("skipped") == "1"
+
+
+def test_has_its_letter(sweep):
+    sweep.run().stdout.fnmatch_lines(["test_suite.py no *"])
+
+
+def test_is_said_of_a_fixture_too(bench):
+    bench.write(
+        UNFIT
+        + """
+@pytest.fixture
+def big(accel):
+    does_not_fit(accel.item, TEXT)
+
+
+def test_step(accel, big):
+    measure(accel)
+"""
+    )
+    result = bench.run("-v")
+    result.stdout.fnmatch_lines(["*::test_step DOES-NOT-FIT*", "DOES-NOT-FIT  test_step (cpu): resnet50*"])
+
+
+def test_alone_is_nothing_measured_where_something_is_required(sweep):
+    selected = "test_suite.py::test_step[4096]"
+    assert sweep.run(selected).ret == pytest.ExitCode.OK
+    result = sweep.run(selected, "--accel-require")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["--accel-require: this session measured nothing*"])
+
+
+class TestUsedToFit:
+    @pytest.fixture
+    def stored(self, sweep):
+        sweep.baseline(**{"test_step[4096]": sweep.SAME})
+        content = sweep.load_baseline()
+        for run in content["benchmarks"]["test_suite.py::test_step[4096]"]["runs"]:
+            run["peak_memory_bytes"] = int(61.2 * 2**30)
+        sweep.save_baseline(content)
+        return sweep
+
+    def test_is_a_regression(self, stored):
+        result = stored.run("--junitxml=out.xml")
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(
+            [
+                (
+                    "REGRESSED  test_step[[]4096[]] (cpu): does not fit any more: resnet50: a batch of 4096 did not "
+                    "fit in the memory of cpu; its baseline peaked at 61.2 GiB"
+                ),
+                "*since the baseline*",
+                "test_step[[]4096[]] * REGRESSED does not fit",
+            ]
+        )
+        case = stored.testcase("test_step[4096]")
+        assert len(case.findall("failure")) == 1
+        assert properties(case)["accel.verdict"] == "regressed"
+
+    def test_on_another_machine_it_never_did(self, stored):
+        stored.doctor_environment(lambda kept: kept["identity"].update(cpu="another"))
+        result = stored.run()
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["DOES-NOT-FIT  test_step[[]4096[]] (cpu): *"])
+
+    def test_a_moment_ago_is_a_regression_too(self, bench):
+        """The first look measured it, and the fresh process of the second one cannot."""
+        bench.write(
+            UNFIT
+            + """
+def test_step(accel):
+    if FRESH:
+        does_not_fit(accel.item, TEXT)
+    measure(accel)
+"""
+        )
+        bench.baseline(test_step=bench.FASTER)
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["REGRESSED  test_step (cpu): does not fit any more: *"])
+
+
+class TestRecording:
+    def test_records_what_fits_and_names_what_does_not(self, sweep):
+        result = sweep.run("--accel-record=2", "-v", "--junitxml=out.xml")
+        result.assert_outcomes(passed=1)
+        assert list(sweep.load_baseline()["benchmarks"]) == ["test_suite.py::test_step[1]"]
+        result.stdout.re_match_lines(
+            [
+                r".*::test_step\[4096\] DOES-NOT-FIT",
+                r"^test_step\[4096\] +cpu +DOES-NOT-FIT$",
+                r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: ",
+            ]
+        )
+        case = sweep.testcase("test_step[4096]")
+        assert len(case.findall("skipped")) == 1
+        assert properties(case)["accel.verdict"] == "does-not-fit"
+
+    def test_half_way_records_nothing_and_keeps_what_was_measured(self, bench):
+        bench.write(
+            UNFIT
+            + """
+def test_step(accel):
+    if pathlib.Path("pids-test_step").exists():
+        does_not_fit(accel.item, TEXT)
+    measure(accel)
+"""
+        )
+        result = bench.run("--accel-record=2")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["resnet50: a batch of 4096*", "Nothing was recorded; * is kept in *"])
+        assert not bench.baseline_path.exists()
+
+
+class TestGang:
+    def test_one_rank_alone_is_enough(self, bench, monkeypatch):
+        """The other one waits for it for ever, and is ended soon."""
+        monkeypatch.setattr(pytest_accel.spmd.gang, "_SKIPPED_S", 0.5)
+        bench.write(
+            UNFIT
+            + """
+@pytest.mark.cpux2
+def test_step(accel, rank, process_group):
+    if rank == 1:
+        does_not_fit(accel.item, TEXT)
+    process_group.barrier()
+    measure(accel)
+"""
+        )
+        result = bench.run("-m", "cpux2", "-v", "--junitxml=out.xml")
+        result.assert_outcomes()
+        result.stdout.re_match_lines(
+            [
+                r".*::test_step DOES-NOT-FIT",
+                r"^test_step +cpux2 +DOES-NOT-FIT$",
+                r"^DOES-NOT-FIT  test_step \(cpux2\): rank 1 of 2: resnet50: a batch of 4096 did not fit",
+            ]
+        )
+        case = bench.testcase("test_step")
+        assert len(case.findall("skipped")) == 1
+        assert properties(case) == {"accel.platform": "cpux2", "accel.verdict": "does-not-fit"}
+        assert bench.left_behind() == []
+
+    def test_memory_that_runs_out_in_a_check_of_one_rank_runs_out_on_all(self, bench):
+        """As the fixtures say it: OutOfMemory comes out of accel.measure on every rank, and none waits."""
+        bench.write(
+            UNFIT
+            + """
+from pytest_accel.workloads.errors import OutOfMemory
+
+
+@pytest.mark.cpux2
+def test_step(accel, rank):
+    def evaluate(_step_s):
+        if rank == 1:
+            raise OutOfMemory(TEXT)
+        return {"accuracy": 1.0}
+
+    try:
+        measure(accel, metrics=evaluate)
+    except OutOfMemory as error:
+        does_not_fit(accel.item, str(error))
+"""
+        )
+        result = bench.run("-m", "cpux2")
+        result.assert_outcomes()
+        result.stdout.fnmatch_lines(["DOES-NOT-FIT  test_step (cpux2): rank 1: resnet50: a batch of 4096*"])

@@ -1,0 +1,201 @@
+"""Metrics that are gated beside throughput. Figures here are chosen, and throughput is beyond doubt."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+STORED = 0.9  # the accuracy of every stored run, three of one session
+
+
+@pytest.fixture
+def gated(bench):
+    """A benchmark of an accuracy of its own, tolerated to lose 5 %, with a baseline of 0.9."""
+
+    def write(accuracy, *, stored=STORED, gates='{"accuracy": 0.05}', marks="", factor=bench.SAME):
+        bench.write(
+            f"""
+            {marks}
+            def test_step(accel):
+                measure(accel, metrics=lambda _: {{"accuracy": {accuracy}}}, gates={gates})
+            """
+        )
+        bench.baseline(test_step=factor)
+        content = bench.load_baseline()
+        for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
+            if stored is not None:
+                run["metrics"]["accuracy"] = stored
+        bench.save_baseline(content)
+        return bench
+
+    return write
+
+
+def test_a_drop_beyond_its_tolerance_is_a_failed_test(gated):
+    bench = gated(0.8)
+    result = bench.run(bench.TOLERANT, "--junitxml=out.xml", "--benchmark-json=out.json")
+    result.assert_outcomes(failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.re_match_lines(
+        [
+            (
+                r"^REGRESSED  test_step \(cpu\) accuracy: 11\.1 % lower \(at least \d+\.\d %; tolerance 5\.0 %\), "
+                r"2 runs vs 3 baseline runs, run-to-run noise \d\.\d %$"
+            ),
+            r"^test_step .* 80\.00 % .*REGRESSED accuracy 11\.1 % lower$",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*slower*(at least*")  # the throughput is not to blame
+    (failure,) = bench.testcase("test_step").findall("failure")
+    assert failure.get("message").startswith("REGRESSED  test_step (cpu) accuracy: ")
+    properties = {
+        each.get("name"): each.get("value") for each in bench.testcase("test_step").iter("property")
+    }
+    assert properties["accel.verdict"] == "regressed"
+    assert properties["accel.loss.accuracy"] == "0.1111"
+    verdict = bench.accel_info()["verdict"]
+    assert verdict["outcome"] == verdict["metrics"]["accuracy"]["outcome"] == "regressed"
+    assert verdict["throughput"] in {"ok", "improved"}
+    assert verdict["metrics"]["accuracy"]["slowdown"]["point"] == pytest.approx(1 - 0.8 / 0.9)
+    assert bench.accel_info()["gates"] == {"accuracy": 0.05}
+    assert bench.accel_info()["run"]["metrics"]["accuracy"] == 0.8
+
+
+def test_within_its_tolerance_is_ok(gated):
+    bench = gated(0.895)
+    result = bench.run(bench.TOLERANT, "--benchmark-json=out.json", "-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*::test_step PASSED*"])
+    assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "ok"
+
+
+def test_an_undecided_metric_is_measured_again_in_fresh_processes(gated):
+    """3.4 % less: open after one and two runs, decided by the third; the throughput was ok at once."""
+    bench = gated(0.87)
+    result = bench.run(bench.TOLERANT, "--benchmark-json=out.json")
+    result.assert_outcomes(passed=1)
+    assert len(set(bench.processes("test_step"))) == 3
+    assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "ok"
+    assert len(bench.accel_info()["further_runs"]) == 2
+
+
+def test_what_stays_undecided_is_inconclusive_and_costs_what_that_costs(gated):
+    bench = gated(0.87)
+    result = bench.run(bench.TOLERANT, "--accel-looks=1", "-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines(
+        [r".*::test_step INCONCLUSIVE", r"^INCONCLUSIVE  test_step \(cpu\) accuracy: 3\.3 % lower \("]
+    )
+    bench.run(bench.TOLERANT, "--accel-looks=1", "--accel-inconclusive=fail").assert_outcomes(failed=1)
+
+
+def test_all_that_regressed_has_a_line(gated):
+    bench = gated(0.8, factor=0.05)  # so that now it is slower too
+    result = bench.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"^REGRESSED  test_step \(cpu\): .* slower",
+            r"^REGRESSED  test_step \(cpu\) accuracy: 11\.1 % lower",
+            r"^(changed since|nothing in the recorded)",
+        ]
+    )
+
+
+def test_an_expected_regression_of_a_metric_is_expected(gated):
+    bench = gated(0.8, marks='@pytest.mark.xfail(reason="known", strict=True)')
+    result = bench.run(bench.TOLERANT, "-rx")
+    result.assert_outcomes(xfailed=1)
+    result.stdout.fnmatch_lines(["XFAIL *11.1 % lower*"])
+
+
+def test_a_gain_of_a_metric_alone_is_a_remark(gated):
+    bench = gated(0.9, stored=0.5)
+    result = bench.run(bench.TOLERANT, "--benchmark-json=out.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["improved  test_step (cpu) accuracy: 80.0 % higher*"])
+    assert bench.accel_info()["verdict"]["outcome"] in {"ok", "improved"}
+    assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "improved"
+
+
+def test_a_baseline_from_before_the_metric_is_remarked_once_and_costs_nothing(gated):
+    bench = gated(0.8, stored=None)
+    result = bench.run(bench.TOLERANT, "--accel-missing-baseline=fail")
+    result.assert_outcomes(passed=1)
+    lines = [line for line in result.outlines if line.startswith("NO-BASELINE")]
+    assert len(lines) == 1
+    assert lines[0].startswith("NO-BASELINE  test_step (cpu) accuracy: no stored run has it")
+    result.stdout.no_fnmatch_line("No baseline on *")
+
+
+def test_another_tolerance_makes_no_baseline_stale(gated):
+    bench = gated(0.8, gates='{"accuracy": 0.5}')
+    bench.run(bench.TOLERANT).assert_outcomes(passed=1)
+
+
+def test_a_gated_metric_without_a_column_stands_below_the_table(bench):
+    bench.write(
+        """
+        def test_step(accel):
+            measure(accel, metrics=lambda _: {"reach": 0.75, "other": 1.0}, gates={"reach": 0.1})
+        """
+    )
+    result = bench.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["METRIC  test_step (cpu): reach 0.75"])
+    result.stdout.no_fnmatch_line("METRIC *other*")
+
+
+def test_metrics_are_recorded_and_judged_from_there(gated):
+    bench = gated(0.9)
+    bench.baseline_path.unlink()
+    bench.run("--accel-record=2").assert_outcomes(passed=1)
+    assert [run["metrics"]["accuracy"] for run in bench.entry("test_step")["runs"]] == [0.9, 0.9]
+    assert "gates" not in json.dumps(bench.load_baseline())
+    bench.run(bench.TOLERANT).assert_outcomes(passed=1)
+
+
+def test_metrics_are_asked_once_after_the_rounds_and_after_the_check(bench):
+    bench.write(
+        """
+        def test_step(accel):
+            asked = []
+
+            def metrics(step_s):
+                asked.append(tuple(asked))
+                return {"calls": 1.0}
+
+            measure(accel, lambda: asked.clear(), check=lambda: asked.append("check"), metrics=metrics)
+            assert asked == ["check", ("check",)]
+        """
+    )
+    bench.run().assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('metrics=lambda _: {"two words": 1.0}', "metrics: the name 'two words' is not an identifier*"),
+        ('metrics=lambda _: {"accuracy": float("nan")}', "metrics['accuracy']: nan is not a finite number."),
+        ('metrics=lambda _: {"tflops": 1.0}', "metrics: 'tflops' is measured by pytest-accel. *"),
+        ('gates={"accuracy": 1.5}', "gates['accuracy']: 1.5 is not a fraction between 0 and 1. *"),
+        ('gates={"accuracy": 0.5}', "gates: 'accuracy' was not measured. *"),
+        (
+            'metrics=lambda _: {"accuracy": 0}, gates={"accuracy": 0.5}',
+            "gates: 'accuracy' is 0, and a gated metric is positive*",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_fails_plainly(bench, arguments, text):
+    bench.write(f"def test_step(accel):\n    measure(accel, {arguments})\n")
+    result = bench.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"accel.measure: {text}".replace("[", "[[]")])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_re_match_line(r".*\.py:\d+: QuestionError")
+
+
+def test_nothing_is_asked_where_measuring_is_off(bench):
+    bench.write("def test_step(accel):\n    measure(accel, metrics=lambda _: 1 / 0)\n")
+    bench.run("--benchmark-disable").assert_outcomes(passed=1)

@@ -1,0 +1,64 @@
+"""The suites as their users meet them: what is collected, by which names, and that each has its page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SUITES = sorted((ROOT / "bench_suites").glob("test_*.py"))
+OF_THE_STUDIES = ("classification", "inference", "wide_resnet", "cnn", "autoencoder", "resnet50_energy")
+
+
+def collected(*arguments: str) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "bench_suites", "--collect-only", "-q", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return collected()
+
+
+def test_ids_are_readable_and_none_comes_twice(everything):
+    assert len(set(everything)) == len(everything)
+    for node_id in everything:
+        assert re.fullmatch(r"bench_suites/test_\w+\.py::test_\w+(\[[\w.-]+\])?", node_id), node_id
+        assert not re.search(r"\[(.*-)?\w+\d+-?(None|True|False)|dict|0x", node_id), node_id
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_every_suite_has_a_row_for_the_cpu_and_one_for_an_accelerator(path):
+    rows = {platform: collected("-m", platform, "-k", path.stem) for platform in ("cpu", "h200")}
+    assert all(rows.values()), rows
+
+
+def test_a_sweep_is_selected_by_its_parameters():
+    (found,) = collected("-k", "resnet50 and bf16 and 256")
+    assert found == "bench_suites/test_cnn.py::test_batch[resnet50-bf16-256]"
+
+
+def test_sweeps_can_be_left_out(everything):
+    without = collected("-m", "not sweep")
+    assert len(without) < len(everything) / 2
+    assert not [node_id for node_id in without if "::test_batch" in node_id or "::test_workers" in node_id]
+
+
+@pytest.mark.parametrize("name", OF_THE_STUDIES)
+def test_every_suite_of_the_studies_has_its_page(name):
+    page = ROOT / "docs" / "suites" / f"{name}.md"
+    assert page.read_text().startswith(f"# {name}: ")
+    assert f"docs/suites/{name}.md" in (ROOT / "bench_suites" / f"test_{name}.py").read_text()
+
+
+def test_committed_baselines_are_of_rows_that_exist(everything):
+    import json
+
+    for path in (ROOT / "baselines").glob("*/*.json"):
+        stored = json.loads(path.read_text())["benchmarks"]
+        assert {node_id.removesuffix(" (data)") for node_id in stored} <= set(everything), path

@@ -1,0 +1,47 @@
+"""What tests of data sets assert: the one error that is told, the bytes that come back, the files that stay open."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_accel.data.errors import DataError
+from pytest_accel.data.images import EncodedImages, open_images
+
+
+def refused(root, name, split="train", kind=DataError):
+    """The text of the one error that opening the set gives."""
+    with pytest.raises(DataError) as caught:
+        open_images(root, name, split)
+    assert type(caught.value) is kind
+    assert "\n" in str(caught.value)  # what is wrong, then what to do
+    return str(caught.value)
+
+
+def unread(images, index):
+    with pytest.raises(DataError) as caught:
+        images.read(index)
+    assert str(caught.value).startswith(f"{images.name(index)}: ")
+    return str(caught.value)
+
+
+def assert_read(images, written):
+    assert isinstance(images, EncodedImages)
+    assert len(images) == len(written.images)
+    assert images.labels.dtype == torch.int64
+    assert images.labels.tolist() == written.labels
+    read = [images.read(index) for index in range(len(images))]
+    assert all((each.dtype, each.dim()) == (torch.uint8, 1) for each in read)
+    assert [each.numpy().tobytes() for each in read] == written.images
+
+
+def open_under(folder):
+    """The files of this folder that this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that lists them is gone again
+            found.append(entry.readlink())
+    return [path for path in found if path.is_relative_to(folder)]

@@ -1,0 +1,35 @@
+"""Real and made-up data never share a baseline."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.core.keys import baseline_key, both_keys, is_real, node_id_of
+
+NODE = "bench/test_x.py::test_x[a b]"
+
+
+@pytest.mark.parametrize(
+    ("configuration", "real"),
+    [
+        ({}, False),
+        ({"data": "imagenet"}, False),
+        ({"data": "imagenet", "data_source": "synthetic"}, False),
+        ({"data": "imagenet", "data_source": "host-synthetic"}, False),
+        ({"data": "imagenet", "data_source": None}, False),
+        ({"data": "imagenet", "data_source": "files"}, True),
+        ({"data_source": "mine"}, True),
+    ],
+)
+def test_real_is_what_is_not_made_up(configuration, real):
+    assert is_real(configuration) == real
+    assert baseline_key(NODE, configuration) == (f"{NODE} (data)" if real else NODE)
+
+
+@given(st.sampled_from(["synthetic", "files", None]))
+def test_a_key_is_one_of_both_and_leads_back(source):
+    key = baseline_key(NODE, {"data_source": source})
+    assert key in both_keys(NODE)
+    assert node_id_of(key) == NODE

@@ -1,0 +1,399 @@
+"""From arguments to a source: every way through, on tiny sets in their real formats; what defines it, what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_accel.data.errors import DataError
+from pytest_accel.data.images import open_images
+from pytest_accel.data.sources import Loaded, Resident, Rotation
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.workloads import InferStep, StepError, TrainStep
+from pytest_accel.workloads.data import DataPlan
+from pytest_accel.workloads.feeding import DataChoices, Destination, evaluation, feed
+from tests.support.data_sets import (
+    write_cifar_binary,
+    write_food101,
+    write_imagenet_folders,
+    write_mnist,
+    write_shards,
+)
+from tests.support.processes import children
+
+CPU = torch.device("cpu")
+SHAPES = {
+    "cifar100": (100, (3, 32, 32)),
+    "mnist": (10, (1, 28, 28)),
+    "digits": (10, (1, 8, 8)),
+    "food101": (101, (3, 32, 32)),
+    "imagenet": (1000, (3, 32, 32)),
+}
+WRITERS = {
+    "cifar100": write_cifar_binary,
+    "mnist": write_mnist,
+    "food101": write_food101,
+    "imagenet": write_imagenet_folders,
+    "shards": lambda root: (
+        write_shards(root / "imagenet/train"),
+        write_shards(root / "imagenet/val", images=5, seed=9),
+    ),
+}
+
+
+class Rank(Alone):
+    """One of several, as a source sees them."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+
+def plan_for(name, batch_size=4, **changes):
+    if name == "tokens":
+        return DataPlan(name=name, kind="tokens", batch_size=batch_size, classes=50, shape=(16,))
+    classes, shape = SHAPES[name]
+    plan = DataPlan(name=name, kind="image", batch_size=batch_size, classes=classes, shape=shape)
+    return replace(plan, **changes)
+
+
+def going_to(rank=0, world=1, dtype=torch.float32):
+    return Destination(
+        device=CPU, dtype=dtype, memory_format="contiguous", seed=0, ranks=Rank(rank, world), rotation=3
+    )
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    made = {}
+    for name, write in WRITERS.items():
+        made[name] = tmp_path_factory.mktemp(name)
+        write(made[name])
+    return made
+
+
+@pytest.fixture
+def fed():
+    sources = []
+
+    def make(name, *, task="train", plan=None, to=None, **choices):
+        found = feed(DataChoices(**choices), plan or plan_for(name), to or going_to(), task=task)
+        sources.append(found.source)
+        return found
+
+    yield make
+    for each in sources:
+        each.close()
+
+
+def check_batches(found, plan, steps=3):
+    for _ in range(steps):
+        inputs, targets = next(found.source)
+        assert inputs.shape == (plan.batch_size, *plan.shape)
+        assert inputs.dtype == torch.float32
+        assert bool(torch.isfinite(inputs).all())
+        assert targets.shape == (plan.batch_size,)
+        assert 0 <= targets.min() <= targets.max() < plan.classes
+
+
+# Every way through.
+
+
+@pytest.mark.parametrize("name", ["cifar100", "mnist"])
+def test_what_lies_in_memory_is_resident(fed, roots, name):
+    found = fed(name, data_root=roots[name])
+    assert isinstance(found.source, Resident)
+    assert found.configuration == {"data_source": "resident", "data_images": 20, "augment": True}
+    assert found.has_epochs
+    check_batches(found, plan_for(name))
+
+
+def test_digits_are_there_without_a_root(fed):
+    found = fed("digits")
+    assert found.configuration == {"data_source": "resident", "data_images": 1437, "augment": True}
+    check_batches(found, plan_for("digits"))
+    assert fed("digits", task="infer").configuration == {"data_source": "resident", "data_images": 360}
+
+
+def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(fed, roots):
+    found = fed("cifar100", data_root=roots["cifar100"], workers=1, prefetch=3, cpus=1)
+    assert isinstance(found.source, Loaded)
+    assert found.configuration == {
+        "data_source": "arrays",
+        "data_images": 20,
+        "augment": True,
+        "workers": 1,
+        "prefetch": 3,
+        "loader_cpus": 1,
+    }
+    assert found.source.buffered >= 3
+    check_batches(found, plan_for("cifar100"))
+    asked = fed("cifar100", data_root=roots["cifar100"], source="loader", task="infer")
+    assert asked.configuration == {
+        "data_source": "arrays",
+        "data_images": 8,
+        "workers": "auto",
+        "prefetch": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "storage"),
+    [("food101", "food101", "files"), ("imagenet", "imagenet", "files"), ("imagenet", "shards", "shards")],
+)
+@pytest.mark.parametrize("workers", [None, 0])
+def test_photographs_are_decoded_by_the_host_of_a_cpu(fed, roots, name, folder, storage, workers):
+    found = fed(name, data_root=roots[folder], workers=workers)
+    assert isinstance(found.source, Loaded)
+    assert found.configuration == {
+        "data_source": storage,
+        "data_images": 7,
+        "augment": True,
+        "workers": "auto" if workers is None else workers,
+        "prefetch": 2,
+        "decode": "host",
+    }
+    check_batches(found, plan_for(name))
+
+
+def test_inference_reads_the_test_images_in_order(fed, roots):
+    images = open_images(roots["cifar100"], "cifar100", "test")
+    found = fed("cifar100", data_root=roots["cifar100"], task="infer")
+    labels = torch.cat([next(found.source)[1] for _ in range(2)])
+    assert torch.equal(labels, images.labels)
+    assert "augment" not in found.configuration
+
+
+@pytest.mark.parametrize("root", [None, "empty", "/nowhere"])
+def test_a_set_that_is_missing_is_synthetic(fed, tmp_path, root):
+    root = tmp_path if root == "empty" else root and tmp_path / "nowhere"
+    found = fed("cifar100", data_root=root)
+    assert isinstance(found.source, Rotation)
+    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
+    assert not found.has_epochs
+    check_batches(found, plan_for("cifar100"))
+
+
+def test_synthetic_is_synthetic_also_where_there_is_data(fed, roots):
+    found = fed("cifar100", data_root=roots["cifar100"], source="synthetic")
+    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
+
+
+@pytest.mark.parametrize("choices", [{"workers": 1}, {"workers": 0}, {"source": "loader"}])
+def test_workers_without_data_move_made_up_bytes(fed, choices):
+    found = fed("imagenet", **choices)
+    assert isinstance(found.source, Loaded)
+    assert found.configuration == {
+        "data_source": "host-synthetic",
+        "workers": choices.get("workers", "auto"),
+        "prefetch": 2,
+    }
+    assert not found.has_epochs
+    check_batches(found, plan_for("imagenet"))
+
+
+def test_made_up_bytes_come_out_like_normalised_images(fed):
+    inputs, _ = next(fed("imagenet", workers=0, plan=plan_for("imagenet", batch_size=64)).source)
+    assert abs(float(inputs.mean())) < 0.5
+    assert 1.0 < float(inputs.std()) < 1.6  # uniform bytes, of which photographs hold less extremes
+
+
+def test_tokens_stay_synthetic(fed, roots):
+    found = fed("tokens", data_root=roots["cifar100"])
+    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
+    inputs, targets = next(found.source)
+    assert inputs.shape == targets.shape == (4, 16)
+
+
+def test_ranks_draw_different_samples(fed, roots):
+    root, seen = roots["cifar100"], []
+    images = open_images(root, "cifar100", "train")
+    for rank in range(2):
+        found = fed("cifar100", data_root=root, to=going_to(rank, 2), plan=plan_for("cifar100", 10))
+        seen.append(next(found.source)[1].tolist())
+    assert Counter(seen[0] + seen[1]) == Counter(images.labels.tolist())
+
+
+def test_augmentation_changes_training_pictures_alone(fed, roots):
+    root = roots["cifar100"]
+    plain, cut = (next(fed("cifar100", data_root=root, augment=on).source)[0] for on in (False, True))
+    assert not torch.equal(plain, cut)
+    same = [next(fed("cifar100", data_root=root, augment=on, task="infer").source)[0] for on in (False, True)]
+    assert torch.equal(*same)
+    assert fed("cifar100", data_root=root, augment=False).configuration["augment"] is False
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "words"),
+    [
+        ("food101", {"source": "resident"}, r"food101 is too large to be resident.*source='loader'"),
+        ("food101", {"decode": "device"}, r"decode: cpu has no decoder for JPEG. Write decode='host'"),
+        ("tokens", {"source": "loader"}, "source: 'loader' is for images"),
+        ("tokens", {"workers": 2}, "workers: .*tokens are synthetic"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(fed, roots, name, choices, words):
+    with pytest.raises(ValueError, match=words):
+        fed(name, data_root=roots.get(name), **choices)
+
+
+def test_data_that_is_required_and_missing_is_an_error(fed, tmp_path):
+    with pytest.raises(DataError, match=r"(?s)cifar100: not found. Looked for .*Real data is required"):
+        fed("cifar100", data_root=tmp_path, data_required=True)
+    with pytest.raises(DataError, match="Real data is required"):
+        fed("cifar100", data_required=True)
+
+
+def test_data_that_is_there_and_broken_is_an_error_whatever_was_asked(fed, tmp_path):
+    path = write_cifar_binary(tmp_path)["train"].paths[0]
+    path.write_bytes(b"torn")
+    with pytest.raises(DataError, match="torn"):
+        fed("cifar100", data_root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"source": "disk"}, "source: 'disk' is not known"),
+        ({"decode": "hosst"}, "Did you mean 'host'"),
+        ({"workers": -1}, "workers: -1 is too few. Valid: 0 or more"),
+        ({"prefetch": 0}, "prefetch: 0 is too few"),
+        ({"cpus": 0}, "cpus: 0 is too few"),
+        ({"source": "resident", "workers": 1}, "workers: a resident source has none"),
+        ({"source": "synthetic", "workers": 0}, "workers: a synthetic source has none"),
+    ],
+)
+def test_wrong_choices_are_refused_before_a_model_is_built(choices, words):
+    def never():
+        raise AssertionError("a model was built")
+
+    with pytest.raises(ValueError, match=words):
+        TrainStep.build(never, data="cifar100", batch_size=2, **choices)
+
+
+def test_labels_that_the_model_has_no_class_for_are_refused(fed, roots):
+    """On CUDA they would end the process."""
+    plan = plan_for("cifar100", classes=10)
+    with pytest.raises(ValueError, match=r"num_classes: 10 are too few for cifar100"):
+        fed("cifar100", data_root=roots["cifar100"], plan=plan)
+    fed("cifar100", plan=plan)  # synthetic labels are drawn to fit
+    fed("cifar100", data_root=roots["cifar100"], plan=plan, task="infer")  # it reads no label
+    fed("cifar100", data_root=roots["cifar100"], plan=replace(plan, reconstructs=True))
+
+
+def test_colour_is_not_made_grey(fed, roots):
+    with pytest.raises(ValueError, match="cifar100 have 3 channels, and the model reads 1"):
+        fed("cifar100", data_root=roots["cifar100"], plan=plan_for("cifar100", shape=(1, 32, 32)))
+    found = fed("mnist", data_root=roots["mnist"], plan=plan_for("mnist", shape=(3, 32, 32)))
+    check_batches(found, plan_for("mnist", shape=(3, 32, 32)))
+
+
+# Judging.
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("cifar100", "cifar100"), ("mnist", "mnist"), ("food101", "food101"), ("imagenet", "shards")],
+)
+def test_an_evaluation_covers_the_test_set_once_over_all_ranks(roots, name, folder, world, monkeypatch):
+    monkeypatch.setattr("pytest_accel.workloads.feeding.EVALUATION_BATCH", 3)
+    images = open_images(roots[folder], name, "test")
+    choices = DataChoices(data_root=roots[folder], workers=0)
+    found = []
+    for rank in range(world):
+        for inputs, labels in evaluation(choices, plan_for(name), going_to(rank, world)):
+            assert inputs.shape == (len(labels), *SHAPES[name][1])
+            found += labels.tolist()
+    assert sorted(found) == sorted(images.labels.tolist())
+
+
+def test_an_evaluation_that_is_left_early_leaves_no_worker(roots):
+    before = children()
+    batches = evaluation(DataChoices(data_root=roots["food101"], workers=1), plan_for("food101"), going_to())
+    next(batches)
+    assert len(children() - before) == 1
+    batches.close()
+    assert children() - before == set()
+
+
+# In a step.
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "folder", "choices"),
+    [
+        ("zoo/wide_resnet-tiny", "cifar100", "cifar100", {}),
+        ("zoo/wide_resnet-tiny", "cifar100", "cifar100", {"workers": 1}),
+        ("zoo/wide_resnet-tiny", "digits", "cifar100", {}),
+        ("zoo/wide_resnet-tiny", "mnist", "mnist", {}),
+        ("zoo/autoencoder-tiny", "mnist", "mnist", {}),
+        ("resnet18", "food101", "food101", {"image_size": 32, "workers": 1}),
+        ("resnet18", "imagenet", "shards", {"image_size": 32}),
+        ("resnet18", "mnist", "mnist", {"image_size": 32}),
+    ],
+)
+@pytest.mark.parametrize("kind", [TrainStep, InferStep])
+def test_steps_run_on_real_data(kind, roots, model, name, folder, choices):
+    before = children()
+    with kind.build(model, data=name, batch_size=4, data_root=roots[folder], **choices) as step:
+        assert step.loads
+        for _ in range(3):
+            step()
+        step.check()
+        with step.computing_only():
+            assert not step.loads
+            step()
+        step.load()
+        assert step.loads
+        assert step.configuration["data_source"] != "synthetic"
+    assert children() - before == set()
+
+
+def test_a_step_that_cannot_be_built_leaves_no_worker(roots):
+    def frozen():
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 100)).requires_grad_(False)
+
+    before = children()
+    with pytest.raises(StepError, match="no parameter requires a gradient") as caught:
+        TrainStep.build(frozen, data="cifar100", batch_size=2, data_root=roots["cifar100"], workers=1)
+    assert children() - before == set()
+    assert caught.value is not None  # its traceback is alive, and held no worker
+
+
+def test_how_data_comes_changes_the_configuration_and_where_it_lies_does_not(roots, tmp_path):
+    write_cifar_binary(tmp_path)
+    tiny = {"model": "zoo/wide_resnet-tiny", "data": "cifar100", "batch_size": 2}
+
+    def configuration(**choices):
+        with TrainStep.build(**tiny | choices) as step:
+            return step.configuration
+
+    synthetic, real = configuration(), configuration(data_root=tmp_path)
+    assert real == configuration(data_root=roots["cifar100"])
+    others = [
+        configuration(data_root=tmp_path, workers=0),
+        configuration(data_root=tmp_path, workers=1),
+        configuration(data_root=tmp_path, workers=1, prefetch=1),
+        configuration(data_root=tmp_path, workers=1, cpus=1),
+        configuration(data_root=tmp_path, augment=False),
+        configuration(workers=1),
+    ]
+    distinct = [synthetic, real, *others]
+    assert all(one != other for place, one in enumerate(distinct) for other in distinct[:place])
+    assert not any(str(tmp_path) in str(value) for found in distinct for value in found.values())
+
+
+def test_the_configuration_of_synthetic_data_has_the_keys_it_always_had():
+    with TrainStep.build("zoo/wide_resnet-tiny", data="cifar100", batch_size=2, data_root=None) as step:
+        assert list(step.configuration) == [
+            *("definition", "task", "model", "parameters", "data", "data_source", "distinct_batches"),
+            *("batch_size", "input_shape", "num_classes", "precision", "memory_format", "compile"),
+            *("cudnn_benchmark", "seed", "optimiser", "optimiser_kernel", "lr", "loss", "label_smoothing"),
+        ]

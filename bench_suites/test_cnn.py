@@ -59,13 +59,22 @@ def test_scaling(train, scaling):
 @on(ONE)
 def test_first_epoch(converge):
     """The first epoch, which compiles, against the second."""
-    converge("resnet50", data="imagenet", batch_size=256, precision="bf16", epochs=2, epoch_size=25_600)
+    converge(
+        "resnet50",
+        data="imagenet",
+        source="synthetic",
+        batch_size=256,
+        precision="bf16",
+        epochs=2,
+        epoch_size=25_600,
+    )
 
 
 @on(ONE)
 @pytest.mark.parametrize("decode", ["device", "host"])
-def test_loading(train, decode):
+def test_loading(train, accel_data, decode):
     """ResNet50 fed with JPEGs (--accel-data): decoded on the device they must leave it nine tenths of its rate."""
+    accel_data("imagenet")
     fed = 0.9 if decode == "device" else None
     train(
         "resnet50", data="imagenet", source="loader", decode=decode, batch_size=256, precision="bf16", fed=fed

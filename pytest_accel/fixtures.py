@@ -18,6 +18,8 @@ import pytest
 from pytest_accel.options import SETTINGS, settings_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -169,9 +171,11 @@ def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     `accuracy_tolerance` of it is a regression. Not to reach `target` fails. Synthetic data has no accuracy, and
     needs `epoch_size`, the images that count as one epoch.
     """
+    from dataclasses import replace
+
     from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends
     from pytest_accel.session.terminal import live_progress
-    from pytest_accel.workloads.convergence import train_epochs
+    from pytest_accel.workloads.convergence import check_training, train_epochs
     from pytest_accel.workloads.steps import TrainStep
 
     with ExitStack() as steps:
@@ -186,8 +190,12 @@ def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
             **choices: Any,  # noqa: ANN401
         ) -> Measurement | None:
             with plain_ends(accel, may_not_fit=False):
+                check_training(
+                    accel.ranks, epochs=epochs, epoch_size=epoch_size, ddp=choices.get("ddp", True)
+                )
                 step = build_step(accel, steps, TrainStep.build, model, **choices)
-                figures = Figures(accel=accel, step=step, epoch_size=epoch_size)
+                figures = Figures(accel=accel, step=step, accuracy_tolerance=accuracy_tolerance)
+                figures.check()
                 if not accel.benchmark.disabled:
                     with live_progress(accel.item.config, accel.item.name) as progress:
                         found = train_epochs(
@@ -198,8 +206,8 @@ def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
                             synchronize=accel.device_.synchronize,
                             say=lambda text: progress.phase(text, None),
                         )
-                    step.configuration["epochs"] = epochs
-                    figures = figures.with_learnt(found.metrics(), accuracy_tolerance)
+                    step.configuration |= {"epochs": epochs, "epoch_steps": found.epoch_steps}
+                    figures = replace(figures, learnt=found.metrics())
                 # No loss: after epochs it is small, and differs by percents between runs that learnt as much.
                 return measure_step(accel, step, figures, loss=None)
 
@@ -259,6 +267,34 @@ def accel_precision(accel_device: torch.device) -> Iterator[Built]:
             return precision
 
         yield choose
+
+
+@pytest.fixture
+def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
+    """`accel_data("imagenet")`: the root of real data that holds the set; where none does, the test is skipped.
+
+    With --accel-data-required it fails.
+    """
+    from pytest_accel.data.errors import DataError, DataMissing
+    from pytest_accel.data.images import open_images
+    from pytest_accel.options import data_root
+
+    settings = request.config.stash[SETTINGS]
+
+    def find(name: str) -> Path:
+        root = data_root(settings, request.config)
+        try:
+            open_images(root, name, "test")
+        except DataMissing as missing:
+            if not settings.data_required:
+                pytest.skip(f"needs real data, with --accel-data: {missing}".replace("\n", " "))
+            pytest.fail(str(missing), pytrace=False)
+        except DataError as error:
+            pytest.fail(str(error), pytrace=False)
+        assert root is not None  # or it would be missing
+        return root
+
+    return find
 
 
 @pytest.fixture

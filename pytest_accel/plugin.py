@@ -15,6 +15,7 @@ import pytest_accel.hookspecs
 from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by name
     accel,
     accel_batch,
+    accel_data,
     accel_device,
     accel_model,
     accel_optimiser,

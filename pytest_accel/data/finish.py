@@ -41,11 +41,12 @@ class Finish:
         self._augment = augment
         shape = (1, -1, 1, 1)
         channels = wanted.channels if len(wanted.mean) == 1 else len(wanted.mean)
-        mean = torch.tensor(wanted.mean, device=wanted.device).view(shape).expand(1, channels, 1, 1)
-        std = torch.tensor(wanted.std, device=wanted.device).view(shape).expand(1, channels, 1, 1)
-        # (x / 255 - mean) / std as one product and one sum
-        self._scale = (1 / (255 * std)).to(wanted.dtype)
-        self._shift = (-mean / std).to(wanted.dtype)
+        mean = torch.tensor(wanted.mean).view(shape).expand(1, channels, 1, 1)
+        std = torch.tensor(wanted.std).view(shape).expand(1, channels, 1, 1)
+        # (x / 255 - mean) / std as one product and one sum. Made on the host, and there when the copy returns: other
+        # streams read them.
+        self._scale = (1 / (255 * std)).to(wanted.device, wanted.dtype)
+        self._shift = (-mean / std).to(wanted.device, wanted.dtype)
         self._random = torch.Generator(wanted.device).manual_seed(seed)
 
     def __call__(self, pixels: Tensor) -> Tensor:

@@ -56,12 +56,16 @@ def decode_on_device(
     """
     try:
         return _nvjpeg(encoded, device)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         refused, problem = 0, _first_line(error)
     decoded = []
     for index, each in enumerate(encoded):
         try:
             decoded += _nvjpeg([each], device)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:
             refused += 1
             decoded.append(decode_on_host(each, named(index)).to(device))

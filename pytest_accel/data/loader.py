@@ -36,6 +36,7 @@ class Loading:
     prefetch: int = 2  # batches that each worker keeps ready
     pinned: bool = True  # into memory that a device copies from without the CPU; where there is a device
     cpus: int | None = None  # that the workers may run on; None: all that this process may
+    first_cpu: int = 0  # of them, counted around: ranks that share a host need not share their workers' CPUs
 
     @property
     def buffered(self) -> int:
@@ -93,7 +94,7 @@ class HostBatches:
             ahead = {
                 "prefetch_factor": loading.prefetch,
                 "timeout": POLL_S,
-                "worker_init_fn": partial(_begin_worker, loading.cpus),
+                "worker_init_fn": partial(_begin_worker, loading.cpus, loading.first_cpu),
                 "multiprocessing_context": "fork",  # the set is shared with the workers, not sent to them
             }
         loader = DataLoader(
@@ -140,9 +141,10 @@ class HostBatches:
         self._batches = iter(())
 
 
-def _begin_worker(cpus: int | None, _number: int) -> None:
+def _begin_worker(cpus: int | None, first_cpu: int, _number: int) -> None:
     if cpus is not None:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {allowed[(first_cpu + each) % len(allowed)] for each in range(cpus)})
 
 
 def _unwatched(batches: Any) -> Any:  # noqa: ANN401 - torch is untyped here

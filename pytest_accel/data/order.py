@@ -73,11 +73,6 @@ class TrainingOrder:
         """Return how many steps take every sample that many times; the last may reach into the next epoch."""
         return -(-epochs * self.length // (self.world * self.batch_size))
 
-    def steps_of_epoch(self, epoch: int) -> range:
-        """Return the steps that hold samples of this epoch; the first and the last may hold a neighbour's too."""
-        per_step = self.world * self.batch_size
-        return range(epoch * self.length // per_step, ((epoch + 1) * self.length - 1) // per_step + 1)
-
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_kept": {}}  # made again in no time; not worth sending to a worker
 

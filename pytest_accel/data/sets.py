@@ -17,7 +17,6 @@ class ImageSet:
     std: tuple[float, ...]
     train_images: int
     test_images: int
-    encoded: bool = False  # JPEGs that a loader decodes; the others lie in memory as pixels
     mirrors: bool = True  # whether a mirrored image keeps its label: a digit does not
 
 
@@ -35,7 +34,6 @@ IMAGE_SETS = {
             std=IMAGENET_STD,
             train_images=1_281_167,
             test_images=50_000,  # the validation images: the labels of the test images were never published
-            encoded=True,
         ),
         ImageSet(
             name="cifar100",
@@ -54,7 +52,6 @@ IMAGE_SETS = {
             std=IMAGENET_STD,
             train_images=75_750,
             test_images=25_250,
-            encoded=True,
         ),
         ImageSet(
             name="mnist",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import count, cycle
 from random import Random
 from typing import Any, Protocol, TypeAlias
@@ -27,6 +27,7 @@ from pytest_accel.data.jpeg import crop_for, decode_on_device, sized_on_device
 from pytest_accel.data.loader import TIMEOUT_S, HostBatches
 from pytest_accel.data.order import TrainingOrder
 from pytest_accel.data.readers import Encoded
+from pytest_accel.data.threads import Threads
 
 Tensor: TypeAlias = Any  # torch is untyped here
 Batch: TypeAlias = tuple[Tensor, Tensor]
@@ -60,7 +61,6 @@ class Rotation:
     loads = False
 
     def __init__(self, batches: Sequence[Batch]) -> None:
-        self.distinct = len(batches)
         self._batches = cycle(batches)
 
     def __next__(self) -> Batch:
@@ -161,9 +161,7 @@ class Decoded:
         self._decode = decode
         self._numbers = count()
         self._own = threading.local()  # each thread's stream
-        self._threads = ThreadPoolExecutor(
-            DECODING_THREADS, thread_name_prefix="accel-decode", initializer=self._begin_thread
-        )
+        self._threads = Threads(DECODING_THREADS, "accel-decode", self._begin_thread)
         self._ahead: deque[Future[tuple[Batch, Any]]] = deque()
         self._problem: DataError | None = None
         self._closed = False
@@ -189,8 +187,10 @@ class Decoded:
 
     def close(self) -> None:
         self._closed = True
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for waiting in self._ahead:
+            waiting.cancel()
         self._ahead.clear()
+        self._threads.close()
         self._batches.close()
 
     def _begin_thread(self) -> None:

@@ -18,10 +18,13 @@ def seconds_per_call(
 ) -> float:
     """Time as many calls as fit the budget, all ranks beginning together and taking as many.
 
-    `untimed` calls go before: as many as find their work done already.
+    `untimed` calls go before: as many as find their work done already, and no longer than four times the budget.
     """
+    until = time.perf_counter() + 4 * budget_s
     for _ in range(untimed):
         call()
+        if time.perf_counter() > until:
+            break
     pilot_s = _timed(call, PILOTS, device) / PILOTS
     calls = max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6)))
     ranks.barrier()

@@ -92,7 +92,7 @@ def settle(
     pilots_s += [_timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
     pilot_s = ranks.slowest(median(pilots_s[1:]))
-    _timed_block(step, min(at_least, int(max_s / pilot_s)), device)
+    _timed_block(step, min(int(ranks.slowest(at_least)), int(max_s / pilot_s)), device)
     settling = Settling(max_s=max_s)
     steps = max(1, round(_BLOCK_S / pilot_s))
     while not (settling.steady or settling.exhausted):

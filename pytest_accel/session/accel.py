@@ -115,7 +115,9 @@ class Accel:
                 pytest.fail(
                     f"accel.measure: the loss is {loss_value}: this step trains nothing", pytrace=False
                 )
-            figures = self._metrics(timed, flops, precision) | self._own_metrics(metrics, timed)
+            figures = self._metrics(timed, flops, precision)
+        # Not together: they may wait for all ranks themselves. One that fails leaves, and the gang is ended.
+        figures |= self._own_metrics(metrics, timed)
         measurement = self._merged(asked, timed, loss_value, figures, gated)
         extra_info = {"platform": str(self.platform), **measurement.to_plain()}
         self.benchmark.extra_info["accel"] = self.item.stash[EXTRA_INFO] = extra_info
@@ -241,8 +243,10 @@ class Accel:
     def _own_metrics(
         self, ask: Callable[[float], Mapping[str, float]] | None, timed: Timed
     ) -> dict[str, float]:
+        # A delay on purpose is no part of what is measured beside the rounds.
+        step_s = timed.settled.step_s if self.settings.slowdown else timed.step_s
         with _plain_questions():
-            return checked_metrics(ask(timed.step_s) if ask else {})
+            return checked_metrics(ask(step_s) if ask else {})
 
     def _rates(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
         """Arithmetic per second, and its share of the peak; a share above one is impossible, and said."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_accel.core.verdict import Policy
 from pytest_accel.data.errors import DataError
 from pytest_accel.measure.measurement import Measurement
+from pytest_accel.measure.question import QuestionError
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.failing import fail_plainly
-from pytest_accel.session.fitting import does_not_fit
+from pytest_accel.session.fitting import CONFIGURATION, does_not_fit
+from pytest_accel.session.metrics import checked_gates
+from pytest_accel.session.terminal import live_progress
 from pytest_accel.workloads.errors import OutOfMemory, StepError
 from pytest_accel.workloads.rates import check_fed, latency, rates_apart
 from pytest_accel.workloads.steps import InferStep, TrainStep
@@ -33,8 +36,22 @@ class Figures:
     learnt: Mapping[str, float] = field(default_factory=dict)
     accuracy_tolerance: float = 0.02
 
-    def with_learnt(self, learnt: Mapping[str, float], tolerance: float) -> Figures:
-        return replace(self, learnt=learnt, accuracy_tolerance=tolerance)
+    def check(self) -> None:
+        """Refuse what cannot be answered, before anything is timed; StepError."""
+        for name, value in (("epoch_size", self.epoch_size), ("fed", self.fed)):
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise StepError(f"{name}: {value!r} is not a positive number.")
+        if self.fed is not None and not self.step.loads:
+            raise StepError(
+                f"fed: nothing is loaded here, {self.step.configuration['data']} is synthetic and on the device. "
+                "Write source='loader', or give real data with --accel-data."
+            )
+        try:
+            checked_gates({"accuracy": self.accuracy_tolerance})
+        except QuestionError:
+            raise StepError(
+                f"accuracy_tolerance: {self.accuracy_tolerance!r} is not a fraction between 0 and 1. Write 0.02."
+            ) from None
 
     @property
     def gates(self) -> dict[str, float]:
@@ -44,10 +61,13 @@ class Figures:
     def measure(self, step_s: float) -> dict[str, float]:
         accel, step = self.accel, self.step
         device, ranks, budget_s = accel.device_, accel.ranks, accel.settings.budget_s / 4
-        figures = rates_apart(step, device, ranks, step_s=step_s, budget_s=budget_s)
-        check_fed(figures, self.fed, work=step.work, unit=step.unit)
-        if self.latency:
-            figures |= latency(step, device, ranks, budget_s=budget_s)
+        figures: dict[str, float] = {}
+        if step.loads or self.latency:
+            with live_progress(accel.item.config, accel.item.name) as progress:
+                progress.phase("measuring its parts", None)
+                figures |= rates_apart(step, device, ranks, step_s=step_s, budget_s=budget_s)
+                if self.latency:
+                    figures |= latency(step, device, ranks, budget_s=budget_s)
         if self.epoch_size is not None:
             figures["epoch_size"] = self.epoch_size
             figures["epoch_s"] = step_s * self.epoch_size / (step.work * accel.ranks.size)
@@ -86,13 +106,15 @@ def build_step(
     except ValueError as error:
         fail_plainly(str(error))
     steps.callback(step.close)
+    accel.item.stash[CONFIGURATION] = step.configuration
     return step
 
 
 def measure_step(
     accel: Accel, step: TrainStep | InferStep, figures: Figures, *, loss: Callable[[], float] | None
 ) -> Measurement | None:
-    return accel.measure(
+    figures.check()
+    found = accel.measure(
         step,
         work=step.work,
         unit=step.unit,
@@ -105,3 +127,6 @@ def measure_step(
         gates=figures.gates,
         settling_steps=step.buffered,
     )
+    if found is not None:  # of all ranks, so that all of them fail or none
+        check_fed(found.run.metrics, figures.fed, work=found.work_per_step, unit=step.unit)
+    return found

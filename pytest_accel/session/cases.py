@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -59,29 +60,27 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Under which its baseline is stored; which data feed it is known once it was measured."""
-        return baseline_key(self.node_id, self.latest.configuration) if self.measurements else self.node_id
+        """Under which its baseline is stored; before it was built it is taken for what the session's data make it."""
+        if self._configuration is not None:
+            return baseline_key(self.node_id, self._configuration)
+        synthetic, real = both_keys(self.node_id)
+        return synthetic if self.settings.data is None else real
 
     @property
-    def entries(self) -> list[BaselineEntry]:
-        """What is stored of it: one entry, or before it was measured those of either kind of data."""
-        keys = (self.key,) if self.measurements else both_keys(self.node_id)
-        stored = self.baseline.benchmarks if self.baseline else {}
-        return [stored[key] for key in keys if key in stored]
+    def _configuration(self) -> Mapping[str, Scalar] | None:
+        if self.measurements:
+            return self.latest.configuration
+        return self.unfit.configuration if self.unfit else None
 
     @property
     def entry(self) -> BaselineEntry | None:
-        return next(iter(self.entries), None)
+        return self.baseline.benchmarks.get(self.key) if self.baseline else None
 
     def comparable_runs(self) -> list[Run]:
         """The stored runs whose identity is that of this machine."""
         identity = self.environment.identity
-        return [
-            run
-            for entry in self.entries
-            for run in entry.runs
-            if self._environment_of(run).identity == identity
-        ]
+        stored = self.entry.runs if self.entry else ()
+        return [run for run in stored if self._environment_of(run).identity == identity]
 
     def _environment_of(self, run: Run) -> Environment:
         assert self.baseline is not None  # a stored run has a file
@@ -152,13 +151,20 @@ class Case:
         return f"baselines of {self.disk_name} hold no {self.item.name}"
 
     def _does_not_fit(self, unfit: Unfit) -> Verdict:
-        """A failure where it used to fit: in the baseline, or a moment ago."""
-        fitted = [*self.comparable_runs(), *self.runs]
+        """A failure where just this used to fit: in the baseline, or a moment ago."""
+        stored = self.comparable_runs() if self._is_what_is_stored(unfit) else []
+        fitted = [*stored, *self.runs]
         if not fitted:
             return self._verdict(Outcome.DOES_NOT_FIT, unfit.text)
         peak = max((run.peak_memory_bytes or 0 for run in fitted), default=0)
         before = f"its baseline peaked at {gibibytes(peak)}" if peak else "its baseline did"
         return self._verdict(Outcome.REGRESSED, f"does not fit any more: {unfit.text}; {before}")
+
+    def _is_what_is_stored(self, unfit: Unfit) -> bool:
+        """Whether the stored runs are of what did not fit; what was never built is taken for what is stored."""
+        if self.entry is None or unfit.configuration is None:
+            return self.entry is not None
+        return dict(self.entry.configuration) == dict(unfit.configuration)
 
     def _verdict(self, outcome: Outcome, reason: str) -> Verdict:
         return Verdict(

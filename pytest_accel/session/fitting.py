@@ -10,6 +10,7 @@ import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
 from pytest_accel.core.environment import Environment
+from pytest_accel.measure.measurement import Scalar
 from pytest_accel.options import settings_of
 from pytest_accel.session.environment import environment_of
 from pytest_accel.session.placement import open_device
@@ -27,17 +28,27 @@ class Unfit:
 
     text: str
     environment: Environment
+    configuration: Mapping[str, Scalar] | None = None  # None: it did not come so far as to have one
 
     def to_plain(self) -> dict[str, Any]:
         identity, context = dict(self.environment.identity), dict(self.environment.context)
-        return {"text": self.text, "environment": {"identity": identity, "context": context}}
+        return {
+            "text": self.text,
+            "environment": {"identity": identity, "context": context},
+            "configuration": None if self.configuration is None else dict(self.configuration),
+        }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Unfit:
-        return cls(text=plain["text"], environment=Environment(**plain["environment"]))
+        return cls(
+            text=plain["text"],
+            environment=Environment(**plain["environment"]),
+            configuration=plain.get("configuration"),
+        )
 
 
 UNFIT = pytest.StashKey[Unfit]()
+CONFIGURATION = pytest.StashKey[Mapping[str, Scalar]]()  # of the step that was built, before it is measured
 
 
 def does_not_fit(item: pytest.Item, text: str) -> NoReturn:
@@ -48,5 +59,6 @@ def does_not_fit(item: pytest.Item, text: str) -> NoReturn:
     settings = settings_of(item)
     platform, device, hardware = open_device(item, settings)
     here = environment_of(item, settings, platform, device, hardware)
-    item.stash[UNFIT] = Unfit(text=text, environment=here)
+    built = item.stash.get(CONFIGURATION, None)
+    item.stash[UNFIT] = Unfit(text=text, environment=here, configuration=built)
     raise DoesNotFit(text, _use_item_location=True) from None

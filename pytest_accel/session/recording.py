@@ -30,7 +30,7 @@ def refuse_unwritable(root: Path) -> None:
 
 def refuse_too_many_runs(case: Case) -> None:
     """Say before measuring that a baseline is full."""
-    stored = max((len(entry.runs) for entry in case.entries), default=0)  # with either kind of data
+    stored = len(case.entry.runs) if case.entry else 0
     if case.settings.update or not case.settings.recording or stored + case.settings.record <= MAX_RUNS:
         return
     room = MAX_RUNS - stored

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from pytest_accel.measure.ranks import Ranks
 from pytest_accel.workloads.errors import StepError
 from pytest_accel.workloads.steps import TrainStep
 
@@ -16,6 +17,7 @@ class Convergence:
     """What so many epochs came to."""
 
     epochs_s: tuple[float, ...]  # of training, without the judging between them; the first one compiles
+    epoch_steps: int  # of the first
     accuracies: tuple[float, ...] = ()  # after each epoch; none where the data has no test set
     target: float | None = None
 
@@ -38,6 +40,15 @@ class Convergence:
         return figures if reached is None else {**figures, "time_to_target_s": reached}
 
 
+def check_training(ranks: Ranks, *, epochs: object, epoch_size: object, ddp: bool) -> None:
+    """Refuse what no epochs can be made of, before a model is built for it; StepError."""
+    for name, value in (("epochs", epochs), ("epoch_size", epoch_size)):
+        if value is not None and not (isinstance(value, int) and value > 0):
+            raise StepError(f"{name}: {value!r} is not a positive whole number.")
+    if not ddp and ranks.size > 1:
+        raise StepError("ddp=False: as many models as ranks would be trained, and converge judges one.")
+
+
 def train_epochs(
     step: TrainStep,
     *,
@@ -48,25 +59,30 @@ def train_epochs(
     say: Callable[[str], None],
 ) -> Convergence:
     """Train from the first step on, and judge after every epoch; StepError where the target is not met."""
-    if epochs < 1:
-        raise ValueError(f"epochs: {epochs} is not a positive number.")
-    if target is not None and not step.judges:  # said before hours of training, not after
+    judge = step.judge
+    assert judge is not None  # the step is not closed
+    if target is not None and not judge.has_test_set:  # said before hours of training, not after
         raise StepError(_not_judged(step, target))
     times_s: list[float] = []
     accuracies: list[float] = []
     taken = 0
     for epoch in range(1, epochs + 1):
         say(_progress(epoch, epochs, accuracies))
-        until = step.steps_for_epochs(epoch, epoch_size)
+        until = judge.steps_for_epochs(epoch, epoch_size)
         begin = time.perf_counter()
         for _ in range(until - taken):
             step()
         synchronize()
         times_s.append(time.perf_counter() - begin)
         taken = until
-        if step.judges:
-            accuracies.append(step.accuracy())
-    found = Convergence(epochs_s=tuple(times_s), accuracies=tuple(accuracies), target=target)
+        if judge.has_test_set:
+            accuracies.append(judge.accuracy())
+    found = Convergence(
+        epochs_s=tuple(times_s),
+        epoch_steps=judge.steps_for_epochs(1, epoch_size),
+        accuracies=tuple(accuracies),
+        target=target,
+    )
     if target is not None and found.time_to_target_s is None:
         raise StepError(_missed(step, found, target))
     return found

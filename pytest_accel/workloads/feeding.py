@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +52,7 @@ class DataChoices:
     source: str = "auto"  # a name of SOURCES
     workers: int | None = None  # processes of the loader; None: as many as there are CPUs to spare
     prefetch: int = 2  # batches that each of them keeps ready
+    pinned: bool = True  # read into memory that a device copies from by itself
     cpus: int | None = None  # that they may run on; None: all
     decode: str = "auto"  # a name of DECODERS; auto: on the device, where it can
     augment: bool = True  # random crops and mirroring, in training; digits are not mirrored
@@ -70,6 +72,9 @@ class DataChoices:
         ):
             if value is not None and value < least:
                 raise ValueError(f"{name}: {value} is too few. Valid: {least} or more.")
+        allowed = len(os.sched_getaffinity(0))
+        if self.cpus is not None and self.cpus > allowed:
+            raise ValueError(f"cpus: {self.cpus} were asked for, and this process may use {allowed}.")
         if self.source in {"synthetic", "resident"} and self.workers is not None:
             raise ValueError(
                 f"workers: a {self.source} source has none. Write source='loader', or leave workers out."
@@ -97,16 +102,17 @@ class Feed:
     order: TrainingOrder | None = None  # None: synthetic, without epochs
     threaded: bool = False  # threads of this process work beside the steps
 
-    @property
-    def has_epochs(self) -> bool:
-        return self.order is not None
-
 
 def feed(choices: DataChoices, plan: DataPlan, to: Destination, *, task: Task) -> Feed:
     """Open the source; DataError where real data is asked for and cannot be read."""
     images = _images(choices, plan, split="train" if task == "train" else "test")
     if plan.kind == "image":
         _check_channels(plan)
+    if choices.decode != "auto" and not isinstance(images, EncodedImages):
+        raise ValueError(
+            f"decode: {choices.decode!r} is for encoded photographs, and {plan.name} has none here. "
+            "Give them with --accel-data, or leave it out."
+        )
     if images is None:
         wants_loader = choices.source == "loader" or choices.workers is not None
         return _invented(choices, plan, to) if wants_loader else _synthetic(plan, to)
@@ -132,7 +138,7 @@ def evaluation(choices: DataChoices, plan: DataPlan, to: Destination) -> Iterato
         length=len(images), batch_size=EVALUATION_BATCH, rank=to.ranks.rank, world=to.ranks.size
     )
     finish = _finish(plan, to, augment=False)
-    loading = _loading(choices)
+    loading = _loading(choices, to.ranks.rank)
     if isinstance(images, ArrayImages):
         loading = replace(loading, workers=0)
     reader = _reader(images, plan, on_device=False)
@@ -158,7 +164,9 @@ def _images(choices: DataChoices, plan: DataPlan, *, split: Literal["train", "te
         images = open_images(choices.data_root, plan.name, split)
     except DataMissing as missing:
         if choices.data_required:
-            raise DataError(f"{missing}\nReal data is required here, and nothing stands in for it.") from None
+            raise DataError(
+                f"{missing}\nReal data is required here, and nothing stands in for it: name its root with --accel-data."
+            ) from None
         return None
     if choices.source == "resident" and isinstance(images, EncodedImages):
         raise ValueError(
@@ -204,7 +212,7 @@ def _synthetic(plan: DataPlan, to: Destination) -> Feed:
 
 def _invented(choices: DataChoices, plan: DataPlan, to: Destination) -> Feed:
     """Made-up bytes through the loader: all of the way to the device, without a disk and a decoder."""
-    loading = _loading(choices)
+    loading = _loading(choices, to.ranks.rank)
     order = TrainingOrder(
         length=IMAGE_SETS[plan.name].train_images,
         batch_size=plan.batch_size,
@@ -234,7 +242,7 @@ def _loaded(
 ) -> Feed:
     photographs = isinstance(images, EncodedImages)
     on_device = photographs and _decodes_on_device(choices, to.device)
-    loading = _loading(choices, readers_only=on_device)
+    loading = _loading(choices, to.ranks.rank, readers_only=on_device)
     reader = _reader(images, plan, on_device=on_device)
     # Photographs are cut by whoever decodes them; small images by the device, on arrival.
     finish = _finish(plan, to, augment=augment and not photographs)
@@ -321,16 +329,24 @@ def _decodes_on_device(choices: DataChoices, device: torch.device) -> bool:
     return able and choices.decode != "host"
 
 
-def _loading(choices: DataChoices, *, readers_only: bool = False) -> Loading:
+def _loading(choices: DataChoices, rank: int, *, readers_only: bool = False) -> Loading:
     unasked = min(spare_cpus(), READERS_FOR_A_DECODER) if readers_only else spare_cpus()
     workers = unasked if choices.workers is None else choices.workers
-    return Loading(workers=workers, prefetch=choices.prefetch, cpus=choices.cpus)
+    return Loading(
+        workers=workers,
+        prefetch=choices.prefetch,
+        pinned=choices.pinned,
+        cpus=choices.cpus,
+        first_cpu=rank * (choices.cpus or 0),
+    )
 
 
 def _described(choices: DataChoices) -> Facts:
     """As it was asked for: the number of CPUs to spare differs between allocations, and is no other benchmark."""
     facts: Facts = {"workers": "auto" if choices.workers is None else choices.workers}
     facts["prefetch"] = choices.prefetch
+    if not choices.pinned:
+        facts["pinned"] = False
     if choices.cpus is not None:
         facts["loader_cpus"] = choices.cpus
     return facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_accel.measure.alone import latencies, percentile, seconds_per_call
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.ranks import Ranks
@@ -28,7 +30,7 @@ def rates_apart(
     return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": compute_s / step_s}
 
 
-def check_fed(rates: dict[str, float], least: float | None, *, work: float, unit: str) -> None:
+def check_fed(rates: Mapping[str, float], least: float | None, *, work: float, unit: str) -> None:
     """Raise StepError where less of the arithmetic's rate is left than was asked for."""
     share = rates.get("fed_share")
     if least is None or share is None or share >= least:

@@ -1,6 +1,6 @@
 """One step of training or of inference, as a plain callable that a benchmark times.
 
-Inside `__call__` nothing waits for the device: no `.item()`, no print, no copy between host and device.
+Inside `__call__` nothing waits for the device: no `.item()`, no print; a loader's batches cross beside the steps.
 What reads results (`loss_value`, `check`) is called outside the timed rounds.
 """
 
@@ -28,8 +28,8 @@ from pytest_accel.workloads.assembly import (
 )
 from pytest_accel.workloads.data import seed_of
 from pytest_accel.workloads.errors import StepError
-from pytest_accel.workloads.feeding import Feed, evaluation
 from pytest_accel.workloads.flops import count_flops
+from pytest_accel.workloads.judging import Judge
 from pytest_accel.workloads.optimisers import (
     OptimiserFactory,
     build_optimiser,
@@ -59,7 +59,6 @@ class Step:
         self.steps = 0  # called so far
         self._plan = parts.plan
         self._model: Any = parts.model
-        self._feed: Feed | None = parts.feed
         self._source: Source = parts.feed.source
         self._compile = parts.compile
         self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
@@ -107,17 +106,27 @@ class Step:
 
     def load(self) -> None:
         """Take a batch and do nothing with it: what the loader does by itself."""
-        next(self._source)
+        with self._explained():
+            next(self._source)
 
     @contextmanager
     def computing_only(self) -> Iterator[None]:
         """Let steps run on batches that lie ready on the device: what they do without a loader."""
         source = self._source
-        self._source = Rotation([tuple(tensor.clone() for tensor in next(source)) for _ in range(2)])
+        with self._explained():
+            self._source = Rotation([tuple(tensor.clone() for tensor in next(source)) for _ in range(2)])
         try:
             yield
         finally:
             self._source = source
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self._explain(error)
+            raise
 
     def _explain(self, error: RuntimeError) -> None:
         raise_if_out_of_memory(
@@ -138,7 +147,6 @@ class Step:
     def _forget(self) -> None:
         self._model = None
         self._source = Rotation(())
-        self._feed = None
 
     def __enter__(self) -> Self:
         return self
@@ -190,8 +198,15 @@ class TrainStep(Step):
         # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
         # stays out: it is one fused kernel already.
         self._forward_loss: Any = self._compiled(forward_loss)
-        self._precision, self._ranks = precision, parts.ranks
-        self._feeding, self._destination = parts.feeding, parts.destination
+        self.judge: Judge | None = Judge(
+            model=model,
+            feed=parts.feed,
+            feeding=parts.feeding,
+            plan=parts.plan,
+            destination=parts.destination,
+            precision=precision,
+            ranks=parts.ranks,
+        )
         self._trainable = tuple(trainable.values())
         self._sampled = sample_tensors(trainable)
         self._before = {name: sample(parameter) for name, parameter in self._sampled.items()}
@@ -231,8 +246,9 @@ class TrainStep(Step):
 
     def __call__(self) -> None:
         self._optimiser.zero_grad(set_to_none=True)
-        inputs, targets = self._next_batch()
+        inputs = targets = loss = None
         try:
+            inputs, targets = self._next_batch()
             loss = self._forward_loss(inputs, targets)
             # Disabled (all but fp16), the scaler passes the loss and the step straight on. Enabled, it
             # skips steps that overflowed; with a fused optimiser that too is decided on the device.
@@ -281,40 +297,6 @@ class TrainStep(Step):
             f"{name}: the parameters did not move in {self.steps} steps; is lr zero? {NO_BENCHMARK}"
         )
 
-    def steps_for_epochs(self, epochs: int, epoch_size: int | None) -> int:
-        """Return how many steps take all samples so many times; synthetic ones have no end, and need a size."""
-        order = self._feed.order if self._feed else None
-        if order is not None and epoch_size is None:
-            return order.steps_for_epochs(epochs)
-        if epoch_size is None:
-            raise ValueError(
-                f"epoch_size: data={self._plan.name!r} is synthetic here and has no epochs. "
-                "Say how many images count as one, or give real data with --accel-data."
-            )
-        return -(-epochs * epoch_size // (self.work * self._ranks.size))
-
-    @property
-    def judges(self) -> bool:
-        """Whether there is a test set: only real, labelled data has one."""
-        return self._feed is not None and self._feed.order is not None and not self._plan.reconstructs
-
-    def accuracy(self) -> float:
-        """Return the share of the test set that the model, as trained so far, labels right. Waits for the device.
-
-        Eager, whatever the step does: it is not timed, and another mode would be compiled again.
-        """
-        model, right, seen = self._model, torch.zeros((), device=self.device, dtype=torch.long), 0
-        model.eval()
-        try:
-            with torch.inference_mode(), self._precision.autocast(self.device):
-                for inputs, labels in evaluation(self._feeding, self._plan, self._destination):
-                    right += (model(inputs).argmax(-1) == labels).sum()
-                    seen += len(labels)
-        finally:
-            model.train()
-        told = self._ranks.gather([int(right), seen])
-        return sum(part[0] for part in told) / sum(part[1] for part in told)
-
     @property
     def flops_per_step(self) -> int | None:
         """The model's floating-point operations, forward and backward; None where they cannot be counted."""
@@ -324,7 +306,7 @@ class TrainStep(Step):
 
     def _forget(self) -> None:
         super()._forget()
-        self._optimiser = self._scaler = self._forward_loss = self.loss = None
+        self._optimiser = self._scaler = self._forward_loss = self.loss = self.judge = None
         self._trainable, self._sampled, self._before = (), {}, {}
 
 
@@ -345,8 +327,9 @@ class InferStep(Step):
             return cls._of(assemble(chosen, task="infer"))
 
     def __call__(self) -> None:
-        inputs, _ = self._next_batch()
+        inputs = None
         try:
+            inputs, _ = self._next_batch()
             with torch.inference_mode():
                 self.output = self._forward(inputs)
         except RuntimeError as error:

@@ -112,8 +112,7 @@ def test_a_launch_bound_step_is_recorded_and_learns(gpu, tmp_path, source):
                 losses.append(step.loss_value())
         step.check()
         assert losses[-1] < losses[0]
-        accuracy_of_few = step.accuracy()
-        assert 0 <= accuracy_of_few <= 1
+        assert 0 <= step.judge.accuracy() <= 1
 
 
 def test_steps_of_a_loader_do_not_wait_for_the_gpu(gpu, tmp_path):

@@ -15,6 +15,36 @@ def test_loaded(train, rank):
 
 
 @cpux2
+def test_uneven(train, rank, monkeypatch):
+    import pytest_accel.workloads.feeding
+
+    monkeypatch.setattr(pytest_accel.workloads.feeding, "spare_cpus", lambda: 1 + 2 * rank)
+    train("zoo/wide_resnet-tiny", data="cifar100", source="loader", batch_size=4)
+
+
+@cpux2
+def test_judged_alike(accel, process_group):
+    from pytest_accel.workloads.steps import TrainStep
+
+    step = TrainStep.build("zoo/wide_resnet-tiny", data="digits", batch_size=8, ranks=process_group)
+    with step:
+        for _ in range(5):
+            step()
+        model = step.judge.model
+        before = process_group.gather(float(sum(each.double().sum() for each in model.buffers())))
+        step.judge.accuracy()
+        after = process_group.gather(float(sum(each.double().sum() for each in model.buffers())))
+        assert before[0] != before[1]  # each rank normalised its own batches
+        assert after[0] == after[1] == before[0]
+    measure(accel, "judged")
+
+
+@cpux2
+def test_fed_too_little(train):
+    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1, fed=1000)
+
+
+@cpux2
 def test_learnt(converge):
     converge("zoo/wide_resnet-tiny", data="digits", batch_size=32, lr=0.05, augment=False, epochs=2)
 """
@@ -26,18 +56,28 @@ def ran(tmp_path_factory):
     write_cifar_binary(project.path / "data", train=21)
     project.write(SUITE)
     status, output = project.run("-m", "cpux2", "--accel-data=data", "--benchmark-json=out.json")
-    assert status == 0, output
-    return project
+    assert status == 1, output
+    assert "5 passed" not in output
+    assert "1 failed, 4 passed" in output, output
+    return project, output
 
 
 @pytest.fixture(scope="module")
 def info(ran):
-    return {name: each["extra_info"]["accel"] for name, each in ran.benchmarks().items()}
+    return {name: each["extra_info"]["accel"] for name, each in ran[0].benchmarks().items()}
 
 
 def test_both_ranks_come_to_the_end_and_no_worker_is_left(ran):
-    assert {path.name for path in ran.path.glob("done-*")} == {"done-0", "done-1"}
-    assert not ran.left_behind()
+    project, _ = ran
+    assert {path.name for path in project.path.glob("done-*")} == {"done-0", "done-1"}
+    assert not project.left_behind()
+
+
+def test_too_little_for_all_together_fails_once_in_its_own_words(ran):
+    _, output = ran
+    assert "fed: " in output
+    assert "were asked for: the loader alone gives" in output
+    assert "waits in" not in output  # no rank waited for another
 
 
 def test_every_rank_measured_its_loader_and_its_arithmetic(info):

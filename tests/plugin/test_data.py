@@ -130,10 +130,42 @@ def test_less_than_the_share_that_was_asked_for_fails_with_the_rates(fed):
     )
 
 
-def test_arguments_that_contradict_are_refused(fed):
-    result = fed(', source="resident", workers=2').run()
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (', source="resident", workers=2', "*workers: a resident source has none.*"),
+        (", fed=0.9", "*fed: nothing is loaded here, cifar100 is synthetic*"),
+        (
+            ', workers=0, decode="device"',
+            "*decode: 'device' is for encoded photographs, and cifar100 has none*",
+        ),
+        (", workers=1, cpus=100000", "*cpus: 100000 were asked for, and this process may use *"),
+        (", epoch_size=0", "*epoch_size: 0 is not a positive number.*"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(fed, more, words):
+    result = fed(more).run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*workers: a resident source has none.*"])
+    result.stdout.fnmatch_lines([words])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_benchmark_may_need_real_data(bench):
+    bench.write(
+        """
+        def test_step(accel, accel_data):
+            root = accel_data("cifar100")
+            note("root", root)
+            measure(accel)
+        """
+    )
+    result = bench.run("-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*needs real data, with --accel-data: cifar100: not found.*"])
+    bench.run("--accel-data-required").assert_outcomes(failed=1)
+    write_cifar_binary(bench.path("data"))
+    bench.run("--accel-data=data").assert_outcomes(passed=1)
+    assert bench.path("root").read_text().strip() == str(bench.path("data"))
 
 
 class TestConvergence:
@@ -146,6 +178,19 @@ class TestConvergence:
         assert {"first_epoch_s", "epoch_s", "time_to_target_s"} <= set(metrics)
         assert bench.accel_info()["gates"]["accuracy"] == 0.02
         result.stdout.fnmatch_lines(["benchmark*first epoch*epoch*accuracy*to target*"])
+
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            (", accuracy_tolerance=2", "*accuracy_tolerance: 2 is not a fraction between 0 and 1.*"),
+            (', source="synthetic"', "*epoch_size: data='digits' is synthetic here and has no epochs.*"),
+        ],
+    )
+    def test_what_cannot_be_judged_is_refused_plainly(self, fed, more, words):
+        result = fed(more, CONVERGE).run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines([words])
+        result.stdout.no_fnmatch_line("*Traceback*")
 
     def test_a_target_that_is_missed_fails(self, fed):
         result = fed(", target=0.999", CONVERGE).run()

@@ -110,6 +110,29 @@ class TestUsedToFit:
         assert len(case.findall("failure")) == 1
         assert properties(case)["accel.verdict"] == "regressed"
 
+    @pytest.mark.parametrize(
+        ("built", "fails"),
+        [({}, True), ({"batch": 2}, False), ({"data_source": "files"}, False)],
+        ids=["the same", "another", "fed by real data"],
+    )
+    def test_only_what_is_stored_did(self, stored, built, fails):
+        """The stored configuration is empty: another one, or other data, is another benchmark."""
+        stored.write(
+            UNFIT
+            + f"""
+from pytest_accel.session.fitting import CONFIGURATION
+
+@pytest.mark.parametrize("batch", [4096])
+def test_step(accel, batch):
+    accel.item.stash[CONFIGURATION] = {built}
+    does_not_fit(accel.item, TEXT)
+"""
+        )
+        result = stored.run()
+        result.assert_outcomes(failed=1 if fails else 0)
+        word = "REGRESSED" if fails else "DOES-NOT-FIT"
+        result.stdout.fnmatch_lines([f"{word}  test_step[[]4096[]] (cpu): *"])
+
     def test_on_another_machine_it_never_did(self, stored):
         stored.doctor_environment(lambda kept: kept["identity"].update(cpu="another"))
         result = stored.run()
@@ -204,13 +227,12 @@ from pytest_accel.workloads.errors import OutOfMemory
 
 @pytest.mark.cpux2
 def test_step(accel, rank):
-    def evaluate(_step_s):
+    def check():
         if rank == 1:
             raise OutOfMemory(TEXT)
-        return {"accuracy": 1.0}
 
     try:
-        measure(accel, metrics=evaluate)
+        measure(accel, check=check)
     except OutOfMemory as error:
         does_not_fit(accel.item, str(error))
 """

@@ -229,3 +229,12 @@ def test_a_device_that_decodes_nothing_is_told_with_the_remedy(nvjpeg):
     with pytest.raises(DataError, match=r"cats/0\.jpg and 3 more: .*failed: 3\n.*decode='host'") as caught:
         decode_on_device(ENCODED, CPU, names)
     assert str(caught.value).count("\n") == 1
+
+
+def test_memory_that_runs_out_is_no_image_that_the_device_refuses(monkeypatch):
+    def full(encoded, device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("pytest_accel.data.jpeg._nvjpeg", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        decode_on_device(ENCODED, CPU, names)

@@ -83,6 +83,15 @@ class TestSecondsPerCall:
         found = seconds_per_call(lab.call, lab, Alone(), budget_s=1.0, untimed=40)
         assert found == pytest.approx(0.02)
 
+    def test_what_lies_ready_is_not_waited_for_without_end(self, lab):
+        def slow() -> None:
+            lab.call()
+            lab.synchronize()
+
+        lab.call_s = lambda number: 1.0
+        seconds_per_call(slow, lab, Alone(), budget_s=1.0, untimed=1000)
+        assert lab.calls <= 5 + 2 * PILOTS
+
     def test_work_that_was_queued_before_is_not_counted(self, lab):
         lab.queued_s = 50.0
         assert seconds_per_call(lab.call, lab, Alone(), budget_s=1.0) == pytest.approx(0.01)

@@ -257,6 +257,14 @@ class TestRanks:
         assert lab.events.count("barrier") == len(timed.rounds_s)
         assert lab.events[:2] == ["agree", "measuring"]
 
+    def test_ranks_with_more_lying_ready_than_others_take_as_many_steps(self, lab):
+        """Each has as many workers as it has CPUs to spare: the most that any has is taken by all."""
+        ranks = Recording(lab)
+        settle(lab.step, lab, lab, max_s=30.0, after_pilot=lambda: None, ranks=ranks)
+        plain, lab.steps = lab.steps, 0
+        settle(lab.step, lab, lab, max_s=30.0, after_pilot=lambda: None, at_least=10, ranks=ranks)
+        assert lab.steps == plain + 20  # of the other, which has twice as many
+
     def test_warm_up_goes_by_the_slowest(self, lab):
         found = settle(lab.step, lab, lab, max_s=30.0, after_pilot=lambda: None, ranks=Recording(lab))
         assert found.step_s == pytest.approx(0.002)

@@ -8,7 +8,7 @@ import torch
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import StepError, TrainStep
 from pytest_accel.workloads import convergence as module
-from pytest_accel.workloads.convergence import Convergence, train_epochs
+from pytest_accel.workloads.convergence import Convergence, check_training, train_epochs
 
 DIGITS = {"data": "digits", "batch_size": 64, "optimiser": "adamw", "lr": 3e-3}
 
@@ -43,14 +43,14 @@ def test_one_seed_learns_to_the_last_digit_judged_or_not():
             for number in range(6):
                 step()
                 if judged and number % 2:
-                    step.accuracy()
+                    step.judge.accuracy()
             losses.append(step.loss_value())
     assert losses[0] == losses[1] == losses[2]
 
 
 def test_an_untrained_model_guesses():
     with digits() as step:
-        assert step.accuracy() < 0.4
+        assert step.judge.accuracy() < 0.4
         assert step._model.training
 
 
@@ -78,7 +78,7 @@ def test_a_target_that_nobody_can_judge_fails_before_the_first_step():
 
 def test_synthetic_data_needs_to_be_told_its_epoch():
     with TrainStep.build("zoo/wide_resnet-tiny", data="cifar100", batch_size=2) as step:
-        with pytest.raises(ValueError, match="epoch_size: data='cifar100' is synthetic"):
+        with pytest.raises(StepError, match="epoch_size: data='cifar100' is synthetic"):
             train(step, 1)
         assert step.steps == 0
         found = train(step, 2, epoch_size=5)
@@ -87,16 +87,31 @@ def test_synthetic_data_needs_to_be_told_its_epoch():
         assert set(found.metrics()) == {"first_epoch_s", "epoch_s"}
 
 
-@pytest.mark.parametrize("epochs", [0, -1])
-def test_no_epochs_are_refused(epochs):
-    with digits() as step, pytest.raises(ValueError, match=r"epochs: .* is not a positive number"):
-        train(step, epochs)
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"epochs": 0}, "epochs: 0 is not a positive whole number"),
+        ({"epochs": -1}, "epochs: -1 is not"),
+        ({"epochs": 1.5}, "epochs: 1.5 is not"),
+        ({"epoch_size": 0}, "epoch_size: 0 is not"),
+        ({"epoch_size": "many"}, "epoch_size: 'many' is not"),
+    ],
+)
+def test_what_no_epochs_can_be_made_of_is_refused(wrong, words):
+    with pytest.raises(StepError, match=words):
+        check_training(Alone(), **{"epochs": 1, "epoch_size": None, "ddp": True, **wrong})
+
+
+def test_independent_jobs_are_not_judged_as_one():
+    check_training(Alone(), epochs=1, epoch_size=None, ddp=False)
+    with pytest.raises(StepError, match="converge judges one"):
+        check_training(OneOf(0, [None]), epochs=1, epoch_size=None, ddp=False)
 
 
 def test_an_epoch_takes_every_image_once():
     with digits(batch_size=100) as step:
-        assert [step.steps_for_epochs(epochs, None) for epochs in (1, 2, 3)] == [15, 29, 44]  # of 1,437
-        assert step.steps_for_epochs(1, 250) == 3
+        assert [step.judge.steps_for_epochs(epochs, None) for epochs in (1, 2, 3)] == [15, 29, 44]  # of 1,437
+        assert step.judge.steps_for_epochs(1, 250) == 15  # real images have epochs of their own
         train(step, 1)
         assert step.steps == 15
 
@@ -107,9 +122,10 @@ def test_an_epoch_takes_every_image_once():
 class Trainee:
     """A step as train_epochs sees it, of ten steps an epoch."""
 
-    judges = True
+    has_test_set = True
 
     def __init__(self, clock, accuracies):
+        self.judge = self
         self.clock = clock
         self.accuracies = iter(accuracies)
         self.info = type("Info", (), {"name": "model"})
@@ -163,10 +179,10 @@ def test_the_first_time_that_the_target_is_met_counts(monkeypatch):
 
 
 def test_an_epoch_is_the_typical_one_after_the_first():
-    found = Convergence(epochs_s=(50.0, 10.0, 11.0, 30.0))
+    found = Convergence(epochs_s=(50.0, 10.0, 11.0, 30.0), epoch_steps=9)
     assert found.metrics() == {"first_epoch_s": 50.0, "epoch_s": 11.0}
-    assert Convergence(epochs_s=(5.0,)).metrics() == {"first_epoch_s": 5.0}
-    assert Convergence(epochs_s=(5.0,), accuracies=(0.9,)).time_to_target_s is None
+    assert Convergence(epochs_s=(5.0,), epoch_steps=9).metrics() == {"first_epoch_s": 5.0}
+    assert Convergence(epochs_s=(5.0,), epoch_steps=9, accuracies=(0.9,)).time_to_target_s is None
 
 
 # Ranks. Those of real gangs are in tests/gang.
@@ -189,7 +205,7 @@ def test_accuracy_is_over_the_images_of_all_ranks():
     for rank in (0, 1):
         alone = OneOf(rank, [[100, 100]])
         with digits(ranks=alone, ddp=False) as step:
-            accuracy = step.accuracy()
+            accuracy = step.judge.accuracy()
         (right, seen) = alone.told[0]
         assert accuracy == pytest.approx((right + 100) / (seen + 100))
         shares.append(seen)
@@ -198,14 +214,13 @@ def test_accuracy_is_over_the_images_of_all_ranks():
 
 def test_ranks_share_an_epoch():
     with digits(ranks=OneOf(0, [None]), ddp=False, batch_size=100) as step:
-        assert step.steps_for_epochs(1, None) == 8
-        assert step.steps_for_epochs(1, 1000) == 5
+        assert step.judge.steps_for_epochs(1, None) == 8
 
 
 def test_judging_is_eager_and_without_gradients():
     with digits() as step:
         seen = []
         step._model.register_forward_hook(lambda *_: seen.append(torch.is_inference_mode_enabled()))
-        step.accuracy()
+        step.judge.accuracy()
         assert seen
         assert all(seen)

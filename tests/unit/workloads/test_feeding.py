@@ -107,7 +107,7 @@ def test_what_lies_in_memory_is_resident(fed, roots, name):
     found = fed(name, data_root=roots[name])
     assert isinstance(found.source, Resident)
     assert found.configuration == {"data_source": "resident", "data_images": 20, "augment": True}
-    assert found.has_epochs
+    assert found.order is not None
     check_batches(found, plan_for(name))
 
 
@@ -173,7 +173,7 @@ def test_a_set_that_is_missing_is_synthetic(fed, tmp_path, root):
     found = fed("cifar100", data_root=root)
     assert isinstance(found.source, Rotation)
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
-    assert not found.has_epochs
+    assert found.order is None
     check_batches(found, plan_for("cifar100"))
 
 
@@ -191,7 +191,7 @@ def test_workers_without_data_move_made_up_bytes(fed, choices):
         "workers": choices.get("workers", "auto"),
         "prefetch": 2,
     }
-    assert not found.has_epochs
+    assert found.order is None
     check_batches(found, plan_for("imagenet"))
 
 

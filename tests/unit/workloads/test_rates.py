@@ -50,9 +50,9 @@ def test_the_loader_is_timed_after_what_lay_ready():
                 return real(self)
 
         source.__class__ = Counting
-        rates_apart(step, Waiting(), Alone(), step_s=0.5, budget_s=1e-9)
-        # Two to compute on; what lay ready; three to see how long one takes, and three to time.
-        assert len(taken) == 2 + step.buffered + 3 + 3
+        rates_apart(step, Waiting(), Alone(), step_s=0.5, budget_s=1.0)
+        # Two to compute on; what lay ready; three to see how long one takes, and three or more to time.
+        assert len(taken) >= 2 + step.buffered + 3 + 3
 
 
 def test_a_computing_step_puts_its_source_back_also_when_it_fails():

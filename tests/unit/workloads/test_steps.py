@@ -341,6 +341,31 @@ def test_a_model_with_several_outputs_is_told_how_to_train():
         run(step).check()
 
 
+class Greedy:
+    """A source that finds no memory for its next batch."""
+
+    loads, buffered = True, 0
+
+    def __next__(self):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("build", [TrainStep.build, InferStep.build])
+def test_memory_that_runs_out_while_loading_is_named_too(build):
+    def compute_only(step):
+        with step.computing_only():
+            step()
+
+    for use in (lambda step: step(), lambda step: step.load(), compute_only):
+        with build("resnet18", data="cifar100", image_size=32, batch_size=2) as step:
+            step._source = Greedy()
+            with pytest.raises(OutOfMemory, match=r"resnet18: a batch of 2 did not fit"):
+                use(step)
+
+
 # Ranks. Those of real gangs are in tests/gang/test_process_group.py.
 
 

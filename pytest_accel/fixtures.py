@@ -278,6 +278,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     from pytest_accel.data.errors import DataError, DataMissing
     from pytest_accel.data.images import open_images
     from pytest_accel.options import data_root
+    from pytest_accel.session.failing import fail_plainly
 
     settings = request.config.stash[SETTINGS]
 
@@ -288,9 +289,9 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
         except DataMissing as missing:
             if not settings.data_required:
                 pytest.skip(f"needs real data, with --accel-data: {missing}".replace("\n", " "))
-            pytest.fail(str(missing), pytrace=False)
+            fail_plainly(str(missing))
         except DataError as error:
-            pytest.fail(str(error), pytrace=False)
+            fail_plainly(str(error))
         assert root is not None  # or it would be missing
         return root
 

@@ -21,6 +21,10 @@ class DataError(RuntimeError):
     """A data set that cannot be read: the file, what is wrong with it, what to do."""
 
 
+class SyntheticDataWarning(UserWarning):
+    """A root of real data was named, and the set is not in it: synthetic data stands in."""
+
+
 class DataMissing(DataError):  # noqa: N818 - reads as what happened
     """The data set is not under the root at all; the text names where was looked."""
 

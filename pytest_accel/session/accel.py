@@ -76,7 +76,7 @@ class Accel:
         precision: str | None = None,
         loss: Callable[[], float] | None = None,
         check: Callable[[], None] | None = None,
-        metrics: Callable[[float], Mapping[str, float]] | None = None,
+        metrics: Callable[[float], Mapping[str, float]] | Mapping[str, float] | None = None,
         gates: Mapping[str, float] | None = None,
         settling_steps: int = 0,
     ) -> Measurement | None:
@@ -89,8 +89,8 @@ class Accel:
         a fixed number of steps, and `check` at the end: it raises if the step did no real work. None
         comes back where measuring is switched off by --benchmark-disable.
 
-        `metrics` is asked once after that, on every rank, with the seconds of a step: further figures by name, such
-        as an accuracy; their
+        `metrics` are further figures by name, such as an accuracy: a mapping, or a function that is asked for it once
+        after that, on every rank, with the seconds of a step. Their
         mean over the ranks is stored with the run, or the sum over devices of a name that ends in `_j`. `gates`
         names those that are judged as throughput is, with the relative loss that is tolerated:
         `gates={"accuracy": 0.02}`. More of a gated metric is better, and it is positive. At least `settling_steps`
@@ -241,12 +241,12 @@ class Accel:
         return metrics
 
     def _own_metrics(
-        self, ask: Callable[[float], Mapping[str, float]] | None, timed: Timed
+        self, ask: Callable[[float], Mapping[str, float]] | Mapping[str, float] | None, timed: Timed
     ) -> dict[str, float]:
         # A delay on purpose is no part of what is measured beside the rounds.
         step_s = timed.settled.step_s if self.settings.slowdown else timed.step_s
         with _plain_questions():
-            return checked_metrics(ask(step_s) if ask else {})
+            return checked_metrics(ask(step_s) if callable(ask) else ask or {})
 
     def _rates(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
         """Arithmetic per second, and its share of the peak; a share above one is impossible, and said."""

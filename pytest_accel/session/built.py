@@ -128,5 +128,11 @@ def measure_step(
         settling_steps=step.buffered,
     )
     if found is not None:  # of all ranks, so that all of them fail or none
-        check_fed(found.run.metrics, figures.fed, work=found.work_per_step, unit=step.unit)
+        check_fed(
+            found.run.metrics,
+            figures.fed,
+            work=found.work_per_step,
+            unit=step.unit,
+            resident=found.configuration["data_source"] == "resident",
+        )
     return found

@@ -126,7 +126,8 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     if case.verdict is not None and not case.problem:
         failing = failures(case)
         for verdict in (case.verdict, *(facet.verdict for facet in case.facets)):
-            if _needs_words(verdict) and verdict not in failing:
+            settled_by_another = verdict.wants_another_run and failing
+            if _needs_words(verdict) and verdict not in failing and not settled_by_another:
                 terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
         if news := case.loss_change():
             terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
@@ -165,13 +166,19 @@ def _write_remedy(
 
 
 def _recording(config: pytest.Config, named: Sequence[Case]) -> str:
-    """This very command, to record; where only some benchmarks need it, with their names."""
+    """This very command, to record; where only some benchmarks need it, with their names in place of its paths."""
     arguments = without_options(map(str, config.invocation_params.args), _NOT_FOR_RECORDING)
-    if named:  # -m chooses the platform that a benchmark runs as, and stays
-        expression = config.getoption("markexpr", "")
-        arguments = [*(["-m", expression] if expression else []), *(case.node_id for case in named)]
+    if named:
+        arguments = [each for each in arguments if each not in config.args]
+        arguments += [_from_here(config, case.node_id) for case in named]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return shlex.join([*_pytest_command(), *arguments[:end], "--accel-record", *arguments[end:]])
+
+
+def _from_here(config: pytest.Config, node_id: str) -> str:
+    """A node id as the command line takes it: its path is relative to the folder that pytest is called in."""
+    path, separator, name = node_id.partition("::")
+    return os.path.relpath(config.rootpath / path, config.invocation_params.dir) + separator + name
 
 
 def _pytest_command() -> list[str]:

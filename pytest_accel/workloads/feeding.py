@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from pytest_accel.data.errors import DataError, DataMissing
+from pytest_accel.data.errors import DataError, DataMissing, SyntheticDataWarning
 from pytest_accel.data.finish import Finish, ModelInput
 from pytest_accel.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.data.loader import (
@@ -167,6 +168,9 @@ def _images(choices: DataChoices, plan: DataPlan, *, split: Literal["train", "te
             raise DataError(
                 f"{missing}\nReal data is required here, and nothing stands in for it: name its root with --accel-data."
             ) from None
+        if choices.data_root is not None:
+            said = str(missing).replace("\n", " ")
+            warnings.warn(f"{said} Synthetic data stands in.", SyntheticDataWarning, stacklevel=2)
         return None
     if choices.source == "resident" and isinstance(images, EncodedImages):
         raise ValueError(

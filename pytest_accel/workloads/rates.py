@@ -30,7 +30,9 @@ def rates_apart(
     return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": compute_s / step_s}
 
 
-def check_fed(rates: Mapping[str, float], least: float | None, *, work: float, unit: str) -> None:
+def check_fed(
+    rates: Mapping[str, float], least: float | None, *, work: float, unit: str, resident: bool
+) -> None:
     """Raise StepError where less of the arithmetic's rate is left than was asked for."""
     share = rates.get("fed_share")
     if least is None or share is None or share >= least:
@@ -39,7 +41,11 @@ def check_fed(rates: Mapping[str, float], least: float | None, *, work: float, u
     raise StepError(
         f"fed: {share:.1%} of what the device computes alone is left with its loader, and {least:.0%} were asked for: "
         f"the loader alone gives {loader:,.0f} {unit}/s, the device alone takes {compute:,.0f}. "
-        "More workers=, decode='device', or data on a faster disk."
+        + (
+            "Its samples are picked and cut on the device itself: a larger batch, or augment=False."
+            if resident
+            else "More workers=, decode='device', or data on a faster disk."
+        )
     )
 
 

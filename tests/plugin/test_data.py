@@ -66,6 +66,34 @@ def test_without_data_it_is_synthetic_and_said(fed):
     result.stdout.fnmatch_lines(["*Data is synthetic.*"])
 
 
+def test_a_root_without_the_set_is_said(fed):
+    bench = fed()
+    bench.path("empty").mkdir()
+    result = bench.run("--accel-data=empty")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*SyntheticDataWarning: cifar100: not found. Looked for *Synthetic data stands in."]
+    )
+
+
+def test_the_command_that_records_what_is_missing_keeps_its_options_and_works_from_here(fed, monkeypatch):
+    bench = fed()
+    bench.pytester.makepyfile(
+        test_other="import pytest\n\n@pytest.mark.cpu\ndef test_other(accel):\n    accel.measure(lambda: None, work=1, unit='calls')\n"
+    )
+    bench.run("test_other.py", "--accel-record=1").assert_outcomes(passed=1)
+    bench.path("below").mkdir()
+    monkeypatch.chdir(bench.path("below"))
+    result = bench.run("..", "--accel-data", "../data", bench.TOLERANT)
+    result.assert_outcomes(passed=2)
+    command = result.outlines[
+        result.outlines.index(next(line for line in result.outlines if "Record one with" in line)) + 1
+    ]
+    assert command.endswith(
+        "--accel-data ../data --accel-tolerance=99% ../test_suite.py::test_step --accel-record"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "looked"), [((), "*none was given*"), (("--accel-data=.",), "*cifar-100-binary*")]
 )
@@ -162,7 +190,9 @@ def test_a_benchmark_may_need_real_data(bench):
     result = bench.run("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*needs real data, with --accel-data: cifar100: not found.*"])
-    bench.run("--accel-data-required").assert_outcomes(failed=1)
+    result = bench.run("--accel-data-required")
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*During handling*")
     write_cifar_binary(bench.path("data"))
     bench.run("--accel-data=data").assert_outcomes(passed=1)
     assert bench.path("root").read_text().strip() == str(bench.path("data"))

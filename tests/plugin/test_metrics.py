@@ -199,3 +199,16 @@ def test_what_cannot_be_judged_fails_plainly(bench, arguments, text):
 def test_nothing_is_asked_where_measuring_is_off(bench):
     bench.write("def test_step(accel):\n    measure(accel, metrics=lambda _: 1 / 0)\n")
     bench.run("--benchmark-disable").assert_outcomes(passed=1)
+
+
+def test_metrics_that_are_known_already_are_given_as_they_are(bench):
+    bench.write("def test_step(accel):\n    measure(accel, metrics={'reach': 0.75}, gates={'reach': 0.1})\n")
+    bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
+    assert bench.accel_info()["run"]["metrics"]["reach"] == 0.75
+
+
+def test_metrics_that_are_no_mapping_are_refused(bench):
+    bench.write("def test_step(accel):\n    measure(accel, metrics=3)\n")
+    result = bench.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*metrics: 3 is not a mapping of names to numbers.*"])

@@ -1,4 +1,4 @@
-"""Writes an ImageNet of made-up photographs: `python -m tests.studies.photographs DIR [--images N] [--shards N]`.
+"""Writes an ImageNet of made-up photographs into DIR/imagenet: `python -m tests.studies.photographs DIR [--images N]`.
 
 For machines without the real one: JPEGs of its usual size (about 500 x 375 pixels, 110 kB), in its folders or in tar
 shards, so that loaders have real files to read and real decoders work to do.

@@ -68,12 +68,12 @@ RATES = {"loader_step_s": 0.02, "compute_step_s": 0.008, "fed_share": 0.8}
 
 @pytest.mark.parametrize(("rates", "least"), [(RATES, None), (RATES, 0.8), (RATES, 0.5), ({}, 0.9)])
 def test_a_step_that_is_fed_well_enough_passes(rates, least):
-    check_fed(rates, least, work=100, unit="images")
+    check_fed(rates, least, work=100, unit="images", resident=False)
 
 
 def test_a_step_that_starves_says_both_rates_and_the_remedy():
     with pytest.raises(StepError) as caught:
-        check_fed(RATES, 0.9, work=100, unit="images")
+        check_fed(RATES, 0.9, work=100, unit="images", resident=False)
     text = str(caught.value)
     assert text.startswith("fed: 80.0% of what the device computes alone")
     assert "90% were asked for" in text

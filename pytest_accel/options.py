@@ -45,6 +45,7 @@ class Settings:
     data: str | None = None  # the root of real data sets
     data_required: bool = False
     compile: str = "auto"
+    columns: tuple[str, ...] = ()  # of the table; none: all that have something in them
     gang: bool = False  # from a benchmark's mark: a process group even on one device
     slowdown: float = 0.0
     baselines: str = "baselines"
@@ -83,6 +84,17 @@ def _choice(*values: str) -> Callable[[str], str]:
         if text not in values:
             raise ValueError(f"is not one of: {', '.join(values)}.")
         return text
+
+    return parse
+
+
+def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise ValueError(f"is not a list of columns. Valid, separated by commas: {', '.join(known)}.")
+        return names
 
     return parse
 
@@ -136,6 +148,22 @@ class _Option:
 
 
 _CONSEQUENCE = _choice("warn", "fail")
+COLUMN_NAMES = (
+    "data",
+    "throughput",
+    "noise",
+    "step",
+    "latency",
+    "first-step",
+    "warm-up",
+    "loading",
+    "epochs",
+    "accuracy",
+    "memory",
+    "mfu",
+    "energy",
+    "scaling",
+)
 COMPILE_MODES = (
     "default",
     "reduce-overhead",
@@ -287,6 +315,13 @@ _OPTIONS = (
         metavar="auto|off|MODE",
         parse=_choice("auto", "off", *COMPILE_MODES),
         help="how train and infer compile a model that does not say it itself (default auto: on accelerators)",
+    ),
+    _Option(
+        target="columns",
+        name="columns",
+        metavar="NAMES",
+        parse=_names(*COLUMN_NAMES),
+        help="columns of the table, in this order, such as throughput,step,mfu (default: all that have something in them)",
     ),
     _Option(
         target="gang",

@@ -35,11 +35,14 @@ _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 Text: TypeAlias = Callable[[Case], str]
 
 
-def columns_and_rows(cases: Sequence[Case]) -> tuple[list[Column], list[list[Cell]]]:
-    """All columns; the table leaves out those in which no row has anything."""
-    texts = [*COLUMNS.items()]
-    if all_synthetic(cases):  # said once below the table
-        texts = [(column, text) for column, text in texts if text is not data]
+def columns_and_rows(
+    cases: Sequence[Case], wanted: Sequence[str] = ()
+) -> tuple[list[Column], list[list[Cell]]]:
+    """The columns that are wanted, in that order, or all; the table leaves out those in which no row has anything."""
+    names = [*ALWAYS, *(wanted or [name for name in COLUMNS if name not in ALWAYS])]
+    if all_synthetic(cases) and not wanted:  # said once below the table
+        names.remove("data")
+    texts = [each for name in names for each in COLUMNS[name]]
     rows = [[*(Cell(text=text(case)) for _, text in texts), verdict_cell(case)] for case in cases]
     return [*(column for column, _ in texts), Column(title="verdict")], rows
 
@@ -217,30 +220,39 @@ def scaling(case: Case) -> str:
     return percent(case.scaling[1].efficiency) if case.scaling else ""
 
 
-COLUMNS: dict[Column, Text] = {
-    Column(title="benchmark"): name,
-    Column(title="platform"): platform,
-    Column(title="data"): data,
-    Column(title="throughput", right=True): throughput,
-    Column(title="unit"): unit,
-    Column(title="±", right=True): noise,
-    Column(title="step", right=True): step,
-    Column(title="latency p50 / p99", right=True): latency,
-    Column(title="first step", right=True): first_step,
-    Column(title="warm-up", right=True): warmup,
-    Column(title="loader", right=True): loader,
-    Column(title="compute", right=True): compute,
-    Column(title="bound by"): bound_by,
-    Column(title="fed", right=True): fed,
-    Column(title="first epoch", right=True): first_epoch,
-    Column(title="epoch", right=True): epoch,
-    Column(title="accuracy", right=True): accuracy,
-    Column(title="to target", right=True): to_target,
-    Column(title="memory", right=True): memory,
-    Column(title="MFU", right=True): mfu,
-    Column(title="Wh/epoch", right=True): energy_of_epoch,
-    Column(title="units/Wh", right=True): work_per_energy,
-    Column(title="scaling", right=True): scaling,
+ALWAYS = ("benchmark", "platform")
+# By the names that --accel-columns takes; options.COLUMN_NAMES are those that may be left out.
+COLUMNS: dict[str, tuple[tuple[Column, Text], ...]] = {
+    "benchmark": ((Column(title="benchmark"), name),),
+    "platform": ((Column(title="platform"), platform),),
+    "data": ((Column(title="data"), data),),
+    "throughput": ((Column(title="throughput", right=True), throughput), (Column(title="unit"), unit)),
+    "noise": ((Column(title="±", right=True), noise),),
+    "step": ((Column(title="step", right=True), step),),
+    "latency": ((Column(title="latency p50 / p99", right=True), latency),),
+    "first-step": ((Column(title="first step", right=True), first_step),),
+    "warm-up": ((Column(title="warm-up", right=True), warmup),),
+    "loading": (
+        (Column(title="loader", right=True), loader),
+        (Column(title="compute", right=True), compute),
+        (Column(title="bound by"), bound_by),
+        (Column(title="fed", right=True), fed),
+    ),
+    "epochs": (
+        (Column(title="first epoch", right=True), first_epoch),
+        (Column(title="epoch", right=True), epoch),
+    ),
+    "accuracy": (
+        (Column(title="accuracy", right=True), accuracy),
+        (Column(title="to target", right=True), to_target),
+    ),
+    "memory": ((Column(title="memory", right=True), memory),),
+    "mfu": ((Column(title="MFU", right=True), mfu),),
+    "energy": (
+        (Column(title="Wh/epoch", right=True), energy_of_epoch),
+        (Column(title="units/Wh", right=True), work_per_energy),
+    ),
+    "scaling": ((Column(title="scaling", right=True), scaling),),
 }
 
 

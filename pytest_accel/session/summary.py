@@ -45,7 +45,7 @@ def write_summary(
     shown = [case for case in cases if case.measurements or case.unfit]
     if shown:
         terminal.section("accelerator benchmarks", sep="-", blue=True)
-        write_table(terminal, *columns_and_rows(shown))
+        write_table(terminal, *columns_and_rows(shown, settings.columns))
     if measured:
         legend = [
             "± is the 95 % interval of run-to-run noise.",

@@ -90,8 +90,9 @@ def test_a_torn_photograph_is_named(gpu, tmp_path):
         batches(step, 4)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("source", ["resident", "loader"])
-def test_a_launch_bound_step_is_recorded_and_learns(gpu, tmp_path, source):
+def test_a_launch_bound_step_is_recorded_and_learns(gpu, tmp_path, source, precision):
     write_cifar_binary(tmp_path, train=64)
     step = TrainStep.build(
         "zoo/wide_resnet-tiny",
@@ -99,7 +100,7 @@ def test_a_launch_bound_step_is_recorded_and_learns(gpu, tmp_path, source):
         data_root=tmp_path,
         source=source,
         batch_size=32,
-        precision="bf16",
+        precision=precision,
         device=gpu,
         lr=0.05,
     )

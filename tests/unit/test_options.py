@@ -102,6 +102,13 @@ class TestErrors:
         assert "is not a whole number from 1 to 5." in refused({"looks": "two"})
         assert "is not true or false." in refused({}, {"accel_require": "perhaps"})
 
+    def test_columns_are_named_in_their_order(self):
+        assert read({"columns": "mfu, throughput,mfu"}).columns == ("mfu", "throughput")
+        for wrong in ("mfu,speed", "", " , "):
+            assert "is not a list of columns. Valid, separated by commas: data, " in refused(
+                {"columns": wrong}
+            )
+
     @pytest.mark.parametrize("text", ["0", "11", "-1", "2.5", "bench_suites", "²"])
     def test_number_of_runs(self, text):
         assert "is not a whole number from 1 to 10. Write --accel-record=5" in refused({"record": text})

@@ -12,9 +12,15 @@ from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.options import Settings
+from pytest_accel.options import COLUMN_NAMES, Settings
 from pytest_accel.session.cases import Case
-from pytest_accel.session.columns import all_synthetic, columns_and_rows, gated_without_column
+from pytest_accel.session.columns import (
+    ALWAYS,
+    COLUMNS,
+    all_synthetic,
+    columns_and_rows,
+    gated_without_column,
+)
 from pytest_accel.session.fitting import Unfit
 
 HERE = Environment(identity={}, context={})
@@ -156,3 +162,13 @@ def test_what_does_not_fit_has_a_row_of_its_name_and_its_verdict():
     found.judge()
     assert cells(found) == [{"benchmark": "test_x", "platform": "cpu", "verdict": "DOES-NOT-FIT"}]
     assert gated_without_column(found) == {}
+
+
+def test_columns_are_chosen_by_name_and_in_that_order():
+    columns, rows = columns_and_rows([case({"mfu": 0.4})], ("mfu", "step"))
+    assert [column.title for column in columns] == ["benchmark", "platform", "MFU", "step", "verdict"]
+    assert [cell.text for cell in rows[0]][2] == "40.0 %"
+
+
+def test_every_name_of_the_option_has_its_column_and_every_column_its_name():
+    assert (*ALWAYS, *COLUMN_NAMES) == tuple(COLUMNS)

@@ -357,7 +357,7 @@ class TestTable:
             [
                 r"^-+ accelerator benchmarks -+$",
                 r"^benchmark +platform +throughput +unit +± +step +first step +warm-up +memory +verdict$",
-                r"^test_step +cpu +[\d,.]+ +numbers/s +\d+\.\d % +\S+ [mun]?s +\S+ [mun]?s +\S+ m?s +\d+ MiB +NO-BASELINE$",
+                r"^test_step +cpu +[\d,.]+ +numbers/s +\d+\.\d % +\S+ [mun]?s +\S+ [mun]?s +\S+ m?s +[\d.]+ [MG]iB +NO-BASELINE$",
                 r"^± is the 95 % interval of run-to-run noise\. The CPU was measured with 1 thread\.$",
             ]
         )

@@ -32,10 +32,11 @@ def test_ids_are_readable_and_none_comes_twice(everything):
         assert not re.search(r"\[(.*-)?\w+\d+-?(None|True|False)|dict|0x", node_id), node_id
 
 
-@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
-def test_every_suite_has_a_row_for_the_cpu_and_one_for_an_accelerator(path):
-    rows = {platform: collected("-m", platform, "-k", path.stem) for platform in ("cpu", "h200")}
-    assert all(rows.values()), rows
+@pytest.mark.parametrize("platform", ["cpu", "h200"])
+def test_every_suite_has_a_row_for_the_cpu_and_one_for_an_accelerator(platform):
+    rows = collected("-m", platform)
+    without = [path.name for path in SUITES if not any(f"/{path.name}::" in row for row in rows)]
+    assert without == []
 
 
 def test_a_sweep_is_selected_by_its_parameters():

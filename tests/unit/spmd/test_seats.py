@@ -218,7 +218,7 @@ def test_seats_come_say_what_they_see_and_leave_with_the_status_of_seat_0(world,
 def test_a_seat_that_never_comes_is_named_with_its_node(world, opened):
     three = world(2, 1)
     three.start(1)
-    seats = opened(three)
+    seats = opened(three, rendezvous_s=10)  # for which latecomers are waited for at the end
     wait_until(seats.inventories, "rank 1 never came")
     with pytest.raises(GangError, match=r"rank 2 of 3 \(torchrun\) did not come; nobody came from node 1"):
         seats.wait(time.monotonic() + 0.1)

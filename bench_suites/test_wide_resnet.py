@@ -14,7 +14,7 @@ EIGHT = "gh200x4n2 h100x4n2 h200x4n2"
 IMAGES = 50_000  # of an epoch
 
 SINGLE = {
-    # What the study calls FP32: torch convolves in TF32 unless it is told not to.
+    # What the study calls FP32, as we read it: torch convolves in TF32 unless it is told not to.
     "baseline": {"precision": "tf32", "workers": 0, "compile": None},
     "optimised": {"precision": "bf16", "workers": 32, "prefetch": 4},
 }

@@ -263,8 +263,8 @@ def _settle_compile(
 ) -> str | None:
     """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
 
-    Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads that decode
-    would take turns with them at Python's lock. Not in a gang: there the collectives of DDP run between the pieces of
+    Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads decode
+    beside them, in case the two take turns at Python's lock (a guess, not yet tried on a GPU). Not in a gang: there the collectives of DDP run between the pieces of
     what is compiled.
     """
     device = torch.device(choices.device)

@@ -18,9 +18,8 @@ from pytest_accel.data.errors import DataError
 from pytest_accel.data.order import EvaluationOrder, TrainingOrder
 from pytest_accel.data.readers import Problem, Reader, Wanted
 
-TIMEOUT_S = (
-    300.0  # for one batch: a file system that does not answer ends the benchmark, and does not hang it
-)
+# For one batch: a file system that does not answer ends the benchmark, and does not hang it.
+TIMEOUT_S = 300.0
 POLL_S = 0.2  # how often a wait looks for workers that died
 MOST_WORKERS = 16  # that are started unasked
 # What torch says, in front, of workers that are gone; anything else is an error in the reading itself.

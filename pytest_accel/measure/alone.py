@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.ranks import Ranks
+from pytest_accel.measure.steps import timed_block
 
 PILOTS = 3
 FEWEST_LATENCIES, MOST_LATENCIES = 100, 2000
@@ -25,17 +26,17 @@ def seconds_per_call(
         call()
         if time.perf_counter() > until:
             break
-    pilot_s = _timed(call, PILOTS, device) / PILOTS
+    pilot_s = timed_block(call, PILOTS, device) / PILOTS
     calls = max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6)))
     ranks.barrier()
-    return _timed(call, calls, device) / calls
+    return timed_block(call, calls, device) / calls
 
 
 def latencies(call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float) -> list[float]:
     """Seconds of single calls, each waited for: what one request feels."""
-    pilot_s = _timed(call, PILOTS, device) / PILOTS
+    pilot_s = timed_block(call, PILOTS, device) / PILOTS
     wanted = math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))
-    return [_timed(call, 1, device) for _ in range(max(FEWEST_LATENCIES, min(MOST_LATENCIES, wanted)))]
+    return [timed_block(call, 1, device) for _ in range(max(FEWEST_LATENCIES, min(MOST_LATENCIES, wanted)))]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -43,12 +44,3 @@ def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     needed = math.ceil(round(share * len(ordered), 9))  # of floats, 0.07 * 100 is more than 7
     return ordered[max(0, needed - 1)]
-
-
-def _timed(call: Callable[[], object], calls: int, device: Device) -> float:
-    device.synchronize()
-    begin = time.perf_counter()
-    for _ in range(calls):
-        call()
-    device.synchronize()
-    return time.perf_counter() - begin

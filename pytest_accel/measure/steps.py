@@ -88,15 +88,15 @@ def settle(
     """
     watcher.phase("warming up", None)
     begun = time.perf_counter()
-    pilots_s = [_timed_block(checked(step), 1, device)]
-    pilots_s += [_timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
+    pilots_s = [timed_block(checked(step), 1, device)]
+    pilots_s += [timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
     pilot_s = ranks.slowest(median(pilots_s[1:]))
-    _timed_block(step, min(int(ranks.slowest(at_least)), int(max_s / pilot_s)), device)
+    timed_block(step, min(int(ranks.slowest(at_least)), int(max_s / pilot_s)), device)
     settling = Settling(max_s=max_s)
     steps = max(1, round(_BLOCK_S / pilot_s))
     while not (settling.steady or settling.exhausted):
-        block_s = ranks.slowest(_timed_block(step, steps, device))
+        block_s = ranks.slowest(timed_block(step, steps, device))
         settling.observe(block_s / steps, block_s)
         watcher.tick()
     return Settled(
@@ -169,7 +169,8 @@ def _before_round(watcher: Watcher, ranks: Ranks) -> Callable[[], None]:
     return together
 
 
-def _timed_block(step: Step, steps: int, device: Device) -> float:
+def timed_block(step: Step, steps: int, device: Device) -> float:
+    """Seconds of so many steps, the device waited for at both ends."""
     device.synchronize()
     begin = time.perf_counter()
     for _ in range(steps):

@@ -90,11 +90,10 @@ class Accel:
         comes back where measuring is switched off by --benchmark-disable.
 
         `metrics` are further figures by name, such as an accuracy: a mapping, or a function that is asked for it once
-        after that, on every rank, with the seconds of a step. Their
-        mean over the ranks is stored with the run, or the sum over devices of a name that ends in `_j`. `gates`
-        names those that are judged as throughput is, with the relative loss that is tolerated:
-        `gates={"accuracy": 0.02}`. More of a gated metric is better, and it is positive. At least `settling_steps`
-        go before the timed ones: as many as find their work done already.
+        after that, on every rank, with the seconds of a step. Their mean over the ranks is stored with the run, or the
+        sum over devices of a name that ends in `_j`. `gates` names those that are judged as throughput is, with the
+        relative loss that is tolerated: `gates={"accuracy": 0.02}`. More of a gated metric is better, and it is
+        positive. At least `settling_steps` go before the timed ones: as many as find their work done already.
         """
         with self._failing_together():
             asked, gated = self._checked(step, work, unit, configuration, gates)

@@ -119,7 +119,8 @@ def feed(choices: DataChoices, plan: DataPlan, to: Destination, *, task: Task) -
         return _invented(choices, plan, to) if wants_loader else _synthetic(plan, to)
     if task == "train":
         _check_labels(images, plan)
-    order = _order(images, plan, to, task)
+    groups = images.groups if isinstance(images, EncodedImages) and images.storage == "shards" else None
+    order = _order(plan, to, length=len(images), shuffle=task == "train", groups=groups)
     facts: Facts = {"data_images": len(images)}
     augment = choices.augment and task == "train"
     if task == "train":
@@ -217,13 +218,7 @@ def _synthetic(plan: DataPlan, to: Destination) -> Feed:
 def _invented(choices: DataChoices, plan: DataPlan, to: Destination) -> Feed:
     """Made-up bytes through the loader: all of the way to the device, without a disk and a decoder."""
     loading = _loading(choices, to.ranks.rank)
-    order = TrainingOrder(
-        length=IMAGE_SETS[plan.name].train_images,
-        batch_size=plan.batch_size,
-        rank=to.ranks.rank,
-        world=to.ranks.size,
-        seed=to.seed,
-    )
+    order = _order(plan, to, length=IMAGE_SETS[plan.name].train_images)
     channels, size, _ = plan.shape
     reader = InventedReader(
         channels=channels, size=size, classes=plan.classes, seed=seed_of(to.ranks.rank, to.seed)
@@ -298,16 +293,22 @@ def _reader(images: Images, plan: DataPlan, *, on_device: bool) -> Reader:
     return EncodedReader(images=images) if on_device else PhotographReader(images=images, size=plan.shape[1])
 
 
-def _order(images: Images, plan: DataPlan, to: Destination, task: Task) -> TrainingOrder:
-    sharded = isinstance(images, EncodedImages) and images.storage == "shards"
+def _order(
+    plan: DataPlan,
+    to: Destination,
+    *,
+    length: int,
+    shuffle: bool = True,
+    groups: tuple[int, ...] | None = None,
+) -> TrainingOrder:
     return TrainingOrder(
-        length=len(images),
+        length=length,
         batch_size=plan.batch_size,
         rank=to.ranks.rank,
         world=to.ranks.size,
         seed=to.seed,
-        shuffle=task == "train",
-        groups=images.groups if isinstance(images, EncodedImages) and sharded else None,
+        shuffle=shuffle,
+        groups=groups,
     )
 
 

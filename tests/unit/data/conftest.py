@@ -1,15 +1,5 @@
-"""Real torch, on one thread: two threads on a shared host are slower and bimodal."""
+"""Real torch, on one thread."""
 
 from __future__ import annotations
 
-import pytest
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread():
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.measure import alone as module
+from pytest_accel.measure import steps
 from pytest_accel.measure.alone import (
     FEWEST_LATENCIES,
     MOST_LATENCIES,
@@ -44,7 +45,9 @@ class Laboratory:
 @pytest.fixture
 def lab(monkeypatch):
     made = Laboratory()
-    monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: made.now_s))
+    clock = types.SimpleNamespace(perf_counter=lambda: made.now_s)
+    for each in (module, steps):
+        monkeypatch.setattr(each, "time", clock)
     return made
 
 

@@ -15,6 +15,7 @@ def test_small_autoencoder(train):
 
 
 @on("a100 a100x2 b200 gb200 gh200 h100 h200 l40s")
+@pytest.mark.accel(reference="pearc22/autoencoder/{batch_size}")
 @pytest.mark.parametrize("batch_size", [10, 128, 256, 512])
 def test_autoencoder(train, batch_size):
     train("zoo/autoencoder", data="mnist", batch_size=batch_size, precision="tf32", epoch_size=IMAGES)

@@ -28,6 +28,7 @@ def test_small_training(train, model, image_size, batch_size):
 
 
 @on("a100 a100x4 b200 gb200 gh200 gh200x4 h100 h100x4 h200 h200x4 l40s")
+@pytest.mark.accel(reference="nrp/train/{model}/{data}")
 @pytest.mark.parametrize("data", ["cifar100", "food101"])
 @pytest.mark.parametrize("model", MODELS)
 def test_training(train, model, data):

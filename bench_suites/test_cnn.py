@@ -26,6 +26,7 @@ def test_small_cnn(train):
 
 
 @on(ONE)
+@pytest.mark.accel(reference="pearc22/cnn/{model}")
 @pytest.mark.parametrize("model", MODELS)
 def test_cnn(train, model):
     train(model, data="imagenet", image_size=_pixels(model), batch_size=MODELS[model], precision="bf16")
@@ -33,7 +34,7 @@ def test_cnn(train, model):
 
 @pytest.mark.sweep
 @on(ONE)
-@pytest.mark.accel(budget="2s")
+@pytest.mark.accel(budget="2s", reference="pearc22/batch/{model}/{batch_size}")
 @pytest.mark.parametrize("batch_size", BATCHES)
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 @pytest.mark.parametrize("model", MODELS)
@@ -51,12 +52,14 @@ def test_batch(train, model, precision, batch_size):
 
 
 @on(f"{ONE} {SEVERAL}")
+@pytest.mark.accel(reference="pearc22/cnn/resnet50")
 @pytest.mark.parametrize("scaling", SCALING)
 def test_scaling(train, scaling):
     train("resnet50", data="imagenet", precision="bf16", **SCALING[scaling])
 
 
 @on(ONE)
+@pytest.mark.accel(reference="pearc22/cnn/resnet50")
 def test_first_epoch(converge):
     """The first epoch, which compiles, against the second."""
     converge(

@@ -13,6 +13,7 @@ def test_small_gpt_training(train):
 
 
 @on("a100 b200 gb200 gh200 h100 h200")
+@pytest.mark.accel(reference="caraml/gpt/{size}")
 @pytest.mark.parametrize(("size", "batch_size"), [("117m", 16), ("800m", 8)], ids=["117m", "800m"])
 def test_gpt_training(train, size, batch_size):
     train(f"zoo/gpt-{size}", batch_size=batch_size, precision="bf16")

@@ -20,6 +20,7 @@ def test_small_inference(infer, model, batch_size):
 
 
 @on("a100 a100x4 b200 gb200 gh200 h100 h200 l40s")
+@pytest.mark.accel(reference="nrp/infer/{model}")
 @pytest.mark.parametrize("model", ["resnet50", "swin_t"])
 def test_inference(infer, model):
     infer(model, data="imagenet", batch_size=1024, precision="bf16", epoch_size=VALIDATION_IMAGES)

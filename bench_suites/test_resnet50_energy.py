@@ -17,7 +17,9 @@ def test_small_energy(train):
 
 
 @on("a100 b200 gb200 gh200 h100 h200")
-@pytest.mark.accel(budget="8s")  # the counter ticks ten times a second
+@pytest.mark.accel(
+    budget="8s", reference="caraml/resnet50/{batch_size}"
+)  # the counter ticks ten times a second
 @pytest.mark.parametrize(
     "batch_size", [pytest.param(each, marks=() if each == 256 else pytest.mark.sweep) for each in BATCHES]
 )

@@ -41,6 +41,7 @@ def test_small_jobs(train, jobs):
 
 
 @on(ONE)
+@pytest.mark.accel(reference="olivia/single/{variant}")
 @pytest.mark.parametrize("variant", SINGLE)
 def test_single(train, variant):
     """Tests 1 and 4: as the guide has it, and optimised."""
@@ -48,6 +49,7 @@ def test_single(train, variant):
 
 
 @on(f"{ONE} {FOUR} {EIGHT}")
+@pytest.mark.accel(reference="olivia/ddp")
 def test_ddp(train):
     """Tests 2 and 3; on one device too, so that scaling compares runs that differ in their devices alone."""
     train("zoo/wide_resnet", **DDP)
@@ -55,6 +57,7 @@ def test_ddp(train):
 
 @pytest.mark.sweep
 @on(f"{ONE} {FOUR}")
+@pytest.mark.accel(reference="olivia/workers/{precision}/{workers}")
 @pytest.mark.parametrize("workers", [4, 8, 16, 32, 48])
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_workers(train, precision, workers):
@@ -64,6 +67,7 @@ def test_workers(train, precision, workers):
 
 @pytest.mark.sweep
 @on(f"{ONE} {FOUR}")
+@pytest.mark.accel(reference="olivia/cpus/{cpus}")
 @pytest.mark.parametrize("cpus", [4, 18, 72])
 def test_cpus(train, cpus):
     """Test 6: the CPUs that a device's loader may use."""
@@ -73,6 +77,7 @@ def test_cpus(train, cpus):
 
 
 @on(FOUR)
+@pytest.mark.accel(reference="olivia/binding/{binding}")
 @pytest.mark.parametrize(
     "binding",
     [
@@ -86,6 +91,7 @@ def test_binding(train, binding):  # noqa: ARG001 - its mark says it
 
 
 @on(FOUR)
+@pytest.mark.accel(reference="olivia/jobs/{jobs}")
 @pytest.mark.parametrize("jobs", ["one", "independent"])
 def test_jobs(train, jobs):
     """Test 13: one DDP job over all devices, or as many jobs side by side."""
@@ -93,6 +99,7 @@ def test_jobs(train, jobs):
 
 
 @on(f"{ONE} {FOUR} {EIGHT}")
+@pytest.mark.accel(reference="olivia/ddp/accuracy")
 def test_accuracy(converge):
     """The accuracy after ten epochs; of real CIFAR-100 alone (--accel-data), else only their time."""
     converge(

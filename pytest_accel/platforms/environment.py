@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_accel.core.environment import REDACTED, VARIABLE_PREFIX, Environment, looks_secret, safe_variables
+from pytest_accel.nvml import Nvml, opened
 from pytest_accel.platforms.cpu import find as find_cpu
 from pytest_accel.platforms.numa import allowed_cpus, format_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 Facts: TypeAlias = dict[str, str]
 
@@ -71,7 +72,7 @@ def read_environment(
     """
     host = host or Host()
     model = cpu_model or find_cpu(cpuinfo=host.root / "proc/cpuinfo").name
-    context = _software() | _kernel() | _container(host) | _cpu_context(host)
+    context = _software() | _kernel() | container(host) | _cpu_context(host)
     context |= {VARIABLE_PREFIX + name: value for name, value in safe_variables(host.environ).items()}
     if device.partition(":")[0] == "cpu":
         return Environment(identity=_present(_cpu_identity(model, threads)), context=_present(context))
@@ -140,7 +141,7 @@ def cudnn_version(number: int) -> str:
 # --- container --------------------------------------------------------------------------------------
 
 
-def _container(host: Host) -> Facts:
+def container(host: Host) -> Facts:
     """Name and image where the environment tells; the first source that knows a field counts.
 
     Not the name of a Kubernetes pod: it is made up anew for each, and would make every job a new
@@ -225,65 +226,16 @@ def _device(index: int, uuid: str | None) -> tuple[Facts, Facts]:
     """Identity and context of the visible device: from NVML, and from torch where NVML is silent."""
     identity: Facts = _torch_device(index)
     context: Facts = {}
-    with _nvml() as nvml:
-        if nvml is not None:
-            context |= _driver(nvml)
-            handle = _handle(nvml, uuid or _torch_uuid(index))
-            if handle is not None:
-                identity |= _present(_device_identity(nvml, handle))
-                context |= _device_context(nvml, handle)
+    with opened() as nvml:
+        context |= _driver(nvml)
+        handle = nvml.handle(uuid or _torch_uuid(index))
+        if handle is not None:
+            identity |= _present(_device_identity(nvml, handle))
+            context |= _device_context(nvml, handle)
     return identity, context
 
 
-@contextmanager
-def _nvml() -> Iterator[_Nvml | None]:
-    """NVML for as long as it is needed, or None without the library or the driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - no package, no driver, a broken library: facts are absent
-        yield None
-        return
-    nvml = _Nvml(pynvml)
-    try:
-        yield nvml
-    finally:
-        nvml.ask("nvmlShutdown")
-
-
-class _Nvml:
-    """pynvml without exceptions: a question the driver, the device or the package cannot answer is None."""
-
-    def __init__(self, pynvml: Any) -> None:  # noqa: ANN401 - the package has no types
-        self._pynvml = pynvml
-
-    def ask(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 - each answers its own
-        try:
-            return getattr(self._pynvml, function)(*arguments)
-        except Exception:  # noqa: BLE001 - NVMLError, a name this version lacks, undecodable text
-            return None
-
-    def text(self, function: str, *arguments: object) -> str:
-        answer = self.ask(function, *arguments)
-        if isinstance(answer, bytes):  # pynvml before version 11.5
-            answer = answer.decode("utf-8", "replace")
-        return "" if answer is None else str(answer)
-
-    def constant(self, name: str) -> object:
-        return getattr(self._pynvml, name, None)
-
-
-def _handle(nvml: _Nvml, uuid: str | None) -> object | None:
-    """By UUID only: NVML's indices ignore CUDA_VISIBLE_DEVICES, and a wrong device is worse than none."""
-    if not uuid:
-        return None
-    spelled = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
-    handles = (nvml.ask("nvmlDeviceGetHandleByUUID", name) for name in spelled)
-    return next((handle for handle in handles if handle is not None), None)
-
-
-def _driver(nvml: _Nvml) -> Facts:
+def _driver(nvml: Nvml) -> Facts:
     number = nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
     return {
         "driver": nvml.text("nvmlSystemGetDriverVersion"),
@@ -291,7 +243,7 @@ def _driver(nvml: _Nvml) -> Facts:
     }
 
 
-def _device_identity(nvml: _Nvml, handle: object) -> Facts:
+def _device_identity(nvml: Nvml, handle: object) -> Facts:
     memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     return {
         **_named(nvml.text("nvmlDeviceGetName", handle)),
@@ -301,7 +253,7 @@ def _device_identity(nvml: _Nvml, handle: object) -> Facts:
     }
 
 
-def _device_context(nvml: _Nvml, handle: object) -> Facts:
+def _device_context(nvml: Nvml, handle: object) -> Facts:
     graphics, memory = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
     ecc = nvml.ask("nvmlDeviceGetEccMode", handle) or (None,)  # current, pending
     mig = nvml.ask("nvmlDeviceGetMigMode", handle) or (None,)

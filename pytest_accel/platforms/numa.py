@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_accel.nvml import Nvml, decoded, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 SYS = Path("/sys")
 STATUS = Path("/proc/self/status")
 
+_MOST_NUMBERS = 1 << 16  # no kernel counts more CPUs; a list of nonsense must not fill the memory
 _WORD_BITS = 64  # of NVML's masks: C's unsigned long on every platform that has the driver
 
 
@@ -118,6 +121,8 @@ def parse_list(text: str) -> frozenset[int]:
     try:
         for part in filter(None, (each.strip() for each in text.split(","))):
             first, dash, last = part.partition("-")
+            if int(last if dash else first) >= _MOST_NUMBERS:
+                return frozenset()
             numbers.update(range(int(first), int(last if dash else first) + 1))
     except ValueError:
         return frozenset()
@@ -146,43 +151,29 @@ def mask_bits(words: Iterable[int]) -> frozenset[int]:
 
 
 def _from_nvml(uuids: Sequence[str], host: Topology, sys: Path) -> dict[str, Place]:
-    """Places of the devices that NVML knows; nothing without a driver."""
+    """Places of the devices that NVML knows; nothing without a driver: then the devices are not NVIDIA's."""
     if not uuids:
         return {}
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 -- no package, no driver: then the devices are not NVIDIA's
-        return {}
-    try:
-        asked = {uuid: _ask_nvml(uuid, host, sys) for uuid in uuids}
-        return {uuid: place for uuid, place in asked.items() if place is not None}
-    finally:
-        pynvml.nvmlShutdown()
+    with opened() as nvml:
+        asked = {uuid: _ask_nvml(nvml, uuid, host, sys) for uuid in uuids}
+    return {uuid: place for uuid, place in asked.items() if place is not None}
 
 
-def _ask_nvml(uuid: str, host: Topology, sys: Path) -> Place | None:
+def _ask_nvml(nvml: Nvml, uuid: str, host: Topology, sys: Path) -> Place | None:
     """None: not a device of NVML's. Where it keeps silent on affinity, sysfs is asked by the bus id."""
-    import pynvml
-
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        if uuid.startswith("MIG-"):  # a slice is where its GPU is
-            handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-    except pynvml.NVMLError:
+    handle = nvml.handle(uuid)
+    if handle is not None and uuid.startswith("MIG-"):  # a slice is where its GPU is
+        handle = nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+    if handle is None:
         return None
     words = max(host.cpus, default=0) // _WORD_BITS + 1
-    try:
-        cpus = mask_bits(pynvml.nvmlDeviceGetCpuAffinity(handle, words))
-    except pynvml.NVMLError:
-        cpus = frozenset()
+    cpus = mask_bits(nvml.ask("nvmlDeviceGetCpuAffinity", handle, words) or ())
     if cpus:
         return Place(cpus=cpus)
-    try:
-        return pci_place(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId), sys)
-    except pynvml.NVMLError as error:
-        return Place(problem=f"NVML does not say where {uuid} is: {str(error).lower()}")
+    info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
+    if info is None:
+        return Place(problem=f"NVML does not say where {uuid} is: {problem}")
+    return pci_place(decoded(info.busId), sys)
 
 
 def _from_kfd(uuid: str, sys: Path) -> Place | None:
@@ -211,13 +202,9 @@ def _numbered(directory: Path, prefix: str) -> list[tuple[int, Path]]:
 def _memory_bytes(meminfo: str) -> int:
     for line in meminfo.splitlines():  # "Node 0 MemTotal:  8140648 kB"
         words = line.split()
-        if len(words) >= 4 and words[2] == "MemTotal:":
+        if len(words) >= 4 and words[2] == "MemTotal:" and words[3].isdecimal():
             return int(words[3]) * 1024
     return 0
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 -- bytes or str, by the version of nvidia-ml-py
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _read(path: Path) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pytest_accel.nvml import Nvml, Refused, decoded, opened
 from pytest_accel.platforms import visible
 from pytest_accel.platforms.machine import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +25,11 @@ class Gpu:
 
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[Device], list[str]]:
     """The visible devices in CUDA's order, and the problems."""
-    try:
-        import pynvml
-    except ImportError:
-        return [], ["NVML: the package nvidia-ml-py is not installed"]
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return [], [f"NVML: {_reason(error)}"]
-    try:
-        gpus, problems = _list()
-    except pynvml.NVMLError as error:
-        return [], [f"NVML: {_reason(error)}"]
-    finally:
-        pynvml.nvmlShutdown()
+    with opened() as nvml:
+        try:
+            gpus, problems = _list(nvml)
+        except Refused as refused:
+            return [], [f"NVML: {refused}"]
     devices = visible_devices(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     return devices, problems + _notes(gpus, devices, environ)
 
@@ -61,77 +53,57 @@ def visible_devices(gpus: Sequence[Gpu], spec: str | None) -> list[Device]:
     return [replace(device, index=index) for index, device in enumerate(first_slice or chosen)]
 
 
-def _list() -> tuple[list[Gpu], list[str]]:
-    import pynvml
-
+def _list(nvml: Nvml) -> tuple[list[Gpu], list[str]]:
     gpus: list[Gpu] = []
     problems: list[str] = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
+    for index in range(nvml.demand("nvmlDeviceGetCount")):
         try:
-            gpus.append(_gpu(pynvml.nvmlDeviceGetHandleByIndex(index), index))
-        except pynvml.NVMLError as error:  # one lost GPU must not hide the others
-            problems.append(f"NVML: GPU {index}: {_reason(error)}")
+            gpus.append(_gpu(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index), index))
+        except Refused as refused:  # one lost GPU must not hide the others
+            problems.append(f"NVML: GPU {index}: {refused}")
     return gpus, problems
 
 
-def _gpu(handle: object, index: int) -> Gpu:
-    import pynvml
-
+def _gpu(nvml: Nvml, handle: object, index: int) -> Gpu:
     device = Device(
         index=index,
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-        memory_bytes=_memory_bytes(handle),
+        name=decoded(nvml.demand("nvmlDeviceGetName", handle)),
+        uuid=decoded(nvml.demand("nvmlDeviceGetUUID", handle)),
+        memory_bytes=_memory_bytes(nvml, handle),
     )
-    mode = _answer(pynvml.nvmlDeviceGetMigMode, handle)  # without MIG: "not supported"
-    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+    mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
+    if mode is None or mode[0] != nvml.constant("NVML_DEVICE_MIG_ENABLE"):
         return Gpu(device=device)
-    most = _answer(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
-    found = [_answer(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) for number in range(most)]
+    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    found = [nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in range(most)]
     # The numbers may have gaps.
-    return Gpu(
-        device=device, mig_mode=True, slices=tuple(_slice(mig, device) for mig in found if mig is not None)
-    )
+    slices = tuple(_slice(nvml, mig, device) for mig in found if mig is not None)
+    return Gpu(device=device, mig_mode=True, slices=slices)
 
 
-def _slice(handle: object, parent: Device) -> Device:
-    import pynvml
-
-    name = _text(pynvml.nvmlDeviceGetName(handle))
-    profile = name.partition(" MIG ")[2] or _profile(handle)
+def _slice(nvml: Nvml, handle: object, parent: Device) -> Device:
+    name = decoded(nvml.demand("nvmlDeviceGetName", handle))
+    profile = name.partition(" MIG ")[2] or _profile(nvml, handle)
     return Device(
         index=parent.index,
         name=name if " MIG " in name else f"{parent.name} MIG {profile}",
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-        memory_bytes=_memory_bytes(handle),
+        uuid=decoded(nvml.demand("nvmlDeviceGetUUID", handle)),
+        memory_bytes=_memory_bytes(nvml, handle),
         mig=profile,
     )
 
 
-def _profile(handle: object) -> str:
+def _profile(nvml: Nvml, handle: object) -> str:
     """The profile's name from its attributes, for drivers that name a slice like its GPU."""
-    import pynvml
-
-    attributes = _answer(pynvml.nvmlDeviceGetAttributes, handle)
+    attributes = nvml.ask("nvmlDeviceGetAttributes", handle)
     if attributes is None:
         return "unknown"
     return f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
 
 
-def _memory_bytes(handle: object) -> int | None:
-    import pynvml
-
-    memory = _answer(pynvml.nvmlDeviceGetMemoryInfo, handle)
+def _memory_bytes(nvml: Nvml, handle: object) -> int | None:
+    memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     return None if memory is None else int(memory.total)
-
-
-def _answer(ask: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 -- pynvml has no types
-    import pynvml
-
-    try:
-        return ask(*args)
-    except pynvml.NVMLError:
-        return None
 
 
 def _notes(gpus: Sequence[Gpu], devices: Sequence[Device], environ: Mapping[str, str]) -> list[str]:
@@ -151,19 +123,3 @@ def _notes(gpus: Sequence[Gpu], devices: Sequence[Device], environ: Mapping[str,
             " Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"
         )
     return notes
-
-
-def _reason(error: Exception) -> str:
-    import pynvml
-
-    known = {
-        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "driver library not found",
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "driver not loaded",
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver and library versions differ; restart after the upgrade",
-        pynvml.NVML_ERROR_NO_PERMISSION: "no permission to talk to the driver",
-    }
-    return known.get(getattr(error, "value", None), str(error).lower())
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # bytes before nvidia-ml-py 11.510

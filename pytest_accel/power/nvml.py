@@ -6,8 +6,9 @@ of seconds, never inside it: over 5 s a tick is 2 %.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any, Self
+from typing import Self
+
+from pytest_accel.nvml import Nvml, close, open_nvml
 
 
 class NvmlCounter:
@@ -15,37 +16,23 @@ class NvmlCounter:
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
-        self._handle: Any = None
-        self._open = False
+        self._nvml: Nvml | None = None
+        self._handle: object | None = None
 
     def __enter__(self) -> Self:
-        try:
-            import pynvml
-        except ImportError:
-            return self
-        try:
-            pynvml.nvmlInit()
-            self._open = True
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(self._uuid)
-        except pynvml.NVMLError:
-            self._handle = None
+        self._nvml = open_nvml()
+        self._handle = self._nvml.handle(self._uuid)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._open:
-            import pynvml
-
-            with suppress(pynvml.NVMLError):  # of a GPU that was lost meanwhile
-                pynvml.nvmlShutdown()
-            self._open = False
-        self._handle = None
+        if self._nvml is not None:
+            close(self._nvml)
+        self._nvml = self._handle = None
 
     def read_j(self) -> float | None:
-        if self._handle is None:
+        if self._nvml is None or self._handle is None:
             return None
-        import pynvml
-
-        try:
-            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000  # of millijoules
-        except pynvml.NVMLError:  # a GPU before Volta, or one that was lost
-            return None
+        millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._handle)
+        return (
+            None if millijoules is None else float(millijoules) / 1000
+        )  # none before Volta, or of a lost GPU

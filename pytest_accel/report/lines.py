@@ -35,6 +35,10 @@ def vanished_line(node_id: str) -> str:
     return f"VANISHED  {node_id}: stands in the baseline and was not found"
 
 
+def shortfall_line(label: str, text: str) -> str:
+    return f"BELOW-REFERENCE  {label}: {text}"
+
+
 def explain(verdict: Verdict) -> str:
     """The verdict in words, without the names of the benchmark and of what was gated."""
     found = verdict.slowdown

@@ -39,3 +39,20 @@ def write_table(writer: Writer, columns: Sequence[Column], rows: Sequence[Sequen
             padded = text.rjust(widths[index]) if columns[index].right else text.ljust(widths[index])
             writer.write((padded.rstrip() if last else padded + GAP), **row[index].markup)
         writer.write("\n")
+
+
+class _Text:
+    """A terminal without colours."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def write(self, content: str, **_markup: bool) -> None:
+        self.parts.append(content)
+
+
+def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """The table as plain lines."""
+    text = _Text()
+    write_table(text, columns, rows)
+    return [line.rstrip() for line in "".join(text.parts).splitlines()]

@@ -23,7 +23,6 @@ from pytest_accel.measure.question import Question, QuestionError
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.measure.steps import Step, Timed, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
-from pytest_accel.options import Settings
 from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.power.nvml import NvmlCounter
 from pytest_accel.session.binding import BINDING
@@ -31,6 +30,7 @@ from pytest_accel.session.environment import environment_of
 from pytest_accel.session.failing import fail_plainly
 from pytest_accel.session.metrics import check_gated, checked_gates, checked_metrics
 from pytest_accel.session.terminal import live_progress
+from pytest_accel.settings import Settings
 from pytest_accel.workloads.errors import OutOfMemory, StepError
 
 if TYPE_CHECKING:

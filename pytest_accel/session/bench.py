@@ -14,7 +14,7 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.verdict import Outcome
-from pytest_accel.options import Settings, baselines_root, settings_of
+from pytest_accel.options import baselines_root, settings_of
 from pytest_accel.report.lines import MARKUP, vanished_line, word
 from pytest_accel.report.progress import Progress
 from pytest_accel.session import items as what
@@ -25,6 +25,7 @@ from pytest_accel.session.fitting import UNFIT, Unfit
 from pytest_accel.session.gangs import Found, Gangs, needs_gang
 from pytest_accel.session.placement import Placement, is_xdist_worker
 from pytest_accel.session.recording import refuse_mixture, refuse_too_many_runs, refuse_unwritable, write_down
+from pytest_accel.session.references import References
 from pytest_accel.session.replay import replay
 from pytest_accel.session.reports import (
     apply_verdict,
@@ -42,6 +43,7 @@ from pytest_accel.session.seating import unseated
 from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary
 from pytest_accel.session.terminal import Pacemaker, live_progress, show_uncaptured
 from pytest_accel.session.vanished import find_vanished
+from pytest_accel.settings import Settings
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import BaselineError, BaselineFile
 
@@ -67,6 +69,7 @@ class Bench:
         self.collected = collected  # before deselection, with the platforms they are marked with
         self.vanished: list[str] = []
         self.gangs = Gangs(config)
+        self.references = References(self.store.root, config.rootpath, settings)
         self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
 
     # --- collecting -----------------------------------------------------------------------------
@@ -93,6 +96,7 @@ class Bench:
                 baseline=self.read_baseline(disk_name, suite),
             )
             refuse_too_many_runs(case)
+            self.references.check(case)
             self.cases[item.nodeid] = case
 
     def _read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
@@ -204,6 +208,7 @@ class Bench:
 
     def settle(self, case: Case, report: pytest.TestReport) -> None:
         """The verdict is final: it becomes the report, and is noted in pytest-benchmark's JSON."""
+        self.references.look_up(case)
         apply_verdict(case, report)
         note_verdict(case)
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.options import Settings
 from pytest_accel.session.placement import PLACEMENT, RANK_END, Placement, hardware_of
+from pytest_accel.settings import Settings
 from pytest_accel.spmd.binding import Bound, bind_rank
 
 BINDING = pytest.StashKey[str]()  # in words, for the environment of what is measured

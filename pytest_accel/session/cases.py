@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_accel.core.environment import Environment, describe, diff, diff_identity
+from pytest_accel.core.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.core.facets import Facet, judge_metrics, want_another_run, worst
-from pytest_accel.core.gate import judge
+from pytest_accel.core.gate import interval, judge
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.keys import baseline_key, both_keys, is_real
 from pytest_accel.core.quantities import gibibytes
+from pytest_accel.core.results import ReferenceFigure
 from pytest_accel.core.runs import Run
 from pytest_accel.core.scaling import Scaling
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
 from pytest_accel.measure.measurement import Measurement, Scalar
 from pytest_accel.measure.steps import PILOT_STEPS
-from pytest_accel.options import Settings
 from pytest_accel.session.fitting import Unfit
+from pytest_accel.settings import Settings
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration_hash
 
 # Seeded steps repeat to the last bit on one machine on the CPU; GPU kernels that add atomically differ
@@ -47,6 +48,7 @@ class Case:
     skipped: str = ""
     unfit: Unfit | None = None  # it did not fit in memory
     recorded: str = ""  # what was written down, when recording
+    references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
 
     @property
     def node_id(self) -> str:
@@ -95,6 +97,16 @@ class Case:
     @property
     def runs(self) -> list[Run]:
         return [measurement.run for measurement in self.measurements]
+
+    @property
+    def step_time_s(self) -> float:
+        """The centre of all its runs."""
+        return interval(self.runs, self.policy).point_s
+
+    @property
+    def shortfalls(self) -> list[str]:
+        """What it falls short of, of what was published or is expected."""
+        return [reference.shortfall for reference in self.references if reference.shortfall]
 
     @property
     def environment(self) -> Environment:
@@ -192,10 +204,13 @@ class Case:
 
     # --- what may explain it --------------------------------------------------------------------
 
-    def environment_changes(self) -> str:
+    def changes(self) -> tuple[Change, ...]:
         """What changed in the environment since the newest comparable run of the baseline."""
         comparable = self.comparable_runs()
-        return describe(diff(self._environment_of(comparable[-1]), self.environment)) if comparable else ""
+        return diff(self._environment_of(comparable[-1]), self.environment) if comparable else ()
+
+    def environment_changes(self) -> str:
+        return describe(self.changes())
 
     def loss_change(self) -> str:
         """News of numerics: the loss after the same seeded steps is another one than in the baseline."""

@@ -221,7 +221,7 @@ def scaling(case: Case) -> str:
 
 
 ALWAYS = ("benchmark", "platform")
-# By the names that --accel-columns takes; options.COLUMN_NAMES are those that may be left out.
+# By the names that --accel-columns takes; settings.COLUMN_NAMES are those that may be left out.
 COLUMNS: dict[str, tuple[tuple[Column, Text], ...]] = {
     "benchmark": ((Column(title="benchmark"), name),),
     "platform": ((Column(title="platform"), platform),),

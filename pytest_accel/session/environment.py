@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pytest_accel.core.environment import Environment
     from pytest_accel.core.grammar import PlatformName
     from pytest_accel.measure.device import Device
-    from pytest_accel.options import Settings
     from pytest_accel.platforms.machine import Device as Hardware
+    from pytest_accel.settings import Settings
 
 
 def environment_of(

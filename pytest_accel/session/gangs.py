@@ -10,12 +10,12 @@ import pytest
 
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.options import Settings
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.arguments import arguments_for_ranks
 from pytest_accel.session.fitting import Unfit
 from pytest_accel.session.seating import SEATS, bound_by_launcher
+from pytest_accel.settings import Settings
 from pytest_accel.spmd.gang import Gang, GangAnswer, Order
 from pytest_accel.spmd.launch import GangError, Launcher
 from pytest_accel.spmd.launchers import Elastic, OneProcess

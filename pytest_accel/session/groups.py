@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_accel.measure.device import Device
-    from pytest_accel.options import Settings
+    from pytest_accel.settings import Settings
     from pytest_accel.spmd.process_group import ProcessGroup
 
 PROCESS_GROUP = pytest.StashKey["ProcessGroup"]()

@@ -104,7 +104,13 @@ def _precision(case: Case) -> str:
 
 def _keep(case: Case) -> Path:
     """Somewhere else than where writing just failed."""
-    plain = {"node_id": case.key, "measurements": [m.to_plain() for m in case.measurements]}
+    # With what `pytest-accel baseline accept` needs to put it where it belongs, once that can be written.
+    plain = {
+        "node_id": case.key,
+        "disk_name": case.disk_name,
+        "suite": case.suite,
+        "measurements": [m.to_plain() for m in case.measurements],
+    }
     with tempfile.NamedTemporaryFile(
         "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False
     ) as file:

@@ -10,10 +10,10 @@ import pytest
 
 from pytest_accel.core.quantities import percent
 from pytest_accel.core.verdict import Outcome, Verdict
-from pytest_accel.options import Settings
-from pytest_accel.report.lines import explain, verdict_line
+from pytest_accel.report.lines import explain, shortfall_line, verdict_line
 from pytest_accel.session.accel import EXTRA_INFO
 from pytest_accel.session.cases import Case
+from pytest_accel.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_accel.session.gangs import Found
@@ -76,12 +76,12 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
     if case.verdict is None:
         return
     report.user_properties.extend(properties(case))
-    failing = failures(case)
+    failing = [*map(explain, failures(case)), *case.shortfalls]
     if not failing:
         return
     if _expected_to_fail(report):
         report.outcome = "skipped"  # as pytest does for a failure under @pytest.mark.xfail
-        report.wasxfail = "; ".join(map(explain, failing))
+        report.wasxfail = "; ".join(failing)
         return
     fail(report, failure_text(case), case.item)
 
@@ -103,6 +103,7 @@ def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
 def failure_text(case: Case) -> str:
     """A line for all that fails the test, and below them what may explain it."""
     lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
+    lines += [shortfall_line(case.label, text) for text in case.shortfalls]
     if case.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}:
         changes = case.environment_changes()
         lines.append(
@@ -123,17 +124,46 @@ def failure_text(case: Case) -> str:
 
 def properties(case: Case) -> list[tuple[str, object]]:
     """What JUnit keeps of a benchmark."""
-    found: list[tuple[str, object]] = [("accel.platform", str(case.platform))]
+    found: list[tuple[str, object]] = [
+        ("accel.platform", str(case.platform)),
+        ("accel.suite", case.suite),
+        ("accel.tolerance", f"{case.policy.tolerance:.4f}"),
+    ]
     if case.measurements:
         now = case.latest
-        found += [("accel.throughput", f"{now.throughput:.6g}"), ("accel.unit", f"{now.unit}/s")]
+        found += [
+            ("accel.throughput", f"{now.throughput:.6g}"),
+            ("accel.unit", f"{now.unit}/s"),
+            ("accel.runs", len(case.runs)),
+            ("accel.environment", now.environment.key),
+            *((f"accel.metric.{name}", f"{now.run.metrics[name]:.6g}") for name in now.gates),
+        ]
     if case.outcome:
         found.append(("accel.verdict", case.outcome.value))
     for verdict in case.verdicts:
-        if verdict.slowdown:
-            name = "accel.loss" if verdict is case.verdict else f"accel.loss.{verdict.of}"
-            found.append((name, f"{verdict.slowdown.point:.4f}"))
+        found += _compared(verdict, "accel" if verdict is case.verdict else f"accel.{verdict.of}")
+    if case.measurements and (changes := case.environment_changes()):
+        found.append(("accel.changed", changes))
+    found += [
+        (f"accel.reference.{each.id}", f"{each.ratio:.4f}")
+        for each in case.references
+        if each.ratio is not None
+    ]
     return found
+
+
+def _compared(verdict: Verdict, prefix: str) -> list[tuple[str, object]]:
+    """Losses against the baseline, with the bounds that were tested."""
+    loss = verdict.slowdown
+    if loss is None:
+        return []
+    return [
+        (f"{prefix}.loss", f"{loss.point:.4f}"),
+        (f"{prefix}.loss.low", f"{loss.low:.4f}"),
+        (f"{prefix}.loss.high", f"{loss.high:.4f}"),
+        (f"{prefix}.noise", f"{verdict.noise or 0:.4f}"),
+        (f"{prefix}.baseline_runs", verdict.baseline_runs),
+    ]
 
 
 def note_verdict(case: Case) -> None:

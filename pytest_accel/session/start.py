@@ -12,7 +12,8 @@ from pytest_accel.options import SETTINGS, data_root
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.bench import Bench
-from pytest_accel.session.placement import PLACEMENT, RANK_END, Placement, give_timer
+from pytest_accel.session.leavings import Leavings
+from pytest_accel.session.placement import PLACEMENT, RANK_END, Placement, give_timer, is_xdist_worker
 
 
 def start(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,6 +36,8 @@ def start(config: pytest.Config, items: list[pytest.Item]) -> None:
     collected = {item.nodeid: what.platforms_of(item, config.stash[CATALOGUE]) for item in items}
     bench = Bench(config, settings, placement, collected)
     config.pluginmanager.register(bench, "accel-bench")
+    if benchmarks and not is_xdist_worker(config):
+        config.pluginmanager.register(Leavings(bench), "accel-leavings")
 
 
 def new_session_id() -> str:

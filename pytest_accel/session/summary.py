@@ -16,13 +16,14 @@ from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
-from pytest_accel.options import Settings
 from pytest_accel.report.lines import MARKUP, vanished_line, verdict_line
 from pytest_accel.report.table import write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.columns import all_synthetic, columns_and_rows, gated_without_column
+from pytest_accel.session.references import reference_line
 from pytest_accel.session.reports import failures
 from pytest_accel.session.seating import SEATS
+from pytest_accel.settings import Settings
 from pytest_accel.spmd.arguments import Takes, without_options
 
 # Of the command that measured: what a recording has no use for.
@@ -61,6 +62,8 @@ def write_summary(
         _write_metrics(terminal, case)
         _write_remarks(terminal, case)
         _write_scaling(terminal, case)
+    if measured:
+        _write_references(terminal, settings, measured)
     for node_id in vanished:
         terminal.write_line(vanished_line(node_id), yellow=True)
     _write_remedy(terminal, config, settings, measured)
@@ -73,9 +76,10 @@ def _scaling_legend(cases: Sequence[Case]) -> str:
     return f"Scaling is throughput per device ({'; '.join(against)})." if against else ""
 
 
-def write_gangs(
-    terminal: pytest.TerminalReporter, looked_over: Mapping[tuple[PlatformName, str], Mapping[str, Any]]
-) -> None:
+Marked = tuple[str, Mapping[str, bool]]  # a line, and how the terminal shows it
+
+
+def gang_lines(looked_over: Mapping[tuple[PlatformName, str], Mapping[str, Any]]) -> list[Marked]:
     """What gangs found out when they came together: slow devices, each once, and what all reached together."""
     stragglers: dict[tuple[str, int, str], str] = {}  # by host, rank and what it was slow at; the newest line
     together: dict[PlatformName, str] = {}
@@ -83,24 +87,36 @@ def write_gangs(
         for found in find_stragglers(Reading(**reading) for reading in report["readings"]):
             stragglers[found.reading.host, found.reading.rank, found.reading.kind] = found.line()
         together[platform] = report["lines"][-1]
-    for platform, line in together.items():
-        terminal.write_line(f"{platform}: {line}")
-    for line in stragglers.values():
-        terminal.write_line(f"STRAGGLER  {line}", yellow=True)
+    return [
+        *((f"{platform}: {line}", {}) for platform, line in together.items()),
+        *((f"STRAGGLER  {line}", {"yellow": True}) for line in stragglers.values()),
+    ]
 
 
-def write_idle_ranks(terminal: pytest.TerminalReporter, config: pytest.Config, cases: Sequence[Case]) -> None:
+def write_gangs(
+    terminal: pytest.TerminalReporter, looked_over: Mapping[tuple[PlatformName, str], Mapping[str, Any]]
+) -> None:
+    for line, markup in gang_lines(looked_over):
+        terminal.write_line(line, **markup)
+
+
+def idle_ranks(config: pytest.Config, cases: Sequence[Case]) -> list[str]:
     """A launcher that started more ranks than any benchmark used: -m names another platform than meant."""
     seats = config.stash.get(SEATS, None)
     used = max((case.platform for case in cases), key=lambda platform: platform.devices, default=None)
     if seats is None or used is None or used.devices >= seats.seat.world_size:
-        return
+        return []
     idle = seats.seat.world_size - used.devices
-    terminal.write_line(
+    text = (
         f"IDLE  {idle} of the {seats.seat.world_size} ranks that {seats.seat.launcher} started had nothing to do: the "
-        f"largest platform here is {used}.",
-        yellow=True,
+        f"largest platform here is {used}."
     )
+    return [text]
+
+
+def write_idle_ranks(terminal: pytest.TerminalReporter, config: pytest.Config, cases: Sequence[Case]) -> None:
+    for line in idle_ranks(config, cases):
+        terminal.write_line(line, yellow=True)
 
 
 def _write_scaling(terminal: pytest.TerminalReporter, case: Case) -> None:
@@ -112,6 +128,30 @@ def _write_scaling(terminal: pytest.TerminalReporter, case: Case) -> None:
             f"{scaling.many.devices / scaling.few.devices:g} times its devices. Is the baseline of {few} of an older "
             "environment, or do the ranks do less work than it did?",
             red=True,
+        )
+
+
+def _write_references(
+    terminal: pytest.TerminalReporter, settings: Settings, measured: Sequence[Case]
+) -> None:
+    """What the studies reached, where it can be compared; a gate on them that gated nothing says so."""
+    lines = [
+        reference_line(case.label, each)
+        for case in measured
+        for each in case.references
+        if each.ratio is not None
+    ]
+    if settings.references:
+        for line in lines:
+            terminal.write_line(line)
+        if not lines:
+            terminal.write_line("REFERENCE  nothing was published that these benchmarks could stand beside")
+    gated = any(each.gated for case in measured for each in case.references)
+    if settings.gate_reference is not None and not gated:
+        terminal.write_line(
+            "--accel-gate-reference: no throughput was published for these benchmarks on this platform, so that "
+            "nothing was gated on. What a site expects of its own machines goes into pyproject.toml (docs/references.md)",
+            yellow=True,
         )
 
 

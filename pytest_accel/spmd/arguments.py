@@ -12,8 +12,13 @@ Takes = Literal["none", "one", "optional"]
 _DROPPED: Mapping[str, Takes] = {
     "--accel-record": "optional",
     "--accel-update": "none",
+    "--accel-history": "one",
+    "--accel-json": "one",
+    "--accel-metrics": "one",
     "--accel-reason": "one",
+    "--accel-report": "one",
     "--accel-require": "none",
+    "--accel-summary": "one",
     "--basetemp": "one",  # a process empties it when it starts
     "--benchmark-autosave": "none",
     "--benchmark-compare": "optional",

@@ -54,10 +54,9 @@ class BaselineStore:
     def read(self, platform: str, suite: str) -> BaselineFile | None:
         """The stored baselines, None when there are none, BaselineError when they cannot be used."""
         path = self.path(platform, suite)
-        data = _read_bytes(path)
-        if data is None:
+        file = read_file(path)
+        if file is None:
             return None
-        file = parse(decode(data, str(path)), str(path))
         for place, stored, asked in (("platform", file.platform, platform), ("suite", file.suite, suite)):
             if stored != asked:
                 problem = (
@@ -102,6 +101,16 @@ class BaselineStore:
 
         return self._rewrite(platform, suite, change)
 
+    def change(
+        self, platform: str, suite: str, change: Callable[[BaselineFile], BaselineFile]
+    ) -> BaselineFile:
+        """Rewrite a file as a whole, under its lock; environments that no run names go."""
+
+        def kept(file: BaselineFile) -> BaselineFile:
+            return without_unused(change(file))
+
+        return self._rewrite(platform, suite, kept)
+
     def _rewrite(
         self, platform: str, suite: str, change: Callable[[BaselineFile], BaselineFile]
     ) -> BaselineFile:
@@ -115,6 +124,17 @@ class BaselineStore:
                 changed = change(self.read(platform, suite) or empty)
                 _replace_file(target, _checked(changed, path))
         return changed
+
+
+def read_file(path: Path) -> BaselineFile | None:
+    """A file wherever it stands, None when there is none, BaselineError when it cannot be used."""
+    text = read_text(path)
+    return None if text is None else parse(text, str(path))
+
+
+def read_text(path: Path) -> str | None:
+    data = _read_bytes(path)
+    return None if data is None else decode(data, str(path))
 
 
 def _check_name(kind: str, name: str, root: Path) -> None:
@@ -186,9 +206,14 @@ def _with_entry(
     known = {**file.environments, **{environment.key: environment for environment in new}}
     _check_identity(path, node_id, [known[run.environment] for run in entry.runs if run.environment in known])
     benchmarks = {**file.benchmarks, node_id: entry}
-    used = {run.environment for each in benchmarks.values() for run in each.runs}
-    environments = {key: environment for key, environment in known.items() if key in used}
-    return dataclasses.replace(file, environments=environments, benchmarks=benchmarks)
+    return without_unused(dataclasses.replace(file, environments=known, benchmarks=benchmarks))
+
+
+def without_unused(file: BaselineFile) -> BaselineFile:
+    """The file without environments that no run names."""
+    used = {run.environment for each in file.benchmarks.values() for run in each.runs}
+    environments = {key: environment for key, environment in file.environments.items() if key in used}
+    return dataclasses.replace(file, environments=environments)
 
 
 def _checked(file: BaselineFile, path: Path) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from pytest_accel.core.environment import Environment, fingerprint
 from pytest_accel.core.runs import MAX_RUNS, Run
@@ -22,8 +23,10 @@ __all__ = [
     "BaselineError",
     "BaselineFile",
     "LedgerEntry",
+    "Removal",
     "Scalar",
     "configuration_hash",
+    "faults",
     "parse",
     "render",
     "rounded",
@@ -31,19 +34,30 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 
-Action: TypeAlias = Literal["record", "update"]
+Action: TypeAlias = Literal["record", "update", "accept", "prune"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """Why the runs of a benchmark are what they are: one line for each recording or update."""
+    """Why the runs of a benchmark are what they are: one line for each time that somebody changed them."""
 
     at: str  # ISO 8601, UTC
     action: Action
-    reason: str  # an update has one; a recording may be silent
-    runs: int
+    reason: str  # only a recording may be silent
+    runs: int  # that came; of a prune, that went
     session: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """A benchmark that was taken out of a file, and its own ledger with it: what is left to say of it."""
+
+    at: str  # ISO 8601, UTC
+    benchmark: str
+    reason: str
+    runs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +84,7 @@ class BaselineFile:
     suite: str
     environments: Mapping[str, Environment]
     benchmarks: Mapping[str, BaselineEntry]  # by node id, and by `core.keys` where real data fed it
+    removed: tuple[Removal, ...] = ()
 
 
 def configuration_hash(configuration: Mapping[str, Scalar], work_per_step: float, unit: str) -> str:
@@ -89,7 +104,7 @@ def rounded(value: float) -> float:
 
 def render(file: BaselineFile) -> str:
     """Sorted keys, one fact a line, a run's rounds on one line: a diff shows what changed."""
-    content = {
+    content: dict[str, object] = {
         "schema_version": SCHEMA_VERSION,
         "platform": file.platform,
         "suite": file.suite,
@@ -99,7 +114,9 @@ def render(file: BaselineFile) -> str:
         },
         "benchmarks": {node_id: _entry_content(entry) for node_id, entry in file.benchmarks.items()},
     }
-    return _rendered(content, "") + "\n"
+    if file.removed:
+        content["removed"] = [asdict(each) for each in file.removed]
+    return rendered(content, "") + "\n"
 
 
 def _entry_content(entry: BaselineEntry) -> dict[str, object]:
@@ -108,7 +125,7 @@ def _entry_content(entry: BaselineEntry) -> dict[str, object]:
         "configuration_hash": entry.configuration_hash,
         "work_per_step": rounded(entry.work_per_step),
         "unit": entry.unit,
-        "runs": [_run_content(run) for run in entry.runs],
+        "runs": [run_content(run) for run in entry.runs],
         "ledger": [
             {
                 "at": line.at,
@@ -125,7 +142,7 @@ def _entry_content(entry: BaselineEntry) -> dict[str, object]:
     return content
 
 
-def _run_content(run: Run) -> dict[str, object]:
+def run_content(run: Run) -> dict[str, object]:
     measured = {"first_step_s": run.first_step_s, "warmup_s": run.warmup_s, "loss": run.loss}
     content: dict[str, object] = {
         "session": run.session,
@@ -143,14 +160,14 @@ def _run_content(run: Run) -> dict[str, object]:
     return content
 
 
-def _rendered(value: object, margin: str) -> str:
+def rendered(value: object, margin: str) -> str:
     deeper = margin + "  "
     match value:
         case dict() if value:
-            lines = [f"{deeper}{json.dumps(key)}: {_rendered(value[key], deeper)}" for key in sorted(value)]
+            lines = [f"{deeper}{json.dumps(key)}: {rendered(value[key], deeper)}" for key in sorted(value)]
             return "{\n" + ",\n".join(lines) + f"\n{margin}}}"
         case [dict(), *_]:
-            lines = [f"{deeper}{_rendered(item, deeper)}" for item in value]
+            lines = [f"{deeper}{rendered(item, deeper)}" for item in value]
             return "[\n" + ",\n".join(lines) + f"\n{margin}]"
         case _:
             return json.dumps(value)
@@ -161,17 +178,53 @@ def _rendered(value: object, margin: str) -> str:
 
 def parse(text: str, where: str) -> BaselineFile:
     """The file as a value, or BaselineError with the exact place of the first fault."""
-    top = Node(load(text, where), where)
-    _check_version(top)
-    top.check_keys(required=("schema_version", "platform", "suite", "environments", "benchmarks"))
-    environments = {key: _environment(key, node) for key, node in top["environments"].members()}
+    top = _top(text, where)
+    environments = {key: read_environment(key, node) for key, node in top["environments"].members()}
     benchmarks = {node_id: _entry(node, known=environments) for node_id, node in top["benchmarks"].members()}
     return BaselineFile(
         platform=top["platform"].text(),
         suite=top["suite"].text(),
         environments=environments,
         benchmarks=benchmarks,
+        removed=tuple(_removal(node) for node in top["removed"].items()) if "removed" in top else (),
     )
+
+
+def faults(text: str, where: str) -> list[BaselineError]:
+    """Every environment, benchmark and removal of a file that cannot be used, not only the first."""
+    try:
+        top = _top(text, where)
+        parts = [*top["environments"].members()]
+        known = {key: Environment(identity={}, context={}) for key, _ in parts}
+        benchmarks = [node for _, node in top["benchmarks"].members()]
+    except BaselineError as error:
+        return [error]
+    removed = [lambda: [_removal(node) for node in top["removed"].items()]] if "removed" in top else []
+    checks: list[Callable[[], object]] = [
+        top["platform"].text,
+        top["suite"].text,
+        *(partial(read_environment, key, node) for key, node in parts),
+        *(partial(_entry, node, known=known) for node in benchmarks),
+        *removed,
+    ]
+    return [error for error in map(_fault, checks) if error is not None]
+
+
+def _fault(check: Callable[[], object]) -> BaselineError | None:
+    try:
+        check()
+    except BaselineError as error:
+        return error
+    return None
+
+
+def _top(text: str, where: str) -> Node:
+    top = Node(load(text, where), where)
+    _check_version(top)
+    top.check_keys(
+        required=("schema_version", "platform", "suite", "environments", "benchmarks"), optional=("removed",)
+    )
+    return top
 
 
 def _check_version(top: Node) -> None:
@@ -187,7 +240,7 @@ def _check_version(top: Node) -> None:
         node.fail(f"{version} is no schema that this pytest-accel reads ({SCHEMA_VERSION})")
 
 
-def _environment(key: str, node: Node) -> Environment:
+def read_environment(key: str, node: Node) -> Environment:
     node.check_keys(required=("identity", "context"))
     environment = Environment(
         identity={name: fact.text() for name, fact in node["identity"].members()},
@@ -210,8 +263,8 @@ def _entry(node: Node, *, known: Mapping[str, Environment]) -> BaselineEntry:
         configuration={name: value.scalar() for name, value in node["configuration"].members()},
         work_per_step=node["work_per_step"].number(positive=True),
         unit=node["unit"].text(),
-        tolerance=_optional(node, "tolerance", _tolerance),
-        runs=tuple(_run(run, known=known) for run in runs),
+        tolerance=optional(node, "tolerance", tolerance_of),
+        runs=tuple(read_run(run, known=known) for run in runs),
         ledger=tuple(_ledger_entry(line) for line in node["ledger"].items()),
     )
     stored = node["configuration_hash"]
@@ -221,7 +274,7 @@ def _entry(node: Node, *, known: Mapping[str, Environment]) -> BaselineEntry:
     return entry
 
 
-def _run(node: Node, *, known: Mapping[str, Environment]) -> Run:
+def read_run(node: Node, *, known: Mapping[str, Environment]) -> Run:
     node.check_keys(
         required=("session", "environment", "steps_per_round", "rounds_s"),
         optional=("first_step_s", "warmup_s", "peak_memory_bytes", "loss", "metrics", "rank_step_s"),
@@ -238,22 +291,22 @@ def _run(node: Node, *, known: Mapping[str, Environment]) -> Run:
         rounds_s=tuple(seconds.number(positive=True) for seconds in rounds),
         steps_per_round=node["steps_per_round"].integer(least=1),
         environment=node["environment"].text(),
-        first_step_s=_optional(node, "first_step_s", _duration),
-        warmup_s=_optional(node, "warmup_s", _duration),
-        peak_memory_bytes=_optional(node, "peak_memory_bytes", lambda value: value.integer(least=0)),
-        loss=_optional(node, "loss", Node.number),
-        metrics=_optional(node, "metrics", _metrics) or {},
-        rank_step_s=_optional(node, "rank_step_s", _step_times) or (),
+        first_step_s=optional(node, "first_step_s", duration_of),
+        warmup_s=optional(node, "warmup_s", duration_of),
+        peak_memory_bytes=optional(node, "peak_memory_bytes", lambda value: value.integer(least=0)),
+        loss=optional(node, "loss", Node.number),
+        metrics=optional(node, "metrics", _metrics) or {},
+        rank_step_s=optional(node, "rank_step_s", _step_times) or (),
     )
 
 
 def _ledger_entry(node: Node) -> LedgerEntry:
     node.check_keys(required=("at", "action", "reason", "runs", "session"))
-    action = cast("Action", node["action"].one_of(("record", "update")))
-    if action == "update" and not node["reason"].text().strip():
-        node["reason"].fail("an update without a reason")
+    action = cast("Action", node["action"].one_of(ACTIONS))
+    if action != "record" and not node["reason"].text().strip():
+        node["reason"].fail(f"{'an' if action[0] in 'au' else 'a'} {action} without a reason")
     return LedgerEntry(
-        at=_moment(node["at"]),
+        at=moment_of(node["at"]),
         action=action,
         reason=node["reason"].text(),
         runs=node["runs"].integer(least=1),
@@ -261,15 +314,25 @@ def _ledger_entry(node: Node) -> LedgerEntry:
     )
 
 
-def _optional(node: Node, key: str, read: Callable[[Node], _T]) -> _T | None:
+def _removal(node: Node) -> Removal:
+    node.check_keys(required=("at", "benchmark", "reason", "runs"))
+    return Removal(
+        at=moment_of(node["at"]),
+        benchmark=node["benchmark"].text(),
+        reason=node["reason"].text(),
+        runs=node["runs"].integer(least=1),
+    )
+
+
+def optional(node: Node, key: str, read: Callable[[Node], _T]) -> _T | None:
     return read(node[key]) if key in node else None
 
 
-def _duration(node: Node) -> float:
+def duration_of(node: Node) -> float:
     return node.number(least=0)
 
 
-def _tolerance(node: Node) -> float:
+def tolerance_of(node: Node) -> float:
     tolerance = node.number(positive=True)
     if tolerance >= 1:
         node.fail(f"{named(node.value)} is not a fraction of the throughput between 0 and 1")
@@ -284,7 +347,7 @@ def _metrics(node: Node) -> Mapping[str, float]:
     return {name: value.number() for name, value in node.members()}
 
 
-def _moment(node: Node) -> str:
+def moment_of(node: Node) -> str:
     try:
         moment = datetime.fromisoformat(node.text())
     except ValueError:

@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_accel.data.sets import IMAGE_SETS
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.options import COMPILE_MODES
+from pytest_accel.settings import COMPILE_MODES
 from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, check_data, plan_data
 from pytest_accel.workloads.errors import OutOfMemory, unknown_value
 from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, feed

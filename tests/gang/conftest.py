@@ -6,14 +6,16 @@ import textwrap
 import time
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from pytest_accel.spmd import gang as gang_module
 from pytest_accel.spmd.gang import Gang, Order
-from pytest_accel.spmd.launchers import Elastic, RankProcess, RankProcesses
+from pytest_accel.spmd.launchers import Elastic, RankProcess, RankProcesses  # noqa: F401 - as tests name it
 from pytest_accel.spmd.processes import processes_of
+from tests.support.gloo import free_port
 
 LONG_S = 120.0  # of waiting; only a broken test waits so long
 
@@ -72,15 +74,18 @@ def pytest_cmdline_main(config):
 
 
 class Plain:
-    """Ranks without torch and its launcher, for what does not depend on either: seconds less a gang."""
+    """Ranks without torch's launcher, for what does not depend on it: seconds less a gang. They can meet all the same."""
 
     def start(self, launch):
-        names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
-        sizes = dict.fromkeys(names, str(launch.size))
+        all_alike = {
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(launch.size)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
         return RankProcesses(
             [
                 RankProcess(
-                    launch, rank=rank, variables={**sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                    launch, rank=rank, variables={**all_alike, "RANK": str(rank), "LOCAL_RANK": str(rank)}
                 )
                 for rank in range(launch.size)
             ]
@@ -138,15 +143,29 @@ def eventually() -> Callable[[Callable[[], object]], bool]:
     return _eventually
 
 
+@contextmanager
+def _gangs_in(folder: Path) -> Iterator[Gangs]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYTHONPATH", str(folder))  # where the ranks' plugin is
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        found = Gangs(folder)
+        yield found
+        for gang in found.started:
+            gang.close()
+            assert processes_of(gang.id) == []
+
+
 @pytest.fixture
-def gangs(tmp_path, monkeypatch) -> Iterator[Gangs]:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # where the ranks' plugin is
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    found = Gangs(tmp_path)
-    yield found
-    for gang in found.started:
-        gang.close()
-        assert processes_of(gang.id) == []
+def gangs(tmp_path) -> Iterator[Gangs]:
+    with _gangs_in(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="class")
+def gangs_of_class(tmp_path_factory) -> Iterator[Gangs]:
+    """For a gang that serves many tests, as gangs do."""
+    with _gangs_in(tmp_path_factory.mktemp("gangs")) as found:
+        yield found
 
 
 @pytest.fixture
@@ -160,8 +179,3 @@ def deadline_when(tmp_path, monkeypatch):
         monkeypatch.setattr(gang_module, "time", types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
 
     return set_files
-
-
-@pytest.fixture(params=[Plain, pytest.param(Elastic, marks=pytest.mark.slow)])
-def launcher(request):
-    return request.param()

@@ -78,6 +78,11 @@ class Project:
             process.kill()
         return process.returncode, output
 
+    def passes(self, *arguments: str) -> str:
+        status, output = self.run(*arguments)
+        assert status == 0, output
+        return output
+
     def ranks(self, name: str) -> list[int]:
         path = self.path / f"ranks-{name}"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
@@ -116,16 +121,37 @@ def test_second(accel, rank, world_size):
 """
 
 
-def test_json_and_junit_have_the_form_of_a_single_process(project):
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
+    """The first benchmark recorded alone and in gangs; then both run alone, and in a gang, whose output this is."""
+    project = Project(tmp_path_factory.mktemp("judged").resolve())
     project.write(BOTH)
-    status, output = project.run("-m", "cpux2", "--benchmark-json=gang.json", "--junitxml=gang.xml")
-    assert status == 0, output
-    assert output.count("test session starts") == output.count("2 passed") == 1
-    assert len(set(project.ranks("first"))) == 2
-    assert set(project.ranks("first")) == set(project.ranks("second"))  # the same gang served both
-    status, output = project.run("-m", "cpu", "--benchmark-json=single.json", "--junitxml=single.xml")
-    assert status == 0, output
+    project.passes("-m", "cpu", "-k", "first", "--accel-record=1")
+    project.passes("-m", "cpux2", "-k", "first", "--accel-record=2")
+    reports = ("--benchmark-json=single.json", "--junitxml=single.xml")
+    project.passes("-m", "cpu", "--accel-looks=1", *reports)
 
+    # As if one rank alone had been twenty times slower: no two ranks can be that much better.
+    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
+    content = json.loads(alone.read_text())
+    (run,) = content["benchmarks"]["test_suite.py::test_first"]["runs"]
+    run["rounds_s"] = [20 * seconds for seconds in run["rounds_s"]]
+    alone.write_text(json.dumps(content))
+    reports = ("--benchmark-json=gang.json", "--junitxml=gang.xml")
+    yield project, project.passes("-m", "cpux2", "--accel-looks=1", *reports)
+    assert project.left_behind() == []
+
+
+def test_one_gang_serves_a_session_and_one_report_tells(judged):
+    project, output = judged
+    assert output.count("test session starts") == output.count("2 passed") == 1
+    *_, first, second = project.ranks("first")
+    assert first != second
+    assert {first, second} == set(project.ranks("second")[-2:])  # the same gang served both
+
+
+def test_json_and_junit_have_the_form_of_a_single_process(judged):
+    project, _ = judged
     gang, single = project.benchmarks("gang.json"), project.benchmarks("single.json")
     assert gang.keys() == single.keys() == {"test_first", "test_second"}
     for name in gang:
@@ -159,12 +185,11 @@ def _properties(case: ET.Element) -> dict[str, str]:
     return {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
 
 
-def test_recorded_in_fresh_gangs_judged_and_scaled(project):
-    project.write(BOTH.replace("def test_second", "def helper"))
-    assert project.run("-m", "cpu", "--accel-record=1")[0] == 0
-    status, output = project.run("-m", "cpux2", "--accel-record=2")
-    assert status == 0, output
-    assert len(set(project.ranks("first"))) == 1 + 2 * 2  # every run in processes of its own
+def test_every_run_is_recorded_in_a_fresh_gang(judged):
+    project, _ = judged
+    recorded = 1 + 2 * 2
+    assert len(set(project.ranks("first")[:recorded])) == recorded  # every run in processes of its own
+    assert len(project.ranks("first")) == recorded + 1 + 2
     (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
     (in_gang,) = (project.path / "baselines").glob("cpux2-*/suite.json")
     (first,) = json.loads(alone.read_text())["benchmarks"].values()
@@ -175,20 +200,38 @@ def test_recorded_in_fresh_gangs_judged_and_scaled(project):
     assert first["configuration"] == second["configuration"]
     assert second["runs"][0]["metrics"]["scaling_efficiency"] > 0
 
-    # As if one rank alone had been twenty times slower: no two ranks can be that much better.
-    content = json.loads(alone.read_text())
-    (run,) = content["benchmarks"]["test_suite.py::test_first"]["runs"]
-    run["rounds_s"] = [20 * seconds for seconds in run["rounds_s"]]
-    alone.write_text(json.dumps(content))
-    status, output = project.run("-m", "cpux2", "--benchmark-json=out.json", "--accel-looks=1")
-    assert status == 0, output
+
+def test_a_gang_is_judged_and_scaled(judged):
+    project, output = judged
     assert "SUPER-LINEAR  test_first (cpux2): " in output
     assert "weak, against cpu)" in output
-    info = project.benchmarks()["test_first"]["extra_info"]["accel"]
+    info = project.benchmarks("gang.json")["test_first"]["extra_info"]["accel"]
     assert info["verdict"]["outcome"] in {"ok", "improved", "inconclusive"}
 
 
-FAULTS = """
+# A gang serves until an item goes wrong in it, so what goes well comes before the first that does not.
+OUTCOMES = """
+@cpux2
+def test_collective(process_group, rank, world_size):
+    import torch
+
+    value = torch.tensor([rank + 1.0])
+    torch.distributed.all_reduce(value)
+    assert value.item() == 3
+
+
+@cpux2
+def test_sound(accel):
+    measure(accel, "sound")
+
+
+@cpux2
+def test_leaves_a_child(process_group, rank):
+    import subprocess
+
+    subprocess.Popen(["sleep", "600"], env={})
+
+
 @cpux2
 def test_raises(accel, rank):
     if rank == 1:
@@ -204,17 +247,37 @@ def test_killed(accel, rank):
 
 
 @cpux2
-def test_collective(process_group, rank, world_size):
-    import torch
-
-    value = torch.tensor([rank + 1.0])
-    torch.distributed.all_reduce(value)
-    assert value.item() == 3
+def test_skips(accel):
+    pytest.skip("not here")
 
 
 @cpux2
-def test_sound(accel):
-    measure(accel, "sound")
+@pytest.mark.xfail(reason="known", strict=True)
+def test_expected(accel, rank):
+    assert rank == 7
+
+
+@pytest.fixture
+def broken_after():
+    yield
+    raise RuntimeError("cannot be put back")
+
+
+@cpux2
+def test_teardown(accel, rank, broken_after):
+    measure(accel, "teardown")
+
+
+@cpux2
+def test_prints(process_group, rank):
+    print(f"rank {rank} has something to say")
+    process_group.barrier()
+    assert rank == 0
+
+
+@pytest.mark.cpux2
+def test_too_late(request):
+    request.getfixturevalue("process_group")
 
 
 @cpu
@@ -227,17 +290,42 @@ def test_gang_of_one(accel, world_size):
 """
 
 
-def test_a_fault_fails_its_item_alone(project):
-    project.write(FAULTS)
-    status, output = project.run("--junitxml=out.xml", "--benchmark-json=out.json", "--accel-timeout=60s")
-    assert status == 1
-    assert "2 failed, 3 passed" in output
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
+    """A session in which items fail in every way, and what it printed."""
+    project = Project(tmp_path_factory.mktemp("outcomes").resolve())
+    project.write(OUTCOMES)
+    reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
+    status, output = project.run(*reports, "--accel-timeout=60s")
+    assert status == 1, output
+    yield project, output
+    assert project.left_behind() == []
+
+
+def test_a_fault_fails_its_item_alone(outcomes):
+    project, _ = outcomes
     cases = project.cases()
     assert "rank 1 gives up" in _failure(cases["test_raises"])
     assert "rank 1" in _failure(cases["test_killed"])
     assert "SIGKILL" in _failure(cases["test_killed"])
     assert "stacks of rank 0" in _failure(cases["test_killed"])
-    assert project.benchmarks().keys() == {"test_sound", "test_gang_of_one"}
+    assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_gang_of_one"}
+
+
+def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
+    project, output = outcomes
+    # A failed teardown is an error, and not a failed measurement too.
+    assert "4 failed, 5 passed, 1 skipped, 1 xfailed, 1 error" in output
+    assert "SKIPPED [1] test_suite.py" in output
+    assert "not here" in output
+    cases = project.cases()
+    passed = {name for name, case in cases.items() if {each.tag for each in case} <= {"properties"}}
+    assert passed == {"test_collective", "test_sound", "test_leaves_a_child", "test_gang_of_one"}
+    assert "cannot be put back" in "".join(cases["test_teardown"].itertext())
+    assert "this is rank 1 of 2" in output
+    assert output.count("rank 0 has something to say") == output.count("rank 1 has something to say") == 1
+    assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
+    assert "all-reduce of 2 ranks" in output
 
 
 def _failure(case: ET.Element) -> str:
@@ -265,62 +353,3 @@ def test_interrupted_keeps_what_was_measured(project, end):
     assert process.returncode == 2, output
     assert "1 passed" in output
     assert project.benchmarks().keys() == {"test_first"}
-
-
-OTHER_OUTCOMES = """
-@cpux2
-def test_skips(accel):
-    pytest.skip("not here")
-
-
-@cpux2
-@pytest.mark.xfail(reason="known", strict=True)
-def test_expected(accel, rank):
-    assert rank == 7
-
-
-@cpux2
-def test_teardown(accel, rank, broken_after):
-    measure(accel, "teardown")
-
-
-@pytest.fixture
-def broken_after():
-    yield
-    raise RuntimeError("cannot be put back")
-
-
-@cpux2
-def test_prints(process_group, rank):
-    print(f"rank {rank} has something to say")
-    process_group.barrier()
-    assert rank == 0
-
-
-@cpux2
-def test_leaves_a_child(process_group, rank):
-    import subprocess
-
-    subprocess.Popen(["sleep", "600"], env={})
-
-
-@pytest.mark.cpux2
-def test_too_late(request):
-    request.getfixturevalue("process_group")
-"""
-
-
-def test_every_outcome_arrives_with_what_its_ranks_said(project):
-    project.write(OTHER_OUTCOMES)
-    status, output = project.run("--junitxml=out.xml", "-ra", "-m", "cpux2")
-    assert status == 1
-    assert "3 failed" not in output  # a failed teardown is an error, and not a failed measurement too
-    assert "2 failed, 2 passed, 1 skipped, 1 xfailed, 1 error" in output
-    assert "SKIPPED [1] test_suite.py" in output
-    assert "not here" in output
-    cases = project.cases()
-    assert "cannot be put back" in "".join(cases["test_teardown"].itertext())
-    assert "this is rank 1 of 2" in output
-    assert output.count("rank 0 has something to say") == output.count("rank 1 has something to say") == 1
-    assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
-    assert "all-reduce of 2 ranks" in output

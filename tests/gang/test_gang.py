@@ -23,42 +23,75 @@ def values(answer):
     return [rank.payload["value"] for rank in answer.ranks]
 
 
-class TestGang:
-    def test_ranks_know_their_place(self, gangs, launcher):
-        gang = gangs.start(2, launcher=launcher, bind="none")
-        found = values(gangs.run(gang, PLACE))
-        assert [(place["rank"], place["size"]) for place in found] == [("0", "2"), ("1", "2")]
-        assert [(place["local_rank"], place["local_size"]) for place in found] == [("0", "2"), ("1", "2")]
-        assert {(place["node"], place["nodes"], place["bind"]) for place in found} == {("0", "1", "none")}
-        assert len({place["folder"] for place in found}) == 2
+def check_places(found):
+    assert [(place["rank"], place["size"]) for place in found] == [("0", "2"), ("1", "2")]
+    assert [(place["local_rank"], place["local_size"]) for place in found] == [("0", "2"), ("1", "2")]
+    assert {(place["node"], place["nodes"], place["bind"]) for place in found} == {("0", "1", "none")}
+    assert len({place["folder"] for place in found}) == 2
 
-    def test_following_orders_go_to_the_same_processes(self, gangs):
-        gang = gangs.start(2)
-        pids = [values(gangs.run(gang, "import os\nvalue = os.getpid()")) for _ in range(3)]
+
+def close_and_see_ranks_leave(gangs, gang):
+    values(gangs.run(gang, "import atexit\natexit.register(note, f'left-{rank}')"))
+    gang.close()
+    gang.close()
+    assert not gang.alive
+    assert {file.name for file in gangs.folder.glob("left-*")} == {"left-0", "left-1"}
+    assert processes_of(gang.id) == []
+    with pytest.raises(GangError, match="ended"):
+        gangs.run(gang, "value = 1")
+
+
+@pytest.fixture(scope="class")
+def gang(gangs_of_class):
+    return gangs_of_class.start(2, bind="none")
+
+
+@pytest.fixture
+def run(gangs_of_class, gang):
+    return lambda text, **options: gangs_of_class.run(gang, text, **options)
+
+
+class TestOrders:
+    """One gang takes them all."""
+
+    def test_ranks_know_their_place(self, run):
+        check_places(values(run(PLACE)))
+
+    def test_following_orders_go_to_the_same_processes(self, run, gang):
+        pids = [values(run("import os\nvalue = os.getpid()")) for _ in range(3)]
         assert pids[0] == pids[1] == pids[2]
         assert gang.alive
 
-    def test_failing_on_every_rank_leaves_the_gang_alive(self, gangs):
-        gang = gangs.start(2)
-        answer = gangs.run(gang, "raise ValueError(f'of rank {rank}')")
+    def test_failing_on_every_rank_leaves_the_gang_alive(self, run, gang):
+        answer = run("raise ValueError(f'of rank {rank}')")
         assert answer.whole
         assert [rank.payload["cause"] for rank in answer.ranks] == [
             "ValueError: of rank 0",
             "ValueError: of rank 1",
         ]
         assert gang.alive
-        assert values(gangs.run(gang, "value = 1")) == [1, 1]
+        assert values(run("value = 1")) == [1, 1]
 
-    def test_closing_lets_ranks_leave_by_themselves(self, gangs, launcher, tmp_path):
-        gang = gangs.start(2, launcher=launcher)
-        values(gangs.run(gang, "import atexit\natexit.register(note, f'left-{rank}')"))
-        gang.close()
-        gang.close()
-        assert not gang.alive
-        assert {file.name for file in tmp_path.glob("left-*")} == {"left-0", "left-1"}
-        assert processes_of(gang.id) == []
-        with pytest.raises(GangError, match="ended"):
-            gangs.run(gang, "value = 1")
+    def test_phases_of_rank_0_are_passed_on(self, run):
+        said = []
+        program = "end.say(f'warming up {rank}', 2.5)\nend.say(f'measuring {rank}')"
+        values(run(program, phase=lambda *words: said.append(words)))
+        assert said == [("warming up 0", 2.5), ("measuring 0", None)]
+
+    def test_waiting_is_told(self, run, gangs_of_class):
+        text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
+        values(run(text, waiting=(gangs_of_class.folder / "go").touch))
+
+    def test_large_answer_arrives_whole_and_a_huge_one_fails(self, run):
+        assert [len(value) for value in values(run("value = 'x' * 5_000_000"))] == [5_000_000] * 2
+        answer = run("value = 'x' * 70_000_000 if rank else ''")
+        assert answer.ranks[0].outcome == "passed"
+        assert "too large" in answer.ranks[1].payload["cause"]
+
+
+class TestGang:
+    def test_closing_lets_ranks_leave_by_themselves(self, gangs):
+        close_and_see_ranks_leave(gangs, gangs.start(2))
 
     def test_rank_that_does_not_leave_is_ended(self, gangs, monkeypatch):
         monkeypatch.setattr("pytest_accel.spmd.gang._LEAVE_S", 0.3)
@@ -72,30 +105,6 @@ class TestGang:
         text = "import os, threading\nif rank: threading.Timer(0.1, os._exit, [0]).start()"
         values(gangs.run(gang, text))
         assert eventually(lambda: not gang.alive)
-
-    def test_phases_of_rank_0_are_passed_on(self, gangs):
-        gang = gangs.start(2)
-        said = []
-        values(
-            gangs.run(
-                gang,
-                "end.say(f'warming up {rank}', 2.5)\nend.say(f'measuring {rank}')",
-                phase=lambda *words: said.append(words),
-            )
-        )
-        assert said == [("warming up 0", 2.5), ("measuring 0", None)]
-
-    def test_waiting_is_told(self, gangs, tmp_path):
-        gang = gangs.start(2)
-        text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
-        values(gangs.run(gang, text, waiting=(tmp_path / "go").touch))
-
-    def test_large_answer_arrives_whole_and_a_huge_one_fails(self, gangs):
-        gang = gangs.start(2)
-        assert [len(value) for value in values(gangs.run(gang, "value = 'x' * 5_000_000"))] == [5_000_000] * 2
-        answer = gangs.run(gang, "value = 'x' * 70_000_000 if rank else ''")
-        assert answer.ranks[0].outcome == "passed"
-        assert "too large" in answer.ranks[1].payload["cause"]
 
     def test_ranks_have_no_variables_of_this_pytest(self, gangs, monkeypatch):
         monkeypatch.setenv("PYTEST_ADDOPTS", "--not-for-ranks")
@@ -127,25 +136,17 @@ class TestOneProcess:
 
 @pytest.mark.slow
 class TestElastic:
-    def test_ranks_meet_in_a_process_group(self, gangs):
-        gang = gangs.start(4, launcher=Elastic())
-        text = """
-            torch, dist = join()
-            total = torch.tensor([rank + 1.0])
-            dist.all_reduce(total)
-            value = [total.item(), dist.get_world_size()]
-            """
-        assert values(gangs.run(gang, text)) == [[10.0, 4]] * 4
-
-    def test_arguments_arrive_unchanged(self, gangs, monkeypatch):
-        """The elastic launcher reads arguments as templates."""
+    def test_ranks_know_their_place_have_their_arguments_and_leave_by_themselves(self, gangs, monkeypatch):
+        """One gang, since its launcher imports torch. It reads arguments as templates."""
         odd = ["-o", "x=$HOME $$ ${local_rank} 'a b' \"c\" \n ä", "-k", ""]
         known = gangs.arguments
         monkeypatch.setattr(gangs, "arguments", lambda folder: [*known(folder), *odd, "-o", f"y={folder}"])
-        gang = gangs.start(2, launcher=Elastic())
+        gang = gangs.start(2, launcher=Elastic(), bind="none")
+        check_places(values(gangs.run(gang, PLACE)))
         found = values(gangs.run(gang, "import sys\nvalue = [sys.argv[-6:], str(place.folder)]"))
         for arguments, folder in found:
             assert arguments == [*odd, "-o", f"y={folder}"]
+        close_and_see_ranks_leave(gangs, gang)
 
 
 def test_order_crosses_processes():

@@ -7,6 +7,7 @@ import socket
 import pytest
 import torch
 
+from pytest_accel.spmd import process_group
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.process_group import Member, check_distinct_gpus, open_process_group
 from tests.support.gloo import DEADLINE_S, free_port, run_ranks, start_rank
@@ -39,8 +40,8 @@ class TestTalking:
         ]
         assert pair["talk"][0]["backend"] == "gloo"
 
-    def test_a_group_can_be_opened_again(self):
-        assert run_ranks(f"{PROGRAMS}:open_again", 2) == [{"gathered": [0, 1], "timeout_s": 500}] * 2
+    def test_a_group_can_be_opened_again(self, pair):
+        assert pair["open_again"] == [{"gathered": [0, 1], "timeout_s": 500}] * 2
 
     def test_what_fails_on_one_rank_fails_on_all_in_the_same_words(self, pair):
         assert pair["fail_on_one"] == [["", "rank 1: the loss is nan", "unit: wrong"]] * 2
@@ -108,36 +109,42 @@ class TestTraining:
 
 
 class TestNotComingTogether:
-    def failing(self, *ranks, size=2, port=None, rendezvous_s="3"):
-        port = port or free_port()
-        processes = [
-            start_rank(f"{PROGRAMS}:talk", rank, size, port, RENDEZVOUS_S=rendezvous_s) for rank in ranks
-        ]
-        try:
-            outputs = [process.communicate(timeout=DEADLINE_S)[1] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        assert all(process.returncode for process in processes)
-        return outputs
+    @pytest.fixture
+    def refused(self, monkeypatch):
+        """What a rank is told, in this process, which keeps nothing of it."""
+        monkeypatch.setattr(process_group, "_connections", {})
 
-    def test_ranks_that_do_not_come_are_named(self):
-        (errors,) = self.failing(0, size=3)
-        assert "GangError: rank 0 of 3: ranks 1, 2 did not come within 3 s" in errors
+        def open_as(rank, port):
+            told = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            environ = {name: str(value) for name, value in told.items()}
+            with pytest.raises(GangError) as caught:
+                open_process_group(torch.device("cpu"), rendezvous_s=1, timeout_s=1, environ=environ)
+            return str(caught.value)
+
+        return open_as
+
+    def test_ranks_that_do_not_come_are_named_and_the_one_that_came_leaves(self):
+        # It does not come as far as its program, which is therefore one that imports nothing.
+        process = start_rank("builtins:id", 0, 3, free_port(), RENDEZVOUS_S="1")
+        try:
+            _, errors = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode
+        assert "GangError: rank 0 of 3: ranks 1, 2 did not come within 1 s" in errors
         assert "--accel-rendezvous" in errors
 
-    def test_rank_0_that_does_not_come_is_said(self):
-        (errors,) = self.failing(1)
-        assert "rank 1 could not reach the store of rank 0 at 127.0.0.1:" in errors
+    def test_rank_0_that_does_not_come_is_said(self, refused):
+        assert "rank 1 could not reach the store of rank 0 at 127.0.0.1:" in refused(1, free_port())
 
-    def test_a_port_in_use_is_said_with_the_remedy(self):
+    def test_a_port_in_use_is_said_with_the_remedy(self, refused):
         with socket.socket() as holder:
             holder.bind(("127.0.0.1", 0))
             holder.listen()
-            (errors,) = self.failing(0, port=holder.getsockname()[1])
-        assert "rank 0 could not open the store at 127.0.0.1:" in errors
-        assert "MASTER_PORT=" in errors
+            said = refused(0, holder.getsockname()[1])
+        assert "rank 0 could not open the store at 127.0.0.1:" in said
+        assert "MASTER_PORT=" in said
 
     def test_a_process_without_a_launcher_is_no_rank(self):
         with pytest.raises(GangError, match="WORLD_SIZE, MASTER_ADDR, MASTER_PORT: not set"):

@@ -146,10 +146,6 @@ def test_passes():
     pass
 
 
-def test_fails():
-    raise AssertionError
-
-
 def test_leaves():
     pytest.exit("enough", returncode=9)
 
@@ -166,7 +162,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
     (tmp_path / "test_plain.py").write_text(PLAIN)
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> list[subprocess.Popen[str]]:
+    def start(*arguments: str, marks: tuple[str, ...] = ("-m", "cpux2")) -> list[subprocess.Popen[str]]:
         told = {
             "WORLD_SIZE": "2",
             "LOCAL_WORLD_SIZE": "2",
@@ -175,7 +171,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
         }
         started.extend(
             subprocess.Popen(
-                [sys.executable, "-m", "pytest", *PLUGINS, "-m", "cpux2", *arguments],
+                [sys.executable, "-m", "pytest", *PLUGINS, *marks, *arguments],
                 cwd=tmp_path,
                 env={**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank},
                 stdout=subprocess.PIPE,
@@ -194,12 +190,11 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
         process.communicate()
 
 
+# Tests that pass and tests that fail are those of torchrun, below.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (["-k", "passes"], 0),
-        (["-k", "fails or passes"], 1),
         (["-k", "leaves"], 9),
         (["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED),
         (["no_such_file.py"], pytest.ExitCode.USAGE_ERROR),
@@ -231,6 +226,17 @@ def test_a_session_that_is_told_to_stop_still_reports_and_all_leave(ranks, tmp_p
     assert [first.returncode, second.returncode] == [status, status], outputs
     assert "1 passed" in outputs[0]
     assert 'name="test_passes"' in (tmp_path / "out.xml").read_text()
+
+
+@pytest.mark.slow
+def test_ranks_that_would_measure_side_by_side_are_refused(ranks, tmp_path):
+    """Without a platform of several devices in `-m`, each pytest is a session of its own."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    both = ranks("test_suite.py::test_first", marks=())
+    outputs = [process.communicate(timeout=LONG_S)[0] for process in both]
+    assert [process.returncode for process in both] == [pytest.ExitCode.TESTS_FAILED] * 2, outputs
+    assert all("name the platform of all ranks with -m" in output for output in outputs), outputs
+    assert not list(tmp_path.glob("first-*"))
 
 
 # --- torchrun ----------------------------------------------------------------------------------------------
@@ -265,12 +271,3 @@ def test_one_agent_of_two_ranks_is_one_session_too(torchrun):
     assert ran.benchmarks() == ["test_first", "test_last"]
     assert ran.printed.count("2 passed") == 1
     assert ran.left_behind() == []
-
-
-@pytest.mark.slow
-def test_ranks_that_would_measure_side_by_side_are_refused(torchrun):
-    """Without a platform of several devices in `-m`, each pytest is a session of its own."""
-    ran = torchrun("test_suite.py::test_first", "--junitxml=", agents=1, per_agent=2)
-    assert ran.statuses == [1], ran.printed
-    assert "name the platform of all ranks with -m" in ran.printed
-    assert not list(ran.folder.glob("first-*"))

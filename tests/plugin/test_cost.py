@@ -25,6 +25,7 @@ AT_START = {
     "pytest_accel.hookspecs",
     "pytest_accel.marks",
     "pytest_accel.options",
+    "pytest_accel.settings",
     "pytest_accel.platforms",
     "pytest_accel.platforms.catalogue",
     "pytest_accel.platforms.kinds",

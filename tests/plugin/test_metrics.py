@@ -53,7 +53,7 @@ def test_a_drop_beyond_its_tolerance_is_a_failed_test(gated):
         each.get("name"): each.get("value") for each in bench.testcase("test_step").iter("property")
     }
     assert properties["accel.verdict"] == "regressed"
-    assert properties["accel.loss.accuracy"] == "0.1111"
+    assert properties["accel.accuracy.loss"] == "0.1111"
     verdict = bench.accel_info()["verdict"]
     assert verdict["outcome"] == verdict["metrics"]["accuracy"]["outcome"] == "regressed"
     assert verdict["throughput"] in {"ok", "improved"}

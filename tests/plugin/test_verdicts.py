@@ -14,15 +14,23 @@ def test_ok_passes(bench):
     result.stdout.fnmatch_lines(["*::test_step PASSED*", "test_step * ok *"])
 
 
-def test_regression_is_a_failed_test(bench):
+def test_regression_is_a_failed_test_confirmed_in_another_process(bench):
     bench.benchmarks("test_step", "test_other")
     bench.baseline(test_step=bench.FASTER)
-    result = bench.run()
+    result = bench.run("--benchmark-json=out.json")
     result.assert_outcomes(failed=1, passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+    here, fresh = bench.processes("test_step")
+    assert here != fresh
+    assert len(bench.processes("test_other")) == 1
+    (info,) = (
+        each["extra_info"]["accel"] for each in bench.json()["benchmarks"] if each["name"] == "test_step"
+    )
+    assert info["verdict"]["runs"] == 2
+    assert len(info["further_runs"]) == 1
 
 
-def test_regression_is_one_line_and_what_changed_without_a_traceback(bench):
+def test_regression_is_one_line_and_what_changed_without_a_traceback_and_the_same_in_junit(bench):
     bench.benchmarks("test_step")
     bench.baseline(test_step=bench.FASTER)
     bench.doctor_environment(lambda stored: stored["context"].update(torch="2.9.1", python="3.11.0"))
@@ -42,11 +50,6 @@ def test_regression_is_one_line_and_what_changed_without_a_traceback(bench):
     result.stdout.no_re_match_line(r".*test_suite\.py:\d+")
     result.stdout.fnmatch_lines(["FAILED test_suite.py::test_step - REGRESSED  test_step*"])
 
-
-def test_regression_is_a_failure_in_junit_with_its_line_and_properties(bench):
-    bench.benchmarks("test_step")
-    bench.baseline(test_step=bench.FASTER)
-    bench.run("--junitxml=out.xml").assert_outcomes(failed=1)
     assert bench.junit().find("testsuite").get("failures") == "1"
     case = bench.testcase("test_step")
     (failure,) = case.findall("failure")
@@ -73,16 +76,6 @@ def test_unchanged_environment_is_said_at_a_regression(bench):
     result = bench.run_apart()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["nothing in the recorded environment changed since the baseline"])
-
-
-def test_regression_is_confirmed_in_another_process(bench):
-    bench.benchmarks("test_step")
-    bench.baseline(test_step=bench.FASTER)
-    bench.run("--benchmark-json=out.json").assert_outcomes(failed=1)
-    here, fresh = bench.processes("test_step")
-    assert here != fresh
-    assert bench.accel_info()["verdict"]["runs"] == 2
-    assert len(bench.accel_info()["further_runs"]) == 1
 
 
 def test_improvement_passes_and_asks_for_a_new_baseline(bench):
@@ -128,17 +121,19 @@ def test_figures_of_a_verdict_are_those_of_the_clock(bench):
 
 
 class TestInconclusive:
-    def test_passes_with_a_loud_line_by_default(self, bench):
+    def test_passes_with_a_loud_line_after_all_its_looks_in_processes_of_their_own(self, bench):
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.APART)
-        result = bench.run("-v", "--accel-looks=2")
+        result = bench.run("-v")
         result.assert_outcomes(passed=1)
         assert result.ret == pytest.ExitCode.OK
+        assert len(bench.processes("test_step")) == len(set(bench.processes("test_step"))) == 5
+        result.stdout.fnmatch_lines(["test_step: run 2 of 5 in a fresh process", "*run 5 of 5*"])
         result.stdout.re_match_lines(
             [
                 r".*::test_step INCONCLUSIVE",
                 (
-                    r"^INCONCLUSIVE  test_step \(cpu\): .* \(.* to .*\), 2 runs; noise .* resolves .* here: "
+                    r"^INCONCLUSIVE  test_step \(cpu\): .* \(.* to .*\), 5 runs; noise .* resolves .* here: "
                     r"quieten the machine, or tolerate \d+ %"
                 ),
             ]
@@ -150,14 +145,6 @@ class TestInconclusive:
         result = bench.run("--accel-looks=1", "--accel-inconclusive=fail")
         result.assert_outcomes(failed=1)
         result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
-
-    def test_takes_all_its_looks_in_processes_of_their_own(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.APART)
-        result = bench.run()
-        result.assert_outcomes(passed=1)
-        assert len(bench.processes("test_step")) == len(set(bench.processes("test_step"))) == 5
-        result.stdout.fnmatch_lines(["test_step: run 2 of 5 in a fresh process", "*run 5 of 5*"])
 
     def test_one_look_never_measures_again(self, bench):
         bench.benchmarks("test_step")
@@ -306,31 +293,32 @@ class TestTolerance:
 
 
 class TestExpectedFailure:
-    @pytest.mark.parametrize("strict", [False, True])
-    def test_regression_of_an_xfail_benchmark_is_xfailed(self, bench, strict):
+    @pytest.fixture
+    def both(self, bench):
         bench.write(
-            f"""
-            @pytest.mark.xfail(reason="slow driver", strict={strict})
-            def test_step(accel):
+            """
+            @pytest.mark.xfail(reason="slow driver", strict=False)
+            def test_lenient(accel):
+                measure(accel)
+
+            @pytest.mark.xfail(reason="slow driver", strict=True)
+            def test_strict(accel):
                 measure(accel)
             """
         )
-        bench.baseline(test_step=bench.FASTER)
-        result = bench.run("-rx")
-        result.assert_outcomes(xfailed=1)
+        return bench
+
+    def test_regression_of_an_xfail_benchmark_is_xfailed(self, both):
+        both.baseline(test_lenient=both.FASTER, test_strict=both.FASTER)
+        result = both.run("-rx")
+        result.assert_outcomes(xfailed=2)
         assert result.ret == pytest.ExitCode.OK
 
-    @pytest.mark.parametrize(("strict", "outcome"), [(False, "xpassed"), (True, "failed")])
-    def test_ok_of_an_xfail_benchmark_is_unexpected(self, bench, strict, outcome):
-        bench.write(
-            f"""
-            @pytest.mark.xfail(strict={strict})
-            def test_step(accel):
-                measure(accel)
-            """
-        )
-        bench.baseline(test_step=bench.SAME)
-        bench.run(bench.TOLERANT).assert_outcomes(**{outcome: 1})
+    def test_ok_of_an_xfail_benchmark_is_unexpected(self, both):
+        both.baseline(test_lenient=both.SAME, test_strict=both.SAME)
+        result = both.run(both.TOLERANT, "-v")
+        result.assert_outcomes(xpassed=1, failed=1)
+        result.stdout.fnmatch_lines(["*::test_lenient XPASS*", "*::test_strict FAILED*"])
 
 
 class TestSlowdown:
@@ -370,11 +358,10 @@ class TestSlowdown:
 
 
 class TestStopping:
-    @pytest.mark.parametrize("option", ["-x", "--maxfail=1"])
-    def test_first_regression_stops_further_measurements(self, bench, option):
+    def test_first_regression_stops_further_measurements(self, bench):
         bench.benchmarks("test_a", "test_b")
         bench.baseline(test_a=bench.FASTER, test_b=bench.FASTER)
-        result = bench.run(option)
+        result = bench.run("--maxfail=1")  # which is what -x is
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert len(bench.processes("test_a")) == 2
         assert len(bench.processes("test_b")) == 1

@@ -138,14 +138,6 @@ def test_a_job_that_never_starts_is_cancelled_at_the_timeout(launch, slurm):
     assert slurm.jobs() == []
 
 
-def test_the_time_limit(launch, slurm):
-    run = launch("--time=1", suite=WAITS)
-    # Limits are whole minutes; this moves the end of a running job nearer.
-    slurm.ask("scontrol", "update", f"JobId={run.job()}", "EndTime=now+1")
-    run.result(124)
-    assert "reached its time limit: give more with --time" in run.err
-
-
 def test_cancelled_by_somebody_else(launch, slurm):
     run = launch(suite=WAITS)
     slurm.ask("scancel", run.job())
@@ -248,23 +240,36 @@ def test_tasks_run_in_the_container(launch, tmp_path):
         assert (tmp_path / f"container-{rank}").read_text().splitlines()[: len(expected)] == expected
 
 
-def test_a_benchmark_on_two_nodes_is_one_session(launch):
-    """Both tasks are ranks of one gang; rank 0 alone prints and writes, and both leave with its status."""
-    suite = """
-    from pytest_accel import cpun2
-    @cpun2
-    def test_measures(accel):
-        accel.measure(lambda: sum(range(20000)), work=1, unit="steps")
-    @cpun2
-    def test_fails(accel, rank):
-        accel.measure(lambda: sum(range(20000)), work=1, unit="steps")
-        assert rank != 1, "of the second node"
+BENCHMARKS = """
+from pytest_accel import cpun2
+@cpun2
+def test_measures(accel):
+    accel.measure(lambda: sum(range(20000)), work=1, unit="steps")
+@cpun2
+def test_fails(accel, rank):
+    accel.measure(lambda: sum(range(20000)), work=1, unit="steps")
+    assert rank != 1, "of the second node"
+"""
+
+
+def test_a_benchmark_on_two_nodes_is_one_session_while_another_job_meets_its_time_limit(
+    launch, slurm, tmp_path
+):
+    """Both tasks are ranks of one gang; rank 0 alone prints and writes, and both leave with its status.
+
+    At the same time, since Slurm looks at time limits every half minute only.
     """
+    limited = launch("--time=1", suite=WAITS, nodes=1)
+    wait_for((tmp_path / "pid-0").exists, "the job that is to meet its time limit")
+    # Limits are whole minutes; this moves the end of a running job nearer.
+    slurm.ask("scontrol", "update", f"JobId={limited.job()}", "EndTime=now+1")
     arguments = ("-m", "cpun2", "--accel-budget=60ms", "--accel-warmup=50ms")
-    run = launch("--timeout=100s", suite=suite, arguments=arguments, seats=True).result(1)
+    run = launch("--timeout=100s", suite=BENCHMARKS, arguments=arguments, seats=True).result(1)
     assert run.out.count("test session starts") == 1
     assert "of the second node" in run.out
     (testsuite,) = ET.parse(run.folder / "junit.xml").getroot()
     assert (testsuite.get("tests"), testsuite.get("failures")) == ("2", "1")
     benchmarks = json.loads((run.folder / "benchmark.json").read_text())["benchmarks"]
     assert "test_measures" in [benchmark["name"] for benchmark in benchmarks]
+    limited.result(124)
+    assert "reached its time limit: give more with --time" in limited.err

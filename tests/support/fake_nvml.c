@@ -11,6 +11,7 @@ typedef struct { field_t fields[MAX_FIELDS]; int count, parent; } device_t; /* p
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 typedef struct { char bus_id_legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_info_t;
 typedef struct { unsigned sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, ci_slices; unsigned long long mib; } attributes_t;
 
@@ -183,6 +184,7 @@ int nvmlDeviceGetApplicationsClock(device_t *device, int type, unsigned *out) {
     return clock_of(device, type, "clock_sm_application_mhz", "clock_mem_application_mhz", out);
 }
 int nvmlDeviceGetDefaultApplicationsClock(device_t *device, int type, unsigned *out) {
+    if (type < 2 && small(device, "clock_sm_default_mhz", out) == SUCCESS) return SUCCESS;
     return clock_of(device, type, "clock_sm_max_mhz", "clock_mem_max_mhz", out);
 }
 int nvmlDeviceGetCurrentClocksEventReasons(device_t *device, unsigned long long *out) {
@@ -204,10 +206,32 @@ int nvmlDeviceGetUtilizationRates(device_t *device, utilization_t *out) {
     out->memory = 0;
     return status;
 }
-int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, void *out) {
-    (void)device, (void)out;
-    *count = 0;
-    return SUCCESS;
+/* processes: pid:MiB with commas between */
+int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *out) {
+    const char *value = get(device, "processes");
+    unsigned found = 0, room = *count;
+    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
+    if (!strcmp(value, "none")) return NOT_SUPPORTED;
+    while (*value) {
+        char *end;
+        process_t process = {(unsigned)strtoul(value, &end, 10), 0, 0, 0};
+        if (*end != ':') abort();
+        process.used = strtoull(end + 1, &end, 10) << 20;
+        if (found < room) out[found] = process;
+        found++;
+        value = *end == ',' ? end + 1 : end;
+    }
+    *count = found;
+    return found > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+int nvmlDeviceGetTotalEccErrors(device_t *device, int type, int counter, unsigned long long *out) {
+    if (type != 1) return NOT_SUPPORTED; /* uncorrected ones only */
+    return number(device, counter ? "ecc_uncorrected_ever" : "ecc_uncorrected", out);
+}
+int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    *corrected = *uncorrected = 0;
+    int status = small(device, "remapping_pending", pending);
+    return status == SUCCESS ? small(device, "remapping_failed", failed) : status;
 }
 /* cpu_affinity: words of the mask in hexadecimal, lowest first, with colons between */
 int nvmlDeviceGetCpuAffinity(device_t *device, unsigned size, unsigned long *out) {
@@ -232,6 +256,10 @@ int nvmlDeviceGetPciInfo_v3(device_t *device, pci_info_t *out) {
 }
 
 int nvmlDeviceGetCurrPcieLinkGeneration(device_t *device, unsigned *out) { return small(device, "pcie_generation", out); }
-int nvmlDeviceGetMaxPcieLinkGeneration(device_t *device, unsigned *out) { return small(device, "pcie_generation", out); }
+int nvmlDeviceGetMaxPcieLinkGeneration(device_t *device, unsigned *out) {
+    return small(device, "pcie_generation_max", out) == SUCCESS ? SUCCESS : small(device, "pcie_generation", out);
+}
 int nvmlDeviceGetCurrPcieLinkWidth(device_t *device, unsigned *out) { return small(device, "pcie_width", out); }
-int nvmlDeviceGetMaxPcieLinkWidth(device_t *device, unsigned *out) { return small(device, "pcie_width", out); }
+int nvmlDeviceGetMaxPcieLinkWidth(device_t *device, unsigned *out) {
+    return small(device, "pcie_width_max", out) == SUCCESS ? SUCCESS : small(device, "pcie_width", out);
+}

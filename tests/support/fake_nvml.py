@@ -70,6 +70,14 @@ class FakeGpu:
     pcie_width: int | None = 16
     pci_bus_id: str | None = None  # as NVML spells it: 00000000:17:00.0
     cpu_affinity: str | None = None  # words of 64 CPUs in hexadecimal, lowest first: "ffff:0"
+    clock_sm_default_mhz: int | None = None  # the default application clock; None: the largest
+    ecc_uncorrected: int | None = 0  # since the driver was loaded
+    ecc_uncorrected_ever: int | None = 0
+    remapping_pending: int | None = 0
+    remapping_failed: int | None = 0
+    processes: str | None = ""  # of others, as pid:MiB: "4711:512,4712:0"
+    pcie_generation_max: int | None = None  # None: what it is now
+    pcie_width_max: int | None = None
     lost: int = 0  # 1: every question about it fails with "GPU is lost"
     slices: tuple[FakeSlice, ...] = ()
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pytest_accel import cli
+from pytest_accel.commands import registry
 from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -82,13 +83,30 @@ def test_a_command_is_needed(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_a_subcommand_is_one_function(monkeypatch):
-    monkeypatch.setattr(cli, "_COMMANDS", {})
+def test_a_command_is_one_function(monkeypatch):
+    monkeypatch.setattr(cli, "COMMANDS", {})
+    monkeypatch.setattr(registry, "COMMANDS", cli.COMMANDS)
+    monkeypatch.setitem(cli.GROUPS, "people", "Whom to greet.")
 
-    @cli.command(cli.argument("name"), cli.argument("--twice", action="store_true"))
+    @registry.command(registry.argument("name"), registry.argument("--twice", action="store_true"))
     def greet(args):
         """Greet somebody."""
         return 2 if args.twice else len(args.name)
 
+    @registry.command(group="people", name="list")
+    def list_(_args):
+        """List them."""
+        return 7
+
     assert cli.main(["greet", "abc"]) == 3
     assert cli.main(["greet", "abc", "--twice"]) == 2
+    assert cli.main(["people", "list"]) == 7
+
+
+def test_a_group_alone_is_wrong_usage(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "COMMANDS", {})
+    monkeypatch.setitem(cli.GROUPS, "people", "Whom to greet.")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["people"])
+    assert caught.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.options import Settings, baselines_root, for_item, read_settings
+from pytest_accel.options import baselines_root, for_item, read_settings
+from pytest_accel.settings import Settings
 
 
 class FakeConfig:

@@ -12,7 +12,6 @@ from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.options import COLUMN_NAMES, Settings
 from pytest_accel.session.cases import Case
 from pytest_accel.session.columns import (
     ALWAYS,
@@ -22,6 +21,7 @@ from pytest_accel.session.columns import (
     gated_without_column,
 )
 from pytest_accel.session.fitting import Unfit
+from pytest_accel.settings import COLUMN_NAMES, Settings
 
 HERE = Environment(identity={}, context={})
 

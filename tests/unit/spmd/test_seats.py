@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -166,17 +166,18 @@ def wait_until(condition: Callable[[], object], otherwise: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.delenv(GANG_ID_VARIABLE, raising=False)
+@contextmanager
+def worlds_in(folder: Path) -> Iterator[Callable[..., World]]:
     made: list[World] = []
 
     def make(*sizes: int) -> World:
-        made.append(World(tmp_path, sizes=sizes))
+        made.append(World(folder, sizes=sizes))
         return made[-1]
 
-    yield make
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        monkeypatch.delenv(GANG_ID_VARIABLE, raising=False)
+        yield make
     for each in made:
         for process in each.processes.values():
             with suppress(ProcessLookupError):
@@ -187,11 +188,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 @pytest.fixture
+def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    with worlds_in(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
 def opened() -> Iterator[Callable[..., Seats]]:
     made: list[Seats] = []
 
-    def make(world: World, *, rendezvous_s: float = LONG_S) -> Seats:
-        made.append(open_seats(world.seat(), rendezvous_s=rendezvous_s))
+    def make(world: World) -> Seats:
+        made.append(open_seats(world.seat(), rendezvous_s=LONG_S))
         return made[-1]
 
     yield make
@@ -199,29 +206,107 @@ def opened() -> Iterator[Callable[..., Seats]]:
         seats.dismiss(0)
 
 
+@pytest.fixture(scope="class")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with worlds_in(tmp_path_factory.mktemp("world")) as make:
+        three = make(2, 1)
+        three.start(1, 2)
+        yield three
+
+
+@pytest.fixture(scope="class")
+def seats(three: World) -> Iterator[Seats]:
+    seats = open_seats(three.seat(), rendezvous_s=LONG_S)
+    yield seats
+    seats.dismiss(0)
+
+
+class TestSession:
+    """One world of three seats on two nodes, from their coming to their leaving: each of them imports torch."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_told(self, three: World) -> Iterator[None]:
+        yield
+        for path in three.folder.glob("rank-*"):
+            path.unlink()
+
+    def test_seats_come_and_say_what_they_see(self, seats):
+        seats.wait()
+        seen = seats.inventories()
+        assert {rank: each.node for rank, each in seen.items()} == {1: 0, 2: 1}
+        assert all(each.host and each.sees == {"cores": 2} for each in seen.values())
+
+    def test_a_gang_runs_in_a_process_of_each_seat_and_ends_with_stacks(self, three, seats):
+        launch = three.launch(nodes=2)
+        launched = SeatLauncher(seats).start(launch)
+        told = [three.told(0), three.told(1)]
+        assert [each["RANK"] for each in told] == ["0", "1"]
+        assert [each["GROUP_RANK"] for each in told] == ["0", "1"]
+        assert {each["WORLD_SIZE"] for each in told} == {"2"}
+        assert len({each["MASTER_PORT"] for each in told}) == 1
+        assert told[0]["MASTER_PORT"] != str(three.port)
+        assert [each["elastic"] for each in told] == [[], []]
+        assert launched.ended() is None
+
+        remains = launched.end(stacks=True)
+        assert sorted(remains) == [0, 1]
+        for rank, left in remains.items():
+            assert f"last words of rank {rank}" in left.log
+            assert "test_rank" in left.log + left.stacks
+        assert processes_of(launch.gang) == []
+        assert launched.end(stacks=True) == remains
+
+    def test_a_smaller_gang_leaves_the_other_seats_alone(self, three, seats):
+        launched = SeatLauncher(seats).start(three.launch())
+        assert three.told(0)["WORLD_SIZE"] == "1"
+        assert sorted(launched.end(stacks=False)) == [0]
+        assert not three.rank_file(1).exists()
+
+    def test_seats_serve_the_next_gang_after_a_rank_was_killed(self, three, seats):
+        launcher = SeatLauncher(seats)
+        (three.folder / "die-1").touch()
+        launched = launcher.start(three.launch(per_node=2))
+        wait_until(lambda: launched.ended() is not None, "the end of rank 1 went unnoticed")
+        assert "rank 1" in launched.ended()
+        assert "SIGKILL" in launched.ended()
+        before = {rank: three.told(rank)["pid"] for rank in (0, 1)}
+        remains = launched.end(stacks=False)
+        assert remains[1].status == "killed by SIGKILL"
+        assert remains[0].status == ""
+
+        (three.folder / "die-1").unlink()
+        for rank in before:
+            three.rank_file(rank).unlink()
+        again = launcher.start(three.launch(per_node=2))
+        after = {rank: three.told(rank)["pid"] for rank in (0, 1)}
+        assert not set(after.values()) & set(before.values())
+        assert again.ended() is None
+        again.end(stacks=False)
+
+    def test_an_interrupted_seat_ends_its_process_and_all_leave_with_the_status_of_seat_0(self, three, seats):
+        """Ctrl-C reaches all of them, and seat 0 takes a moment to write its reports. The last: nobody stays."""
+        launch = three.launch(per_node=2)
+        launched = SeatLauncher(seats).start(launch)
+        three.told(1)
+        three.processes[1].send_signal(signal.SIGINT)
+        wait_until(lambda: not processes_of(f"{launch.gang}.1"), "its process stayed")
+        launched.end(stacks=False)
+        seats.dismiss(7)
+        assert [three.status(1), three.status(2)] == [7, 7]
+        assert [three.said(1), three.said(2)] == ["", ""]
+
+
 # --- coming and leaving -----------------------------------------------------------------------------------
-
-
-def test_seats_come_say_what_they_see_and_leave_with_the_status_of_seat_0(world, opened):
-    three = world(2, 1)
-    three.start(1, 2)
-    seats = opened(three)
-    seats.wait()
-    seen = seats.inventories()
-    assert {rank: each.node for rank, each in seen.items()} == {1: 0, 2: 1}
-    assert all(each.host and each.sees == {"cores": 2} for each in seen.values())
-    seats.dismiss(7)
-    assert [three.status(1), three.status(2)] == [7, 7]
-    assert [three.said(1), three.said(2)] == ["", ""]
 
 
 def test_a_seat_that_never_comes_is_named_with_its_node(world, opened):
     three = world(2, 1)
     three.start(1)
-    seats = opened(three, rendezvous_s=10)  # for which latecomers are waited for at the end
+    seats = opened(three)
     wait_until(seats.inventories, "rank 1 never came")
+    seats.deadline = time.monotonic() + 0.1  # also for latecomers, at the end
     with pytest.raises(GangError, match=r"rank 2 of 3 \(torchrun\) did not come; nobody came from node 1"):
-        seats.wait(time.monotonic() + 0.1)
+        seats.wait()
 
 
 def test_a_port_in_use_is_one_error_with_the_remedy(world):
@@ -242,68 +327,12 @@ def test_a_seat_whose_seat_0_never_comes_leaves_and_says_so(world):
 # --- gangs ------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_runs_in_a_process_of_each_seat_and_ends_with_stacks(world, opened):
-    two = world(1, 1)
-    two.start(1)
-    seats = opened(two)
-    launch = two.launch(nodes=2)
-    launched = SeatLauncher(seats).start(launch)
-    told = [two.told(0), two.told(1)]
-    assert [each["RANK"] for each in told] == ["0", "1"]
-    assert [each["GROUP_RANK"] for each in told] == ["0", "1"]
-    assert {each["WORLD_SIZE"] for each in told} == {"2"}
-    assert len({each["MASTER_PORT"] for each in told}) == 1
-    assert told[0]["MASTER_PORT"] != str(two.port)
-    assert [each["elastic"] for each in told] == [[], []]
-    assert launched.ended() is None
-
-    remains = launched.end(stacks=True)
-    assert sorted(remains) == [0, 1]
-    for rank, left in remains.items():
-        assert f"last words of rank {rank}" in left.log
-        assert "test_rank" in left.log + left.stacks
-    assert processes_of(launch.gang) == []
-    assert launched.end(stacks=True) == remains
-
-
-def test_seats_serve_the_next_gang_after_a_rank_was_killed(world, opened):
-    two = world(2)
-    two.start(1)
-    launcher = SeatLauncher(opened(two))
-    (two.folder / "die-1").touch()
-    launched = launcher.start(two.launch(per_node=2))
-    wait_until(lambda: launched.ended() is not None, "the end of rank 1 went unnoticed")
-    assert "rank 1" in launched.ended()
-    assert "SIGKILL" in launched.ended()
-    remains = launched.end(stacks=False)
-    assert remains[1].status == "killed by SIGKILL"
-    assert remains[0].status == ""
-
-    (two.folder / "die-1").unlink()
-    before = {rank: two.told(rank)["pid"] for rank in (0, 1)}
-    for rank in before:
-        two.rank_file(rank).unlink()
-    again = launcher.start(two.launch(per_node=2))
-    assert {rank: two.told(rank)["pid"] for rank in (0, 1)} != before
-    assert again.ended() is None
-    again.end(stacks=False)
-
-
 def test_an_order_cannot_set_any_other_variable(world):
     two = world(2)
     told = place(0, two.launch(), ("127.0.0.1", 1))
     launched = start_here(two.launch(), {**told, "TORCHELASTIC_STRANGE": "1"})
     assert two.told(0)["elastic"] == []
     launched.end(stacks=False)
-
-
-def test_a_smaller_gang_leaves_the_other_seats_alone(world, opened):
-    two = world(2)
-    two.start(1)
-    launched = SeatLauncher(opened(two)).start(two.launch())
-    assert two.told(0)["WORLD_SIZE"] == "1"
-    assert sorted(launched.end(stacks=False)) == [0]
-    assert not two.rank_file(1).exists()
 
 
 def test_a_seat_that_was_killed_is_noticed_and_its_rank_goes_with_it(world, opened):
@@ -345,21 +374,6 @@ def test_a_seat_that_is_told_to_stop_ends_its_process_first(world, opened):
     assert two.status(1) == 128 + signal.SIGTERM
     assert processes_of(f"{launch.gang}.1") == []
     launched.end(stacks=False)
-
-
-def test_an_interrupted_seat_ends_its_process_and_leaves_with_the_status_of_seat_0(world, opened):
-    """Ctrl-C reaches all of them, and seat 0 takes a moment to write its reports."""
-    two = world(2)
-    two.start(1)
-    seats = opened(two)
-    launch = two.launch(per_node=2)
-    launched = SeatLauncher(seats).start(launch)
-    two.told(1)
-    two.processes[1].send_signal(signal.SIGINT)
-    wait_until(lambda: not processes_of(f"{launch.gang}.1"), "its process stayed")
-    launched.end(stacks=False)
-    seats.dismiss(2)
-    assert two.status(1) == 2
 
 
 # --- choosing ---------------------------------------------------------------------------------------------

@@ -1,15 +1,12 @@
 """The straggler check: alone, and in a real gloo group of two in which one rank is made slow."""
 
-import json
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
 from pytest_accel.core.stragglers import Reading
-from pytest_accel.spmd.stragglers import CPU, CUDA, MIB, AllReduce, StragglerReport, bus_bandwidth
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.spmd.stragglers import CPU, CUDA, MIB, AllReduce, StragglerReport, bus_bandwidth, check
 from tests.support.gloo import run_ranks
+from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here
 
 
 def four_times(a, b, out):
@@ -22,8 +19,6 @@ def four_times(a, b, out):
 def checked_with_a_slow_second(group):
     """What a rank runs: the check, in which rank 1 does its product four times."""
     import torch
-
-    from pytest_accel.spmd.stragglers import check
 
     seeded = torch.random.get_rng_state()
     report = check(
@@ -54,23 +49,9 @@ def test_the_rank_that_does_its_product_four_times_is_named_and_the_other_is_not
 
 
 def test_one_rank_has_nothing_to_reduce_and_nobody_to_lag_behind():
-    code = """
-    import json
     import torch
-    from pytest_accel.measure.ranks import Alone
-    from pytest_accel.spmd.stragglers import check
-    torch.set_num_threads(1)
-    print(json.dumps(check(Alone(), torch.device("cpu"), label="CPU", host="n1").to_plain()))
-    """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
+
+    report = check(Alone(), torch.device("cpu"), label="CPU", host="n1").to_plain()
     assert [each["unit"] for each in report["readings"]] == ["FLOP/s", "B/s"]
     assert all(each["rate"] > 0 for each in report["readings"])
     assert (report["sweep"], report["stragglers"], report["lines"]) == ([], [], [])

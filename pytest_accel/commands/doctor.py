@@ -1,0 +1,32 @@
+"""`pytest-accel doctor`: whether this machine is fit to be measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from pathlib import Path
+
+from pytest_accel.commands.registry import argument, command
+
+
+@command(
+    argument("--data", type=Path, metavar="DIR", help="the root of data sets, whose disk is looked at too"),
+    argument(
+        "--baselines", type=Path, default=Path("baselines"), metavar="DIR", help="the folder of baselines"
+    ),
+    argument("--json", action="store_true", help="print it as JSON, for scripts"),
+)
+def doctor(args: argparse.Namespace) -> int:
+    """Look at the state of this machine for benchmarking; 1 where something would spoil measurements."""
+    from pytest_accel.core.findings import Level, to_plain, worst
+    from pytest_accel.health.doctor import Roots, examine
+    from pytest_accel.report.doctor import screen
+
+    findings = examine(Roots(data=args.data, baselines=args.baselines), os.environ)
+    if args.json:
+        print(json.dumps(to_plain(findings), indent=2))
+    else:
+        print("\n".join(screen(findings, width=shutil.get_terminal_size().columns)))
+    return int(worst(findings) is Level.PROBLEM)

@@ -1,0 +1,313 @@
+"""`pytest-accel history`: what was measured on other days, what changed, and the way to other tools."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_accel.commands.registry import GROUPS, argument, command, count
+from pytest_accel.commands.selecting import KEYWORD, by_keyword
+
+if TYPE_CHECKING:
+    from pytest_accel.core.environment import Environment
+    from pytest_accel.core.results import SessionResults
+    from pytest_accel.report.history import Shift, Track
+    from pytest_accel.store.history import History
+
+GROUPS["history"] = "Look at what was measured on other days, and what changed."
+
+_UNITS_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _size(text: str) -> int:
+    """For `type=`: bytes, or 500K, 20M, 1G."""
+    number, unit = text.upper().removesuffix("B"), 1
+    if number[-1:] in _UNITS_BYTES:
+        number, unit = number[:-1], _UNITS_BYTES[number[-1]]
+    if not (number.isascii() and number.isdecimal() and int(number) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size. Write 500000, 500K, 20M or 1G")
+    return int(number) * unit
+
+
+def _day(text: str) -> datetime:
+    """For `type=`: 2026-03-01."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day. Write 2026-03-01") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+_FILE = argument(
+    "--history",
+    metavar="FILE",
+    help="the history (default: .accel/history.sqlite here, or in a folder above)",
+)
+_PLATFORM = argument(
+    "--platform", metavar="NAME", help="only this platform, as the folder of its baselines is named"
+)
+_LIMIT = argument(
+    "--limit", type=count, metavar="N", help="only what the newest N sessions of a series measured"
+)
+_JSON = argument("--json", action="store_true", help="print it as JSON, for scripts")
+
+
+@command(
+    _FILE,
+    argument("--limit", type=count, default=20, metavar="N", help="the newest N (default 20)"),
+    _JSON,
+    group="history",
+    name="list",
+)
+def list_sessions(args: argparse.Namespace) -> int:
+    """List the sessions, the newest first."""
+    from dataclasses import asdict
+
+    from pytest_accel.report.history import sessions_table
+
+    sessions = _history(args).sessions(args.limit)
+    if args.json:
+        print(json.dumps([asdict(each) for each in sessions], indent=2))
+    elif sessions:
+        print("\n".join(sessions_table(sessions)))
+    else:
+        print("no session is left in it")
+    return 0
+
+
+@command(KEYWORD, _PLATFORM, _LIMIT, _FILE, _JSON, group="history")
+def show(args: argparse.Namespace) -> int:
+    """Show what sessions measured of a benchmark; the shape alone where several have the name."""
+    from pytest_accel.report.exports import json_lines
+    from pytest_accel.report.history import overview, series_table
+
+    tracks = _tracks(_history(args), args)
+    if args.json:
+        print(f"[{', '.join(json_lines(tracks))}]")
+        return 0
+    for track in tracks:
+        print("\n".join(overview(track)))
+    if len(tracks) == 1:
+        print("\n".join(["", *series_table(tracks[0])]))
+    return 0
+
+
+@command(
+    KEYWORD,
+    _PLATFORM,
+    _LIMIT,
+    _FILE,
+    argument("--since", type=_day, metavar="DAY", help="only changes on this day or later: 2026-03-01"),
+    argument("--all", action="store_true", help="those without a change too"),
+    argument("--fail", action="store_true", help="exit status 1 where something became slower"),
+    group="history",
+)
+def changes(args: argparse.Namespace) -> int:
+    """Say where benchmarks became slower or faster for good, and what changed there; the gate does not use it."""
+    from pytest_accel.core.quantities import counted
+    from pytest_accel.report.history import shift_lines
+
+    history = _history(args)
+    tracks = _tracks(history, args)
+    found = [_shifts(history, track, args.since) for track in tracks]
+    for track, shifts in zip(tracks, found, strict=True):
+        if shifts or args.all:
+            print("\n".join([*shift_lines(track, shifts), ""]))
+    print(f"{sum(map(bool, found))} of {counted(len(tracks), 'benchmark')} changed")
+    slower = any(shift.is_slower for shifts in found for shift in shifts)
+    return 1 if args.fail and slower else 0
+
+
+@command(
+    argument(
+        "--format",
+        required=True,
+        choices=("jsonl", "csv", "otava", "conbench", "github-action-benchmark"),
+        help="jsonl, csv and otava have series; conbench and github-action-benchmark one session",
+    ),
+    argument("-o", "--output", metavar="FILE", help="where to (default: standard output); otava: a folder"),
+    KEYWORD,
+    _PLATFORM,
+    _LIMIT,
+    _FILE,
+    argument("--all", action="store_true", help="jsonl, csv: what is not valid or was slowed on purpose too"),
+    argument(
+        "--session", metavar="ID", help="conbench, github-action-benchmark: which (default: the newest)"
+    ),
+    argument("--repository", metavar="URL", help="conbench: of the code, https://github.com/org/repo"),
+    group="history",
+)
+def export(args: argparse.Namespace) -> int:
+    """Write the history in another tool's format."""
+    from pytest_accel.report import exports
+
+    history = _history(args)
+    match args.format:
+        case "jsonl":
+            lines = exports.json_lines(_tracks(history, args, everything=args.all))
+            _write(args.output, "".join(f"{line}\n" for line in lines))
+        case "csv":
+            _write(args.output, exports.csv_text(_tracks(history, args, everything=args.all)))
+        case "otava":
+            _write_folder(args.output, exports.otava_files(_tracks(history, args)))
+        case "conbench":
+            if not (args.repository or "").startswith("https://github.com/"):
+                raise ValueError(
+                    f"--repository: {args.repository or ''!r} is none that Conbench takes. "
+                    "Write https://github.com/org/repo."
+                )
+            lines = exports.conbench_lines(_session(history, args), args.repository)
+            _write(args.output, "".join(f"{line}\n" for line in lines))
+        case "github-action-benchmark":
+            _write(args.output, exports.github_action_benchmark(_session(history, args)))
+    return 0
+
+
+@command(
+    argument(
+        "results", nargs="+", metavar="RESULTS", help="files that --accel-json wrote, or other histories"
+    ),
+    _FILE,
+    group="history",
+)
+def add(args: argparse.Namespace) -> int:
+    """Add sessions of other machines, of runners that keep nothing, or what a damaged history still has."""
+    from pytest_accel.store.history_file import is_sqlite
+    from pytest_accel.store.results import read_results
+
+    history = _history(args)
+    named = [Path(each) for each in args.results]
+    sessions = [
+        read_results(path) for path in named if not is_sqlite(path)
+    ]  # all, before anything is written
+    for session in sessions:
+        is_new = history.append(session)
+        print(f"{session.session}  {'added' if is_new else 'was there already'}")
+    for path in filter(is_sqlite, named):
+        print(f"{path}  {_merged(history, path)}")
+    return 0
+
+
+@command(
+    _FILE,
+    argument("--keep-days", type=count, metavar="N", help="keep the sessions of the last N days"),
+    argument("--keep-sessions", type=count, metavar="N", help="keep the newest N sessions"),
+    argument("--max-bytes", type=_size, metavar="SIZE", help="keep the newest that fit: 500K, 20M, 1G"),
+    argument("--yes", action="store_true", help="do it; without, only what would be done is said"),
+    group="history",
+)
+def prune(args: argparse.Namespace) -> int:
+    """Remove the oldest sessions; baselines are not touched."""
+    from pytest_accel.report.history import pruned_line
+
+    if args.keep_days is None and args.keep_sessions is None and args.max_bytes is None:
+        raise ValueError("say what is to stay: --keep-days, --keep-sessions or --max-bytes.")
+    pruned = _history(args).prune(
+        keep_days=args.keep_days,
+        keep_sessions=args.keep_sessions,
+        max_bytes=args.max_bytes,
+        dry_run=not args.yes,
+    )
+    print(pruned_line(pruned, is_done=args.yes))
+    if pruned.sessions and not args.yes:
+        print("nothing was removed: --yes does it")
+    return 0
+
+
+# --- parts ------------------------------------------------------------------------------------------
+
+
+def _history(args: argparse.Namespace) -> History:
+    from pytest_accel.store.history import History, find_history
+
+    told = args.history or os.environ.get("PYTEST_ACCEL_HISTORY")
+    return History(Path(told).expanduser() if told else find_history(Path.cwd()))
+
+
+def _merged(history: History, path: Path) -> str:
+    from pytest_accel.store.history import History
+
+    if path.resolve() == history.path.resolve():
+        raise ValueError(f"{path} is the history that it would be added to. Name another with --history.")
+    told = {"added": 0, "there already": 0, "damaged": 0}
+    for session in History(path).salvaged():
+        if session is None:
+            told["damaged"] += 1
+        else:
+            told["added" if history.append(session) else "there already"] += 1
+    return ", ".join(f"{number} {what}" for what, number in told.items())
+
+
+def _tracks(history: History, args: argparse.Namespace, *, everything: bool = False) -> list[Track]:
+    """The series that the arguments choose; that there is none is an error, not an empty answer."""
+    from pytest_accel.report.history import Track
+
+    known = history.benchmarks(everything=everything)
+    wanted = by_keyword(args.keyword)
+    chosen = [
+        each for each in known if wanted(each.key) and (args.platform or each.platform) == each.platform
+    ]
+    if not chosen:
+        platforms = ", ".join(sorted({each.platform for each in known})) or "none"
+        raise ValueError(
+            f"{history.path}: it has {len(known)} series, on: {platforms}; none is chosen. "
+            "Change -k or --platform; `pytest-accel history show` lists all."
+        )
+    return [
+        Track(
+            platform=each.platform,
+            key=each.key,
+            points=history.series(each.key, each.platform, args.limit, everything=everything),
+        )
+        for each in chosen
+    ]
+
+
+def _shifts(history: History, track: Track, since: datetime | None) -> tuple[Shift, ...]:
+    from pytest_accel.report.history import shifts
+
+    environments: dict[str, Environment] = {}
+    for key in {point.environment for point in track.points}:
+        if (environment := history.environment(key)) is not None:
+            environments[key] = environment
+    return tuple(
+        shift
+        for shift in shifts(track.points, environments)
+        if since is None or datetime.fromisoformat(shift.first.at) >= since
+    )
+
+
+def _session(history: History, args: argparse.Namespace) -> SessionResults:
+    session = history.session(args.session) if args.session else history.latest()
+    if session is None:
+        raise ValueError(f"{history.path}: no session is left in it. The next one that measures is kept.")
+    return session
+
+
+def _write(output: str | None, text: str) -> None:
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        _write_file(Path(output), text)
+
+
+def _write_folder(output: str | None, files: dict[str, str]) -> None:
+    if output is None:
+        raise ValueError("--format otava writes several files. Name a folder for them: -o otava.")
+    for name, text in files.items():
+        _write_file(Path(output) / name, text)
+    print(f"{len(files) - 1} series. Look at them: cd {output} && otava list-tests --config-file otava.yaml")
+
+
+def _write_file(path: Path, text: str) -> None:
+    from pytest_accel.store.results import write_whole
+
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}. Name another place (-o).") from None

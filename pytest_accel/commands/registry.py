@@ -1,0 +1,59 @@
+"""How a function becomes a command: its docstring is the help, its arguments stand beside it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Run = Callable[[argparse.Namespace], int]
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    name: tuple[str, ...]  # `baseline show` has two words
+    run: Run
+    arguments: tuple[Argument, ...]
+
+    @property
+    def help(self) -> str:
+        return (self.run.__doc__ or "").splitlines()[0]
+
+
+COMMANDS: dict[tuple[str, ...], Command] = {}
+GROUPS: dict[str, str] = {}  # what the first of two words is about
+
+
+def command(*arguments: Argument, group: str = "", name: str = "") -> Callable[[Run], Run]:
+    """Make a function the command of its name, or the second word of a group's."""
+
+    def register(run: Run) -> Run:
+        words = tuple(filter(None, (group, name or run.__name__)))
+        COMMANDS[words] = Command(name=words, run=run, arguments=arguments)
+        return run
+
+    return register
+
+
+def argument(*names: str, **options: Any) -> Argument:  # noqa: ANN401 -- argparse's own keywords
+    """One argument, as argparse's `add_argument` takes it."""
+    return names, options
+
+
+def count(text: str) -> int:
+    """For `type=`: a whole number of at least 1."""
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    """For `type=`: seconds, or 90s, 5min, 2h."""
+    from pytest_accel.core.quantities import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None

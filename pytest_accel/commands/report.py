@@ -1,0 +1,72 @@
+"""`pytest-accel report`: the HTML page of a session, this one's or any that the history keeps."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_accel.commands.registry import argument, command
+
+if TYPE_CHECKING:
+    from pytest_accel.core.results import SessionResults
+
+
+@command(
+    argument(
+        "results", nargs="?", metavar="RESULTS.json", help="what --accel-json or --benchmark-json wrote"
+    ),
+    argument(
+        "--session", metavar="ID", help="a session of the history, by a beginning of its id (the newest)"
+    ),
+    argument("-o", "--output", default="report.html", metavar="FILE", help="the page (report.html)"),
+    argument(
+        "--history",
+        metavar="FILE",
+        help="the history (default: .accel/history.sqlite here, or in a folder above)",
+    ),
+    argument(
+        "--baselines", default="baselines", metavar="DIR", help="where published figures are (baselines)"
+    ),
+)
+def report(args: argparse.Namespace) -> int:
+    """Write the HTML report of a session: of results in a file, or of the history's newest session."""
+    from pytest_accel.report.page import write_page
+    from pytest_accel.store.history import find_history
+    from pytest_accel.store.references import published_folder
+
+    history = Path(args.history) if args.history else find_history(Path.cwd())
+    session = _session(args, history)
+    output = Path(args.output)
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder. Name a file: -o {output / 'report.html'}")
+    try:
+        write_page(output, session, history=history, published=published_folder(Path(args.baselines)))
+    except OSError as error:
+        raise ValueError(
+            f"{output} cannot be written: {error.strerror}. Name another file with -o."
+        ) from None
+    print(f"{output}: {len(session.results)} benchmarks of session {session.session}")
+    return 0
+
+
+def _session(args: argparse.Namespace, history: Path) -> SessionResults:
+    from pytest_accel.store.history import History
+    from pytest_accel.store.results import read_results
+
+    if args.results and args.session:
+        raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")
+    if args.results:
+        return read_results(Path(args.results))
+    if not history.is_file():
+        raise ValueError(
+            f"{history}: there is no history here. Name a file that --accel-json wrote, or the history with --history."
+        )
+    if args.session:
+        return History(history).session(args.session)
+    newest = History(history).latest()
+    if newest is None:
+        raise ValueError(
+            f"{history}: the history is empty. Measure something first: pytest bench_suites -m cpu"
+        )
+    return newest

@@ -1,0 +1,89 @@
+"""The runs of a benchmark as figures: each metric one value in its unit, as tables and comparisons show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pytest_accel.core.gate import interval
+from pytest_accel.core.runs import Run
+from pytest_accel.core.verdict import THROUGHPUT, Policy
+
+SHARES = frozenset({"mfu", "scaling_efficiency"})  # stored as fractions, read as percentages
+_FRACTIONS = frozenset({"accuracy"})  # as the studies give it
+_SECONDS = {"epoch_s": "epoch_time"}  # by the name that a published figure has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One figure, raw."""
+
+    value: float
+    unit: str
+    low: float | None = None  # of its 95 % interval, where runs give one
+    high: float | None = None
+    flags: tuple[str, ...] = ()  # of a published figure
+
+
+def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, Value]:
+    """By metric; throughput and step time with their interval, everything else the median of the runs that have it."""
+    step = interval(runs, Policy())
+    found = {
+        THROUGHPUT: Value(
+            value=work_per_step / step.point_s,
+            unit=f"{unit}/s",
+            low=work_per_step / step.high_s,
+            high=work_per_step / step.low_s,
+        ),
+        "step_time": Value(value=step.point_s, unit="s", low=step.low_s, high=step.high_s),
+    }
+    found |= _energy(runs, work_per_step, unit)
+    for name, values in _measured(runs).items():
+        metric, of_unit, scale = _named(name)
+        if metric not in found:
+            found[metric] = Value(value=scale * median(values), unit=of_unit)
+    return found
+
+
+def _measured(runs: Sequence[Run]) -> Mapping[str, list[float]]:
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        own = {
+            "peak_memory": run.peak_memory_bytes,
+            "first_step_time": run.first_step_s,
+            "warmup_time": run.warmup_s,
+            **run.metrics,
+        }
+        for name, value in own.items():
+            if value is not None:
+                values.setdefault(name, []).append(float(value))
+    return values
+
+
+def _energy(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, Value]:
+    steps_j = [run.metrics["energy_per_step_j"] for run in runs if run.metrics.get("energy_per_step_j")]
+    if not steps_j:
+        return {}
+    found = {"work_per_energy": Value(value=work_per_step * 3600 / median(steps_j), unit=f"{unit}/Wh")}
+    epoch = next((run.metrics["epoch_size"] for run in runs if run.metrics.get("epoch_size")), None)
+    if epoch:
+        epoch_wh = median(steps_j) * epoch / work_per_step / 3600
+        found["energy"] = Value(value=epoch_wh, unit="Wh/epoch")
+    return found
+
+
+def _named(name: str) -> tuple[str, str, float]:
+    """What a metric is called beside published ones, its unit, and what its stored number is multiplied by."""
+    if name in SHARES:
+        return name, "%", 100.0
+    if name in _FRACTIONS:
+        return name, "fraction", 1.0
+    if name == "peak_memory":
+        return name, "GiB", 2.0**-30
+    if name.endswith("_time"):
+        return name, "s", 1.0
+    for ending, unit in (("_s", "s"), ("_j", "J"), ("_bytes", "B")):
+        if name.endswith(ending):
+            return _SECONDS.get(name, name), unit, 1.0
+    return name, "", 1.0

@@ -1,0 +1,127 @@
+"""Two sets of runs of one benchmark: whether they may be compared at all, and what the gate says where they may."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_accel.core.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.core.facets import judge_metrics, worst
+from pytest_accel.core.figures import Value
+from pytest_accel.core.gate import judge
+from pytest_accel.core.quantities import percent
+from pytest_accel.core.runs import Run
+from pytest_accel.core.verdict import Outcome, Policy, Verdict
+
+Scalar = str | int | float | bool | None
+
+_SAME_RUN = 1e-6  # baselines keep seven digits of a round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One benchmark of a set, or one published workload."""
+
+    key: str
+    name: str
+    values: Mapping[str, Value]  # by metric
+    table: str = ""  # of a published figure: where in its study
+    links: tuple[str, ...] = ()  # ids of published figures that the benchmark names
+    configuration: Mapping[str, Scalar] = field(default_factory=dict)
+    work_per_step: float = 0.0
+    unit: str = ""
+    tolerance: float | None = None
+    gates: Mapping[str, float] = field(
+        default_factory=dict
+    )  # metrics that are judged too, with what is tolerated
+    runs: tuple[Run, ...] = ()
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+
+    def environment_of(self, run: Run) -> Environment:
+        return self.environments[run.environment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the gate says of a candidate, or why it is not asked."""
+
+    verdicts: tuple[Verdict, ...] = ()  # of the throughput first, then of gated metrics
+    outcome: Outcome | None = None  # the worst of them; None where nothing was judged
+    changes: tuple[Change, ...] = ()  # of the environment, the most telling first
+    unchanged: bool = False  # the very same runs
+    why_not: str = ""
+
+    @property
+    def was_judged(self) -> bool:
+        return self.outcome is not None or self.unchanged
+
+
+def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) -> Judgement:
+    """The gate's word on the runs of a candidate that the baseline does not have, where both are comparable."""
+    if not baseline.runs or not candidate.runs:
+        return Judgement(why_not="no runs")
+    if changes := configuration_changes(baseline, candidate):
+        return Judgement(why_not=f"the benchmark changed ({', '.join(changes)})")
+    fresh = [run for run in candidate.runs if not is_stored(run, baseline.runs)]
+    if not fresh:
+        return Judgement(unchanged=True)
+    newest = candidate.environment_of(fresh[-1])
+    stored = [run for run in baseline.runs if baseline.environment_of(run).identity == newest.identity]
+    if not stored:
+        elsewhere = describe(diff_identity(baseline.environment_of(baseline.runs[-1]), newest))
+        return Judgement(why_not=f"another machine ({elsewhere})")
+    runs = [run for run in fresh if candidate.environment_of(run).identity == newest.identity]
+    policy = _policy(tolerance, candidate.tolerance, baseline.tolerance)
+    verdict = judge(stored, runs, policy)
+    measured = {
+        name: tolerated
+        for name, tolerated in candidate.gates.items()
+        if all(run.metrics.get(name, 0.0) > 0 for run in runs)
+    }
+    facets = judge_metrics(stored, runs, measured, policy)
+    return Judgement(
+        verdicts=(verdict, *(facet.verdict for facet in facets if facet.was_judged)),
+        outcome=worst(verdict, facets),
+        changes=diff(baseline.environment_of(stored[-1]), newest),
+    )
+
+
+def _policy(*tolerances: float | None) -> Policy:
+    """With the first tolerance that somebody gave."""
+    given = next((each for each in tolerances if each is not None), None)
+    return Policy() if given is None else Policy(tolerance=given)
+
+
+def is_stored(run: Run, stored: Iterable[Run]) -> bool:
+    """Whether this very run is among them; baselines round, so that rounds agree to their digits."""
+    return any(
+        run.session == other.session
+        and len(run.rounds_s) == len(other.rounds_s)
+        and all(
+            math.isclose(a, b, rel_tol=_SAME_RUN) for a, b in zip(run.rounds_s, other.rounds_s, strict=True)
+        )
+        for other in stored
+    )
+
+
+def was_slowed(run: Run) -> bool:
+    """Whether it was delayed on purpose, by --accel-slowdown."""
+    return "slowdown_felt" in run.metrics
+
+
+def slowed_text(runs: Iterable[Run]) -> str:
+    """How much of it was felt."""
+    return percent(max((run.metrics.get("slowdown_felt", 0.0) for run in runs), default=0.0))
+
+
+def configuration_changes(old: Entry, new: Entry) -> list[str]:
+    """Which parts of what is measured differ, old -> new."""
+    then = {**old.configuration, "work per step": f"{old.work_per_step:.7g}", "unit": old.unit}
+    now = {**new.configuration, "work per step": f"{new.work_per_step:.7g}", "unit": new.unit}
+    names = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
+    return [f"{name} {_shown(then.get(name))} -> {_shown(now.get(name))}" for name in names]
+
+
+def _shown(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

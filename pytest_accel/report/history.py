@@ -1,0 +1,217 @@
+"""A benchmark's past as text: a line of blocks, a table, and where its level changed with what changed around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pytest_accel.core.changepoints import MIN_VALUES, ChangePoint, change_points
+from pytest_accel.core.environment import describe, diff, diff_identity
+from pytest_accel.core.quantities import counted, percent, seconds, si
+from pytest_accel.report.lines import changed
+from pytest_accel.report.table import Cell, Column, write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_accel.core.environment import Environment
+    from pytest_accel.store.history import Point, Pruned, SessionFacts
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDTH = 60  # of a line of blocks
+_NARROWEST = 0.04  # of the level: what moves less looks flat, or noise would look like drama
+_SHORT = 12  # digits of a revision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """The series of one benchmark on one platform, the oldest point first."""
+
+    platform: str
+    key: str
+    points: tuple[Point, ...]
+
+    @property
+    def title(self) -> str:
+        return printable(f"{self.platform}  {self.key}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """A new level, the two sessions between which it began, and what else changed there."""
+
+    change: ChangePoint  # of throughput
+    last: Point  # of the old level
+    first: Point  # of the new one
+    suspects: tuple[str, ...]
+
+    @property
+    def is_slower(self) -> bool:
+        return self.change.relative < 0
+
+
+def shifts(points: Sequence[Point], environments: Mapping[str, Environment]) -> tuple[Shift, ...]:
+    """Where the throughput changed its level; none of a series that is too short to say."""
+    return tuple(
+        Shift(
+            change=found,
+            last=points[found.index - 1],
+            first=points[found.index],
+            suspects=_suspects(points[found.index - 1], points[found.index], environments),
+        )
+        for found in change_points([point.throughput for point in points])
+    )
+
+
+def _suspects(last: Point, first: Point, environments: Mapping[str, Environment]) -> tuple[str, ...]:
+    """What a person would look at, the most telling first."""
+    old, new = environments.get(last.environment), environments.get(first.environment)
+    named = []
+    if last.configuration != first.configuration:
+        named.append("the benchmark's own configuration")
+    if old is not None and new is not None:
+        named += [describe(found) for found in (diff_identity(old, new), diff(old, new)) if found]
+    if last.host != first.host:
+        named.append(f"host {last.host or 'unknown'} -> {first.host or 'unknown'}")
+    if last.revision != first.revision:
+        named.append(f"revision {_revision(last) or 'unknown'} -> {_revision(first) or 'unknown'}")
+    return tuple(printable(each) for each in named)
+
+
+# --- text -------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """Names come from files that others wrote: no control character reaches the terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
+    """One block a value, higher is more; the median of several where there are more than fit."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    shown = [median(values[i * len(values) // count : (i + 1) * len(values) // count]) for i in range(count)]
+    low, high = min(shown), max(shown)
+    margin = max(0.0, _NARROWEST * abs(median(shown)) - (high - low)) / 2
+    low, high = low - margin, high + margin
+    if high <= low:
+        return BLOCKS[0] * count
+    steps = len(BLOCKS) - 1
+    return "".join(BLOCKS[round((value - low) / (high - low) * steps)] for value in shown)
+
+
+def overview(track: Track) -> list[str]:
+    """Two lines: which, and its shape with the newest figure."""
+    newest = track.points[-1]
+    values = [point.throughput for point in track.points]
+    return [
+        track.title,
+        f"  {sparkline(values)}  {si(values[-1])} {printable(newest.unit)}/s, {counted(len(values), 'session')}",
+    ]
+
+
+def series_table(track: Track) -> list[str]:
+    """One row a session, the newest last."""
+    columns = [
+        Column(title="when (UTC)"),
+        Column(title="session"),
+        Column(title="revision"),
+        Column(title="runs", right=True),
+        Column(title="step", right=True),
+        Column(title=f"{printable(track.points[-1].unit)}/s", right=True),
+        Column(title="verdict"),
+        Column(title="environment"),
+    ]
+    rows = [
+        [
+            _moment(point.at),
+            point.session,
+            _revision(point),
+            str(len(point.runs)),
+            seconds(point.step_time_s),
+            si(point.throughput),
+            point.status if point.loss is None else f"{point.status}, {changed(point.loss)}",
+            point.environment,
+        ]
+        for point in track.points
+    ]
+    return _table(columns, rows)
+
+
+def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
+    """One row a session, the newest first."""
+    columns = [
+        Column(title="when (UTC)"),
+        Column(title="session"),
+        Column(title="revision"),
+        Column(title="host"),
+        Column(title="benchmarks", right=True),
+        Column(title="measured", right=True),
+        Column(title="failed", right=True),
+        Column(title="exit", right=True),
+        Column(title="took", right=True),
+    ]
+    rows = [
+        [
+            _moment(each.at),
+            each.session,
+            each.revision[:_SHORT],
+            each.host,
+            *(str(number) for number in (each.benchmarks, each.measured, each.failed, each.exit_status)),
+            seconds(each.duration_s),
+        ]
+        for each in sessions
+    ]
+    return _table(columns, rows)
+
+
+def shift_lines(track: Track, found: Sequence[Shift]) -> list[str]:
+    """The benchmark, its shape, and a line for each change with its suspects below."""
+    lines = overview(track)
+    if len(track.points) < MIN_VALUES:
+        return [*lines, f"  too short to say: change points need {MIN_VALUES} sessions"]
+    if not found:
+        return [*lines, "  no change"]
+    for each in found:
+        change, unit = each.change, printable(each.first.unit)
+        lines.append(
+            f"  {changed(-change.relative)} since {_moment(each.first.at)}, session {printable(each.first.session)}: "
+            f"{si(change.before)} -> {si(change.after)} {unit}/s (significance {change.significance:g})"
+        )
+        lines += [f"    suspect: {suspect}" for suspect in each.suspects] or [
+            "    nothing that is recorded changed there"
+        ]
+    return lines
+
+
+def pruned_line(pruned: Pruned, *, is_done: bool) -> str:
+    what = counted(len(pruned.sessions), "session")
+    share = percent(1 - pruned.bytes_after / pruned.bytes_before) if pruned.bytes_before else percent(0)
+    size = f"{pruned.bytes_before:,} -> {pruned.bytes_after:,} bytes, {share} less"
+    return f"{'removed' if is_done else 'would remove'} {what}, {pruned.left} stay ({size})"
+
+
+def _moment(at: str) -> str:
+    return printable(at)[:16].replace("T", " ")
+
+
+def _revision(point: Point) -> str:
+    return point.revision[:_SHORT]
+
+
+class _Text:
+    """Takes what a table writes; a pipe has no colours."""
+
+    def __init__(self) -> None:
+        self.content = ""
+
+    def write(self, content: str, **_: bool) -> None:
+        self.content += content
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    text = _Text()
+    write_table(text, columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])
+    return [line.rstrip() for line in text.content.splitlines()]

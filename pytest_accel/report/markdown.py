@@ -1,0 +1,389 @@
+"""A session as Markdown: for a step's summary, a merge request's comment, or a file that somebody opens at 7 a.m.
+
+Failures come first and are never left out without a word; what is ok is folded, and gives way first when room is short.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_accel.core.environment import REDACTED, Change, looks_secret
+from pytest_accel.core.quantities import counted, percent, seconds, si
+from pytest_accel.core.results import Ending, ReferenceFigure, Result, SessionResults
+from pytest_accel.core.verdict import THROUGHPUT, Outcome
+from pytest_accel.report.attention import (
+    SETTLED,
+    in_order,
+    needs_attention,
+    plain_word,
+    shortfalls,
+    status_word,
+)
+from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
+from pytest_accel.report.lines import changed
+
+LIMIT_BYTES = 900 * 1024  # GitHub takes 1 MiB a step and, beyond that, nothing at all
+LEAST_BYTES = 32 * 1024  # for the headline and one of everything
+_FOLDED_FROM = 10  # so many rows that are ok are read at a glance; more hide what is not
+_NAMES = 5  # in a sentence; the table has all
+_DETAIL_LINES = 15
+_DETAIL_CHARACTERS = 300
+_COMMAND_CHARACTERS = 2000
+_REPRODUCED = 10  # benchmarks in one command
+_CHANGES = 40
+_NOTE_BYTES = 300  # what "n more are left out" takes, at most
+_EXIT_STATUSES = {  # pytest's own
+    1: "tests failed",
+    2: "it was interrupted",
+    3: "an internal error",
+    4: "wrong use",
+    5: "no tests were collected",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A stretch of the page; its rows may be cut from the end, and then it says so."""
+
+    head: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    tail: tuple[str, ...] = ()
+    rows_are: str = "rows"
+    rank: int = 0  # who gets room first
+
+    @property
+    def fixed_bytes(self) -> int:
+        return _size(self.head) + _size(self.tail) + _NOTE_BYTES
+
+    def lines(self, room_bytes: int) -> tuple[list[str], int]:
+        """As much as fits, and what room is left."""
+        kept = 0
+        for row in self.rows:
+            if (size := _size([row])) > room_bytes:
+                break
+            room_bytes -= size
+            kept += 1
+        left_out = len(self.rows) - kept
+        note = (
+            f"**{left_out:,} more {self.rows_are} are left out here: there is no room for them.** The terminal, "
+            "`--accel-json` and `--accel-report` have them all."
+        )
+        return [*self.head, *self.rows[:kept], *(["", note] if left_out else []), *self.tail], room_bytes
+
+
+def render_summary(session: SessionResults, *, limit_bytes: int = LIMIT_BYTES) -> str:
+    """The page; never longer than `limit_bytes` of UTF-8."""
+    if limit_bytes < LEAST_BYTES:
+        raise ValueError(
+            f"limit_bytes: {limit_bytes} is too little for a summary. Give at least {LEAST_BYTES}."
+        )
+    results = in_order(session.results)
+    name = _namer(results)
+    failed = [result for result in results if result.failed]
+    attention = [result for result in results if needs_attention(result)]
+    settled = [result for result in results if not result.failed and not needs_attention(result)]
+    is_folded = len(settled) > _FOLDED_FROM
+    parts = [
+        _Part(head=_headline(session)),
+        _Part(
+            rows=tuple(_item(result, name) for result in failed), rows_are="benchmarks that failed", rank=1
+        ),
+        *_changes(results, name),
+        _listed("Needs attention", attention, name),
+        *_machine(session),
+        _table("Verdicts", [*failed, *attention, *([] if is_folded else settled)], name, rank=6),
+        *([_folded(settled, name)] if is_folded else []),
+        _Part(head=_reproduce(session, failed)),
+    ]
+    return _assembled(parts, limit_bytes)
+
+
+def _assembled(parts: Sequence[_Part], limit_bytes: int) -> str:
+    room_bytes = limit_bytes - sum(part.fixed_bytes for part in parts)
+    texts: dict[int, list[str]] = {}
+    for index in sorted(range(len(parts)), key=lambda index: parts[index].rank):
+        texts[index], room_bytes = parts[index].lines(room_bytes)
+    blocks = ["\n".join(texts[index]).strip("\n") for index in range(len(parts)) if texts[index]]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(line.encode("utf-8")) + 2 for line in lines)  # with what stands between two of them
+
+
+# --- the headline -----------------------------------------------------------------------------------
+
+
+def _headline(session: SessionResults) -> tuple[str, ...]:
+    facts = [
+        " ".join(map(_code_short, sorted({result.platform for result in session.results} - {""})[:_NAMES])),
+        f"{_counts(plain_word(result.status) for result in session.results)} in {seconds(session.duration_s)}",
+        _code_short(session.at),
+        f"host {_code_short(session.host)}" if session.host else "",
+        f"revision {_code_short(session.revision[:12])}" if session.revision else "",
+        f"session {_code_short(session.session)}",
+        f"pytest-accel {_code_short(session.version)}",
+    ]
+    return (f"## {_conclusion(session)}", "", " · ".join(filter(None, facts)))
+
+
+def _conclusion(session: SessionResults) -> str:
+    """What happened, in one line; all is well only where something was measured and all of it is."""
+    results, failed = session.results, session.failures
+    if failed:
+        how = _counts(status_word(result) for result in failed)
+        return f"{len(failed)} of {counted(len(results), 'benchmark')} failed: {how}"
+    if session.exit_status:
+        why = _EXIT_STATUSES.get(session.exit_status, "its log says why")
+        return f"No benchmark failed, but pytest ended with status {session.exit_status}: {why}"
+    if not any(result.was_measured for result in results):
+        return "Nothing was measured"
+    if all(result.status is Outcome.OK for result in results):
+        return f"All {len(results)} benchmarks are ok" if len(results) > 1 else "The benchmark is ok"
+    return f"No benchmark failed: {_counts(plain_word(result.status) for result in results)}"
+
+
+def _counts(words: Iterable[str]) -> str:
+    """`2 REGRESSED, 1 ok`; the most frequent first."""
+    told = ", ".join(f"{number} {word}" for word, number in Counter(words).most_common())
+    return told or "no benchmarks"
+
+
+def _code_short(text: str) -> str:
+    return code(text, characters=80)
+
+
+# --- one benchmark, in words ------------------------------------------------------------------------
+
+_Namer = Callable[[Result], str]
+
+
+def _namer(results: Sequence[Result]) -> _Namer:
+    """By its short name, where no other has it."""
+    met = Counter((result.name, result.platform) for result in results)
+    return lambda result: (
+        result.name if met[result.name, result.platform] == 1 and result.name else result.benchmark
+    )
+
+
+def _item(result: Result, name: _Namer) -> str:
+    """A point of a list: the verdict, by how much and how surely, and what belongs to it."""
+    where = f" ({_code_short(result.platform)})" if result.platform else ""
+    said = f": {prose(result.text)}" if result.text else ""
+    lines = [f"- **{status_word(result)}** {code(name(result))}{where}{said}"]
+    further = [
+        *shortfalls(result),
+        *([f"numerics changed too: {result.numerics}"] if result.numerics else []),
+    ]
+    if result.status is not Ending.FAILED:  # further verdicts; a traceback is no sentence
+        further += result.details[:_DETAIL_LINES]
+    lines += [
+        f"  - {prose(line, characters=_DETAIL_CHARACTERS)}"
+        for line in dict.fromkeys(further)
+        if line.strip() and line != result.text
+    ]
+    if result.status is Ending.FAILED and result.details:
+        block = fenced(result.details[-_DETAIL_LINES:], language="text", characters=_DETAIL_CHARACTERS)
+        lines += ["", *(f"  {line}" for line in block), ""]
+    return "\n".join(lines)
+
+
+def _listed(title: str, results: Sequence[Result], name: _Namer) -> _Part:
+    if not results:
+        return _Part()
+    rows = tuple(_item(result, name) for result in results)
+    return _Part(head=(f"### {title}", ""), rows=rows, rows_are="benchmarks that need attention", rank=4)
+
+
+# --- what changed -----------------------------------------------------------------------------------
+
+
+def _changes(results: Sequence[Result], name: _Namer) -> list[_Part]:
+    """Every distinct diff once: openly where it may explain something, folded where all is well."""
+    groups: dict[tuple[Change, ...], list[Result]] = {}
+    for result in results:
+        if result.baseline:
+            groups.setdefault(result.changes, []).append(result)
+    suspects = {
+        changes for changes, members in groups.items() if any(_is_suspicious(each) for each in members)
+    }
+    is_only = len(groups) == 1
+    opened = [_diff(c, m, name, is_only=is_only) for c, m in groups.items() if c in suspects]
+    quiet = [_diff(c, m, name, is_only=is_only) for c, m in groups.items() if c and c not in suspects]
+    title = "Changed since the baseline"
+    parts = []
+    if opened:
+        parts.append(_Part(head=(f"### {title}", ""), rows=tuple(opened), rows_are="sets of changes", rank=3))
+    if quiet:
+        head, tail = _details(f"{title} of those that are well")
+        parts.append(_Part(head=head, rows=tuple(quiet), tail=tail, rows_are="sets of changes", rank=5))
+    return parts
+
+
+def _is_suspicious(result: Result) -> bool:
+    return result.failed or needs_attention(result)
+
+
+def _diff(changes: tuple[Change, ...], members: Sequence[Result], name: _Namer, *, is_only: bool) -> str:
+    whose = "all that were compared" if is_only else _named([name(result) for result in members])
+    if not changes:
+        return f"Of {whose}: nothing in the recorded environment.\n"
+    shown = [
+        f"| {prose(change.title)} | {_value(change.old)} | {_value(change.new)} |"
+        for change in changes[:_CHANGES]
+    ]
+    more = [f"| {len(changes) - _CHANGES} more | | |"] if len(changes) > _CHANGES else []
+    return "\n".join([f"Of {whose}:", "", "| | baseline | now |", "|---|---|---|", *shown, *more, ""])
+
+
+def _value(text: str | None) -> str:
+    return "absent" if text is None else code(text, characters=120, in_table=True) or "empty"
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(code(name, characters=120) for name in names[:_NAMES])
+    return f"{shown} and {len(names) - _NAMES} more" if len(names) > _NAMES else shown
+
+
+# --- the machine ------------------------------------------------------------------------------------
+
+
+def _machine(session: SessionResults) -> list[_Part]:
+    """What the session remarked, and what doctor found wrong."""
+    found = sorted(
+        (each for each in session.findings if each.get("level") in {"problem", "warning"}),
+        key=lambda each: each["level"] != "problem",
+    )
+    rows = [f"- {prose(remark)}" for remark in session.remarks]
+    for finding in found:
+        subject = " ".join(str(finding.get(key) or "") for key in ("of", "subject")).strip()
+        rows.append(f"- **{finding['level']}** {prose(subject)}: {prose(str(finding.get('text', '')))}")
+        if remedy := str(finding.get("remedy") or ""):
+            rows[-1] += f"\n  - {prose(remedy)}"
+    return [_Part(head=("### The machine", ""), rows=tuple(rows), rows_are="remarks", rank=2)] if rows else []
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+
+def _table(title: str, results: Sequence[Result], name: _Namer, *, rank: int) -> _Part:
+    if not results:
+        return _Part()
+    cells = [[column.text(result) for column in _COLUMNS] for result in results]
+    shown = [index for index in range(len(_COLUMNS)) if any(row[index] for row in cells)]
+    verdict, *others = shown  # the first is never empty
+    rows = (
+        [row[verdict], code(name(result), in_table=True), *(row[index] for index in others)]
+        for result, row in zip(results, cells, strict=True)
+    )
+    titles = [_COLUMNS[verdict].title, "benchmark", *(_COLUMNS[index].title for index in others)]
+    rules = ["---", "---", *("--:" if _COLUMNS[index].right else "---" for index in others)]
+    head = (f"### {title}", "") if title else ()
+    return _Part(
+        head=(*head, _row(titles), _row(rules)), rows=tuple(map(_row, rows)), rows_are="rows", rank=rank
+    )
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _folded(results: Sequence[Result], name: _Namer) -> _Part:
+    head, tail = _details(_counts(plain_word(result.status) for result in results))
+    table = _table("", results, name, rank=7)
+    return _Part(head=(*head, *table.head), rows=table.rows, tail=tail, rows_are="rows that are ok", rank=7)
+
+
+def _details(title: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return (f"<details><summary>{title}</summary>", ""), ("", "</details>")
+
+
+def _rate(throughput: float | None, unit: str) -> str:
+    if throughput is None:
+        return ""
+    return f"{si(throughput)} {prose(f'{unit}/s', characters=40)}" if unit else si(throughput)
+
+
+def _change(result: Result) -> str:
+    """Of its throughput, and of a metric where that is not simply ok; why, where nothing was compared."""
+    if result.status in {Ending.SKIPPED, Ending.RECORDED}:  # the others have their words above the table
+        return prose(result.text, characters=200)
+    said = [
+        changed(verdict.slowdown.point)
+        if verdict.of == THROUGHPUT
+        else f"{prose(verdict.of, characters=80)} {changed(verdict.slowdown.point, verdict.of)}"
+        for verdict in result.verdicts
+        if verdict.slowdown and (verdict.of == THROUGHPUT or verdict.outcome not in SETTLED)
+    ]
+    return ", ".join(said)
+
+
+def _scaling(result: Result) -> str:
+    found = result.scaling
+    return (
+        f"{percent(found.efficiency)} of {code(found.against, characters=80, in_table=True)}" if found else ""
+    )
+
+
+def _reference(reference: ReferenceFigure) -> str:
+    """This machine over what was published, and by whom; what cannot be compared only stands there."""
+    flags = "".join(f", {flag}" for flag in reference.flags)
+    source = prose(f"{reference.source} ({reference.platform}{flags})", characters=160)
+    if reference.ratio is None:
+        return f"{si(reference.value)} {prose(reference.unit, characters=40)}, {source}"
+    return f"{reference.ratio:.2f} x {source}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    title: str
+    text: Callable[[Result], str]  # empty where a result has nothing to say
+    right: bool = False
+
+
+_COLUMNS = (
+    _Column(
+        title="verdict",
+        text=lambda result: f"**{status_word(result)}**" if result.failed else status_word(result),
+    ),
+    _Column(title="platform", text=lambda result: code(result.platform, characters=80, in_table=True)),
+    _Column(title="throughput", text=lambda result: _rate(result.throughput, result.unit), right=True),
+    _Column(title="baseline", text=lambda result: _rate(result.baseline_throughput, ""), right=True),
+    _Column(title="change", text=_change),
+    _Column(title="scaling", text=_scaling),
+    _Column(title="reference", text=lambda result: "<br>".join(map(_reference, result.references[:_NAMES]))),
+)
+
+
+# --- again ------------------------------------------------------------------------------------------
+
+
+def _reproduce(session: SessionResults, failed: Sequence[Result]) -> tuple[str, ...]:
+    lines = []
+    if session.command:
+        lines += ["# this session", clipped(_command(session.command), _COMMAND_CHARACTERS)]
+    again = [result.benchmark for result in failed if result.status is not Ending.VANISHED]
+    shown = _that_fit(again[:_REPRODUCED])
+    if shown:
+        what = "only what failed" if len(shown) == len(again) else f"{len(shown)} of {len(again)} that failed"
+        lines += [f"# {what}", _command(shown)]
+    if not lines:
+        return ()
+    return ("### Reproduce", "", *fenced(lines, language="sh", characters=_COMMAND_CHARACTERS))
+
+
+def _that_fit(node_ids: Sequence[str]) -> list[str]:
+    """Half a command is worse than none: what cannot be pasted whole is left out."""
+    kept: list[str] = []
+    for node_id in node_ids:
+        if node_id.isprintable() and len(_command([*kept, node_id])) <= _COMMAND_CHARACTERS:
+            kept.append(node_id)
+    return kept
+
+
+def _command(arguments: Sequence[str]) -> str:
+    safe = [REDACTED if each.startswith("-") and looks_secret(each) else each for each in arguments]
+    return printable(shlex.join(["pytest", *safe]))

@@ -1,0 +1,55 @@
+// Elements from data: text is text, whatever it holds. Nothing on this page is ever parsed as HTML.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+
+/** make("a", {class: "x", href: "#y"}, "text", element, null): what is null, false or empty is left out. */
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  for (const child of children.flat()) {
+    if (child || child === 0) element.append(child);
+  }
+  return element;
+}
+
+const isolated = (text) => make("bdi", null, text); // a name written from right to left stays within itself
+
+function icon(name) {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS(space, "use");
+  use.setAttribute("href", `#i-${name}`);
+  svg.append(use);
+  return svg;
+}
+
+const badge = (tone, sign, text) => make("span", { class: `badge ${tone}` }, icon(sign), text);
+
+/** Adds the button that copies a command. */
+function copyable(line) {
+  const said = make("span", { "aria-live": "polite" }, "Copy");
+  const text = line.querySelector("code").textContent;
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      said.textContent = "Copied";
+    } catch { // no clipboard from file:// in some browsers: select it, so that Ctrl-C is enough
+      getSelection().selectAllChildren(line.querySelector("code"));
+      said.textContent = "Selected";
+    }
+    setTimeout(() => { said.textContent = "Copy"; }, 2000);
+  };
+  line.append(make("button", { type: "button", class: "copy", click: copy, "aria-label": `Copy: ${text}` }, icon("copy"), said));
+  return line;
+}
+
+const command = (text) => copyable(make("span", { class: "command" }, make("code", null, text)));
+
+const definitions = (pairs) =>
+  make("dl", { class: "facts" }, pairs.map(([name, text]) => make("div", null, make("dt", null, name), make("dd", null, isolated(text)))));

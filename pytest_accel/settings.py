@@ -1,0 +1,389 @@
+"""Every setting of a session: its option, variable, ini key and mark, what it takes, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from pytest_accel.core.quantities import parse_fraction, parse_seconds
+from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
+
+Consequence = Literal["warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user asked for."""
+
+    tolerance: float | None = None  # None: the baseline's own, else the gate's default
+    budget_s: float = 5.0
+    warmup_s: float = 30.0
+    looks: int = 5
+    threads: int = 1
+    timeout_s: float = 600.0
+    rendezvous_s: float = 120.0
+    bind: Literal["auto", "none"] = "auto"
+    data: str | None = None  # the root of real data sets
+    data_required: bool = False
+    compile: str = "auto"
+    columns: tuple[str, ...] = ()  # of the table; none: all that have something in them
+    reference: str = ""  # from a benchmark's mark: the published figures that stand beside it
+    references: bool = False  # shown beside every result
+    gate_reference: float | None = None  # how far below a published throughput of this platform may be
+    report: str = ""  # files that a session leaves, relative to where pytest was called
+    json: str = ""
+    summary: str = ""
+    metrics: str = ""
+    history: str = ".accel/history.sqlite"  # relative to the root directory; empty: none is kept
+    gang: bool = False  # from a benchmark's mark: a process group even on one device
+    slowdown: float = 0.0
+    baselines: str = "baselines"
+    require: bool = False
+    inconclusive: Consequence = "warn"
+    missing_baseline: Consequence = "warn"
+    stale_baseline: Consequence = "fail"
+    vanished: Consequence = "warn"
+    record: int = 0  # runs to record; 0 measures and judges
+    update: bool = False
+    reason: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def origin(self, name: str) -> str:
+        return self.origins.get(name, "the default")
+
+    @property
+    def recording(self) -> bool:
+        return self.record > 0
+
+
+def _count(low: int, high: int, remedy: str = "") -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.strip().isdecimal() and low <= int(text) <= high):
+            raise ValueError(f"is not a whole number from {low} to {high}. {remedy}".rstrip())
+        return int(text)
+
+    return parse
+
+
+def _choice(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"is not one of: {', '.join(values)}.")
+        return text
+
+    return parse
+
+
+def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise ValueError(f"is not a list of columns. Valid, separated by commas: {', '.join(known)}.")
+        return names
+
+    return parse
+
+
+def _truth(text: str) -> bool:
+    match text.strip().lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off" | "":
+            return False
+    raise ValueError("is not true or false.")
+
+
+def _history(text: str) -> str:
+    return "" if text.strip().lower() in ("off", "none") else text
+
+
+def _tolerance(text: str) -> float:
+    value = parse_fraction(text)
+    if not value:
+        raise ValueError("leaves no room for noise. Write 0.05 or 5%.")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One setting: its flag is `--accel-NAME`, its variable PYTEST_ACCEL_NAME, its ini key accel_name."""
+
+    target: str  # the field of Settings
+    name: str
+    parse: Callable[[str], Any]
+    help: str
+    metavar: str = ""
+    kind: Literal["value", "flag", "optional"] = "value"
+    const: str = ""  # of an optional value that was not given
+    in_ini: bool = True
+
+    @property
+    def flag(self) -> str:
+        return f"--accel-{self.name}"
+
+    @property
+    def key(self) -> str:
+        return f"accel_{self.name.replace('-', '_')}"
+
+    @property
+    def variable(self) -> str:
+        return f"PYTEST_{self.key.upper()}"
+
+    def read(self, text: str, origin: str) -> Any:  # noqa: ANN401 - as many types as settings
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"{self.key}: {text!r} (from {origin}) {error}") from None
+
+
+_CONSEQUENCE = _choice("warn", "fail")
+COLUMN_NAMES = (
+    "data",
+    "throughput",
+    "noise",
+    "step",
+    "latency",
+    "first-step",
+    "warm-up",
+    "loading",
+    "epochs",
+    "accuracy",
+    "memory",
+    "mfu",
+    "energy",
+    "scaling",
+)
+COMPILE_MODES = (
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)  # of torch.compile
+OPTIONS = (
+    Option(
+        target="record",
+        name="record",
+        kind="optional",
+        const=str(RECORD_RUNS),
+        metavar="RUNS",
+        parse=_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
+        in_ini=False,
+        help=f"measure each selected benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
+    ),
+    Option(
+        target="update",
+        name="update",
+        kind="flag",
+        parse=_truth,
+        in_ini=False,
+        help="like --accel-record, but replace the baseline; needs --accel-reason",
+    ),
+    Option(
+        target="reason",
+        name="reason",
+        metavar="TEXT",
+        parse=str,
+        in_ini=False,
+        help="why the baseline moves; goes into its ledger",
+    ),
+    Option(
+        target="require",
+        name="require",
+        kind="flag",
+        parse=_truth,
+        help="missing hardware, and a session that measured nothing, are failures (for CI runners)",
+    ),
+    Option(
+        target="tolerance",
+        name="tolerance",
+        metavar="FRACTION",
+        parse=_tolerance,
+        help="throughput loss that is tolerated, such as 5%% (default: the baseline's own, else 5%%)",
+    ),
+    Option(
+        target="inconclusive",
+        name="inconclusive",
+        metavar="warn|fail",
+        parse=_CONSEQUENCE,
+        help="what a benchmark costs that stays undecided after all re-measurements (default warn)",
+    ),
+    Option(
+        target="missing_baseline",
+        name="missing-baseline",
+        metavar="warn|fail",
+        parse=_CONSEQUENCE,
+        help="what a benchmark without a baseline costs (default warn)",
+    ),
+    Option(
+        target="stale_baseline",
+        name="stale-baseline",
+        metavar="warn|fail",
+        parse=_CONSEQUENCE,
+        help="what a baseline of another configuration of the benchmark costs (default fail)",
+    ),
+    Option(
+        target="vanished",
+        name="vanished",
+        metavar="warn|fail",
+        parse=_CONSEQUENCE,
+        help="what a benchmark costs that stands in the baseline and was not found (default warn)",
+    ),
+    Option(
+        target="baselines",
+        name="baselines",
+        metavar="DIR",
+        parse=str,
+        help="where baselines are, relative to the root directory (default baselines)",
+    ),
+    Option(
+        target="budget_s",
+        name="budget",
+        metavar="SECONDS",
+        parse=parse_seconds,
+        help="time for the measured rounds of one benchmark (default 5 s; never fewer than 6 rounds)",
+    ),
+    Option(
+        target="warmup_s",
+        name="warmup",
+        metavar="SECONDS",
+        parse=parse_seconds,
+        help="longest time to wait for steady steps (default 30 s)",
+    ),
+    Option(
+        target="looks",
+        name="looks",
+        metavar="N",
+        parse=_count(1, 5),
+        help="runs the gate may take for one verdict, the first included (default 5)",
+    ),
+    Option(
+        target="threads",
+        name="threads",
+        metavar="N",
+        parse=_count(1, 4096),
+        help="threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
+    ),
+    Option(
+        target="timeout_s",
+        name="timeout",
+        metavar="SECONDS",
+        parse=parse_seconds,
+        help="longest time for one benchmark in a gang or in a fresh process (default 10 min)",
+    ),
+    Option(
+        target="rendezvous_s",
+        name="rendezvous",
+        metavar="SECONDS",
+        parse=parse_seconds,
+        help="longest time until all ranks of a gang have come together (default 2 min)",
+    ),
+    Option(
+        target="bind",
+        name="bind",
+        metavar="auto|none",
+        parse=_choice("auto", "none"),
+        help="bind each rank to the CPUs and the memory nearest to its device (default auto)",
+    ),
+    Option(
+        target="data",
+        name="data",
+        metavar="DIR",
+        parse=str,
+        help="where real data sets lie, in their published layouts (default: none, data is synthetic)",
+    ),
+    Option(
+        target="data_required",
+        name="data-required",
+        kind="flag",
+        parse=_truth,
+        help="a benchmark whose real data is not there fails, and is not run on synthetic data",
+    ),
+    Option(
+        target="compile",
+        name="compile",
+        metavar="auto|off|MODE",
+        parse=_choice("auto", "off", *COMPILE_MODES),
+        help="how train and infer compile a model that does not say it itself (default auto: on accelerators)",
+    ),
+    Option(
+        target="columns",
+        name="columns",
+        metavar="NAMES",
+        parse=_names(*COLUMN_NAMES),
+        help="columns of the table, in this order, such as throughput,step,mfu (default: all that have something in them)",
+    ),
+    Option(
+        target="references",
+        name="reference",
+        kind="flag",
+        parse=_truth,
+        help="show what the studies published beside each result",
+    ),
+    Option(
+        target="gate_reference",
+        name="gate-reference",
+        metavar="FRACTION",
+        parse=parse_fraction,
+        help="fail where throughput is lower by more than FRACTION than what was published for this platform",
+    ),
+    Option(
+        target="report",
+        name="report",
+        metavar="FILE",
+        parse=str,
+        help="write an HTML page that explains this session, whole in one file (needs pytest-accel[report])",
+    ),
+    Option(
+        target="json",
+        name="json",
+        metavar="FILE",
+        parse=str,
+        help="write all results as JSON, for `pytest-accel compare`, `report` and `baseline accept`",
+    ),
+    Option(
+        target="summary",
+        name="summary",
+        metavar="FILE",
+        parse=str,
+        help="write a Markdown summary (one goes to GITHUB_STEP_SUMMARY by itself where that is set)",
+    ),
+    Option(
+        target="metrics",
+        name="metrics",
+        metavar="FILE",
+        parse=str,
+        help="write OpenMetrics text, for GitLab's metrics report",
+    ),
+    Option(
+        target="history",
+        name="history",
+        metavar="FILE|off",
+        parse=_history,
+        help="where every run is kept, relative to the root directory (default .accel/history.sqlite)",
+    ),
+    Option(
+        target="gang",
+        name="gang",
+        kind="flag",
+        parse=_truth,
+        in_ini=False,
+        help="measure benchmarks of one device too in a process group, of one rank",
+    ),
+    Option(
+        target="slowdown",
+        name="slowdown",
+        metavar="FRACTION",
+        parse=parse_fraction,
+        in_ini=False,
+        help="really delay every step until throughput is lower by FRACTION: a way to see the gate work",
+    ),
+)
+# What only a mark can say.
+REFERENCE = Option(
+    target="reference", name="reference", parse=str, in_ini=False, help="published figures beside a benchmark"
+)
+MARKER_KEYS = ("tolerance", "budget", "warmup", "timeout", "bind", "compile", "gang", "reference")

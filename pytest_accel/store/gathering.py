@@ -1,0 +1,317 @@
+"""Where the sets of a comparison come from: platforms, folders, results, revisions and studies, by what a user calls them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pytest_accel.core.comparison import Side
+from pytest_accel.core.figures import Value, figures
+from pytest_accel.core.grammar import closest
+from pytest_accel.core.judgement import Entry
+from pytest_accel.core.quantities import counted
+from pytest_accel.core.references import Figure, Source, linked, similar_links
+from pytest_accel.core.results import SessionResults
+from pytest_accel.store.baselines import read_file
+from pytest_accel.store.reading import BaselineError, Node, decode, load
+from pytest_accel.store.references import published_folder, read_source
+from pytest_accel.store.results import parse as parse_results
+from pytest_accel.store.results import read_results
+from pytest_accel.store.revisions import read_tree
+from pytest_accel.store.schema import BaselineFile, parse
+
+PUBLISHED = "published"  # the folder of studies among those of platforms
+KINDS = ("platform", "published", "git", "file")
+
+
+class GatheringError(ValueError):
+    """A name that leads to no set, or to two; the message says what there is and how to say which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What one name led to: for each platform its baselines or runs, or the figures of a study."""
+
+    name: str
+    sides: tuple[Side, ...]
+    files: tuple[BaselineFile, ...] = ()  # where they are baselines
+
+
+def gather(names: Sequence[str], baselines: Path) -> list[Gathered]:
+    """One set for each name, in that order, with labels that tell them apart."""
+    repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    if repeated is not None:
+        raise GatheringError(f"{repeated!r} is named twice: a set compared with itself is the same.")
+    found = [find(name, baselines) for name in names]
+    short = [_short(each.name) for each in found]
+    titles = [
+        each.name if short.count(title) > 1 else title for each, title in zip(found, short, strict=True)
+    ]
+    return [_labelled(each, title, alone=len(found) == 1) for each, title in zip(found, titles, strict=True)]
+
+
+def find(name: str, baselines: Path) -> Gathered:
+    """The set that a name means; GatheringError where it means none, or more than one."""
+    kind, _, rest = name.partition(":")
+    if kind in KINDS and rest:
+        return _readers(rest, baselines)[kind]()
+    meanings = _meanings(name, baselines)
+    if len(meanings) > 1:
+        ways = " or ".join(meanings)
+        raise GatheringError(f"{name!r} could be {len(meanings)} things. Write {ways}.")
+    if not meanings:
+        raise GatheringError(_unknown(name, baselines))
+    (meaning,) = meanings.values()
+    return meaning()
+
+
+def _readers(name: str, baselines: Path) -> dict[str, Callable[[], Gathered]]:
+    return {
+        "platform": lambda: of_platform(name, baselines),
+        "published": lambda: of_study(name, baselines),
+        "git": lambda: of_revision(name, baselines),
+        "file": lambda: of_path(Path(name), name),
+    }
+
+
+def _meanings(name: str, baselines: Path) -> dict[str, Callable[[], Gathered]]:
+    """Everything that a bare name could mean, by how to say it without doubt."""
+    readers, found = _readers(name, baselines), {}
+    path, platform = Path(name), baselines / name
+    is_platform = "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir()
+    if is_platform:
+        found[f"platform:{name}"] = readers["platform"]
+    if path.exists() and not (is_platform and path.samefile(platform)):
+        found[name if name.startswith(("/", ".")) else f"./{name}"] = readers["file"]
+    if _is_study(name, baselines):
+        found[f"published:{name}"] = readers["published"]
+    revision, colon, inside = name.partition(":")
+    if colon and revision and not path.exists():
+        found[f"git:{name}"] = lambda: of_revision(f"{revision}:{inside}", baselines)
+    return found
+
+
+def _is_study(name: str, baselines: Path) -> bool:
+    source = name.partition("/")[0]
+    return bool(source.strip(".")) and (published_folder(baselines) / f"{source}.json").is_file()
+
+
+def _unknown(name: str, baselines: Path) -> str:
+    platforms = sorted(each.name for each in _platform_folders(baselines))
+    studies = sorted(each.stem for each in published_folder(baselines).glob("*.json"))
+    near = closest(name, [*platforms, *studies], limit=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return (
+        f"{name!r} is nothing to compare.{hint} There are, in {baselines}: "
+        f"platforms {', '.join(platforms) or 'none'}; studies {', '.join(studies) or 'none'}. "
+        "Or name a folder of baselines, a file of --accel-json, or git:REVISION."
+    )
+
+
+# --- platforms and folders --------------------------------------------------------------------------
+
+
+def of_platform(name: str, baselines: Path) -> Gathered:
+    folder = baselines / name
+    if "/" in name or name == PUBLISHED or not folder.is_dir():
+        raise GatheringError(
+            f"platform:{name}: {baselines} has no baselines of it. {_unknown(name, baselines)}"
+        )
+    return _of_files(name, _read_folder(folder), f"baselines in {folder}")
+
+
+def of_path(path: Path, name: str) -> Gathered:
+    """A folder of one platform's baselines or a root of several, or one file."""
+    if path.is_dir():
+        return _of_files(name, _read_folder(path), f"baselines in {path}")
+    try:
+        plain = path.read_bytes() if path.is_file() and _is_baseline(path.read_bytes(), str(path)) else None
+    except OSError as error:
+        raise GatheringError(f"{name}: cannot be read: {error.strerror}. Make it readable.") from None
+    if plain is not None:
+        return _of_files(name, [parse(decode(plain, str(path)), str(path))], f"baselines in {path}")
+    return _of_results(name, read_results(path))
+
+
+def _read_folder(folder: Path) -> list[BaselineFile]:
+    own = sorted(folder.glob("*.json"))
+    paths = own or [path for each in _platform_folders(folder) for path in sorted(each.glob("*.json"))]
+    if not paths:
+        raise GatheringError(
+            f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
+            "and in it one JSON file for each suite: record some with --accel-record."
+        )
+    files = (read_file(path) for path in paths)
+    return [file for file in files if file is not None]
+
+
+def _platform_folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    return sorted(
+        each
+        for each in root.iterdir()
+        if each.is_dir() and each.name != PUBLISHED and not each.name.startswith(".")
+    )
+
+
+def _is_baseline(data: bytes, where: str) -> bool:
+    """Whether a JSON file is one of baselines, and not of results."""
+    top = Node(load(decode(data, where), where), where)
+    return isinstance(top.value, dict) and "suite" in top and "kind" not in top
+
+
+def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> Gathered:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for file in files:
+        entries = platforms.setdefault(file.platform, {})
+        for key, entry in file.benchmarks.items():
+            entries[key] = Entry(
+                key=key,
+                name=short_name(key),
+                values=figures(entry.runs, entry.work_per_step, entry.unit),
+                configuration=entry.configuration,
+                work_per_step=entry.work_per_step,
+                unit=entry.unit,
+                tolerance=entry.tolerance,
+                runs=entry.runs,
+                environments=file.environments,
+            )
+    sides = tuple(_measured_side(name, platform, entries, about) for platform, entries in platforms.items())
+    return Gathered(name=name, sides=sides, files=tuple(files))
+
+
+def short_name(key: str) -> str:
+    """A benchmark without the path of its file."""
+    return key.partition("::")[2] or key
+
+
+def _measured_side(name: str, platform: str, entries: Mapping[str, Entry], about: str) -> Side:
+    words = f"{counted(len(entries), 'benchmark')}, {about}"
+    return Side(label=name, group=name, platform=platform, about=words, entries=entries)
+
+
+# --- results ----------------------------------------------------------------------------------------
+
+
+def _of_results(name: str, session: SessionResults) -> Gathered:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for result in session.results:
+        entries = platforms.setdefault(result.disk_name, {})
+        if not result.runs:
+            continue  # it was skipped, or failed before it was measured
+        key = result.key or result.benchmark
+        entries[key] = Entry(
+            key=key,
+            name=short_name(key),
+            values=figures(result.runs, result.work_per_step, result.unit),
+            links=tuple(reference.id for reference in result.references),
+            configuration=result.configuration,
+            work_per_step=result.work_per_step,
+            unit=result.unit,
+            tolerance=result.tolerance,
+            gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
+            runs=result.runs,
+            environments=session.environments,
+        )
+    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
+    sides = tuple(
+        _measured_side(name, platform, entries, about) for platform, entries in platforms.items() if entries
+    )
+    if not sides:
+        raise GatheringError(f"{name}: its session measured nothing, so that there is nothing to compare.")
+    return Gathered(name=name, sides=sides)
+
+
+# --- revisions --------------------------------------------------------------------------------------
+
+
+def of_revision(name: str, baselines: Path) -> Gathered:
+    """`REV`, whose folder of baselines is where ours is, or `REV:PATH`."""
+    revision, colon, path = name.partition(":")
+    folder, inside = (Path.cwd(), path) if colon else _below_existing(baselines)
+    read = read_tree(revision, inside, folder)
+    about = f"baselines in git, {revision}:{inside}"
+    if colon and list(read) == [PurePosixPath(PurePosixPath(path).name)]:
+        (data,) = read.values()
+        if not _is_baseline(data, name):
+            return _of_results(name, parse_results(decode(data, name), name))
+    files = [
+        parse(decode(data, f"{name}/{where}"), f"{name}/{where}")
+        for where, data in read.items()
+        if PUBLISHED not in where.parts[:-1]
+    ]
+    if not files:
+        raise GatheringError(
+            f"git:{name}: it holds no baselines at {inside}. Name the folder: git:REVISION:PATH."
+        )
+    return _of_files(name, files, about)
+
+
+def _below_existing(baselines: Path) -> tuple[Path, str]:
+    """A folder that exists today, and the way from it to the baselines, as git takes it."""
+    whole = baselines.absolute()
+    at = next(parent for parent in whole.parents if parent.is_dir())
+    return at, f"./{whole.relative_to(at).as_posix()}"
+
+
+# --- studies ----------------------------------------------------------------------------------------
+
+
+def of_study(name: str, baselines: Path) -> Gathered:
+    """The figures of a study, or those whose ids begin with the name."""
+    if not _is_study(name, baselines):
+        raise GatheringError(f"published:{name}: there is no such study. {_unknown(name, baselines)}")
+    source = read_source(published_folder(baselines) / f"{name.partition('/')[0]}.json")
+    chosen = linked(source.figures, name)
+    if not chosen:
+        near = similar_links(source.figures, name)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise GatheringError(f"published:{name}: no figure of {source.title} has an id that begins so.{hint}")
+    return Gathered(name=name, sides=tuple(_study_sides(name, source, chosen)))
+
+
+def _study_sides(name: str, source: Source, chosen: Iterable[Figure]) -> Iterable[Side]:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for figure in chosen:
+        entries = platforms.setdefault(figure.platform, {})
+        key = _workload_key(figure)
+        value = {figure.metric: Value(value=figure.value, unit=figure.unit, flags=figure.flags)}
+        before = entries.get(key)
+        if before is not None and figure.metric in before.values:  # one workload in two rows of a study
+            key, before = figure.id, None
+        entries[key] = (
+            dataclasses.replace(before, values={**before.values, **value})
+            if before
+            else Entry(key=key, name=figure.row, table=figure.table, values=value)
+        )
+    for platform, entries in platforms.items():
+        about = f"published: {source.title} ({source.authors}, {source.year})"
+        yield Side(label=name, group=name, platform=platform, about=about, study=source.key, entries=entries)
+
+
+def _workload_key(figure: Figure) -> str:
+    """The id without its platform, and without the metric that further figures of a workload have before it."""
+    return figure.id.removesuffix(f"/{figure.platform}").removesuffix(f"/{figure.metric}")
+
+
+# --- labels -----------------------------------------------------------------------------------------
+
+
+def _short(name: str) -> str:
+    return PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
+
+
+def _labelled(found: Gathered, title: str, *, alone: bool) -> Gathered:
+    """A set of one platform by its name, of several by theirs too."""
+    several = len(found.sides) > 1
+    sides = []
+    for side in found.sides:
+        label = f"{title} {side.platform}" if several and not alone else side.platform if alone else title
+        sides.append(dataclasses.replace(side, label=label, group=title))
+    return dataclasses.replace(found, name=title, sides=tuple(sides))
+
+
+__all__ = ["BaselineError", "Gathered", "GatheringError", "find", "gather", "short_name"]

@@ -1,0 +1,80 @@
+"""One Chromium for all tests here, and a page that is opened from disk and watched: no errors, no requests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+LONG_MS = 60_000  # of waiting for what takes a second; CI shares its cores
+# Of a policy's violation Chromium tells the page, and of an error nobody unless he listens from the beginning.
+WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (e) => window.violations.push(`${e.violatedDirective} ${e.blockedURI}`));
+"""
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright (pip install playwright)"
+    )
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("needs chromium (tests/browser/install.sh)")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium, tmp_path):
+    """Open a page's text from disk in a fresh context; at the end, nothing may have gone wrong in it."""
+    contexts, complaints = [], []
+
+    def open_page(text: str | Path, *, width: int = 1440, height: int = 900, init: str = "", **options):
+        path = text
+        if isinstance(text, str):
+            path = tmp_path / f"report-{len(contexts)}.html"
+            path.write_text(text, encoding="utf-8")
+        context = chromium.new_context(viewport={"width": width, "height": height}, offline=True, **options)
+        context.set_default_timeout(LONG_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.add_init_script(WATCH + init)
+        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url == path.as_uri() else complaints.append(f"request: {request.url}")
+            ),
+        )
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        for page in context.pages:
+            complaints += [f"policy: {each}" for each in page.evaluate("window.violations")]
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def names() -> Callable:
+    """The benchmarks that the table shows, from above."""
+    return lambda page: page.locator("tr.row .opener").all_inner_texts()

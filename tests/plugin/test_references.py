@@ -1,0 +1,159 @@
+"""Published figures and a site's expectations beside what was measured: shown, and gated where that was asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_accel.store.results import read_results
+
+SUITE = """
+    @pytest.mark.accel(reference="study/{variant}")
+    @pytest.mark.parametrize("variant", ["plain"])
+    def test_step(accel, variant):
+        measure(accel, unit="images")
+    """
+
+
+def figure(name, value, **fields):
+    told = {"id": f"study/{name}", "table": "Table 1", "row": "a row", "platform": name.rpartition("/")[2]}
+    kind = {"metric": "throughput", "unit": "images/s", "workload": "sums", "configuration": {}}
+    return {**told, **kind, "value": value, **fields}
+
+
+@pytest.fixture
+def published(bench):
+    """Write a suite that links to a study, and the study's figures."""
+
+    def write(*figures, suite=SUITE):
+        bench.write(suite)
+        folder = bench.path("baselines/published")
+        folder.mkdir(parents=True)
+        study = {"key": "study", "title": "A study", "authors": "A. Uthor", "year": 2026, "venue": "here"}
+        content = {"schema_version": 1, "source": {**study, "kind": "paper", "note": "made up"}}
+        content |= {"figures": list(figures), "claims": []}
+        (folder / "study.json").write_text(json.dumps(content))
+        return bench
+
+    return write
+
+
+def test_shown_beside_with_the_ratio(published):
+    bench = published(figure("plain/cpu", 1.0), figure("plain/gh200", 1e12), figure("other/cpu", 1.0))
+    result = bench.run("--accel-reference", "--accel-json=r.json", "--junitxml=out.xml")
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines(
+        [
+            r"^REFERENCE  test_step\[plain\] \(cpu\): \d+\.\d\d x cpu in throughput \(study, Table 1: 1\.000 images/s\)$",
+            r"^REFERENCE  test_step\[plain\] \(cpu\): 0\.00 x gh200 in throughput .*$",
+        ]
+    )
+    (measured,) = read_results(bench.path("r.json")).results
+    assert [each.id for each in measured.references] == ["study/plain/cpu", "study/plain/gh200"]
+    assert measured.references[0].ratio == pytest.approx(measured.throughput, rel=1e-6)
+    assert not any(each.gated for each in measured.references)
+    names = {each.get("name") for each in bench.testcase("test_step[plain]").iter("property")}
+    assert "accel.reference.study/plain/cpu" in names
+
+
+def test_not_shown_unless_asked_for(published):
+    published(figure("plain/cpu", 1.0)).run().stdout.no_fnmatch_line("REFERENCE*")
+
+
+def test_what_is_only_relative_stands_beside_nothing(published):
+    bench = published(figure("plain/cpu", 12.0, metric="training_time", unit="min", flags=["relative-only"]))
+    result = bench.run("--accel-reference")
+    result.stdout.fnmatch_lines(["REFERENCE  nothing was published that these benchmarks could stand beside"])
+
+
+class TestGate:
+    def test_below_the_figure_of_this_platform_is_a_failed_test(self, published):
+        bench = published(figure("plain/cpu", 1e12), figure("plain/gh200", 1e15))
+        result = bench.run("--accel-gate-reference=10%", "--junitxml=out.xml", "--accel-json=r.json")
+        result.assert_outcomes(failed=1)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.re_match_lines(
+            [
+                r"^BELOW-REFERENCE  test_step\[plain\] \(cpu\): .* below the 1,000,000,000,000 of study/plain/cpu"
+            ]
+        )
+        result.stdout.no_fnmatch_line("*study/plain/gh200*")  # another machine's
+        (failure,) = bench.testcase("test_step[plain]").findall("failure")
+        assert failure.get("message").startswith("BELOW-REFERENCE")
+        (measured,) = read_results(bench.path("r.json")).results
+        assert measured.failed
+        assert "below" in measured.text
+
+    def test_above_it_passes(self, published):
+        published(figure("plain/cpu", 1.0)).run("--accel-gate-reference=10%").assert_outcomes(passed=1)
+
+    @pytest.mark.parametrize("flag", ["contradictory", "implausible"])
+    def test_nothing_is_gated_on_a_doubtful_figure_and_that_is_said(self, published, flag):
+        bench = published(figure("plain/cpu", 1e12, flags=[flag], note="it cannot be"))
+        result = bench.run("--accel-gate-reference=10%")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["--accel-gate-reference: *nothing was gated on*"])
+
+    def test_expected_failures_stay_expected(self, published):
+        marked = SUITE.replace("    @pytest", '    @pytest.mark.xfail(reason="known")\n    @pytest', 1)
+        bench = published(figure("plain/cpu", 1e12), suite=marked)
+        bench.run("--accel-gate-reference=10%").assert_outcomes(xfailed=1)
+
+
+class TestExpectations:
+    def expect(self, bench, line):
+        bench.path("pyproject.toml").write_text(f'[tool.pytest-accel.references."*::test_step"]\n{line}\n')
+
+    @pytest.mark.parametrize(
+        ("line", "failed"),
+        [
+            ('cpu = [1e12, -0.05, "none", "images/s"]', 1),
+            ('cpu = [1.0, -0.05, "none", "images/s"]', 0),
+            ('cpu = [1.0, -0.05, 0.1, "images/s"]', 1),
+            ('gh200 = [1e12, -0.05, "none", "images/s"]', 0),
+            ('cpu = [1.0, -0.05, "none", "tokens/s"]', 1),
+        ],
+    )
+    def test_are_gated_always(self, bench, line, failed):
+        bench.write('def test_step(accel):\n    measure(accel, unit="images")\n')
+        self.expect(bench, line)
+        bench.run().assert_outcomes(failed=failed, passed=1 - failed)
+
+    def test_one_that_cannot_be_read_ends_the_session_before_anything_is_measured(self, bench):
+        bench.benchmarks("test_step")
+        self.expect(bench, 'cpu = ["fast"]')
+        result = bench.run()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: *pyproject.toml*"])
+        assert not bench.processes("test_step")
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ("study/plian", "*leads to no published figure. Did you mean 'study/plain'?"),
+        ("studi/{variant}", "*leads to no published figure.*"),
+        ("study/{colour}", "*'colour' is no parameter of it. Its parameters: variant."),
+        ("study/{", "*is no parameter of it*"),
+    ],
+)
+def test_a_wrong_link_is_said_before_anything_is_measured(published, link, said):
+    bench = published(figure("plain/cpu", 1.0), suite=SUITE.replace("study/{variant}", link))
+    result = bench.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {said}"])
+    assert not bench.processes("test_step[plain]")
+
+
+def test_a_row_that_the_study_does_not_have_is_no_slip(published):
+    bench = published(figure("plain/cpu", 1.0), suite=SUITE.replace('["plain"]', '["plain", "fancy"]'))
+    bench.run("--accel-reference").assert_outcomes(passed=2)
+
+
+def test_a_torn_file_of_figures_is_one_error(published):
+    bench = published(figure("plain/cpu", 1.0))
+    bench.path("baselines/published/study.json").write_text("{")
+    result = bench.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *study.json*cut off*"])

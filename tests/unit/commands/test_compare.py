@@ -1,0 +1,160 @@
+"""`pytest-accel compare` from its command line: what it prints, and with what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_accel import cli
+from tests.support.stored import CAPPED, OTHER, UPGRADED, baseline, result, results_file, runs
+
+PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
+
+
+@pytest.fixture
+def compare(tmp_path, monkeypatch, capsys):
+    """Run it in a project with a baseline of an H200."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_ACCEL_BASELINES", raising=False)
+    baseline(tmp_path / "baselines")
+
+    def run(*arguments, status=0):
+        found = cli.main(["compare", *arguments])
+        out, err = capsys.readouterr()
+        assert found == status, err or out
+        return err if status == 2 else out + err
+
+    return run
+
+
+def slower(**more):
+    return result(measured=runs(step_s=0.0125, session="s2", environment=UPGRADED, **more))
+
+
+class TestExitStatus:
+    def test_a_regression_is_1_only_where_asked(self, compare):
+        results_file(Path("after.json"), slower())
+        assert "REGRESSED" in compare("h200", "after.json")
+        assert "REGRESSED" in compare("h200", "after.json", "--fail-on-regression", status=1)
+
+    def test_no_regression_is_0(self, compare):
+        results_file(Path("after.json"), result(measured=runs(session="s2")))
+        compare("h200", "after.json", "--fail-on-regression")
+
+    def test_the_same_runs_are_0(self, compare):
+        shutil.copytree("baselines/h200", "copy")
+        assert "same runs" in compare("h200", "copy", "--fail-on-regression")
+
+    @pytest.mark.parametrize(
+        ("after", "why"),
+        [
+            (result(OTHER, suite="gpt"), "no benchmark stands in two sets"),
+            (result(platform="a100"), "no benchmark stands in two sets"),
+            (result(batch_size=512), "every benchmark that both have differs"),
+            (
+                result(measured=runs(session="c", environment=CAPPED)),
+                "every benchmark that both have differs",
+            ),
+        ],
+        ids=["other benchmark", "other platform", "other configuration", "other machine"],
+    )
+    def test_nothing_judged_is_not_green(self, compare, after, why):
+        results_file(Path("after.json"), after)
+        assert why in compare("h200", "after.json", "--fail-on-regression", status=1)
+        compare("h200", "after.json")
+
+    def test_a_tolerance_of_ones_own(self, compare):
+        results_file(Path("after.json"), slower())
+        compare("h200", "after.json", "--tolerance", "50%", "--fail-on-regression")
+        assert "leaves no room" in compare("h200", "after.json", "--tolerance", "0", status=2)
+        assert "is not a fraction" in compare("h200", "after.json", "--tolerance", "much", status=2)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["nope"], "'nope' is nothing to compare"),
+            (["h200", "h200"], "named twice"),
+            (["h200", "-k", "nope"], "chooses none"),
+            (["h200", "-k", "((("], "is no expression"),
+            (["h200", "--metric", "nope"], "nothing here has it"),
+            (["h200", "--ratio-to", "nope"], "no such column"),
+            (["h200", "git:--help"], "cannot be a revision"),
+        ],
+    )
+    def test_users_errors_are_2_and_one_line(self, compare, arguments, said):
+        text = compare(*arguments, status=2)
+        assert text.startswith("pytest-accel compare: ")
+        assert said in text
+        assert "Traceback" not in text
+
+
+class TestOptions:
+    def test_the_folder_of_baselines(self, compare, monkeypatch):
+        shutil.move("baselines", "elsewhere")
+        assert "is nothing to compare" in compare("h200", status=2)
+        assert "test_cnn" in compare("h200", "--baselines", "elsewhere")
+        monkeypatch.setenv("PYTEST_ACCEL_BASELINES", "elsewhere")
+        assert "test_cnn" in compare("h200")
+        monkeypatch.delenv("PYTEST_ACCEL_BASELINES")
+        Path("pyproject.toml").write_text("[tool.pytest.ini_options]\naccel_baselines = 'elsewhere'\n")
+        assert "test_cnn" in compare("h200")
+        Path("pyproject.toml").write_text("[tool")
+        assert "pyproject.toml cannot be read" in compare("h200", status=2)
+
+    def test_k_is_pytests(self, compare):
+        baseline(Path("baselines"), OTHER, suite="gpt")
+        text = compare("h200", "-k", "resnet50 and not gpt")
+        assert "test_cnn" in text
+        assert "test_gpt" not in text
+
+    def test_json_can_be_read(self, compare):
+        content = json.loads(compare("h200", "--format", "json", "--metric", "time"))
+        assert content["figures"][0]["metric"] == "step_time"
+
+    def test_references_of_results_stand_beside_the_study(self, compare):
+        from pytest_accel.core.results import ReferenceFigure
+
+        shutil.copytree(PUBLISHED, "baselines/published")
+        reference = ReferenceFigure(
+            id="olivia/single/baseline/gh200",
+            source="Olivia",
+            platform="gh200",
+            metric="throughput",
+            unit="images/s",
+            value=2640,
+        )
+        results_file(Path("now.json"), result(references=(reference,)))
+        text = compare("now.json", "olivia/single", "--metric", "throughput")
+        row = next(line for line in text.splitlines() if line.startswith("test_cnn"))
+        assert "2,640†" in row
+        assert "0.10" in row
+
+
+def test_a_study_needs_no_baselines(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(PUBLISHED, "baselines/published")
+    assert cli.main(["compare", "nrp"]) == 0
+    assert "Table II" in capsys.readouterr().out
+
+
+def test_nothing_heavy_is_imported(tmp_path):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pytest_accel import cli\n"
+        "cli.main(['compare', 'nrp', '--baselines', sys.argv[1]])\n"
+        "print([m for m in ('torch', 'numpy', 'scipy') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(PUBLISHED.parent)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr.strip() == "[]"

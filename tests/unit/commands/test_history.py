@@ -1,0 +1,225 @@
+"""`pytest-accel history`: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pytest_accel import cli
+from pytest_accel.core.results import SessionResults
+from pytest_accel.store.history import History
+from pytest_accel.store.results import write_results
+from tests.support.results import AT, NOW, THEN, make_result, make_runs, make_session
+
+
+def night(number: int, *, slower_from: int = 15) -> SessionResults:
+    """ResNet-50 becomes slower with another environment; Swin-T does not."""
+    source = random.Random(number)
+    is_new = number >= slower_from
+    name = f"night-{number:03d}"
+
+    def measured(model: str, throughput: float):
+        result = make_result(name=f"test_cnn[{model}]", throughput=throughput)
+        environment = NOW if is_new else THEN
+        runs = make_runs(source, 256 / throughput, runs=2, noise=0.003, session=name, environment=environment)
+        return replace(result, runs=runs, baseline=(), environment=environment.key)
+
+    return make_session(
+        [measured("resnet50", 6000 if is_new else 6600), measured("swin_t", 4400)],
+        session=name,
+        at=(AT + timedelta(days=number)).isoformat(),
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> bytes:
+    history = History(tmp_path_factory.mktemp("nights") / "history.sqlite")
+    for number in range(24):
+        history.append(night(number))
+    return history.path.read_bytes()
+
+
+@pytest.fixture
+def project(tmp_path, written, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_ACCEL_HISTORY", raising=False)
+    (tmp_path / ".accel").mkdir()
+    (tmp_path / ".accel" / "history.sqlite").write_bytes(written)
+    return tmp_path
+
+
+@pytest.fixture
+def ask(project, capsys):
+    def run(*words, status=0) -> str:
+        assert cli.main(["history", *words]) == status
+        captured = capsys.readouterr()
+        assert bool(captured.err) == (status == 2)
+        return captured.out + captured.err
+
+    return run
+
+
+class TestLooking:
+    def test_sessions_the_newest_first(self, ask):
+        lines = ask("list", "--limit", "2").splitlines()
+        assert [line.split()[2] for line in lines[1:]] == ["night-023", "night-022"]
+        assert json.loads(ask("list", "--json"))[19]["session"] == "night-004"
+
+    def test_all_benchmarks_at_a_glance(self, ask):
+        text = ask("show")
+        assert "test_cnn[resnet50]" in text
+        assert "test_cnn[swin_t]" in text
+        assert "24 sessions" in text
+        assert "verdict" not in text
+
+    def test_one_benchmark_with_its_sessions(self, ask):
+        text = ask("show", "-k", "resnet50", "--limit", "3")
+        assert "verdict" in text
+        assert [line.split()[2] for line in text.splitlines()[-3:]] == ["night-021", "night-022", "night-023"]
+        assert [
+            each["session"] for each in json.loads(ask("show", "-k", "swin_t", "--limit", "1", "--json"))
+        ] == ["night-023"]
+
+    def test_from_a_folder_below(self, ask, project, monkeypatch):
+        (project / "bench_suites").mkdir()
+        monkeypatch.chdir(project / "bench_suites")
+        assert "night-023" in ask("list")
+
+    def test_another_file(self, ask, project, monkeypatch):
+        (project / ".accel" / "history.sqlite").rename(project / "other.sqlite")
+        assert "there is no history here yet" in ask("list", status=2)
+        assert "night-023" in ask("list", "--history", "other.sqlite")
+        monkeypatch.setenv("PYTEST_ACCEL_HISTORY", str(project / "other.sqlite"))
+        assert "night-023" in ask("list")
+
+    @pytest.mark.parametrize("choice", [("-k", "nowhere"), ("--platform", "a100")])
+    def test_a_choice_of_nothing_is_an_error_that_says_what_there_is(self, ask, choice):
+        assert "it has 2 series, on: gh200; none is chosen" in ask("show", *choice, status=2)
+
+    def test_a_bad_expression(self, ask):
+        assert "is no expression" in ask("show", "-k", "a and", status=2)
+
+
+class TestChanges:
+    def test_what_became_slower_with_its_suspects(self, ask):
+        text = ask("changes")
+        assert "slower since" in text
+        assert "session night-015" in text
+        assert "torch 2.10.0 -> 2.11.0" in text
+        assert "swin_t" not in text
+        assert text.splitlines()[-1] == "1 of 2 benchmarks changed"
+
+    def test_it_is_an_advisory_unless_asked_to_fail(self, ask):
+        ask("changes", "--fail", status=1)
+        ask("changes", "--fail", "-k", "swin_t")
+
+    def test_an_old_change_does_not_fail_for_ever(self, ask):
+        day = (AT + timedelta(days=16)).date().isoformat()
+        assert "0 of 2 benchmarks changed" in ask("changes", "--fail", "--since", day)
+
+    def test_all_has_those_without_a_change(self, ask):
+        assert "no change" in ask("changes", "--all")
+
+
+class TestExport:
+    def test_lines_to_standard_output(self, ask):
+        lines = ask("export", "--format", "jsonl").splitlines()
+        assert len(lines) == 48
+        assert json.loads(lines[0])["session"] == "night-000"
+
+    def test_a_file(self, ask, project):
+        ask("export", "--format", "csv", "-k", "swin_t", "-o", "out/history.csv")
+        assert len((project / "out" / "history.csv").read_text().splitlines()) == 1 + 24 * 2
+
+    def test_otava_needs_a_folder(self, ask, project):
+        assert "Name a folder for them: -o otava." in ask("export", "--format", "otava", status=2)
+        assert "cd otava &&" in ask("export", "--format", "otava", "-o", "otava")
+        assert len(list((project / "otava").glob("*.csv"))) == 2
+
+    def test_conbench_needs_a_repository(self, ask):
+        assert "Write https://github.com/org/repo" in ask("export", "--format", "conbench", status=2)
+        text = ask(
+            "export",
+            "--format",
+            "conbench",
+            "--repository",
+            "https://github.com/a/b",
+            "--session",
+            "night-003",
+        )
+        assert [json.loads(line)["run_id"] for line in text.splitlines()] == ["night-003"] * 2
+
+    def test_the_newest_session_for_the_github_action(self, ask):
+        assert len(json.loads(ask("export", "--format", "github-action-benchmark"))) == 2
+
+    def test_a_place_that_cannot_be_written(self, ask, project):
+        (project / "file").write_text("")
+        assert "Name another place" in ask("export", "--format", "csv", "-o", "file/x.csv", status=2)
+
+    def test_what_is_in_no_series_only_when_asked(self, ask, project):
+        slowed = night(30)
+        runs = make_runs(random.Random(1), 0.1, session="slowed", metrics={"slowdown_felt": 0.1})
+        slowed = replace(slowed, session="slowed", results=(replace(slowed.results[0], runs=runs),))
+        History(project / ".accel" / "history.sqlite").append(slowed)
+        assert "slowed" not in ask("export", "--format", "jsonl")
+        assert '"in_series": false' in ask("export", "--format", "jsonl", "--all")
+
+
+class TestKeeping:
+    def test_results_of_another_machine_are_added_once(self, ask, project):
+        write_results(project / "a.json", night(40))
+        write_results(project / "b.json", night(41))
+        assert ask("add", "a.json", "b.json") == "night-040  added\nnight-041  added\n"
+        assert "was there already" in ask("add", "a.json")
+        assert "night-041" in ask("list", "--limit", "1")
+
+    def test_a_bad_file_adds_nothing(self, ask, project):
+        write_results(project / "a.json", night(40))
+        (project / "bad.json").write_text("{}")
+        ask("add", "a.json", "bad.json", status=2)
+        assert "night-040" not in ask("list")
+
+    def test_adding_begins_a_history(self, ask, project):
+        write_results(project / "a.json", night(40))
+        ask("add", "a.json", "--history", "new/history.sqlite")
+        assert "night-040" in ask("list", "--history", "new/history.sqlite")
+
+    def test_another_history_is_taken_in(self, ask, project):
+        for number in (23, 50):
+            History(project / "other.sqlite").append(night(number))
+        assert ask("add", "other.sqlite") == "other.sqlite  1 added, 1 there already, 0 damaged\n"
+        assert "night-050" in ask("list", "--limit", "1")
+        assert "Name another with --history" in ask("add", ".accel/history.sqlite", status=2)
+
+    def test_pruning_is_said_first_and_done_with_yes(self, ask):
+        assert ask("prune", "--keep-sessions", "4").splitlines()[1] == "nothing was removed: --yes does it"
+        assert len(json.loads(ask("list", "--json", "--limit", "99"))) == 24
+        assert ask("prune", "--keep-sessions", "4", "--yes").startswith("removed 20 sessions, 4 stay")
+        assert len(json.loads(ask("list", "--json", "--limit", "99"))) == 4
+
+    def test_pruning_needs_a_bound(self, ask):
+        assert "say what is to stay: --keep-days" in ask("prune", "--yes", status=2)
+
+    @pytest.mark.parametrize("size", ["0", "x", "1.5M", "", "-3"])
+    def test_a_size_that_is_none(self, ask, size, capsys):
+        with pytest.raises(SystemExit):
+            ask("prune", f"--max-bytes={size}")
+        assert "Write 500000, 500K, 20M or 1G" in capsys.readouterr().err
+
+    def test_all_gone(self, ask, project):
+        History(project / "old.sqlite").append(replace(night(0), at="2001-01-01T00:00:00+00:00"))
+        ask("prune", "--history", "old.sqlite", "--keep-days", "30", "--yes")
+        assert ask("list", "--history", "old.sqlite") == "no session is left in it\n"
+        asked = ("export", "--history", "old.sqlite", "--format", "github-action-benchmark")
+        assert "no session is left in it" in ask(*asked, status=2)
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys, pytest_accel.cli; sys.exit(bool({'sqlite3', 'torch', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

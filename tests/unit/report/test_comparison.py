@@ -1,0 +1,247 @@
+"""A comparison as it is printed: the studies' own tables, marks that cannot be missed, five formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.core.comparison import Side, compare
+from pytest_accel.core.figures import Value, figures
+from pytest_accel.core.judgement import Entry
+from pytest_accel.report.comparison import FORMATS, render, sections
+from pytest_accel.store.gathering import gather
+from tests.support.stored import CAPPED, H200, KEY, UPGRADED, runs
+
+BASELINES = Path(__file__).parents[3] / "baselines"
+ENVIRONMENTS = {each.key: each for each in (H200, UPGRADED, CAPPED)}
+
+# Tables I and II of the NRP paper, as it prints them: one A100, four, and a GH200.
+TABLE_I_A = """
+ResNet50 36.67 19.74 24.81
+ResNet152 63.87 27.08 38.77
+ViT-L 46.20 16.39 26.93
+ViT-H 1948.01 509.7 890.3
+SWIN-T 52.76 15.83 34.5
+SWIN-B 94.48 27.13 56.71
+"""
+TABLE_I_B = """
+ResNet50 89.01 23.75 44.01
+ResNet152 111.30 35.45 67.82
+ViT-L 83.63 24.96 41.12
+ViT-H 2947.94 762.03 1355.09
+SWIN-T 96.66 25.89 57.39
+SWIN-B 167.65 44.04 96.53
+"""
+TABLE_II = """
+DINO,SWIN-L 125.00 37.77 34.38
+FasterR-CNN,ResNet-50 4.59 1.08 11.84
+SegFormer,MIT-B4 10.76 2.75 4.53
+DeepLabV3+,ResNet-101 4.19 1.18 2.78
+"""
+
+
+def of(*names, **more):
+    return compare([side for each in gather(names, BASELINES) for side in each.sides], **more)
+
+
+def printed_rows(text: str, title: str) -> list[list[str]]:
+    """The rows of one table on the terminal, without marks, units and ratios."""
+    lines = text[text.index(f"{title}\n") :].splitlines()[2:]
+    rows = []
+    for line in lines[: lines.index("")]:
+        name, _unit, *cells = re.split(r"\s{2,}", line.strip())
+        values = [cell.rstrip("†?").replace(",", "") for cell in cells if "†" in cell]
+        rows.append([name.replace(" ", ""), *values])
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("title", "table"), [("Table I (a)", TABLE_I_A), ("Table I (b)", TABLE_I_B), ("Table II", TABLE_II)]
+)
+def test_the_study_alone_is_its_own_tables(title, table):
+    printed = printed_rows(render(of("nrp"), "table"), title)
+    expected = [line.split() for line in table.strip().splitlines()]
+    assert [row[0] for row in printed] == [row[0] for row in expected]
+    assert [[float(v) for v in row[1:]] for row in printed] == [
+        [float(v) for v in row[1:]] for row in expected
+    ]
+
+
+def test_the_columns_of_a_study_are_its_platforms_in_its_order():
+    first = sections(of("nrp"))[0]
+    assert first.headings == ("workload", "unit", "a100 †", "a100x4 †", "x", "gh200 †", "x")
+
+
+def test_a_row_that_platforms_call_differently_has_the_name_of_the_workload():
+    text = render(of("pearc22"), "table")
+    table = text[text.index("Table 1\n") : text.index("Table 3\n")]
+    assert "1 IPU, 1 instance" not in table
+    assert "resnet50" in table
+
+
+@pytest.fixture
+def two():
+    """A set of runs and a slower one, beside a study."""
+
+    def side(label, **more):
+        measured = runs(**more)
+        entry = Entry(
+            key=KEY,
+            name="test_cnn[resnet50]",
+            values=figures(measured, 256, "images"),
+            links=("nrp/train/x/a100",),
+            configuration={"batch_size": 256},
+            work_per_step=256,
+            unit="images",
+            runs=measured,
+            environments=ENVIRONMENTS,
+        )
+        return Side(label=label, group=label, platform="h200", about="somewhere", entries={KEY: entry})
+
+    def study(value, **more):
+        entry = Entry(
+            key="nrp/train/x", name="X", values={"throughput": Value(value=value, unit="images/s", **more)}
+        )
+        return Side(
+            label="nrp",
+            group="nrp",
+            platform="a100",
+            about="a study",
+            study="nrp",
+            entries={entry.key: entry},
+        )
+
+    return [
+        side("before"),
+        side("after", step_s=0.0125, session="s2", environment=UPGRADED),
+        study(1234.5678, flags=("implausible",)),
+    ]
+
+
+class TestTable:
+    def test_published_cells_are_marked_each_and_explained(self, two):
+        text = render(compare(two), "table")
+        heading, row = text.splitlines()[1:3]
+        assert "nrp †" in heading
+        assert "1,234.5678†?" in row
+        assert "† published, and not measured by pytest-accel." in text
+        assert "? in doubt: implausible" in text
+        measured = re.findall(r"25,\d{3}\S*", row)
+        assert measured
+        assert "†" not in measured[0]
+
+    def test_the_verdict_stands_in_the_row_and_below_with_what_changed(self, two):
+        text = render(compare(two), "table")
+        assert re.search(r"0\.80 .*REGRESSED \d+\.\d % slower", text.splitlines()[2])
+        assert re.search(r"REGRESSED  test_cnn\[resnet50\] \(after\): 2.* % slower \(at least", text)
+        assert "changed since before: driver 570.124.06 -> 580.159.04, torch 2.10.0 -> 2.11.0" in text
+
+    def test_what_was_not_judged_says_why(self, two):
+        entry = replace(two[1].entries[KEY], configuration={"batch_size": 512})
+        two[1] = replace(two[1], entries={KEY: entry})
+        text = render(compare(two), "table")
+        assert "not judged" in text
+        assert "NOT JUDGED  test_cnn[resnet50]: the benchmark changed (batch_size 256 -> 512)" in text
+        assert "* test_cnn[resnet50], after: batch_size 256 -> 512" in text
+
+    def test_rows_of_one_side_are_counted(self):
+        text = render(of("h200", "olivia/single"), "table")
+        assert "3 only in h200, 2 only in olivia/single" in text
+        assert "No benchmark here names a figure of that study" in text
+
+    def test_a_set_that_was_slowed_on_purpose_says_so(self, two):
+        assert "SLOWED" not in render(compare(two), "table")
+        entry = two[1].entries[KEY]
+        slowed = tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in entry.runs)
+        two[1] = replace(two[1], entries={KEY: replace(entry, runs=slowed)})
+        assert "SLOWED  after: 5 runs delayed on purpose" in render(compare(two), "table")
+
+    def test_no_line_ends_in_blanks(self, two):
+        assert not any(line != line.rstrip() for line in render(compare(two), "table").splitlines())
+
+
+class TestOtherFormats:
+    def test_csv_has_a_number_in_every_cell_and_says_what_was_published(self, two):
+        lines = list(csv.DictReader(io.StringIO(render(compare(two), "csv"))))
+        assert [(line["set"], line["published"]) for line in lines] == [
+            ("before", "false"),
+            ("after", "false"),
+            ("nrp", "true"),
+        ]
+        assert float(lines[2]["value"]) == 1234.5678
+        assert lines[1]["verdict"] == "regressed"
+        assert float(lines[1]["ratio"]) == pytest.approx(0.8, abs=0.01)
+        assert float(lines[1]["low"]) < float(lines[1]["value"]) < float(lines[1]["high"])
+
+    def test_json_has_all_of_it(self, two):
+        content = json.loads(render(compare(two), "json"))
+        assert [each["published"] for each in content["sets"]] == [False, False, True]
+        assert content["figures"][2]["flags"] == ["implausible"]
+        (judged,) = content["judged"]
+        assert judged["outcome"] == "regressed"
+        assert judged["verdicts"][0]["loss"] == pytest.approx(0.2, abs=0.01)
+        assert {change["name"] for change in judged["changes"]} == {"driver", "torch"}
+
+    def test_markdown_is_a_table(self, two):
+        lines = render(compare(two), "markdown").splitlines()
+        assert lines[2].startswith("| benchmark | unit | before | after | x | nrp † |")
+        assert lines[3].startswith("| --- | --- | ---: |")
+        assert r"test\_cnn\[resnet50\]" in lines[4]
+        assert {line.count("|") for line in lines[2:5]} == {lines[2].count("|")}
+
+    def test_latex_is_balanced_and_escaped(self, two):
+        text = render(compare(two), "latex")
+        assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+        assert r"test\_cnn[resnet50]" in text
+        assert r"1,234.5678$^{\dagger}$?" in text
+        row = next(line for line in text.splitlines() if line.startswith("test"))
+        assert r"\% slower" in row
+        assert r"$^{\dagger}$ published, and not measured" in text
+
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_hostile_names_stay_in_their_cell(self, two, form):
+        name = 'a|b\n<script>\x1b[31m`x`&\\end{tabular}%_,"q"'
+        entry = replace(two[0].entries[KEY], name=name)
+        text = render(compare([replace(two[0], entries={KEY: entry})]), form)
+        assert "\x1b" not in text
+        if form == "csv":
+            (line,) = csv.DictReader(io.StringIO(text))
+            assert line["benchmark"].replace("\n", "").startswith("a|b")
+        elif form == "json":
+            assert json.loads(text)["figures"][0]["benchmark"] == name
+        elif form == "markdown":
+            (row,) = [line for line in text.splitlines() if "script" in line]
+            assert row.count("|") - row.count("\\|") == 4
+            assert "<script>" not in row.replace("\\<", "")
+        elif form == "latex":
+            assert text.count(r"\end{tabular}") == 1
+        else:
+            assert len(text.splitlines()) == 5
+
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_every_format_of_every_study(self, form):
+        for study in ("nrp", "olivia", "caraml", "pearc22"):
+            assert render(of(study), form)
+
+
+def test_sorting_is_within_each_table():
+    text = render(of("nrp"), "table", "ratio")
+    ratios = [float(line.split()[-3]) for line in text[text.index("Table II\n") :].splitlines()[2:6]]
+    assert ratios == sorted(ratios)
+
+
+def test_many_benchmarks_of_two_platforms_find_each_other():
+    measured = runs(1)
+    values = figures(measured, 256, "images")
+    entries = {
+        f"t.py::test[{i}]": Entry(key=f"t.py::test[{i}]", name=f"test[{i}]", values=values)
+        for i in range(2000)
+    }
+    sides = [Side(label=p, group=p, platform=p, entries=entries) for p in ("h200", "a100")]
+    assert len(compare(sides).rows) == 2000

@@ -1,0 +1,277 @@
+"""The summary: failures first, nothing lost in silence, and no name that becomes more than a name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_accel.core.environment import Change
+from pytest_accel.core.results import Ending, ReferenceFigure
+from pytest_accel.core.verdict import Estimate, Outcome, Verdict
+from pytest_accel.report.attention import in_order, needs_attention, plain_word, status_word
+from pytest_accel.report.escaping import printable
+from pytest_accel.report.markdown import LEAST_BYTES, render_summary
+from tests.support.markdown_page import OURS, Page
+from tests.support.results import HOSTILE, hostile, make_result, make_session, many
+
+STATUSES = [*Outcome, *Ending]
+unhurried = settings(deadline=None)  # a busy machine is no failure
+anything = st.text(max_size=60) | st.text(alphabet="`|\\<>*_[]()!#@$~&:-+=1. \n\tah/", max_size=40)
+
+
+# --- what comes first -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", STATUSES, ids=lambda status: status.value)
+def test_every_status_has_a_word_and_a_place(status):
+    result = make_result(status)
+    assert plain_word(result.status).lower() == result.status.value
+    assert in_order([result]) == [result]
+    page = render_summary(make_session([replace(result, failed=False)]))
+    assert status_word(replace(result, failed=False)) in page
+    assert needs_attention(replace(result, failed=False)) == ("### Needs attention" in page)
+
+
+def test_failures_come_first_the_largest_loss_before_the_others():
+    def regressed(name, loss):
+        found = Verdict(
+            outcome=Outcome.REGRESSED, tolerance=0.05, slowdown=Estimate(point=loss, low=loss, high=loss)
+        )
+        return make_result(Outcome.REGRESSED, name=name, verdicts=(found,))
+
+    results = [
+        make_result(name="well"),
+        make_result(Outcome.INCONCLUSIVE, name="open"),
+        make_result(Ending.FAILED, name="broken"),
+        regressed("slow", 0.07),
+        regressed("slower", 0.2),
+    ]
+    assert [result.name for result in in_order(results)] == ["slower", "slow", "broken", "open", "well"]
+
+
+def test_what_fails_comes_before_what_was_expected_to():
+    expected = make_result(Outcome.REGRESSED, failed=False)  # under xfail
+    missing = make_result(Outcome.NO_BASELINE, failed=True)
+    assert in_order([expected, missing]) == [missing, expected]
+
+
+def test_what_is_well_stays_in_the_order_of_the_session():
+    results = [make_result(name=f"test_x[{size}]") for size in (16, 128, 32)]
+    assert in_order(results) == results
+
+
+# --- the headline -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statuses", "more", "headline"),
+    [
+        ([Outcome.OK] * 3, {}, "All 3 benchmarks are ok"),
+        ([Outcome.OK], {}, "The benchmark is ok"),
+        ([Outcome.OK, Outcome.IMPROVED], {}, "No benchmark failed: 1 ok, 1 improved"),
+        ([Outcome.OK, Outcome.REGRESSED], {}, "1 of 2 benchmarks failed: 1 REGRESSED"),
+        ([Ending.SKIPPED], {}, "Nothing was measured"),
+        ([], {}, "Nothing was measured"),
+        (
+            [Outcome.OK],
+            {"exit_status": 2},
+            "No benchmark failed, but pytest ended with status 2: it was interrupted",
+        ),
+    ],
+)
+def test_headline(statuses, more, headline):
+    session = make_session(
+        (make_result(status, name=f"test_{number}") for number, status in enumerate(statuses)), **more
+    )
+    assert render_summary(session).splitlines()[0] == f"## {headline}"
+
+
+def test_short_of_a_reference_is_a_failure_although_its_baseline_is_held():
+    reference = ReferenceFigure(
+        id="olivia/1",
+        source="Olivia, Test 1",
+        platform="gh200",
+        metric="throughput",
+        unit="images/s",
+        value=9000.0,
+        ratio=0.75,
+        gated=True,
+        shortfall="25.0 % below Olivia, Test 1",
+    )
+    page = render_summary(make_session([make_result(failed=True, references=(reference,))]))
+    assert "1 of 1 benchmark failed: 1 FAILED" in page
+    assert "  - 25.0 % below Olivia, Test 1" in page
+    assert "0.75 x Olivia, Test 1 (gh200)" in page
+
+
+# --- the whole page ---------------------------------------------------------------------------------
+
+
+def test_a_night():
+    session = make_session()
+    page = render_summary(session)
+    lines = page.splitlines()
+    failed, all_of_them = len(session.failures), len(session.results)
+    assert lines[0].startswith(f"## {failed} of {all_of_them} benchmarks failed: 2 REGRESSED, ")
+    first = next(line for line in lines if line.startswith("- "))
+    assert first.startswith("- **REGRESSED** `test_")
+    assert "run-to-run noise" in first
+    order = ["### Changed since", "### Needs attention", "### The machine", "### Verdicts", "<details>"]
+    places = [page.index(each) for each in [*order, "### Reproduce"]]
+    assert places == sorted(places)
+    assert re.search(r"<summary>\d+ ok, 1 skipped, 1 recorded</summary>", page)
+    assert "needs 4 devices, this machine has 1" in page  # a skip is never without its reason
+    assert "1.64 x CARAML, ResNet50 (gh200)" in page
+    assert "- **problem** GPU 0 power limit: 550 W, below its default of 700 W" in page
+    assert "  - sudo nvidia-smi -i 0 -pl 700" in page
+    assert "ECC" not in page  # doctor's ok is nobody's concern here
+    assert "pytest bench_suites -m 'gh200 or gh200x4'" in page
+    assert set(Page(page).tags) <= OURS
+
+
+def test_every_distinct_diff_stands_once():
+    page = render_summary(make_session())
+    assert page.count("| container image |") == 1
+    assert page.count("| driver |") == 2  # one benchmark saw other changes than the rest
+    assert page.count("| | baseline | now |") == 2
+
+
+def test_a_diff_of_what_is_well_is_folded():
+    page = render_summary(make_session([make_result()]))
+    assert page.index("<details>") < page.index("| driver |") < page.index("</details>")
+
+
+def test_nothing_changed_is_said_of_a_failure_and_not_of_what_is_well():
+    words = "nothing in the recorded environment"
+    assert words in render_summary(make_session([make_result(Outcome.REGRESSED, changes=())]))
+    assert words not in render_summary(make_session([make_result(changes=())]))
+
+
+def test_an_absent_value_is_told_from_an_empty_one():
+    changes = (Change(name="env.A", old=None, new=""), Change(name="env.B", old="x|y", new="`"))
+    page = render_summary(make_session([make_result(Outcome.REGRESSED, changes=changes)]))
+    assert "| A | absent | empty |" in page
+    assert "| B | `x\\|y` | `` ` `` |" in page
+
+
+def test_few_that_are_ok_are_not_folded():
+    page = render_summary(make_session(make_result(name=f"test_{n}", changes=()) for n in range(10)))
+    assert "<details>" not in page
+    page = render_summary(make_session(make_result(name=f"test_{n}", changes=()) for n in range(11)))
+    assert "<details><summary>11 ok</summary>" in page
+
+
+def test_same_name_in_two_files_is_told_apart():
+    results = [make_result(file="a/test_a.py"), make_result(file="b/test_b.py")]
+    page = render_summary(make_session(results))
+    assert "`a/test_a.py::test_cnn[resnet50-bf16-256]`" in page
+    assert "`b/test_b.py::test_cnn[resnet50-bf16-256]`" in page
+
+
+def test_a_gated_metric_and_a_traceback_are_shown():
+    lost = Verdict(
+        outcome=Outcome.REGRESSED,
+        tolerance=0.01,
+        slowdown=Estimate(point=0.031, low=0.02, high=0.04),
+        of="accuracy",
+    )
+    results = [
+        replace(
+            make_result(Outcome.REGRESSED, name="a"), verdicts=(lost,), details=("accuracy: 3.1 % lower",)
+        ),
+        make_result(Ending.FAILED, name="b", details=("E   ```", "E   boom @everyone")),
+    ]
+    page = render_summary(make_session(results))
+    assert "  - accuracy: 3.1 % lower" in page
+    assert "| accuracy 3.1 % lower |" in page
+    assert "  ````text\n  E   ```\n  E   boom @everyone\n  ````" in page
+
+
+def test_secrets_of_the_command_line_are_not_repeated():
+    page = render_summary(make_session(command=("-o", "--token=abcdefgh12345678", "bench_suites")))
+    assert "abcdefgh" not in page
+    assert "pytest -o '<redacted>' bench_suites" in page
+
+
+def test_hostile_names_are_shown_and_not_obeyed():
+    page = Page(render_summary(make_session(hostile())))
+    assert set(page.tags) <= OURS
+    assert len(set(page.cells)) <= 2  # of the diff, and of the verdicts: no row grew a cell
+    for text in HOSTILE:
+        if len(text) < 100:
+            assert printable(f"test_x[{text}]") in page.text
+
+
+@settings(unhurried, max_examples=40)  # a whole page each
+@given(st.lists(anything, min_size=1, max_size=2))
+def test_any_text_anywhere_gives_our_own_page(texts):
+    results = [
+        make_result(
+            status,
+            name=text,
+            platform=text,
+            unit=text,
+            text=text,
+            details=(text,),
+            numerics=text,
+            rounds=6,
+            changes=(Change(name=text, old=text, new=None),),
+        )
+        for text in texts
+        for status in (Outcome.REGRESSED, Ending.FAILED)
+    ]
+    text = texts[0]
+    finding = {"level": "problem", "subject": text, "text": text, "remedy": text}
+    session = make_session(
+        results, host=text, revision=text, command=(text,), remarks=(text,), findings=(finding,)
+    )
+    rendered = render_summary(session)
+    rendered.encode("utf-8")
+    assert set(Page(rendered).tags) <= OURS
+
+
+# --- room -------------------------------------------------------------------------------------------
+
+
+def test_what_is_ok_gives_way_first_and_says_so():
+    results = many(400, rounds=6)
+    page = render_summary(make_session(results), limit_bytes=LEAST_BYTES)
+    assert len(page.encode("utf-8")) <= LEAST_BYTES
+    failed = [result for result in results if result.failed]
+    assert page.count("- **REGRESSED** ") == len(failed) == 10
+    assert all(result.name in page for result in failed)
+    assert re.search(r"\*\*\d+ more rows that are ok are left out here", page)
+    assert "benchmarks that failed are left out" not in page
+    assert page.count("<details>") == page.count("</details>")
+    assert set(Page(page).tags) <= OURS
+
+
+def test_failures_are_never_left_out_in_silence():
+    made = make_result(Outcome.REGRESSED, runs=(), baseline=())
+    results = [replace(made, benchmark=f"a.py::test_{number}") for number in range(1000)]
+    page = render_summary(make_session(results), limit_bytes=2 * LEAST_BYTES)
+    assert len(page.encode("utf-8")) <= 2 * LEAST_BYTES
+    assert page.startswith("## 1000 of 1000 benchmarks failed")
+    shown = page.count("- **REGRESSED** ")
+    assert 100 < shown < 1000
+    assert f"**{1000 - shown} more benchmarks that failed are left out here" in page
+    assert re.search(r"\*\*9\d\d more rows are left out here", page)
+
+
+@settings(unhurried, max_examples=25)
+@given(st.integers(0, 40), st.sampled_from(HOSTILE))
+def test_never_longer_than_its_limit(count, text):
+    results = [
+        make_result(Ending.FAILED, name=f"{text}{n}", text=text, details=(text,) * 50) for n in range(count)
+    ]
+    session = make_session(results, host=text * 50, command=(text,) * 50, remarks=(text,) * 50)
+    assert len(render_summary(session, limit_bytes=LEAST_BYTES).encode("utf-8")) <= LEAST_BYTES
+
+
+def test_a_limit_that_is_too_small_is_refused():
+    with pytest.raises(ValueError, match=f"100 is too little for a summary. Give at least {LEAST_BYTES}"):
+        render_summary(make_session([]), limit_bytes=100)

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_accel.core.environment import TITLES, Environment, describe
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.standing import Standing, standing
-from pytest_accel.report.comparison import printable
+from pytest_accel.report.escaping import printable
 from pytest_accel.report.table import Cell, Column, lines_of
 from pytest_accel.store.difference import Kind, Moved
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry

@@ -13,6 +13,8 @@ from pytest_accel.core.judgement import was_slowed
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.references import DOUBTS
 from pytest_accel.core.verdict import THROUGHPUT, Outcome
+from pytest_accel.report import comparison_data as data
+from pytest_accel.report.escaping import printable
 from pytest_accel.report.lines import changed, verdict_line, word
 from pytest_accel.report.table import Cell as TableCell
 from pytest_accel.report.table import Column, lines_of
@@ -43,8 +45,6 @@ class Section:
 
 def render(comparison: Comparison, form: str, sort: Sort = "") -> str:
     """The whole answer, ending in a line break."""
-    from pytest_accel.report import comparison_data as data
-
     by_name: dict[str, Callable[[Comparison, Sort], str]] = {
         "table": _table,
         "markdown": _markdown,
@@ -135,11 +135,6 @@ def short_verdict(each: Judged) -> str:
     change = changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
     of = "" if deciding.of == THROUGHPUT else f"{deciding.of} "
     return f"{word(found.outcome)} {of}{change}".rstrip()
-
-
-def printable(text: str) -> str:
-    """Names come from files that others wrote: no control characters on a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 # --- what is said below -----------------------------------------------------------------------------

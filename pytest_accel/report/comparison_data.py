@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_accel.core.comparison import Cell, Comparison, Judged, Row, Side, ordered
 from pytest_accel.core.verdict import THROUGHPUT
-from pytest_accel.report.comparison import printable
+from pytest_accel.report.escaping import printable
 
 SCHEMA_VERSION = 1
 _FIELDS = (

@@ -38,7 +38,7 @@ THEN = Environment(
         "triton": "3.5.1",
         "python": "3.12.3",
         "kernel": "6.8.0-1021-nvidia-64k",
-        "container_image": "nvcr.io/nvidia/pytorch:25.10-py3",
+        "container_image": "nvidia/pytorch:25.10-py3",
         "ecc": "on",
         "env.OMP_NUM_THREADS": "72",
     },
@@ -51,7 +51,7 @@ NOW = Environment(
         "cudnn": "9.19.0",
         "torch": "2.11.0",
         "triton": "3.6.0",
-        "container_image": "nvcr.io/nvidia/pytorch:26.02-py3",
+        "container_image": "nvidia/pytorch:26.02-py3",
         "env.NCCL_ALGO": "Ring",
     },
 )

@@ -103,8 +103,8 @@ def metric(name: str, value: float) -> Pair:
     for suffix, unit in (("_j", "J"), ("_w", "W"), ("_mhz", "MHz")):
         if name.endswith(suffix):
             return name.removesuffix(suffix).replace("_", " "), f"{si(value)} {unit}"
-    if name.endswith("_s") and value > 0:
-        return name.removesuffix("_s").replace("_", " "), seconds(value)
+    if name.endswith(("_s", "_s_per_step")) and value > 0:
+        return re.sub(r"_s(_per_step)?$", r"\1", name).replace("_", " "), seconds(value)
     return _FIGURES.get(name, name.replace("_", " ")), f"{value:.6g}"
 
 
@@ -146,8 +146,13 @@ def remedy(results: Sequence[Result], command: Sequence[str]) -> Pair | None:
             return "Replace the baseline", f"{again} {_UPDATE}"
         case Outcome.NO_BASELINE:
             return "Record a baseline", f"{again} --accel-record"
-        case Outcome.INCONCLUSIVE:
-            return "Add baseline runs", f"{again} --accel-record"
+        case Outcome.INCONCLUSIVE if more := [
+            result for result in results if "--accel-record" in result.text
+        ]:
+            return (
+                "Add baseline runs",
+                f"{rerun(more, command)} --accel-record",
+            )  # where the verdict says that helps
         case Ending.VANISHED:
             named = [word for result in results for word in ("--benchmark", result.key or result.benchmark)]
             return "Take it out of the baseline", shlex.join(

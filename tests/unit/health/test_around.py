@@ -76,9 +76,9 @@ class TestSoftware:
         assert ("unset CUDA_LAUNCH_BLOCKING" in finding.remedy) == (level is Level.WARNING)
 
     def test_container(self, tree, by_subject):
-        files = tree({"run/.containerenv": 'engine="podman-4.9"\nimage="quay.io/x/torch:2.10"\n'})
+        files = tree({"run/.containerenv": 'engine="podman-4.9"\nimage="registry.example/x/torch:2.10"\n'})
         text = by_subject(self.examine(files, {}))["container"].text
-        assert text == "podman-4.9, quay.io/x/torch:2.10"
+        assert text == "podman-4.9, registry.example/x/torch:2.10"
 
     def test_no_container(self, tree, by_subject):
         assert by_subject(self.examine(tree({}), {}))["container"].text == "none found"

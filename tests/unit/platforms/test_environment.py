@@ -308,12 +308,12 @@ class TestContainer:
             ),
             ({}, {"container": "systemd-nspawn"}, {"container_runtime": "systemd-nspawn"}),
             (
-                {"run/.containerenv": 'engine="podman-4.9"\nname="bench"\nimage="quay.io/x/torch:2.10"\n'},
+                {"run/.containerenv": 'engine="podman-4.9"\nname="bench"\nimage="registry.example/x/torch:2.10"\n'},
                 {"container": "podman"},
                 {
                     "container_runtime": "podman-4.9",
                     "container_name": "bench",
-                    "container_image": "quay.io/x/torch:2.10",
+                    "container_image": "registry.example/x/torch:2.10",
                 },
             ),
             ({"run/.containerenv": ""}, {"container": "podman"}, {"container_runtime": "podman"}),

@@ -20,7 +20,7 @@ from pytest_accel.core.results import Ending, ReferenceFigure
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.report.lines import changed
 from pytest_accel.report.page import ReportError, document, plotly, read_plotly_js, render_page, write_page
-from pytest_accel.report.page.details import details, rerun
+from pytest_accel.report.page.details import details, metric, rerun
 from pytest_accel.report.page.headline import verdict_of
 from pytest_accel.report.page.plots import past, rounds, thinned
 from pytest_accel.report.page.rows import picture
@@ -217,7 +217,7 @@ def test_the_picture_of_a_change_has_slower_to_the_left_and_stays_inside():
         (Outcome.REGRESSED, ["", ' --accel-update --accel-reason "why it may stay so"']),
         (Outcome.IMPROVED, ["", ' --accel-update --accel-reason "why it may stay so"']),
         (Outcome.NO_BASELINE, ["", " --accel-record"]),
-        (Outcome.INCONCLUSIVE, ["", " --accel-record"]),
+        (Outcome.INCONCLUSIVE, [""]),  # noise that no more baseline runs outweigh
     ],
 )
 def test_commands_are_what_one_would_type_next(status, ends):
@@ -225,6 +225,29 @@ def test_commands_are_what_one_would_type_next(status, ends):
     again = "pytest 'bench_suites/test_cnn.py::test_x[it'\"'\"'s]' -m 'a or b'"
     found = details(result, ["bench_suites", "-m", "a or b", "-x"]).get("commands", [])
     assert [text for _, text in found] == [again + end for end in ends]
+
+
+def test_more_baseline_runs_are_offered_where_the_verdict_says_that_they_help():
+    result = make_result(
+        Outcome.INCONCLUSIVE, text="1.0 % slower: record more baseline runs with --accel-record"
+    )
+    assert details(result, [])["commands"][1][1].endswith("--accel-record")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("mfu", 0.312, ("MFU", "31.2 %")),
+        ("energy_per_step_j", 21.5, ("energy per step", "21.50 J")),
+        ("host_cpu_s_per_step", 2.13e-5, ("host cpu per step", "21.3 us")),
+        ("epoch_s", 61.0, ("epoch", "61 s")),
+        ("epoch_s", 0.0, ("epoch s", "0")),
+        ("fed_share", 0.9, ("fed share", "90.0 %")),
+        ("my_score", 12.0, ("my score", "12")),
+    ],
+)
+def test_a_metric_is_shown_in_the_unit_that_its_name_carries(name, value, shown):
+    assert metric(name, value) == shown
 
 
 def test_a_vanished_benchmark_is_not_measured_again_but_taken_out():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.core.findings import Finding, Level
 from pytest_accel.core.quantities import counted
+from pytest_accel.report.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +25,9 @@ def screen(findings: Sequence[Finding], *, width: int = WIDTH) -> list[str]:
     lines: list[str] = []
     groups = dict.fromkeys(finding.group for finding in findings)
     shown = {group: _merged([each for each in findings if each.group == group]) for group in groups}
-    column = max((len(_clean(finding.subject)) for finding in findings), default=0) + 2
+    column = max((len(printable(finding.subject)) for finding in findings), default=0) + 2
     for group, entries in shown.items():
-        lines += [_clean(group)]
+        lines += [printable(group)]
         for finding, which in entries:
             lines += _lines(finding, which, column, width)
     return [*lines, "", *_wrapped(verdict(findings), "", "", width)]
@@ -40,7 +41,7 @@ def verdict(findings: Sequence[Finding]) -> str:
         return "Nothing stands in the way of a measurement."
     told = [counted(len(problems), "problem")] if problems else []
     told += [counted(len(warnings), "warning")] if warnings else []
-    names = _clean(
+    names = printable(
         ", ".join(
             dict.fromkeys(f"{finding.of} {finding.subject}".strip() for finding in problems or warnings)
         )
@@ -83,12 +84,12 @@ def _which(kind: str, of: Sequence[str]) -> str:
 def _lines(finding: Finding, which: str, column: int, width: int) -> list[str]:
     # A sensor that speaks nonsense is a warning; one that keeps silent is neither good nor bad.
     mark = _MARKS[finding.level] if finding.known or finding.level is not Level.OK else _UNKNOWN
-    first = f"{' ' * _MARGIN}{mark:<{_MARK_WIDTH}}{_clean(finding.subject):<{column}}"
+    first = f"{' ' * _MARGIN}{mark:<{_MARK_WIDTH}}{printable(finding.subject):<{column}}"
     indent = " " * len(first)
     text = f"{which}: {finding.text}" if which else finding.text
-    lines = _wrapped(_clean(text), first, indent, width)
+    lines = _wrapped(printable(text), first, indent, width)
     if finding.remedy:
-        lines += _wrapped(_clean(finding.remedy), f"{indent}-> ", f"{indent}   ", width)
+        lines += _wrapped(printable(finding.remedy), f"{indent}-> ", f"{indent}   ", width)
     return lines
 
 
@@ -104,8 +105,3 @@ def _wrapped(text: str, first: str, indent: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     ) or [first.rstrip()]
-
-
-def _clean(text: str) -> str:
-    """Names and values come from outside: nothing in them may steer the terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_accel.core.changepoints import MIN_VALUES, ChangePoint, change_points
 from pytest_accel.core.environment import describe, diff, diff_identity
 from pytest_accel.core.quantities import counted, percent, seconds, si
+from pytest_accel.report.escaping import printable
 from pytest_accel.report.lines import changed
 from pytest_accel.report.table import Cell, Column, write_table
 
@@ -80,11 +81,6 @@ def _suspects(last: Point, first: Point, environments: Mapping[str, Environment]
 
 
 # --- text -------------------------------------------------------------------------------------------
-
-
-def printable(text: str) -> str:
-    """Names come from files that others wrote: no control character reaches the terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:

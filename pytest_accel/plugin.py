@@ -70,7 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     refuse_unknown_names(config, items)
-    if config.stash[SETTINGS].require or _is_rank(config) or ask_for_hardware(config, items):
+    settings = config.stash[SETTINGS]
+    if settings.require or settings.leaves or _is_rank(config) or ask_for_hardware(config, items):
         from pytest_accel.session.start import start
 
         start(config, items)
@@ -82,6 +83,14 @@ def _is_rank(config: pytest.Config) -> bool:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     unregister_platforms(config)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where others collect, as under xdist, nothing is left behind; that is said, or an old file would be taken for new."""
+    unseen = not config.pluginmanager.has_plugin("accel-leavings")
+    if unseen and not config.getoption("collectonly", default=False):
+        for option in config.stash[SETTINGS].leaves:
+            terminalreporter.write_line(f"--accel-{option}: nothing was written", yellow=True)
 
 
 @pytest.hookimpl(trylast=True)

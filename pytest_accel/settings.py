@@ -55,6 +55,11 @@ class Settings:
         return self.origins.get(name, "the default")
 
     @property
+    def leaves(self) -> tuple[str, ...]:
+        """The files that were asked for, by their options."""
+        return tuple(name for name in ("report", "json", "summary", "metrics") if getattr(self, name))
+
+    @property
     def recording(self) -> bool:
         return self.record > 0
 

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_accel.commands.project import find_project
 from pytest_accel.commands.registry import GROUPS, argument, command, count
 from pytest_accel.commands.selecting import BASELINES, KEYWORD, baselines_folder, by_keyword
 
 if TYPE_CHECKING:
+    from pytest_accel.core.environment import Environment
+    from pytest_accel.platforms.catalogue import Catalogue
     from pytest_accel.store.gathering import Gathered
     from pytest_accel.store.pruning import Wish
     from pytest_accel.store.schema import BaselineFile
@@ -113,6 +116,7 @@ def accept(args: argparse.Namespace) -> int:
         reason=args.reason,
         replace=args.replace,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
+        misplaced=_misplaced(_catalogue()),
     )
     print("\n".join(done))
     return 0
@@ -186,7 +190,7 @@ def _vanished(path: Path) -> Callable[[str], bool]:
         raise ValueError(
             f"--collected {path}: cannot be read: {error}. Make it with pytest --collect-only -q."
         ) from None
-    return read_collected(text, str(path), Path.cwd()).has_vanished
+    return read_collected(text, str(path), find_project(Path.cwd()).root).has_vanished
 
 
 def _files(folder: Path, platform: str) -> Iterator[BaselineFile]:
@@ -224,7 +228,6 @@ def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
 )
 def verify(args: argparse.Namespace) -> int:
     """Check every file of a folder of baselines, and leave with 1 if anything is wrong with one."""
-    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
     from pytest_accel.report.baselines import verified
     from pytest_accel.store.verifying import verify
 
@@ -233,11 +236,26 @@ def verify(args: argparse.Namespace) -> int:
         raise ValueError(
             f"{folder} is no folder. Name that of the baselines, with one folder a platform in it."
         )
-    catalogue = load_catalogue(user_platforms(Path("pyproject.toml")))
-    report = verify(folder, lambda name: catalogue.find(name.partition("-")[0]) is not None)
+    catalogue = _catalogue()
+    report = verify(
+        folder, lambda name: catalogue.find(name.partition("-")[0]) is not None, _misplaced(catalogue)
+    )
     print("\n".join(verified(report)))
     if not (report.files or report.studies or report.faults):
         raise ValueError(
             f"{folder}: there is nothing in it to verify. Name the folder that platforms' folders are in."
         )
     return 1 if report.faults else 0
+
+
+def _catalogue() -> Catalogue:
+    """With the platforms that the project adds."""
+    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
+
+    return load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
+
+
+def _misplaced(catalogue: Catalogue) -> Callable[[str, Environment], str]:
+    from pytest_accel.platforms.belonging import misplaced
+
+    return lambda folder, environment: misplaced(folder, environment.identity, catalogue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import argument, command
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     argument(
         "--fail-on-regression",
         action="store_true",
-        help="leave with 1 if the gate finds a regression, and if it could judge nothing",
+        help="leave with 1 if the gate finds a regression, if a benchmark failed or is missing, and if nothing was judged",
     ),
 )
 def compare(args: argparse.Namespace) -> int:
@@ -80,17 +81,35 @@ def _tolerance(text: str) -> float | None:
 
 
 def _status(found: Comparison) -> int:
-    """Never green by accident: a comparison that judged nothing has found nothing out."""
+    """Never green by accident: a comparison that judged nothing has found nothing out, nor has one that lost some."""
     import sys
 
-    if found.regressions:
-        return 1
-    if any(each.judgement.was_judged for each in found.judged):
-        return 0
-    why = (
-        "every benchmark that both have differs in what was measured or where"
-        if found.judged
-        else "no benchmark stands in two sets of runs of one platform"
-    )
-    print(f"--fail-on-regression: nothing was judged ({why}), and that is not green.", file=sys.stderr)
-    return 1
+    judged = sum(1 for each in found.judged if each.judgement.was_judged)
+    for line in _said(found, judged):
+        print(f"--fail-on-regression: {line}", file=sys.stderr)
+    return 1 if found.regressions or found.lost or not judged else 0
+
+
+def _said(found: Comparison, judged: int) -> Iterator[str]:
+    """What whoever looks only at the exit status would miss."""
+    from pytest_accel.core.quantities import counted
+
+    failed = sum(1 for each in found.lost if each.judgement.failed)
+    missing = len(found.lost) - failed
+    elsewhere = len(found.unjudged) - len(found.lost)
+    if failed:
+        yield f"{counted(failed, 'benchmark')} of {len(found.judged)} failed or went unmeasured, and that is not green."
+    if missing:
+        yield (
+            f"the later set lacks {counted(missing, 'benchmark')} of {len(found.judged)}, and that is not green. "
+            "Choose what both have with -k."
+        )
+    if elsewhere and judged:
+        yield f"{counted(elsewhere, 'benchmark')} of {len(found.judged)} not judged; NOT JUDGED says why."
+    if not judged:
+        why = (
+            "every benchmark that both have differs in what was measured or where, or failed"
+            if len(found.judged) > missing
+            else "no benchmark stands in two sets of runs of one platform"
+        )
+        yield f"nothing was judged ({why}), and that is not green."

@@ -6,16 +6,18 @@ import argparse
 import json
 import os
 import shutil
-from pathlib import Path
 
 from pytest_accel.commands.registry import argument, command
+from pytest_accel.commands.selecting import BASELINES, baselines_folder, data_folder
 
 
 @command(
-    argument("--data", type=Path, metavar="DIR", help="the root of data sets, whose disk is looked at too"),
     argument(
-        "--baselines", type=Path, default=Path("baselines"), metavar="DIR", help="the folder of baselines"
+        "--data",
+        metavar="DIR",
+        help="the root of data sets, whose disk is looked at too (default: as pytest called here would have it)",
     ),
+    BASELINES,
     argument("--json", action="store_true", help="print it as JSON, for scripts"),
 )
 def doctor(args: argparse.Namespace) -> int:
@@ -24,7 +26,7 @@ def doctor(args: argparse.Namespace) -> int:
     from pytest_accel.health.doctor import Roots, examine
     from pytest_accel.report.doctor import screen
 
-    findings = examine(Roots(data=args.data, baselines=args.baselines), os.environ)
+    findings = examine(Roots(data=data_folder(args), baselines=baselines_folder(args)), os.environ)
     if args.json:
         print(json.dumps(to_plain(findings), indent=2))
     else:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import GROUPS, argument, command, count
-from pytest_accel.commands.selecting import KEYWORD, by_keyword
+from pytest_accel.commands.selecting import HISTORY, KEYWORD, by_keyword, required_history
+from pytest_accel.core.changepoints import SEASON
 
 if TYPE_CHECKING:
+    from pytest_accel.core.changepoints import Trend
     from pytest_accel.core.environment import Environment
     from pytest_accel.core.results import SessionResults
     from pytest_accel.report.history import Shift, Track
-    from pytest_accel.store.history import History
+    from pytest_accel.store.history import History, Point, Tracked
 
 GROUPS["history"] = "Look at what was measured on other days, and what changed."
 
@@ -43,11 +44,6 @@ def _day(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-_FILE = argument(
-    "--history",
-    metavar="FILE",
-    help="the history (default: .accel/history.sqlite here, or in a folder above)",
-)
 _PLATFORM = argument(
     "--platform", metavar="NAME", help="only this platform, as the folder of its baselines is named"
 )
@@ -58,7 +54,7 @@ _JSON = argument("--json", action="store_true", help="print it as JSON, for scri
 
 
 @command(
-    _FILE,
+    HISTORY,
     argument("--limit", type=count, default=20, metavar="N", help="the newest N (default 20)"),
     _JSON,
     group="history",
@@ -80,7 +76,7 @@ def list_sessions(args: argparse.Namespace) -> int:
     return 0
 
 
-@command(KEYWORD, _PLATFORM, _LIMIT, _FILE, _JSON, group="history")
+@command(KEYWORD, _PLATFORM, _LIMIT, HISTORY, _JSON, group="history")
 def show(args: argparse.Namespace) -> int:
     """Show what sessions measured of a benchmark; the shape alone where several have the name."""
     from pytest_accel.report.exports import json_lines
@@ -100,8 +96,14 @@ def show(args: argparse.Namespace) -> int:
 @command(
     KEYWORD,
     _PLATFORM,
-    _LIMIT,
-    _FILE,
+    argument(
+        "--limit",
+        type=count,
+        default=SEASON,
+        metavar="N",
+        help=f"look at the newest N sessions of a series (default {SEASON}, as the report does)",
+    ),
+    HISTORY,
     argument("--since", type=_day, metavar="DAY", help="only changes on this day or later: 2026-03-01"),
     argument("--all", action="store_true", help="those without a change too"),
     argument("--fail", action="store_true", help="exit status 1 where something became slower"),
@@ -110,15 +112,19 @@ def show(args: argparse.Namespace) -> int:
 def changes(args: argparse.Namespace) -> int:
     """Say where benchmarks became slower or faster for good, and what changed there; the gate does not use it."""
     from pytest_accel.core.quantities import counted
-    from pytest_accel.report.history import shift_lines
+    from pytest_accel.report.history import Track, shift_lines
 
     history = _history(args)
-    tracks = _tracks(history, args)
-    found = [_shifts(history, track, args.since) for track in tracks]
-    for track, shifts in zip(tracks, found, strict=True):
+    chosen = _chosen(history, args)
+    found = []
+    for each in chosen:
+        trend = history.trend(each.key, each.platform, args.limit)
+        shifts = _shifts(history, trend, args.since)
+        found.append(shifts)
         if shifts or args.all:
-            print("\n".join([*shift_lines(track, shifts), ""]))
-    print(f"{sum(map(bool, found))} of {counted(len(tracks), 'benchmark')} changed")
+            track = Track(platform=each.platform, key=each.key, points=trend.points)
+            print("\n".join([*shift_lines(track, trend, shifts), ""]))
+    print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
     slower = any(shift.is_slower for shifts in found for shift in shifts)
     return 1 if args.fail and slower else 0
 
@@ -134,7 +140,7 @@ def changes(args: argparse.Namespace) -> int:
     KEYWORD,
     _PLATFORM,
     _LIMIT,
-    _FILE,
+    HISTORY,
     argument("--all", action="store_true", help="jsonl, csv: what is not valid or was slowed on purpose too"),
     argument(
         "--session", metavar="ID", help="conbench, github-action-benchmark: which (default: the newest)"
@@ -172,11 +178,12 @@ def export(args: argparse.Namespace) -> int:
     argument(
         "results", nargs="+", metavar="RESULTS", help="files that --accel-json wrote, or other histories"
     ),
-    _FILE,
+    HISTORY,
     group="history",
 )
 def add(args: argparse.Namespace) -> int:
     """Add sessions of other machines, of runners that keep nothing, or what a damaged history still has."""
+    from pytest_accel.core.printing import inert, printable
     from pytest_accel.store.history_file import is_sqlite
     from pytest_accel.store.results import read_results
 
@@ -187,14 +194,14 @@ def add(args: argparse.Namespace) -> int:
     ]  # all, before anything is written
     for session in sessions:
         is_new = history.append(session)
-        print(f"{session.session}  {'added' if is_new else 'was there already'}")
+        print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
     for path in filter(is_sqlite, named):
-        print(f"{path}  {_merged(history, path)}")
+        print(inert(f"{printable(str(path))}  {_merged(history, path)}"))
     return 0
 
 
 @command(
-    _FILE,
+    HISTORY,
     argument("--keep-days", type=count, metavar="N", help="keep the sessions of the last N days"),
     argument("--keep-sessions", type=count, metavar="N", help="keep the newest N sessions"),
     argument("--max-bytes", type=_size, metavar="SIZE", help="keep the newest that fit: 500K, 20M, 1G"),
@@ -223,10 +230,9 @@ def prune(args: argparse.Namespace) -> int:
 
 
 def _history(args: argparse.Namespace) -> History:
-    from pytest_accel.store.history import History, find_history
+    from pytest_accel.store.history import History
 
-    told = args.history or os.environ.get("PYTEST_ACCEL_HISTORY")
-    return History(Path(told).expanduser() if told else find_history(Path.cwd()))
+    return History(required_history(args))
 
 
 def _merged(history: History, path: Path) -> str:
@@ -243,10 +249,8 @@ def _merged(history: History, path: Path) -> str:
     return ", ".join(f"{number} {what}" for what, number in told.items())
 
 
-def _tracks(history: History, args: argparse.Namespace, *, everything: bool = False) -> list[Track]:
-    """The series that the arguments choose; that there is none is an error, not an empty answer."""
-    from pytest_accel.report.history import Track
-
+def _chosen(history: History, args: argparse.Namespace, *, everything: bool = False) -> list[Tracked]:
+    """The benchmarks that the arguments choose; that there is none is an error, not an empty answer."""
     known = history.benchmarks(everything=everything)
     wanted = by_keyword(args.keyword)
     chosen = [
@@ -258,26 +262,32 @@ def _tracks(history: History, args: argparse.Namespace, *, everything: bool = Fa
             f"{history.path}: it has {len(known)} series, on: {platforms}; none is chosen. "
             "Change -k or --platform; `pytest-accel history show` lists all."
         )
+    return chosen
+
+
+def _tracks(history: History, args: argparse.Namespace, *, everything: bool = False) -> list[Track]:
+    from pytest_accel.report.history import Track
+
     return [
         Track(
             platform=each.platform,
             key=each.key,
             points=history.series(each.key, each.platform, args.limit, everything=everything),
         )
-        for each in chosen
+        for each in _chosen(history, args, everything=everything)
     ]
 
 
-def _shifts(history: History, track: Track, since: datetime | None) -> tuple[Shift, ...]:
+def _shifts(history: History, trend: Trend[Point], since: datetime | None) -> tuple[Shift, ...]:
     from pytest_accel.report.history import shifts
 
     environments: dict[str, Environment] = {}
-    for key in {point.environment for point in track.points}:
+    for key in {point.environment for point in trend.points}:
         if (environment := history.environment(key)) is not None:
             environments[key] = environment
     return tuple(
         shift
-        for shift in shifts(track.points, environments)
+        for shift in shifts(trend, environments)
         if since is None or datetime.fromisoformat(shift.first.at) >= since
     )
 

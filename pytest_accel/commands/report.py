@@ -7,6 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import argument, command
+from pytest_accel.commands.selecting import (
+    BASELINES,
+    HISTORY,
+    baselines_folder,
+    history_file,
+    required_history,
+)
 
 if TYPE_CHECKING:
     from pytest_accel.core.results import SessionResults
@@ -20,37 +27,31 @@ if TYPE_CHECKING:
         "--session", metavar="ID", help="a session of the history, by a beginning of its id (the newest)"
     ),
     argument("-o", "--output", default="report.html", metavar="FILE", help="the page (report.html)"),
-    argument(
-        "--history",
-        metavar="FILE",
-        help="the history (default: .accel/history.sqlite here, or in a folder above)",
-    ),
-    argument(
-        "--baselines", default="baselines", metavar="DIR", help="where published figures are (baselines)"
-    ),
+    HISTORY,
+    BASELINES,
 )
 def report(args: argparse.Namespace) -> int:
     """Write the HTML report of a session: of results in a file, or of the history's newest session."""
+    from pytest_accel.core.printing import printable
     from pytest_accel.report.page import write_page
-    from pytest_accel.store.history import find_history
     from pytest_accel.store.references import published_folder
 
-    history = Path(args.history) if args.history else find_history(Path.cwd())
+    history = history_file(args)
     session = _session(args, history)
     output = Path(args.output)
     if output.is_dir():
         raise ValueError(f"{output} is a folder. Name a file: -o {output / 'report.html'}")
     try:
-        write_page(output, session, history=history, published=published_folder(Path(args.baselines)))
+        write_page(output, session, history=history, published=published_folder(baselines_folder(args)))
     except OSError as error:
         raise ValueError(
             f"{output} cannot be written: {error.strerror}. Name another file with -o."
         ) from None
-    print(f"{output}: {len(session.results)} benchmarks of session {session.session}")
+    print(f"{output}: {len(session.results)} benchmarks of session {printable(session.session)}")
     return 0
 
 
-def _session(args: argparse.Namespace, history: Path) -> SessionResults:
+def _session(args: argparse.Namespace, history: Path | None) -> SessionResults:
     from pytest_accel.store.history import History
     from pytest_accel.store.results import read_results
 
@@ -58,6 +59,7 @@ def _session(args: argparse.Namespace, history: Path) -> SessionResults:
         raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")
     if args.results:
         return read_results(Path(args.results))
+    history = history or required_history(args)
     if not history.is_file():
         raise ValueError(
             f"{history}: there is no history here. Name a file that --accel-json wrote, or the history with --history."

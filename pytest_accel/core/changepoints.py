@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ MIN_VALUES = 12  # shorter segments have too few permutations for the levels bel
 MIN_WINDOW = 24  # of the parts of a segment that are searched beside the whole
 CLIP = 10.0  # robust standard deviations: what is farther off says no more about where a level began
 WINDOW = 1000  # newest values that are searched: the work grows with their square
+SEASON = 90  # nights that the page and the command search unless somebody asks for more; a millisecond each benchmark
 
 LEVELS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 # For series of n values: what the strength (below) of permuted ranks exceeds with those probabilities. Simulated
@@ -63,6 +64,34 @@ class ChangePoint:
     def relative(self) -> float:
         """The change as a fraction of what was before; only of values with a true zero, not of logarithms."""
         return self.after / self.before - 1 if self.before else math.copysign(math.inf, self.after)
+
+
+class Night(Protocol):
+    """What is asked of one point of a series."""
+
+    @property
+    def throughput(self) -> float: ...
+
+
+_Night_co = TypeVar("_Night_co", bound=Night, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend(Generic[_Night_co]):
+    """A series, the oldest night first, and where its throughput changed its level."""
+
+    points: tuple[_Night_co, ...]
+    changes: tuple[ChangePoint, ...]
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether nothing was found because nothing could be."""
+        return len(self.points) < MIN_VALUES
+
+
+def trend(points: Sequence[_Night_co]) -> Trend[_Night_co]:
+    """The one way from a series to its changes, so that the page, the command and whoever follows say the same."""
+    return Trend(points=tuple(points), changes=change_points([point.throughput for point in points]))
 
 
 def change_points(

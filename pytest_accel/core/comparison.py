@@ -47,6 +47,15 @@ class Side:
         """The platform without its variant, which some files do not know; the identity of runs does."""
         return self.platform.partition("-")[0]
 
+    @property
+    def machines(self) -> set[frozenset[tuple[str, str]]]:
+        """The identities of all its runs."""
+        return {
+            frozenset(entry.environment_of(run).identity.items())
+            for entry in self.entries.values()
+            for run in entry.runs
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -104,6 +113,11 @@ class Comparison:
         return tuple(each for each in self.judged if not each.judgement.was_judged)
 
     @property
+    def lost(self) -> tuple[Judged, ...]:
+        """What failed in a later set, or is missing from it: nobody knows how fast it is there."""
+        return tuple(each for each in self.judged if each.judgement.failed or each.judgement.missing)
+
+    @property
     def is_of_one_study(self) -> bool:
         return len({side.study for side in self.sides}) == 1 and self.sides[0].published
 
@@ -127,7 +141,7 @@ def compare(
         rows=tuple(rows),
         judged=tuple(_judged(groups, sides, tolerance)),
         alone={
-            side.label: sum(1 for group in groups if set(group) == {index})
+            side.label: sum(1 for group in groups if {at for at in group if group[at].values} == {index})
             for index, side in enumerate(sides)
         },
     )
@@ -247,8 +261,23 @@ def _held_to(side: Side, sides: Sequence[Side], reference: Side) -> Side | None:
         return None
     if side.group == reference.group:
         return reference
-    alike = (each for each in sides if each.group == reference.group and each.platform == side.platform)
-    return next(alike, reference)
+    return counterpart(side, [each for each in sides if each.group == reference.group]) or reference
+
+
+def counterpart(side: Side, others: Sequence[Side]) -> Side | None:
+    """The same platform in another set: by its whole name; where a file knows no variant, by the machine of its runs."""
+    for other in others:
+        if other.platform == side.platform:
+            return other
+    alike = [
+        other
+        for other in others
+        if other.hardware == side.hardware and side.hardware in (side.platform, other.platform)
+    ]
+    if len(alike) == 1:
+        return alike[0]
+    machines = side.machines
+    return next((other for other in alike if machines & other.machines), None)
 
 
 def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Side]) -> list[str]:
@@ -329,18 +358,25 @@ def _ratio(mine: float, theirs: float, metric: str) -> float | None:
 
 
 def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
-    """Each benchmark of a later set that the first set has on the same platform."""
-    first = [index for index, side in enumerate(sides) if side.group == sides[0].group and not side.published]
+    """Each benchmark that the first set has, against the same of a later set on the same platform."""
+    first = [side for side in sides if side.group == sides[0].group and not side.published]
     for index, side in enumerate(sides):
-        before = next((at for at in first if sides[at].hardware == side.hardware), None)
-        if index in first or side.published or before is None:
+        baseline = None if side.published or side.group == sides[0].group else counterpart(side, first)
+        if baseline is None:
             continue
+        before = next(at for at, each in enumerate(sides) if each is baseline)
         for group in groups:
-            if index in group and before in group and group[index].key == group[before].key:
+            if before in group and group[before].runs:
                 yield Judged(
-                    key=group[index].key,
-                    name=group[index].name,
+                    key=group[before].key,
+                    name=group[before].name,
                     side=side,
-                    baseline=sides[before],
-                    judgement=judged(group[before], group[index], tolerance),
+                    baseline=baseline,
+                    judgement=_judgement(group[before], group.get(index), tolerance),
                 )
+
+
+def _judgement(before: Entry, after: Entry | None, tolerance: float | None) -> Judgement:
+    if after is None or after.key != before.key:
+        return Judgement(why_not="it is missing there", missing=True)
+    return judged(before, after, tolerance)

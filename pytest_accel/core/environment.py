@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 KEY_DIGITS = 12  # 48 bits: a store holds tens of environments, not millions
 
@@ -186,6 +186,23 @@ def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
         for name in sorted(environ)
         if name.startswith(VARIABLE_PREFIXES)
     }
+
+
+def safe_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    """A command line that may be published: values of options with telling names, and whatever looks like a credential."""
+    safe = []
+    of_secret = False  # the word before was an option whose value this is
+    for word in arguments:
+        name, given, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        is_secret = bool(_SECRET_NAME.search(name))
+        if of_secret and not word.startswith("-"):
+            safe.append(REDACTED)
+        elif given and (is_secret or looks_secret(value)):
+            safe.append(f"{name}={REDACTED}")
+        else:
+            safe.append(REDACTED if looks_secret(word) else word)
+        of_secret = is_secret and not given
+    return tuple(safe)
 
 
 def looks_secret(value: str) -> bool:

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pytest_accel.core.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.core.facets import judge_metrics, worst
 from pytest_accel.core.figures import Value
 from pytest_accel.core.gate import judge
 from pytest_accel.core.quantities import percent
+from pytest_accel.core.results import Ending, Status
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
 
 Scalar = str | int | float | bool | None
 
 _SAME_RUN = 1e-6  # baselines keep seven digits of a round
+
+# Runs of a benchmark that ended so say nothing of its speed: the machine was at fault, or it did other work.
+NOT_VALID: Mapping[Status | None, str] = {
+    Ending.FAILED: "it failed",
+    Ending.SKIPPED: "it was skipped",
+    Outcome.INVALID: "it was invalid",
+    Outcome.DOES_NOT_FIT: "it did not fit",
+}
+
+
+class Measured(Protocol):
+    """Runs, and how what measured them ended; None where nobody says more than that they were stored."""
+
+    @property
+    def status(self) -> Status | None: ...
+
+    @property
+    def runs(self) -> Sequence[Run]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +47,7 @@ class Entry:
     name: str
     values: Mapping[str, Value]  # by metric
     table: str = ""  # of a published figure: where in its study
+    status: Status | None = None  # how its session left it; None of what is stored or published
     links: tuple[str, ...] = ()  # ids of published figures that the benchmark names
     configuration: Mapping[str, Scalar] = field(default_factory=dict)
     work_per_step: float = 0.0
@@ -51,6 +72,8 @@ class Judgement:
     changes: tuple[Change, ...] = ()  # of the environment, the most telling first
     unchanged: bool = False  # the very same runs
     why_not: str = ""
+    failed: bool = False  # it was measured badly or not at all, so that a loss could hide here
+    missing: bool = False  # the later set does not have it
 
     @property
     def was_judged(self) -> bool:
@@ -59,8 +82,10 @@ class Judgement:
 
 def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) -> Judgement:
     """The gate's word on the runs of a candidate that the baseline does not have, where both are comparable."""
-    if not baseline.runs or not candidate.runs:
-        return Judgement(why_not="no runs")
+    if why := why_unusable(candidate):
+        return Judgement(why_not=why, failed=True)
+    if why := why_unusable(baseline):
+        return Judgement(why_not=f"{why} in the first set")
     if changes := configuration_changes(baseline, candidate):
         return Judgement(why_not=f"the benchmark changed ({', '.join(changes)})")
     fresh = [run for run in candidate.runs if not is_stored(run, baseline.runs)]
@@ -85,6 +110,16 @@ def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) ->
         outcome=worst(verdict, facets),
         changes=diff(baseline.environment_of(stored[-1]), newest),
     )
+
+
+def why_unusable(measured: Measured) -> str:
+    """Why its runs are neither judged nor stored; empty where they are."""
+    if measured.status in NOT_VALID:
+        return NOT_VALID[measured.status]
+    if not measured.runs:
+        return "it was not measured"
+    # An interrupted session; and pytest-benchmark's JSON, which does not say whether a test passed.
+    return "nothing says how it ended" if measured.status is Ending.NOT_MEASURED else ""
 
 
 def _policy(*tolerances: float | None) -> Policy:

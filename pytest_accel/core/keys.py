@@ -1,7 +1,8 @@
-"""Under which key a baseline file holds a benchmark: real and made-up data never share one."""
+"""Which file of baselines holds a benchmark, and under which key: real and made-up data never share one."""
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,11 @@ if TYPE_CHECKING:
 SOURCE = "data_source"  # of a configuration: where its batches come from
 MADE_UP = frozenset({"synthetic", "host-synthetic"})
 _REAL = " (data)"  # no node id ends so: it has blanks in the brackets of its parameters alone
+
+
+def suite_of(path: str) -> str:
+    """The file of a module's baselines: its name without what pytest needs of it."""
+    return PurePosixPath(path).stem.removeprefix("test_").removesuffix("_test")
 
 
 def is_real(configuration: Mapping[str, object]) -> bool:

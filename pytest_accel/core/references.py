@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pytest_accel.core import grammar
+from pytest_accel.core.keys import is_real
 from pytest_accel.core.quantities import percent, si
 
 if TYPE_CHECKING:
@@ -61,11 +62,13 @@ UNITS = (
 )
 
 RELATIVE_ONLY = "relative-only"
+PER_DEVICE = "per-device"
 # Every flag, and what it says of a figure.
 FLAGS: Mapping[str, str] = {
     "contradictory": "Other figures of the study, or the code that it describes, disagree with it. It is shown, and "
     "nothing is gated on it.",
     "implausible": "The hardware or the workload can hardly have given it. It is shown, and nothing is gated on it.",
+    PER_DEVICE: "It is of one of the platform's devices, and what we measure is of all of them: it stands beside nothing.",
     RELATIVE_ONLY: "Only its ratio to the same study's figure on another platform can be compared: it is a ratio "
     "itself, or the study does not say how much work it stands for.",
     "approximate": "The study gives it as about so much.",
@@ -95,7 +98,7 @@ class Figure:
     @property
     def is_absolute(self) -> bool:
         """Whether it can be compared with what another machine measured."""
-        return RELATIVE_ONLY not in self.flags and METRICS[self.metric] is not None
+        return not {RELATIVE_ONLY, PER_DEVICE} & set(self.flags) and METRICS[self.metric] is not None
 
     @property
     def is_doubtful(self) -> bool:
@@ -128,6 +131,23 @@ def similar_links(figures: Iterable[Figure], link: str) -> list[str]:
     segments = (figure.id.split("/") for figure in figures)
     beginnings = {"/".join(each[:length]) for each in segments for length in range(1, len(each) + 1)}
     return grammar.closest(link, sorted(beginnings))
+
+
+# What a study and a benchmark of ours name alike, and what makes their rates differ.
+_COMPARED = ("batch_size", "precision", "workers")
+
+
+def differences(figure: Figure, configuration: Mapping[str, Scalar]) -> str:
+    """What of a figure's configuration is another one here, in words; empty where all that both name is equal."""
+    told = []
+    for name in _COMPARED:
+        there, here = figure.configuration.get(name), configuration.get(name)
+        same = there == here or ((there, here) == ("fp32", "tf32") and "read-as-tf32" in figure.flags)
+        if there is not None and here is not None and not same:
+            told.append(f"{name.replace('_', ' ')} {there} there, {here} here")
+    if figure.configuration.get("data") not in (None, "synthetic") and not is_real(configuration):
+        told.append("synthetic data here")
+    return ", ".join(told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

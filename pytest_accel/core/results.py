@@ -18,6 +18,7 @@ class Ending(Enum):
     """What becomes of a benchmark that no verdict is said of."""
 
     FAILED = "failed"  # it measured nothing, or a check of its own failed
+    OFF_REFERENCE = "off-reference"  # not what was published or is expected, and nothing else is wrong
     SKIPPED = "skipped"  # this machine cannot run it, or it skipped itself
     RECORDED = "recorded"
     NOT_MEASURED = "not-measured"  # the session ended before, or measuring was switched off
@@ -49,6 +50,8 @@ class ReferenceFigure:
     value: float
     ratio: float | None = None  # this machine over that figure, above 1 is better; None: not comparable
     flags: tuple[str, ...] = ()
+    differs: str = ""  # what of its configuration is another one here
+    expected: bool = False  # by the site itself; else published
     gated: bool = False
     shortfall: str = ""  # why the gate on it fails; empty where it holds
 

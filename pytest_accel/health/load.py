@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SHEET = Sheet(group="load")
 WATCHED_S = 0.25  # 25 ticks of each CPU
 BUSY = 0.10  # of the CPUs: one of ten is gone
+TAKEN = 0.5  # of the CPUs: nothing that the host takes part in can be measured beside so much
 STOLEN = 0.02
 _LOADED = 0.5  # of the host's CPUs, over a minute: work that paused while we watched
 
@@ -72,12 +73,11 @@ def _busy(files: Files, found: Shares | None) -> Finding:
         return SHEET.unknown("other work", "/proc/stat counts no time")
     text = f"{percent(found.busy, 0)} of these CPUs busy without us"
     text += "" if minute is None else f", load {minute:g} over the last minute"
+    remedy = "End it or wait (`top`): beside other work, a run tells how busy the host was."
+    if found.busy >= TAKEN:
+        return SHEET.problem("other work", text, remedy)
     if found.busy >= BUSY or (minute is not None and minute >= max(1, _LOADED * online)):
-        return SHEET.warning(
-            "other work",
-            text,
-            "End it or wait (`top`): beside other work, a run tells how busy the host was.",
-        )
+        return SHEET.warning("other work", text, remedy)
     return SHEET.ok("other work", text)
 
 

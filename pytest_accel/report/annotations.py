@@ -30,6 +30,7 @@ _WARNED = {
     Outcome.NO_BASELINE,
     Outcome.IMPROVED,
     Ending.FAILED,
+    Ending.OFF_REFERENCE,
     Ending.VANISHED,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_accel.core.results import Ending, Result, Status
-from pytest_accel.core.verdict import Outcome
+from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.lines import word
 
 SETTLED: frozenset[Status] = frozenset({Outcome.OK, Ending.RECORDED, Ending.SKIPPED})
@@ -14,6 +14,7 @@ _GRAVITY: tuple[Status, ...] = (
     Outcome.REGRESSED,
     Outcome.INVALID,
     Ending.FAILED,
+    Ending.OFF_REFERENCE,
     Outcome.STALE_BASELINE,
     Ending.VANISHED,
     Outcome.INCONCLUSIVE,
@@ -35,7 +36,7 @@ def needs_attention(result: Result) -> bool:
 def status_word(result: Result) -> str:
     """As the terminal shows it: what needs attention in capitals."""
     if result.failed and result.status in {*SETTLED, Outcome.IMPROVED}:
-        return "FAILED"  # well against its baseline, and short of a reference that is gated
+        return "FAILED"  # well against its baseline, and something else of it failed
     return plain_word(result.status)
 
 
@@ -55,6 +56,19 @@ def _order(result: Result) -> tuple[int, int, float]:
         return 2, 0, 0.0
     losses = [verdict.slowdown.point for verdict in result.verdicts if verdict.slowdown]
     return int(not result.failed), _GRAVITY.index(result.status), -max(losses, default=0.0)
+
+
+def told_verdicts(result: Result) -> list[Verdict]:
+    """Those to show: a question that was not pursued, because another verdict decided, is no news."""
+    final = [verdict for verdict in result.verdicts if not verdict.wants_another_run]
+    is_decided = any(verdict.outcome is result.status for verdict in final)
+    return final if is_decided else list(result.verdicts)
+
+
+def deciding(result: Result) -> Verdict | None:
+    """The verdict that its status is: of its throughput, or of a metric that it gates."""
+    told = told_verdicts(result)
+    return next((verdict for verdict in told if verdict.outcome is result.status), told[0] if told else None)
 
 
 def shortfalls(result: Result) -> list[str]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_accel.core.environment import TITLES, Environment, describe
+from pytest_accel.core.printing import inert, printable
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.standing import Standing, standing
-from pytest_accel.report.escaping import printable
 from pytest_accel.report.table import Cell, Column, lines_of
 from pytest_accel.store.difference import Kind, Moved
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry
@@ -65,7 +65,7 @@ def shown(stored: Sequence[Stored]) -> list[str]:
     lines: list[str] = []
     for platform in platforms:
         own = [each for each in stored if each.file.platform == platform]
-        lines += [printable(platform), *_table(own), *_environments(own), *_ledger(own), ""]
+        lines += [printable(platform), *map(inert, _table(own)), *_environments(own), *_ledger(own), ""]
     lines.append("± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases.")
     return lines
 
@@ -77,13 +77,13 @@ def _table(stored: Sequence[Stored]) -> list[str]:
         *(Column(title=title, right=title != "unit") for title in titles),
         Column(title="state"),
     ]
-    return lines_of(columns, [[Cell(text=text) for text in _row(each)] for each in stored])
+    return lines_of(columns, [[Cell(text=printable(text)) for text in _row(each)] for each in stored])
 
 
 def _row(each: Stored) -> list[str]:
     found, entry = each.standing, each.entry
     return [
-        printable(each.key.partition("::")[2] or each.key),
+        each.key.partition("::")[2] or each.key,
         str(found.runs),
         str(found.sessions),
         si(each.throughput),
@@ -204,7 +204,7 @@ def _figures(each: Moved) -> str:
 
 def verified(report: Report) -> list[str]:
     """Every fault, then what is provisional, then the sum."""
-    lines = [f"FAULT  {fault}" for fault in report.faults]
+    lines = [line for fault in report.faults for line in (f"FAULT  {fault}", f"    {fault.remedy}")]
     lines += [f"provisional  {line}" for line in report.provisional]
     lines += [f"remark  {line}" for line in report.remarks]
     counts = (
@@ -212,8 +212,4 @@ def verified(report: Report) -> list[str]:
         f"{counted(report.runs, 'run')}) and {report.studies} published ({counted(report.figures, 'figure')})"
     )
     end = f"{counted(len(report.faults), 'fault')}" if report.faults else "no fault"
-    return [printable_lines(line) for line in lines] + [f"{counts}: {end}."]
-
-
-def printable_lines(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+    return [inert(printable(line)) for line in lines] + [f"{counts}: {end}."]

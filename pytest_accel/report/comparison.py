@@ -10,11 +10,12 @@ from pytest_accel.core.comparison import Cell, Comparison, Judged, Row, Side, or
 from pytest_accel.core.environment import describe
 from pytest_accel.core.figures import Value
 from pytest_accel.core.judgement import was_slowed
+from pytest_accel.core.printing import inert, printable
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.references import DOUBTS
 from pytest_accel.core.verdict import THROUGHPUT, Outcome
 from pytest_accel.report import comparison_data as data
-from pytest_accel.report.escaping import printable
+from pytest_accel.report.escaping import prose
 from pytest_accel.report.lines import changed, verdict_line, word
 from pytest_accel.report.table import Cell as TableCell
 from pytest_accel.report.table import Column, lines_of
@@ -72,7 +73,7 @@ def sections(comparison: Comparison, sort: Sort = "") -> list[Section]:
 def _section(title: str, rows: Sequence[Row], comparison: Comparison) -> Section:
     name = "workload" if all(side.published for side in comparison.sides) else "benchmark"
     metrics = len({row.metric for row in rows}) > 1  # a table of a study may have several
-    columns: list[tuple[str, bool, list[str]]] = [(name, True, [printable(row.name) for row in rows])]
+    columns: list[tuple[str, bool, list[str]]] = [(name, True, [row.name for row in rows])]
     if metrics:
         columns.append(("metric", True, [row.metric.replace("_", " ") for row in rows]))
     columns.append(("unit", True, [row.unit for row in rows]))
@@ -86,10 +87,10 @@ def _section(title: str, rows: Sequence[Row], comparison: Comparison) -> Section
     if rows[0].metric == THROUGHPUT:
         columns += _verdicts(rows, comparison)
     return Section(
-        title=title,
-        headings=tuple(heading for heading, _, _ in columns),
+        title=printable(title),
+        headings=tuple(printable(heading) for heading, _, _ in columns),
         left=tuple(left for _, left, _ in columns),
-        rows=tuple(zip(*(texts for _, _, texts in columns), strict=True)),
+        rows=tuple(zip(*(map(printable, texts) for _, _, texts in columns), strict=True)),
     )
 
 
@@ -97,12 +98,12 @@ def _verdicts(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str
     labels = dict.fromkeys(each.side.label for each in comparison.judged)
     for label in labels:
         words = {each.key: short_verdict(each) for each in comparison.judged if each.side.label == label}
-        title = "verdict" if len(labels) == 1 else f"verdict {printable(label)}"
+        title = "verdict" if len(labels) == 1 else f"verdict {label}"
         yield title, True, [words.get(row.key, "") for row in rows]
 
 
 def heading(side: Side) -> str:
-    return printable(side.label) + (f" {PUBLISHED}" if side.published else "")
+    return side.label + (f" {PUBLISHED}" if side.published else "")
 
 
 def shown(cell: Cell, side: Side) -> str:
@@ -130,7 +131,7 @@ def short_verdict(each: Judged) -> str:
     if found.unchanged:
         return "same runs"
     if found.outcome is None:
-        return "not judged"
+        return "MISSING" if found.missing else "not judged"
     deciding = next(verdict for verdict in found.verdicts if verdict.outcome is found.outcome)
     change = changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
     of = "" if deciding.of == THROUGHPUT else f"{deciding.of} "
@@ -216,22 +217,24 @@ def verdict_notes(comparison: Comparison) -> Iterator[str]:
         found = each.judgement
         told = [v for v in found.verdicts if v.outcome is not Outcome.OK]
         for verdict in told:
-            yield verdict_line(f"{printable(each.name)} ({printable(each.side.label)})", verdict)
+            yield printable(verdict_line(f"{each.name} ({each.side.label})", verdict))
         if told and each.judgement.outcome is Outcome.REGRESSED:
-            changes = describe(found.changes)
+            changes = printable(describe(found.changes))
             yield (
                 f"    changed since {printable(each.baseline.label)}: {changes}"
                 if changes
                 else ("    nothing in the recorded environment changed")
             )
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    several = len({each.side.label for each in comparison.judged}) > 1
     for each in comparison.unjudged:
-        reasons.setdefault(each.judgement.why_not, []).append(printable(each.name))
-    for why, names in reasons.items():
-        yield f"NOT JUDGED  {_few(names)}: {printable(why)}"
+        where = f" ({printable(each.side.label)})" if several else ""
+        reasons.setdefault((where, each.judgement.why_not), []).append(printable(each.name))
+    for (where, why), names in reasons.items():
+        yield f"NOT JUDGED  {_few(names)}{where}: {printable(why)}"
     judged = [each for each in comparison.judged if each.judgement.outcome is not None]
     if judged:
-        common = dict.fromkeys(describe(each.judgement.changes) for each in judged)
+        common = dict.fromkeys(printable(describe(each.judgement.changes)) for each in judged)
         yield f"Judged {counted(len(judged), 'benchmark')} by the gate, {_tolerances(judged)}."
         if len(common) == 1 and (change := next(iter(common))):
             yield f"Changed in the environment: {change}"
@@ -258,18 +261,18 @@ def _table(comparison: Comparison, sort: Sort) -> str:
         ]
         rows = [[TableCell(text=text) for text in row] for row in section.rows]
         lines += [section.title, *lines_of(columns, rows), ""]
-    return "".join(f"{line}\n" for line in [*lines, *notes(comparison)])
+    return "".join(f"{inert(line)}\n" for line in [*lines, *notes(comparison)])
 
 
 def _markdown(comparison: Comparison, sort: Sort) -> str:
     lines: list[str] = []
     for section in sections(comparison, sort):
-        lines += [f"### {_escaped_markdown(section.title)}", ""]
-        lines += [_piped(map(_escaped_markdown, section.headings))]
+        lines += [f"### {prose(section.title)}", ""]
+        lines += [_piped(map(prose, section.headings))]
         lines += [_piped("---" if left else "---:" for left in section.left)]
-        lines += [_piped(map(_escaped_markdown, row)) for row in section.rows]
+        lines += [_piped(map(prose, row)) for row in section.rows]
         lines.append("")
-    lines += [f"- {_escaped_markdown(line.strip())}" for line in notes(comparison)]
+    lines += [f"- {prose(line)}" for line in notes(comparison)]
     return "\n".join(lines) + "\n"
 
 
@@ -277,23 +280,16 @@ def _piped(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-_MARKDOWN = str.maketrans({**{c: f"\\{c}" for c in "\\`*_{}[]<>#|~"}, "&": "&amp;", "@": "&#64;"})
-
-
-def _escaped_markdown(text: str) -> str:
-    return printable(text).translate(_MARKDOWN)
-
-
 def _latex(comparison: Comparison, sort: Sort) -> str:
     """Tables that need no package."""
     parts = []
     for section in sections(comparison, sort):
-        lines = [f"% {printable(section.title)}", r"\begin{tabular}{" + _alignment(section) + "}", r"\hline"]
+        lines = [f"% {section.title}", r"\begin{tabular}{" + _alignment(section) + "}", r"\hline"]
         lines += [_latex_row(section.headings), r"\hline"]
         lines += [_latex_row(row) for row in section.rows]
         lines += [r"\hline", r"\end{tabular}", ""]
         parts.append("\n".join(lines))
-    legend = [_escaped_latex(line.strip()) + r" \\" for line in notes(comparison)]
+    legend = [inert(_escaped_latex(line.strip()), mark="{}") + r" \\" for line in notes(comparison)]
     below = [r"\begin{flushleft}\footnotesize", *legend, r"\end{flushleft}", ""]
     return "\n".join([*parts, *below])
 
@@ -303,7 +299,7 @@ def _alignment(section: Section) -> str:
 
 
 def _latex_row(texts: Iterable[str]) -> str:
-    return " & ".join(map(_escaped_latex, texts)) + r" \\"
+    return inert(" & ".join(map(_escaped_latex, texts)), mark="{}") + r" \\"
 
 
 _LATEX = str.maketrans(

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_accel.core.comparison import Cell, Comparison, Judged, Row, Side, ordered
+from pytest_accel.core.printing import inert, printable
 from pytest_accel.core.verdict import THROUGHPUT
-from pytest_accel.report.escaping import printable
 
 SCHEMA_VERSION = 1
 _FIELDS = (
@@ -30,7 +30,13 @@ def as_csv(comparison: Comparison, sort: str) -> str:
             writer.writerow(
                 {**plain, "flags": " ".join(cell["flags"]), "published": str(cell["published"]).lower()}
             )
-    return out.getvalue()
+    return "".join(map(_quoted, out.getvalue().splitlines(keepends=True)))
+
+
+def _quoted(line: str) -> str:
+    """A name that a runner would take for a command goes into quotation marks, which CSV allows to any."""
+    name, comma, rest = line.partition(",")
+    return f'"{name}"{comma}{rest}' if inert(line) != line else line
 
 
 def _plain(value: object) -> object:
@@ -50,7 +56,7 @@ def as_json(comparison: Comparison, sort: str) -> str:
         "figures": [cell for row in ordered(comparison.rows, sort) for cell in _cells(row, comparison)],
         "judged": [_judged(each) for each in comparison.judged],
     }
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=2) + "\n"  # ASCII: nothing in it moves a cursor
 
 
 def _cells(row: Row, comparison: Comparison) -> Iterator[dict[str, Any]]:
@@ -91,7 +97,7 @@ def _outcome(each: Judged) -> str:
     found = each.judgement
     if found.outcome is not None:
         return found.outcome.value
-    return "same-runs" if found.unchanged else "not-judged"
+    return "same-runs" if found.unchanged else "missing" if found.missing else "not-judged"
 
 
 def _judged(each: Judged) -> dict[str, Any]:

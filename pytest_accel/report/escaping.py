@@ -10,6 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from pytest_accel.core.printing import printable
+
+__all__ = ["clipped", "code", "fenced", "printable", "prose"]
+
 NAME_CHARACTERS = 300  # of a name: a longer one is no name any more
 SENTENCE_CHARACTERS = 1000
 # Between a sign and the word after it: invisible, and what turns `@name` and `#12` into links looks no further.
@@ -36,15 +40,6 @@ _LINKED = re.compile(
 _INSIDE_A_WORD = r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])"  # means nothing there, and is in most names
 _SPECIAL = re.compile(rf"{_LINKED.pattern}|(?!{_INSIDE_A_WORD})[{re.escape(''.join(_ESCAPED))}]", re.VERBOSE)
 _NUMBERED = re.compile(r"\A(\d{1,9})([.)])(?=\s|\Z)")
-
-
-def printable(text: str) -> str:
-    """Without control characters, directions of writing and half characters: those are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
-    )
 
 
 def clipped(text: str, characters: int) -> str:

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_accel.core.changepoints import MIN_VALUES, ChangePoint, change_points
+from pytest_accel.core.changepoints import MIN_VALUES
 from pytest_accel.core.environment import describe, diff, diff_identity
+from pytest_accel.core.printing import inert
 from pytest_accel.core.quantities import counted, percent, seconds, si
 from pytest_accel.report.escaping import printable
 from pytest_accel.report.lines import changed
-from pytest_accel.report.table import Cell, Column, write_table
+from pytest_accel.report.table import Cell, Column, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_accel.core.changepoints import ChangePoint, Night, Trend
     from pytest_accel.core.environment import Environment
     from pytest_accel.store.history import Point, Pruned, SessionFacts
 
@@ -35,7 +37,7 @@ class Track:
 
     @property
     def title(self) -> str:
-        return printable(f"{self.platform}  {self.key}")
+        return inert(printable(f"{self.platform}  {self.key}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +54,12 @@ class Shift:
         return self.change.relative < 0
 
 
-def shifts(points: Sequence[Point], environments: Mapping[str, Environment]) -> tuple[Shift, ...]:
-    """Where the throughput changed its level; none of a series that is too short to say."""
+def shifts(trend: Trend[Point], environments: Mapping[str, Environment]) -> tuple[Shift, ...]:
+    """Each change of a series with the sessions around it."""
+    sides = [(found, trend.points[found.index - 1], trend.points[found.index]) for found in trend.changes]
     return tuple(
-        Shift(
-            change=found,
-            last=points[found.index - 1],
-            first=points[found.index],
-            suspects=_suspects(points[found.index - 1], points[found.index], environments),
-        )
-        for found in change_points([point.throughput for point in points])
+        Shift(change=found, last=last, first=first, suspects=_suspects(last, first, environments))
+        for found, last, first in sides
     )
 
 
@@ -163,13 +161,18 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
     return _table(columns, rows)
 
 
-def shift_lines(track: Track, found: Sequence[Shift]) -> list[str]:
+def unchanged(trend: Trend[Night]) -> str:
+    """What is said of a series in which nothing was found; on the page too."""
+    if trend.is_too_short:
+        return f"too short to say: change points need {MIN_VALUES} sessions"
+    return "no change"
+
+
+def shift_lines(track: Track, trend: Trend[Point], found: Sequence[Shift]) -> list[str]:
     """The benchmark, its shape, and a line for each change with its suspects below."""
     lines = overview(track)
-    if len(track.points) < MIN_VALUES:
-        return [*lines, f"  too short to say: change points need {MIN_VALUES} sessions"]
     if not found:
-        return [*lines, "  no change"]
+        return [*lines, f"  {unchanged(trend)}"]
     for each in found:
         change, unit = each.change, printable(each.first.unit)
         lines.append(
@@ -197,17 +200,5 @@ def _revision(point: Point) -> str:
     return point.revision[:_SHORT]
 
 
-class _Text:
-    """Takes what a table writes; a pipe has no colours."""
-
-    def __init__(self) -> None:
-        self.content = ""
-
-    def write(self, content: str, **_: bool) -> None:
-        self.content += content
-
-
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    text = _Text()
-    write_table(text, columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])
-    return [line.rstrip() for line in text.content.splitlines()]
+    return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import assert_never
 
 from pytest_accel.core.quantities import counted, percent
@@ -32,11 +33,14 @@ def verdict_line(label: str, verdict: Verdict) -> str:
 
 
 def vanished_line(node_id: str) -> str:
-    return f"VANISHED  {node_id}: stands in the baseline and was not found"
+    return (
+        f"VANISHED  {node_id}: stands in the baseline and was not found; restore it, or see what would be removed with "
+        f"pytest-accel baseline prune --benchmark {shlex.quote(node_id)}"
+    )
 
 
 def shortfall_line(label: str, text: str) -> str:
-    return f"BELOW-REFERENCE  {label}: {text}"
+    return f"OFF-REFERENCE  {label}: {text}"
 
 
 def explain(verdict: Verdict) -> str:

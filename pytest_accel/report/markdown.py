@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_accel.core.environment import REDACTED, Change, looks_secret
+from pytest_accel.core.environment import Change, safe_arguments
 from pytest_accel.core.quantities import counted, percent, seconds, si
 from pytest_accel.core.results import Ending, ReferenceFigure, Result, SessionResults
 from pytest_accel.core.verdict import THROUGHPUT, Outcome
@@ -385,5 +385,5 @@ def _that_fit(node_ids: Sequence[str]) -> list[str]:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    safe = [REDACTED if each.startswith("-") and looks_secret(each) else each for each in arguments]
+    safe = safe_arguments(arguments)
     return printable(shlex.join(["pytest", *safe]))

@@ -40,7 +40,7 @@ from pytest_accel.session.reports import (
 )
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.seating import unseated
-from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary
+from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
 from pytest_accel.session.terminal import Pacemaker, live_progress, show_uncaptured
 from pytest_accel.session.vanished import find_vanished
 from pytest_accel.settings import Settings
@@ -82,6 +82,8 @@ class Bench:
         what.refuse_shared_ids(benchmarks, self.config.rootpath)
         if self.settings.recording:
             refuse_unwritable(self.store.root)
+        if benchmarks:
+            self.references.refuse_unknown_platforms(self.placement.catalogue)
         for item in benchmarks:
             platform = self.placement.place(item).platform
             if platform is None:
@@ -287,6 +289,7 @@ class Bench:
         if self.settings.recording and not reached:
             return  # nothing to tell
         if self.settings.recording:
+            self.references.look_up(case)
             write_down(case, self.store, self.config.stash[SESSION_ID])
             self.log(case.item, built_reports(case))
             return
@@ -342,6 +345,8 @@ class Bench:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         cases = list(self.cases.values())
         write_summary(terminalreporter, self.config, self.settings, cases, self.vanished)
+        if cases:
+            write_unmatched(terminalreporter, self.references.unmatched(self.collected))
         write_gangs(terminalreporter, self.gangs.looked_over)
         write_idle_ranks(terminalreporter, self.config, cases)
         if self.measured_nothing:

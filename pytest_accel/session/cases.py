@@ -17,6 +17,7 @@ from pytest_accel.core.quantities import gibibytes
 from pytest_accel.core.results import ReferenceFigure
 from pytest_accel.core.runs import Run
 from pytest_accel.core.scaling import Scaling
+from pytest_accel.core.standing import Standing
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
 from pytest_accel.measure.measurement import Measurement, Scalar
 from pytest_accel.measure.steps import PILOT_STEPS
@@ -48,6 +49,7 @@ class Case:
     skipped: str = ""
     unfit: Unfit | None = None  # it did not fit in memory
     recorded: str = ""  # what was written down, when recording
+    standing: Standing | None = None  # how good its baseline is since
     references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
 
     @property
@@ -102,6 +104,10 @@ class Case:
     def step_time_s(self) -> float:
         """The centre of all its runs."""
         return interval(self.runs, self.policy).point_s
+
+    @property
+    def throughput(self) -> float:
+        return self.latest.work_per_step / self.step_time_s
 
     @property
     def shortfalls(self) -> list[str]:

@@ -12,6 +12,7 @@ from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.lines import MARKUP, changed, word
 from pytest_accel.report.table import Cell, Column
 from pytest_accel.session.cases import Case
+from pytest_accel.session.reports import failures
 
 SYNTHETIC = "synthetic"
 # Metrics that have a column; a gated one without is written below the table.
@@ -66,6 +67,8 @@ def verdict_cell(case: Case) -> Cell:
         return Cell(text=case.recorded, markup={"green": True})
     if case.problem:
         return Cell(text="FAILED", markup={"red": True})
+    if case.shortfalls and not failures(case):
+        return Cell(text="OFF-REFERENCE", markup={"red": True, "bold": True})
     outcome = case.outcome
     if outcome is None:
         return Cell(text="not recorded", markup={"yellow": True})

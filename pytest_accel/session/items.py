@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from pytest_accel.core import keys
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.marks import is_benchmark, takes_device, takes_process_group, wanted_words
 from pytest_accel.platforms.catalogue import Catalogue
@@ -37,7 +38,7 @@ class Place:
 
 def suite_of(item: pytest.Item) -> str:
     """The baseline file of an item: the name of its module without the prefix that pytest needs."""
-    return item.path.stem.removeprefix("test_").removesuffix("_test")
+    return keys.suite_of(item.path.as_posix())
 
 
 def path_of(node_id: str) -> PurePosixPath:

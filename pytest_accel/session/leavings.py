@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_accel.core.quantities import percent
 from pytest_accel.core.results import Scalar, SessionResults
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
 from pytest_accel.session import items as what
@@ -44,6 +45,7 @@ class Leavings:
         self.told: dict[str, Told] = {}
         self.words: list[Word] = []
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
+        self.complete = True  # whether all files that were asked for are there
         self.annotations: list[str] = []
         self.refuse_what_cannot_be_written()
 
@@ -54,10 +56,15 @@ class Leavings:
             raise pytest.UsageError(
                 "--accel-report draws with plotly, which is not installed: pip install 'pytest-accel[report]'."
             )
-        for option in ("report", "json", "summary", "metrics"):
-            named = getattr(settings, option)
-            if named:
-                _refuse_unwritable(option, file_to_write(named, self.config))
+        taken: dict[Path, str] = {}
+        for option in settings.leaves:
+            path = file_to_write(getattr(settings, option), self.config)
+            _refuse_unwritable(option, path)
+            other = taken.setdefault(path, option)
+            if other != option:
+                raise pytest.UsageError(
+                    f"--accel-{option} and --accel-{other} name one file, {path}. Name two."
+                )
 
     # --- hearing what became of each ------------------------------------------------------------
 
@@ -66,7 +73,7 @@ class Leavings:
         self.benchmarks = {item.nodeid: item for item in session.items if what.is_benchmark(item)}
         listing = self.config.getoption("collectonly", default=False)
         if self.benchmarks and self.is_read_by_people and not listing:
-            self.findings = self.examine()
+            self.attempt("the machine was not examined", self.examine, yellow=True)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.nodeid in self.benchmarks:
@@ -76,10 +83,10 @@ class Leavings:
 
     @pytest.hookimpl(trylast=True)  # after the bench has said what the session's status is
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.config.getoption("collectonly", default=False) or not self.told:
+        if self.config.getoption("collectonly", default=False):
             return
-        results = self.results(int(session.exitstatus))
-        if not self.leave(results) and session.exitstatus == pytest.ExitCode.OK:
+        complete = self.attempt("nothing was written", lambda: self.leave(session))
+        if not (complete and self.complete) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(trylast=True)  # below the table
@@ -113,7 +120,7 @@ class Leavings:
     def remarks(self) -> list[str]:
         slowed = self.settings.slowdown
         return [
-            *([f"--accel-slowdown {slowed:g}: every step was delayed on purpose."] if slowed else []),
+            *([f"--accel-slowdown {percent(slowed)}: every step was delayed on purpose."] if slowed else []),
             *(line for line, _ in gang_lines(self.bench.gangs.looked_over)),
             *idle_ranks(self.config, list(self.bench.cases.values())),
         ]
@@ -127,7 +134,7 @@ class Leavings:
     def step_summary(self) -> str:
         return self.environ.get("GITHUB_STEP_SUMMARY", "")
 
-    def examine(self) -> tuple[Mapping[str, Scalar], ...]:
+    def examine(self) -> None:
         """The state of the machine, as `pytest-accel doctor` sees it."""
         from pytest_accel.health.doctor import Roots, examine, to_plain
 
@@ -135,38 +142,38 @@ class Leavings:
             baselines=baselines_root(self.settings, self.config.rootpath),
             data=data_root(self.settings, self.config),
         )
-        return tuple(to_plain(examine(roots, self.environ)))
+        self.findings = tuple(to_plain(examine(roots, self.environ)))
 
-    def leave(self, results: SessionResults) -> bool:
-        """Write what was asked for; whether all of it could be."""
+    def leave(self, session: pytest.Session) -> None:
+        """Write what was asked for. JSON last: it has the status of a session in which another file could not be."""
+        results = self.results(int(session.exitstatus))
         self.keep(results)
-        writers: dict[str, Callable[[SessionResults, Path], None]] = {
-            "json": _write_json,
-            "report": self.write_report,
-            "summary": _write_summary,
-            "metrics": _write_metrics,
-        }
-        complete = True
-        for option, write in writers.items():
-            named = getattr(self.settings, option)
-            if named:
-                complete &= self.attempt(option, write, results, file_to_write(named, self.config))
         self.tell_ci(results)
-        return complete
+        self.write("report", lambda path: self.write_report(results, path))
+        self.write("summary", lambda path: _write_summary(results, path))
+        self.write("metrics", lambda path: _write_metrics(results, path))
+        failed = not self.complete and results.exit_status == pytest.ExitCode.OK
+        told = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
+        self.write("json", lambda path: _write_json(told, path))
 
-    def attempt(
-        self,
-        option: str,
-        write: Callable[[SessionResults, Path], None],
-        results: SessionResults,
-        path: Path,
-    ) -> bool:
+    def write(self, option: str, write: Callable[[Path], None]) -> None:
+        named = getattr(self.settings, option)
+        if not named:
+            return
+        path = file_to_write(named, self.config)
+        if self.attempt(f"--accel-{option}: {path}", lambda: write(path)):
+            self.words.append(Word(text=f"{option}: {path}", markup={}))
+        else:
+            self.complete = False
+
+    def attempt(self, what: str, act: Callable[[], None], *, yellow: bool = False) -> bool:
+        """Whether it could be done; what was measured, and its verdicts, are not lost to a fault of ours."""
         try:
-            write(results, path)
-        except Exception as error:  # noqa: BLE001 - of a page; what was measured is not lost to a fault of ours
-            self.words.append(Word(text=f"--accel-{option}: {path}: {_why(error)}", markup={"red": True}))
+            act()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            markup = {"yellow": True} if yellow else {"red": True}
+            self.words.append(Word(text=f"{what}: {_why(error)}", markup=markup))
             return False
-        self.words.append(Word(text=f"{option}: {path}", markup={}))
         return True
 
     def keep(self, results: SessionResults) -> None:
@@ -176,12 +183,11 @@ class Leavings:
             return
         from pytest_accel.store.history import History
 
-        try:
+        def append() -> None:
             _make_folder(path.parent)
             History(path).append(results)
-        except Exception as error:  # noqa: BLE001 - as above
-            text = f"the history was not written: {_why(error)}"
-            self.words.append(Word(text=text, markup={"yellow": True}))
+
+        self.attempt("the history was not written", append, yellow=True)
 
     def write_report(self, results: SessionResults, path: Path) -> None:
         from pytest_accel.report.page import write_page
@@ -194,11 +200,19 @@ class Leavings:
         )
 
     def tell_ci(self, results: SessionResults) -> None:
+        if self.benchmarks:
+            self.attempt("annotations", lambda: self.annotate(results), yellow=True)
+            self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), yellow=True)
+
+    def annotate(self, results: SessionResults) -> None:
         from pytest_accel.report.annotations import annotations
+
+        self.annotations = annotations(results, self.environ, rootdir=self.config.rootpath)
+
+    def append_step_summary(self, results: SessionResults) -> None:
         from pytest_accel.report.markdown import render_summary
         from pytest_accel.report.summary_file import append_step_summary
 
-        self.annotations = annotations(results, self.environ, rootdir=self.config.rootpath)
         if self.step_summary and (problem := append_step_summary(self.environ, render_summary(results))):
             self.words.append(Word(text=problem, markup={"yellow": True}))
 

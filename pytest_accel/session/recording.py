@@ -13,6 +13,7 @@ import pytest
 
 from pytest_accel.core.gate import interval
 from pytest_accel.core.quantities import counted, percent
+from pytest_accel.core.standing import standing
 from pytest_accel.session.cases import Case
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
@@ -78,11 +79,13 @@ def write_down(
     )
     write = store.replace if settings.update else store.append
     try:
-        write(case.disk_name, case.suite, case.key, entry, [m.environment for m in case.measurements])
+        file = write(case.disk_name, case.suite, case.key, entry, [m.environment for m in case.measurements])
     except BaselineError as error:
         case.problem = f"{error}\n{_kept(case)}"
         return
     case.recorded = f"recorded {counted(len(case.runs), 'run')}, {_precision(case)}"
+    stored = file.benchmarks[case.key]
+    case.standing = standing(stored.runs, settings.tolerance or stored.tolerance)
 
 
 def refuse_mixture(case: Case) -> None:

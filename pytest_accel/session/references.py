@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -17,12 +17,14 @@ from pytest_accel.core.references import (
     Measured,
     beside,
     check,
+    differences,
     expectation_of,
     expected_for,
     linked,
     similar_links,
 )
 from pytest_accel.core.results import ReferenceFigure
+from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.session.cases import Case
 from pytest_accel.settings import Settings
 from pytest_accel.store.references import (
@@ -75,6 +77,28 @@ class References:
             )
         return found
 
+    def unmatched(self, node_ids: Collection[str]) -> list[str]:
+        """Expectations of no benchmark at all: a slip of the pen would leave them without a say."""
+        return [
+            name
+            for name, by_platform in self.expectations.items()
+            if not any(
+                expected_for({name: by_platform}, each, platform)
+                for each in node_ids
+                for platform in by_platform
+            )
+        ]
+
+    def refuse_unknown_platforms(self, catalogue: Catalogue) -> None:
+        for name, by_platform in self.expectations.items():
+            for platform in by_platform:
+                if catalogue.find(platform) is None:
+                    known = ", ".join(catalogue.devices)
+                    raise pytest.UsageError(
+                        f"pyproject.toml: references of {name!r}: {platform!r} is no platform. Write the name of a marker, "
+                        f"not of a folder of baselines: {known}, or such as a100x4."
+                    )
+
     def check(self, case: Case) -> None:
         """Say before anything is measured what cannot be looked up afterwards."""
         self.of(case.item, case.settings)
@@ -100,6 +124,7 @@ class References:
                 value=figure.value,
                 ratio=ratios.get(figure.id),
                 flags=figure.flags,
+                differs=differences(figure, case.latest.configuration),
                 gated=wanted is not None,
                 shortfall=_shortfall(wanted, measured),
             )
@@ -124,6 +149,7 @@ class References:
             unit=expected.unit,
             value=expected.value,
             ratio=throughput.value / expected.value if throughput.unit == expected.unit else None,
+            expected=True,
             gated=True,
             shortfall=_shortfall(expected, measured),
         )
@@ -132,8 +158,7 @@ class References:
 def measured_of(case: Case) -> list[Measured]:
     """What this session measured, in the words of figures; throughput first."""
     now = case.latest
-    throughput = now.work_per_step / case.step_time_s
-    found = [Measured(metric=THROUGHPUT, value=throughput, unit=f"{now.unit}/s")]
+    found = [Measured(metric=THROUGHPUT, value=case.throughput, unit=f"{now.unit}/s")]
     metrics = now.run.metrics
     if "accuracy" in metrics:
         found.append(Measured(metric="accuracy", value=metrics["accuracy"], unit="fraction"))
@@ -174,7 +199,8 @@ def _filled(template: str, item: pytest.Item) -> str:
 
 def reference_line(label: str, figure: ReferenceFigure) -> str:
     """This machine against one figure."""
-    doubt = f" ({', '.join(figure.flags)})" if figure.flags else ""
+    told = [each for each in (figure.differs, *figure.flags) if each]
+    doubt = f" ({'; '.join(told)})" if told else ""
     assert figure.ratio is not None
     return (
         f"REFERENCE  {label}: {figure.ratio:.2f} x {figure.platform} in {figure.metric.replace('_', ' ')} "

@@ -116,8 +116,8 @@ def failure_text(case: Case) -> str:
     if case.settings.slowdown and case.measurements:
         felt = case.latest.run.metrics.get("slowdown_felt", 0.0)
         lines.append(
-            f"--accel-slowdown {case.settings.slowdown:g} delayed every step on purpose "
-            f"({percent(felt)} of throughput were lost to it)"
+            f"--accel-slowdown {percent(case.settings.slowdown)} delayed every step on purpose "
+            f"(in the last run {percent(felt)} of throughput were lost to it)"
         )
     return "\n".join(lines)
 
@@ -132,7 +132,7 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.measurements:
         now = case.latest
         found += [
-            ("accel.throughput", f"{now.throughput:.6g}"),
+            ("accel.throughput", f"{case.throughput:.6g}"),
             ("accel.unit", f"{now.unit}/s"),
             ("accel.runs", len(case.runs)),
             ("accel.environment", now.environment.key),

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_accel._version import __version__
-from pytest_accel.core.environment import Environment
+from pytest_accel.core import keys
+from pytest_accel.core.environment import Environment, safe_arguments
 from pytest_accel.core.results import Ending, Result, ScalingFigure, SessionResults, Status
 from pytest_accel.core.verdict import THROUGHPUT, Verdict
 from pytest_accel.report.lines import explain
@@ -32,6 +33,7 @@ class Told:
     """What pytest's reports of one item said, its phases together."""
 
     failed: bool = False
+    broken: bool = False  # before it was torn down
     skipped: bool = False
     text: str = ""
     details: tuple[str, ...] = ()
@@ -40,8 +42,10 @@ class Told:
     def take(self, report: pytest.TestReport) -> None:
         self.duration_s += report.duration
         if report.failed:
-            self.failed = True
-            self.text, self.details = _words(report)
+            first = not self.failed
+            self.failed, self.broken = True, self.broken or report.when != "teardown"
+            if first:
+                self.text, self.details = _words(report)
         elif report.skipped and not self.failed:
             self.skipped = True
             self.text = _reason(report)
@@ -94,7 +98,7 @@ def session_results(
         version=__version__,
         host=host.node(),
         revision=_revision(config.rootpath, environ),
-        command=tuple(map(str, config.invocation_params.args)),
+        command=safe_arguments(list(map(str, config.invocation_params.args))),
         environments=environments,
         results=results,
         remarks=tuple(remarks),
@@ -152,8 +156,10 @@ def _status(case: Case, told: Told) -> Status:
     """Its verdict; where it has none, how it ended."""
     if case.recorded:
         return Ending.RECORDED
-    if case.problem or (told.failed and not failures(case) and not case.shortfalls):
+    if case.problem or (told.broken and not failures(case) and not case.shortfalls):
         return Ending.FAILED
+    if told.broken and case.shortfalls and not failures(case):
+        return Ending.OFF_REFERENCE
     if case.outcome is not None:
         return case.outcome
     return Ending.SKIPPED if told.skipped else Ending.NOT_MEASURED
@@ -163,12 +169,14 @@ def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
     if case.recorded:
         return case.recorded, ()
     failing = failures(case)
-    if case.problem or (told.failed and not failing and not case.shortfalls):
+    if case.problem or (told.broken and not failing and not case.shortfalls):
         first, *rest = (case.problem or told.text).splitlines() or [""]
         return first, tuple(rest) or told.details
     said = [*failing, *(verdict for verdict in case.verdicts if verdict not in failing)]
     lines = [_line(verdict) for verdict in said]
     lines[len(failing) : len(failing)] = case.shortfalls
+    if told.failed and not told.broken:
+        lines += [f"torn down: {told.text}", *told.details]
     return (lines[0], tuple(lines[1:])) if lines else (told.text, ())
 
 
@@ -208,7 +216,7 @@ def _of_vanished(node_id: str, *, failed: bool) -> Result:
     path = path_of(node_id)
     return Result(
         benchmark=node_id,
-        suite=path.stem.removeprefix("test_").removesuffix("_test"),
+        suite=keys.suite_of(str(path)),
         platform="",
         disk_name="",
         status=Ending.VANISHED,

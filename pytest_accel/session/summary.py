@@ -16,7 +16,8 @@ from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
-from pytest_accel.report.lines import MARKUP, vanished_line, verdict_line
+from pytest_accel.options import baselines_root
+from pytest_accel.report.lines import MARKUP, shortfall_line, vanished_line, verdict_line
 from pytest_accel.report.table import write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.columns import all_synthetic, columns_and_rows, gated_without_column
@@ -28,7 +29,14 @@ from pytest_accel.spmd.arguments import Takes, without_options
 
 # Of the command that measured: what a recording has no use for.
 _NOT_FOR_RECORDING: Mapping[str, Takes] = {
+    "--accel-gate-reference": "one",
+    "--accel-json": "one",
+    "--accel-looks": "one",
+    "--accel-metrics": "one",
+    "--accel-reference": "none",
+    "--accel-report": "one",
     "--accel-slowdown": "one",
+    "--accel-summary": "one",
     "--benchmark-json": "one",
     "--junitxml": "one",
     "--junit-xml": "one",
@@ -67,6 +75,37 @@ def write_summary(
     for node_id in vanished:
         terminal.write_line(vanished_line(node_id), yellow=True)
     _write_remedy(terminal, config, settings, measured)
+    if settings.recording:
+        _write_recorded(terminal, config, settings, measured)
+
+
+_RUNS_THAT_TELL = 3  # of the noise; of fewer it is said that they are few
+
+
+def _write_recorded(
+    terminal: pytest.TerminalReporter, config: pytest.Config, settings: Settings, measured: Sequence[Case]
+) -> None:
+    """Where it is, whether it is enough, and what a gate cannot do with it: said now, not on the day it is needed."""
+    kept = [(case, case.standing) for case in measured if case.standing is not None]
+    if not kept:
+        return
+    root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
+    files = sorted({f"{root}/{case.disk_name}/{case.suite}.json" for case, _ in kept})
+    terminal.write_line(
+        f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show), and commit it."
+    )
+    few = sorted({found.provisional for _, found in kept if found.provisional})
+    if few:
+        text = f"Provisional ({'; '.join(few)}): record again on other days, runs of one session resemble each other."
+        terminal.write_line(text)
+    for case, found in kept:
+        if found.too_noisy and found.runs >= _RUNS_THAT_TELL:
+            terminal.write_line(
+                f"NOISY  {case.label}: run-to-run noise {percent(found.noise)} resolves a loss of {percent(found.resolution)} "
+                f"here, and its tolerance is {percent(found.tolerance)}: quieten the machine (pytest-accel doctor), and "
+                "record anew",
+                yellow=True,
+            )
 
 
 def _scaling_legend(cases: Sequence[Case]) -> str:
@@ -74,6 +113,14 @@ def _scaling_legend(cases: Sequence[Case]) -> str:
         {f"{scaling.kind}, against {few}" for few, scaling in filter(None, (c.scaling for c in cases))}
     )
     return f"Scaling is throughput per device ({'; '.join(against)})." if against else ""
+
+
+def write_unmatched(terminal: pytest.TerminalReporter, names: Sequence[str]) -> None:
+    for name in names:
+        terminal.write_line(
+            f"UNMATCHED  pyproject.toml expects something of {name!r}, and no benchmark here has that id",
+            yellow=True,
+        )
 
 
 Marked = tuple[str, Mapping[str, bool]]  # a line, and how the terminal shows it
@@ -146,6 +193,11 @@ def _write_references(
             terminal.write_line(line)
         if not lines:
             terminal.write_line("REFERENCE  nothing was published that these benchmarks could stand beside")
+    if settings.recording:  # judges nothing
+        for case in measured:
+            for text in case.shortfalls:
+                terminal.write_line(shortfall_line(case.label, text), yellow=True)
+        return
     gated = any(each.gated for case in measured for each in case.references)
     if settings.gate_reference is not None and not gated:
         terminal.write_line(

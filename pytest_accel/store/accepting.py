@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_accel.core.environment import Environment, describe, diff_identity
-from pytest_accel.core.judgement import Entry, configuration_changes, is_stored, slowed_text, was_slowed
-from pytest_accel.core.keys import node_id_of
+from pytest_accel.core.judgement import (
+    Entry,
+    configuration_changes,
+    is_stored,
+    slowed_text,
+    was_slowed,
+    why_unusable,
+)
+from pytest_accel.core.keys import node_id_of, suite_of
+from pytest_accel.core.printing import printable
 from pytest_accel.core.quantities import counted
 from pytest_accel.core.results import Ending, Result, SessionResults, Status
 from pytest_accel.core.runs import MAX_RUNS, Run
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.store.baselines import BaselineStore
-from pytest_accel.store.reading import Node, Scalar, decode, load
+from pytest_accel.store.reading import BaselineError, Node, Scalar, decode, load
 from pytest_accel.store.results import MAX_BYTES, ResultsError
 from pytest_accel.store.results import parse as parse_results
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry, read_run
@@ -41,6 +51,7 @@ class Candidate:
     unit: str
     runs: tuple[Run, ...]
     environments: dict[str, Environment]
+    elsewhere: str = ""  # the platform that its file names, where that is another one
 
     @property
     def place(self) -> str:
@@ -81,6 +92,7 @@ def _of_result(result: Result, session: SessionResults, platform: str) -> Candid
         key=result.key or result.benchmark,
         suite=result.suite,
         platform=platform or result.disk_name,
+        elsewhere=_elsewhere(platform, result, is_exact=bool(session.version)),
         status=_status(result),
         configuration=dict(result.configuration),
         work_per_step=result.work_per_step,
@@ -92,6 +104,13 @@ def _of_result(result: Result, session: SessionResults, platform: str) -> Candid
             if key in {run.environment for run in result.runs}
         },
     )
+
+
+def _elsewhere(platform: str, result: Result, *, is_exact: bool) -> str:
+    """pytest-benchmark's JSON knows the platform, but no variant of it."""
+    named = platform or result.disk_name
+    fits = named == result.disk_name or (not is_exact and named.startswith(f"{result.platform}-"))
+    return "" if fits else result.disk_name
 
 
 def _status(result: Result) -> Status:
@@ -106,7 +125,8 @@ def _unsaved(top: Node, platform: str) -> Candidate:
     measured = top["measurements"].items()
     if not measured:
         top["measurements"].fail("it holds no measurement", "Record again with --accel-record.")
-    folder = platform or (top["disk_name"].text() if "disk_name" in top else "")
+    said = top["disk_name"].text() if "disk_name" in top else ""
+    folder = platform or said
     if not folder:
         raise AcceptError(
             f"{top.where}: it does not say which platform it was measured on. Name the folder of its baselines with "
@@ -115,12 +135,12 @@ def _unsaved(top: Node, platform: str) -> Candidate:
     environments: dict[str, Environment] = {}
     runs = tuple(_unsaved_run(node, environments) for node in measured)
     last = measured[-1]
-    stem = Path(node_id_of(key).partition("::")[0]).stem
     return Candidate(
         key=key,
-        suite=top["suite"].text() if "suite" in top else stem.removeprefix("test_").removesuffix("_test"),
+        suite=top["suite"].text() if "suite" in top else suite_of(node_id_of(key).partition("::")[0]),
         platform=folder,
-        status=Ending.NOT_MEASURED,  # no verdict was said of it
+        elsewhere=said if said != folder else "",
+        status=Ending.RECORDED,  # but for where it was to be written
         configuration={name: value.scalar() for name, value in last["configuration"].members()},
         work_per_step=last["work_per_step"].number(positive=True),
         unit=last["work_unit"].text(),
@@ -144,11 +164,20 @@ def _unsaved_run(node: Node, environments: dict[str, Environment]) -> Run:
 
 # --- what is refused --------------------------------------------------------------------------------
 
+Misplaced = Callable[[str, Environment], str]  # by folder: the machine, where it is none of that platform
 
-def refusal(candidate: Candidate, file: BaselineFile | None, *, replace: bool) -> str:
+
+def _anywhere(_folder: str, _environment: Environment) -> str:
+    return ""
+
+
+def refusal(
+    candidate: Candidate, file: BaselineFile | None, *, replace: bool, misplaced: Misplaced = _anywhere
+) -> str:
     """Why a baseline does not take these runs, and what to do; empty where it does."""
     return (
         _refused_as_measured(candidate)
+        or _refused_there(candidate, misplaced)
         or _refused_among_themselves(candidate)
         or _refused_by_stored(candidate, file, replace=replace)
     )
@@ -164,8 +193,17 @@ def _refused_as_measured(candidate: Candidate) -> str:
             f"these runs are those that were found {said}, and a baseline moves only to fresh ones. "
             f"Measure them: {update_command(candidate)}"
         )
-    if candidate.status in {Ending.FAILED, Outcome.INVALID}:
-        return f"it {'failed' if candidate.status is Ending.FAILED else 'was invalid'}. Mend it, and measure again."
+    why = why_unusable(candidate)
+    if why and candidate.status is Ending.NOT_MEASURED:
+        return f"{why}. Accept a file of --accel-json of a session that ended."
+    return f"{why}. Mend it, and measure again." if why else ""
+
+
+def _refused_there(candidate: Candidate, misplaced: Misplaced) -> str:
+    if candidate.elsewhere:
+        return f"its file says that it was measured on {candidate.elsewhere}. Name that folder, or leave --platform out."
+    if machine := misplaced(candidate.platform, candidate.identity):
+        return f"it was measured on another machine ({machine}). Name the folder of its platform with --platform."
     return ""
 
 
@@ -229,25 +267,89 @@ def update_command(candidate: Candidate) -> str:
 
 
 def accept(
-    store: BaselineStore, candidates: Sequence[Candidate], *, reason: str, replace: bool, at: str
+    store: BaselineStore,
+    candidates: Sequence[Candidate],
+    *,
+    reason: str,
+    replace: bool,
+    at: str,
+    misplaced: Misplaced = _anywhere,
 ) -> list[str]:
-    """All of them or none: what one of them is refused for is found before anything is written."""
+    """What was done with each of them. What one is refused for, and where nothing can be written, is found before."""
     if not reason.strip():
         raise AcceptError('A baseline moves for a reason, which its ledger keeps. Say it: --reason "..."')
-    refused = {
-        each.key: why
-        for each in candidates
-        if (why := refusal(each, store.read(each.platform, each.suite), replace=replace))
-    }
+    _refuse_twins(candidates)
+    files = {each.place: store.read(each.platform, each.suite) for each in candidates}
+    fresh: list[Candidate] = []
+    standing: list[Candidate] = []
+    for each in candidates:
+        stands = _stands_already(each, files[each.place], replace=replace)
+        (standing if stands else fresh).append(each)
+    refused = [
+        (each, why)
+        for each in fresh or candidates
+        if (why := refusal(each, files[each.place], replace=replace, misplaced=misplaced))
+    ]
     if refused:
-        raise AcceptError(_refused(refused, len(candidates)))
-    return [_accepted(store, each, reason=reason.strip(), replace=replace, at=at) for each in candidates]
+        raise AcceptError(_refused(refused, len(candidates), len(fresh) - len(refused)))
+    _refuse_unwritable(store, fresh)
+    done = [f"{_named(each)}: passed over, its runs stand there already" for each in standing]
+    for each in fresh:
+        try:
+            done.append(_accepted(store, each, reason=reason.strip(), replace=replace, at=at))
+        except BaselineError as error:
+            raise AcceptError(_broken_off(error, done)) from None
+    return done
 
 
-def _refused(refused: dict[str, str], of: int) -> str:
-    lines = [f"  {key}: {why}" for key, why in refused.items()]
-    rest = of - len(refused)
-    hint = [f"Nothing was written. Choose the other {rest} with -k."] if rest else ["Nothing was written."]
+def _named(each: Candidate) -> str:
+    return printable(f"{each.place}  {each.key}")
+
+
+def _refuse_twins(candidates: Sequence[Candidate]) -> None:
+    counts = Counter((each.place, each.key) for each in candidates)
+    lines = [f"  {printable(key)}: {count} times" for (_, key), count in counts.items() if count > 1]
+    if lines:
+        head = "The same benchmark stands in the file more than once, and its runs would be too:"
+        end = "Nothing was written. Write the file anew with --accel-json."
+        raise AcceptError("\n".join([head, *lines, end]))
+
+
+def _stands_already(each: Candidate, file: BaselineFile | None, *, replace: bool) -> bool:
+    """Whether nothing of it is left to do: the baseline has its runs, and no others where it replaces."""
+    stored = file.benchmarks.get(each.key) if file else None
+    if stored is None or (replace and len(stored.runs) != len(each.runs)):
+        return False
+    return all(is_stored(run, stored.runs) for run in each.runs)
+
+
+def _refuse_unwritable(store: BaselineStore, candidates: Sequence[Candidate]) -> None:
+    places = dict.fromkeys((each.platform, each.suite) for each in candidates)
+    # A link to shared storage stays a link: its target is what is replaced, by a file beside it.
+    paths = [Path(os.path.realpath(store.path(*place))) for place in places]
+    folders = dict.fromkeys(next(each for each in path.parents if each.exists()) for path in paths)
+    closed = [
+        f"  {folder}" for folder in folders if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK)
+    ]
+    if closed:
+        end = "Nothing was written. Make them writable, or choose other benchmarks with -k."
+        raise AcceptError("\n".join(["These folders cannot be written to:", *closed, end]))
+
+
+def _broken_off(error: BaselineError, done: Sequence[str]) -> str:
+    """It is too late for nothing: what was written stays, and is passed over the next time."""
+    again = "Remove the cause and accept the same file again: what stands already is passed over."
+    written = (
+        ["Before that, this was done:", *(f"  {line}" for line in done)] if done else ["Nothing was written."]
+    )
+    return "\n".join([f"{error.file}: {error.problem}", *written, again])
+
+
+def _refused(refused: Sequence[tuple[Candidate, str]], of: int, rest: int) -> str:
+    lines = [printable(f"  {each.key}: {why}") for each, why in refused]
+    hint = (
+        [f"Nothing was written. Choose the other {rest} with -k."] if rest > 0 else ["Nothing was written."]
+    )
     return "\n".join([f"{len(refused)} of {counted(of, 'benchmark')} cannot be accepted.", *lines, *hint])
 
 
@@ -267,7 +369,7 @@ def _accepted(store: BaselineStore, each: Candidate, *, reason: str, replace: bo
     written = write(each.platform, each.suite, each.key, entry, each.environments.values())
     count = len(written.benchmarks[each.key].runs)
     done = "replaced its runs by" if replace else "added"
-    return f"{each.place}  {each.key}: {done} {counted(len(each.runs), 'run')}, it has {count}"
+    return f"{_named(each)}: {done} {counted(len(each.runs), 'run')}, it has {count}"
 
 
 def _tolerance(store: BaselineStore, each: Candidate) -> float | None:

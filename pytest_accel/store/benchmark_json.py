@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.core.environment import Environment
-from pytest_accel.core.keys import baseline_key
+from pytest_accel.core.keys import baseline_key, suite_of
 from pytest_accel.core.results import Ending, Result, SessionResults, Status
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.store.reading import Node
@@ -56,7 +55,7 @@ def _of_extra_info(fullname: str, node: Node, environments: dict[str, Environmen
     platform = node["platform"].text()
     return Result(
         benchmark=fullname,
-        suite=Path(path).stem.removeprefix("test_"),
+        suite=suite_of(path),
         platform=platform,
         disk_name=platform,
         status=_status(node),

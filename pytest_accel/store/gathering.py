@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,17 +14,22 @@ from pytest_accel.core.grammar import closest
 from pytest_accel.core.judgement import Entry
 from pytest_accel.core.quantities import counted
 from pytest_accel.core.references import Figure, Source, linked, similar_links
-from pytest_accel.core.results import SessionResults
-from pytest_accel.store.baselines import read_file
-from pytest_accel.store.reading import BaselineError, Node, decode, load
+from pytest_accel.core.results import Ending, Result, SessionResults
+from pytest_accel.store.baselines import read_text
+from pytest_accel.store.reading import MAX_BYTES, BaselineError, decode, load, restore_remedy
 from pytest_accel.store.references import published_folder, read_source
+from pytest_accel.store.results import MAX_BYTES as MAX_RESULTS_BYTES
+from pytest_accel.store.results import ResultsError
 from pytest_accel.store.results import parse as parse_results
-from pytest_accel.store.results import read_results
 from pytest_accel.store.revisions import read_tree
 from pytest_accel.store.schema import BaselineFile, parse
 
 PUBLISHED = "published"  # the folder of studies among those of platforms
 KINDS = ("platform", "published", "git", "file")
+_OURS, _THEIRS = (
+    {"suite", "benchmarks"},
+    {"kind", "machine_info"},
+)  # of baselines; of results and pytest-benchmark
 
 
 class GatheringError(ValueError):
@@ -37,26 +43,28 @@ class Gathered:
     name: str
     sides: tuple[Side, ...]
     files: tuple[BaselineFile, ...] = ()  # where they are baselines
+    source: tuple[object, ...] = ()  # equal where two names lead to one set
 
 
 def gather(names: Sequence[str], baselines: Path) -> list[Gathered]:
     """One set for each name, in that order, with labels that tell them apart."""
-    repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
-    if repeated is not None:
-        raise GatheringError(f"{repeated!r} is named twice: a set compared with itself is the same.")
     found = [find(name, baselines) for name in names]
-    short = [_short(each.name) for each in found]
-    titles = [
-        each.name if short.count(title) > 1 else title for each, title in zip(found, short, strict=True)
-    ]
+    for index, each in enumerate(found):
+        for name, other in zip(names[:index], found[:index], strict=False):
+            if other.source == each.source:
+                again = "is named twice" if name == names[index] else f"and {name!r} are one set"
+                raise GatheringError(f"{names[index]!r} {again}: compared with itself it is the same.")
+    titles = _titles(names, found)
     return [_labelled(each, title, alone=len(found) == 1) for each, title in zip(found, titles, strict=True)]
 
 
 def find(name: str, baselines: Path) -> Gathered:
     """The set that a name means; GatheringError where it means none, or more than one."""
-    kind, _, rest = name.partition(":")
+    kind, colon, rest = name.partition(":")
     if kind in KINDS and rest:
         return _readers(rest, baselines)[kind]()
+    if not name or (colon and kind in KINDS):
+        raise GatheringError(f"{name!r} names nothing. {_there_are(baselines)}")
     meanings = _meanings(name, baselines)
     if len(meanings) > 1:
         ways = " or ".join(meanings)
@@ -99,15 +107,25 @@ def _is_study(name: str, baselines: Path) -> bool:
 
 
 def _unknown(name: str, baselines: Path) -> str:
-    platforms = sorted(each.name for each in _platform_folders(baselines))
-    studies = sorted(each.stem for each in published_folder(baselines).glob("*.json"))
-    near = closest(name, [*platforms, *studies], limit=1)
+    near = closest(name, [*_platforms(baselines), *_studies(baselines)], limit=1)
     hint = f" Did you mean {near[0]}?" if near else ""
+    return f"{name!r} is nothing to compare.{hint} {_there_are(baselines)}"
+
+
+def _there_are(baselines: Path) -> str:
+    platforms, studies = _platforms(baselines), _studies(baselines)
     return (
-        f"{name!r} is nothing to compare.{hint} There are, in {baselines}: "
-        f"platforms {', '.join(platforms) or 'none'}; studies {', '.join(studies) or 'none'}. "
-        "Or name a folder of baselines, a file of --accel-json, or git:REVISION."
+        f"There are, in {baselines}: platforms {', '.join(platforms) or 'none'}; studies "
+        f"{', '.join(studies) or 'none'}. Or name a folder of baselines, a file of --accel-json, or git:REVISION."
     )
+
+
+def _platforms(baselines: Path) -> list[str]:
+    return sorted(each.name for each in _platform_folders(baselines))
+
+
+def _studies(baselines: Path) -> list[str]:
+    return sorted(each.stem for each in published_folder(baselines).glob("*.json"))
 
 
 # --- platforms and folders --------------------------------------------------------------------------
@@ -119,20 +137,41 @@ def of_platform(name: str, baselines: Path) -> Gathered:
         raise GatheringError(
             f"platform:{name}: {baselines} has no baselines of it. {_unknown(name, baselines)}"
         )
-    return _of_files(name, _read_folder(folder), f"baselines in {folder}")
+    return _of_files(name, _read_folder(folder), f"baselines in {folder}", _place(folder))
 
 
 def of_path(path: Path, name: str) -> Gathered:
     """A folder of one platform's baselines or a root of several, or one file."""
     if path.is_dir():
-        return _of_files(name, _read_folder(path), f"baselines in {path}")
+        return _of_files(name, _read_folder(path), f"baselines in {path}", _place(path))
+    where = str(path)
     try:
-        plain = path.read_bytes() if path.is_file() and _is_baseline(path.read_bytes(), str(path)) else None
+        data = _read_bounded(path)
+        source = _place(path)
     except OSError as error:
         raise GatheringError(f"{name}: cannot be read: {error.strerror}. Make it readable.") from None
-    if plain is not None:
-        return _of_files(name, [parse(decode(plain, str(path)), str(path))], f"baselines in {path}")
-    return _of_results(name, read_results(path))
+    text = decode(data, where)
+    if len(data) <= MAX_BYTES and _is_baseline(text, where):
+        return _of_files(name, [parse(text, where)], f"baselines in {path}", source)
+    return _of_results(name, parse_results(text, where), source)
+
+
+def _read_bounded(path: Path) -> bytes:
+    """Its bytes; what cannot be a file of ours is not opened: a FIFO waits for ever, a huge one fills the memory."""
+    facts = path.stat()
+    remedy = "Name a file of baselines, or one that --accel-json wrote."
+    if not stat.S_ISREG(facts.st_mode):
+        raise ResultsError(str(path), "", "is no file of results", remedy)
+    if facts.st_size > MAX_RESULTS_BYTES:
+        problem = f"{facts.st_size} bytes; a file of results has at most {MAX_RESULTS_BYTES}"
+        raise ResultsError(str(path), "", problem, remedy)
+    return path.read_bytes()
+
+
+def _place(path: Path) -> tuple[object, ...]:
+    """What it is, however it is spelled."""
+    facts = path.stat()
+    return "file", facts.st_dev, facts.st_ino
 
 
 def _read_folder(folder: Path) -> list[BaselineFile]:
@@ -143,8 +182,18 @@ def _read_folder(folder: Path) -> list[BaselineFile]:
             f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
             "and in it one JSON file for each suite: record some with --accel-record."
         )
-    files = (read_file(path) for path in paths)
-    return [file for file in files if file is not None]
+    read = ((path, read_text(path)) for path in paths)
+    return [_baseline_of(text, path, folder) for path, text in read if text is not None]
+
+
+def _baseline_of(text: str, path: Path, folder: Path) -> BaselineFile:
+    """One of a folder's; a good file of something else is nobody's loss, and is not to be restored or deleted."""
+    if not _is_baseline(text, str(path)):
+        raise GatheringError(
+            f"{path} is no baseline, so that {folder} is no folder of baselines. Name that file itself if you mean it "
+            f"(./{path.name} is a set if --accel-json wrote it), or the folder that has only baselines."
+        )
+    return parse(text, str(path))
 
 
 def _platform_folders(root: Path) -> list[Path]:
@@ -157,13 +206,13 @@ def _platform_folders(root: Path) -> list[Path]:
     )
 
 
-def _is_baseline(data: bytes, where: str) -> bool:
+def _is_baseline(text: str, where: str) -> bool:
     """Whether a JSON file is one of baselines, and not of results."""
-    top = Node(load(decode(data, where), where), where)
-    return isinstance(top.value, dict) and "suite" in top and "kind" not in top
+    top = load(text, where)
+    return isinstance(top, dict) and bool(_OURS & top.keys()) and not _THEIRS & top.keys()
 
 
-def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> Gathered:
+def _of_files(name: str, files: Sequence[BaselineFile], about: str, source: tuple[object, ...]) -> Gathered:
     platforms: dict[str, dict[str, Entry]] = {}
     for file in files:
         entries = platforms.setdefault(file.platform, {})
@@ -180,7 +229,7 @@ def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> Gathered:
                 environments=file.environments,
             )
     sides = tuple(_measured_side(name, platform, entries, about) for platform, entries in platforms.items())
-    return Gathered(name=name, sides=sides, files=tuple(files))
+    return Gathered(name=name, sides=sides, files=tuple(files), source=source)
 
 
 def short_name(key: str) -> str:
@@ -189,40 +238,54 @@ def short_name(key: str) -> str:
 
 
 def _measured_side(name: str, platform: str, entries: Mapping[str, Entry], about: str) -> Side:
-    words = f"{counted(len(entries), 'benchmark')}, {about}"
+    words = f"{counted(sum(1 for entry in entries.values() if entry.runs), 'benchmark')}, {about}"
     return Side(label=name, group=name, platform=platform, about=words, entries=entries)
 
 
 # --- results ----------------------------------------------------------------------------------------
 
 
-def _of_results(name: str, session: SessionResults) -> Gathered:
+def _of_results(name: str, session: SessionResults, source: tuple[object, ...]) -> Gathered:
     platforms: dict[str, dict[str, Entry]] = {}
     for result in session.results:
-        entries = platforms.setdefault(result.disk_name, {})
-        if not result.runs:
-            continue  # it was skipped, or failed before it was measured
+        if result.status is Ending.VANISHED:
+            continue
         key = result.key or result.benchmark
-        entries[key] = Entry(
-            key=key,
-            name=short_name(key),
-            values=figures(result.runs, result.work_per_step, result.unit),
-            links=tuple(reference.id for reference in result.references),
-            configuration=result.configuration,
-            work_per_step=result.work_per_step,
-            unit=result.unit,
-            tolerance=result.tolerance,
-            gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
-            runs=result.runs,
-            environments=session.environments,
-        )
-    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
-    sides = tuple(
-        _measured_side(name, platform, entries, about) for platform, entries in platforms.items() if entries
-    )
-    if not sides:
+        entries = platforms.setdefault(result.disk_name, {})
+        if key in entries:
+            raise GatheringError(
+                f"{name}: {key!r} stands in it twice, and nobody knows which one counts. Write it anew with --accel-json."
+            )
+        entries[key] = _entry_of(key, result, session)
+    homeless = platforms.pop("", {})  # of what failed before it had a place: of any platform here
+    measured = {
+        platform: {**{key: each for key, each in homeless.items() if each.status is Ending.FAILED}, **entries}
+        for platform, entries in platforms.items()
+        if any(entry.runs for entry in entries.values())
+    }
+    if not measured:
         raise GatheringError(f"{name}: its session measured nothing, so that there is nothing to compare.")
-    return Gathered(name=name, sides=sides)
+    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
+    sides = tuple(_measured_side(name, platform, each, about) for platform, each in measured.items())
+    return Gathered(name=name, sides=sides, source=source)
+
+
+def _entry_of(key: str, result: Result, session: SessionResults) -> Entry:
+    """Also of what has no runs, because it failed or was skipped: a comparison must not pass over it."""
+    return Entry(
+        key=key,
+        name=short_name(key),
+        values=figures(result.runs, result.work_per_step, result.unit) if result.runs else {},
+        status=result.status,
+        links=tuple(reference.id for reference in result.references),
+        configuration=result.configuration,
+        work_per_step=result.work_per_step,
+        unit=result.unit,
+        tolerance=result.tolerance,
+        gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
+        runs=result.runs,
+        environments=session.environments,
+    )
 
 
 # --- revisions --------------------------------------------------------------------------------------
@@ -233,21 +296,35 @@ def of_revision(name: str, baselines: Path) -> Gathered:
     revision, colon, path = name.partition(":")
     folder, inside = (Path.cwd(), path) if colon else _below_existing(baselines)
     read = read_tree(revision, inside, folder)
-    about = f"baselines in git, {revision}:{inside}"
-    if colon and list(read) == [PurePosixPath(PurePosixPath(path).name)]:
-        (data,) = read.values()
-        if not _is_baseline(data, name):
-            return _of_results(name, parse_results(decode(data, name), name))
-    files = [
-        parse(decode(data, f"{name}/{where}"), f"{name}/{where}")
-        for where, data in read.items()
-        if PUBLISHED not in where.parts[:-1]
-    ]
+    about, source = f"baselines in git, {revision}:{inside}", ("git", revision, inside)
+    try:
+        if colon and list(read) == [PurePosixPath(PurePosixPath(path).name)]:
+            (data,) = read.values()
+            text = decode(data, name)
+            if not _is_baseline(text, name):
+                return _of_results(name, parse_results(text, name), source)
+            files = [parse(text, name)]
+        else:
+            files = [
+                parse(decode(data, f"{name}/{where}"), f"{name}/{where}")
+                for where, data in read.items()
+                if PUBLISHED not in where.parts[:-1]
+            ]
+    except BaselineError as error:
+        raise _in_revision(error) from None
     if not files:
         raise GatheringError(
             f"git:{name}: it holds no baselines at {inside}. Name the folder: git:REVISION:PATH."
         )
-    return _of_files(name, files, about)
+    return _of_files(name, files, about, source)
+
+
+def _in_revision(error: BaselineError) -> BaselineError:
+    """A past is not restored: what stands wrong in a revision stays so."""
+    if error.remedy != restore_remedy(error.file):
+        return error
+    remedy = "It stands so in that revision. Name another revision, or another path in it."
+    return BaselineError(error.file, error.place, error.problem, remedy)
 
 
 def _below_existing(baselines: Path) -> tuple[Path, str]:
@@ -270,7 +347,8 @@ def of_study(name: str, baselines: Path) -> Gathered:
         near = similar_links(source.figures, name)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise GatheringError(f"published:{name}: no figure of {source.title} has an id that begins so.{hint}")
-    return Gathered(name=name, sides=tuple(_study_sides(name, source, chosen)))
+    sides = tuple(_study_sides(name, source, chosen))
+    return Gathered(name=name, sides=sides, source=(PUBLISHED, name.rstrip("/")))
 
 
 def _study_sides(name: str, source: Source, chosen: Iterable[Figure]) -> Iterable[Side]:
@@ -298,6 +376,14 @@ def _workload_key(figure: Figure) -> str:
 
 
 # --- labels -----------------------------------------------------------------------------------------
+
+
+def _titles(names: Sequence[str], found: Sequence[Gathered]) -> list[str]:
+    """As short as tells them apart: the last part of a path, the name, or all that was written."""
+    for titles in ([_short(each.name) for each in found], [each.name for each in found]):
+        if len(set(titles)) == len(titles):
+            return titles
+    return list(names)
 
 
 def _short(name: str) -> str:

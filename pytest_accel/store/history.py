@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from pytest_accel.core.changepoints import SEASON, Trend, trend
 from pytest_accel.core.environment import Environment
 from pytest_accel.store.history_file import LOCK_TIMEOUT_S, HistoryError, compact, reading, writing
 from pytest_accel.store.history_rows import (
@@ -23,7 +24,7 @@ from pytest_accel.store.history_rows import (
     point_of,
 )
 from pytest_accel.store.reading import BaselineError
-from pytest_accel.store.results import parse, render
+from pytest_accel.store.results import MAX_BYTES, parse, render
 
 if TYPE_CHECKING:
     import sqlite3
@@ -41,10 +42,18 @@ __all__ = [
     "SessionFacts",
     "Tracked",
     "belongs_to_series",
-    "find_history",
 ]
 
-DEFAULT = ".accel/history.sqlite"  # below the root directory
+# Where the numbers of sessions stand, each from both ends: what a damaged page hides of one, another still has.
+_NUMBERS = tuple(
+    f"{question} {order}"
+    for question in (
+        "SELECT session FROM documents ORDER BY session",
+        "SELECT id FROM sessions NOT INDEXED ORDER BY id",
+        "SELECT id FROM sessions INDEXED BY sessions_by_time ORDER BY at_s",
+    )
+    for order in ("ASC", "DESC")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +64,6 @@ class Pruned:
     left: int
     bytes_before: int
     bytes_after: int
-
-
-def find_history(folder: Path) -> Path:
-    """The history of the project that a folder is in: pytest keeps it at the root directory, which may be above."""
-    for each in (folder, *folder.parents):
-        if (each / DEFAULT).is_file():
-            return each / DEFAULT
-    return folder / DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,7 @@ class History:
 
     def salvaged(self) -> Iterator[SessionResults | None]:
         """Every session in the order of writing, for another history; None in the place of one that is damaged."""
-        with reading(self.path, self.lock_timeout_s) as connection:
-            last = connection.execute("SELECT max(session) FROM documents").fetchone()[0] or 0
-        for number in range(1, last + 1):
+        for number in self._numbers():
             try:
                 with reading(self.path, self.lock_timeout_s) as connection:
                     found = connection.execute(
@@ -172,6 +171,10 @@ class History:
             ).fetchall()
         return tuple(point_of(list(rows)) for _, rows in groupby(found, key=lambda row: row["id"]))
 
+    def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend[Point]:
+        """The newest of a series, and where it changed its level."""
+        return trend(self.series(key, platform, nights))
+
     def environment(self, key: str) -> Environment | None:
         """Where a point was measured; None where nobody said."""
         with reading(self.path, self.lock_timeout_s) as connection:
@@ -204,10 +207,25 @@ class History:
                 compact(self.path, self.lock_timeout_s)
         return pruned
 
+    def _numbers(self) -> list[int]:
+        """Of all sessions, as far as they can be read."""
+        found: set[int] = set()
+        problem: HistoryError | None = None
+        for question in _NUMBERS:
+            try:
+                with reading(self.path, self.lock_timeout_s) as connection:
+                    for row in connection.execute(question):
+                        found.add(row[0])
+            except HistoryError as error:
+                problem = error
+        if problem is not None and not found:
+            raise problem
+        return sorted(found)
+
     def _checked(self, session: SessionResults) -> tuple[str, SessionResults]:
         """The document, and the session as it will be read back; a bad value must not reach the disk."""
         try:
-            text = render(session)
+            text = _rendered(session)
             return text, parse(text, str(self.path))
         except BaselineError as error:
             place, problem = error.place, error.problem
@@ -247,9 +265,27 @@ def _document(connection: sqlite3.Connection, session: str) -> bytes | None:
     return None if found is None else bytes(found[0])
 
 
+def _rendered(session: SessionResults) -> str:
+    text = render(session)
+    if len(text.encode("utf-8")) > MAX_BYTES:
+        raise ValueError(f"{len(text)} characters of results; at most {MAX_BYTES} bytes can be read back")
+    return text
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Never more than a session may have: a file can hold a thousandth of what it becomes."""
+    unpacking = zlib.decompressobj()
+    unpacked = unpacking.decompress(content, MAX_BYTES + 1)
+    if len(unpacked) > MAX_BYTES:
+        raise zlib.error(f"it has more than {MAX_BYTES} bytes")
+    if not unpacking.eof:
+        raise zlib.error("it is cut off")
+    return unpacked
+
+
 def _inflated(path: Path, session: str, content: bytes) -> str:
     try:
-        return zlib.decompress(content).decode("utf-8")
+        return _unpacked(content).decode("utf-8")
     except (zlib.error, UnicodeDecodeError) as error:
         problem = f"the document of session {session} is damaged ({error})"
         remedy = "Its runs are still in the series; the other sessions are whole."

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.core.environment import fingerprint
 from pytest_accel.core.gate import centre
-from pytest_accel.core.results import Ending, Result, SessionResults
-from pytest_accel.core.verdict import Outcome
+from pytest_accel.core.judgement import was_slowed, why_unusable
+from pytest_accel.core.results import Result, SessionResults
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
-
-SLOWED = "slowdown_felt"  # the metric of a run that was slowed on purpose
-# What was measured under these says nothing of the benchmark's speed: the machine was at fault, or it did other work.
-_NOT_VALID = frozenset({Outcome.INVALID, Outcome.DOES_NOT_FIT, Ending.FAILED, Ending.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +69,6 @@ class Point:
     environment: str  # a key, see History.environment
     configuration: str  # a fingerprint: equal where the same thing was measured
     in_series: bool = True
-
-    @property
-    def step_times_s(self) -> tuple[float, ...]:
-        return tuple(run.step_time_s for run in self.runs)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -148,8 +140,7 @@ def _insert_result(connection: sqlite3.Connection, session: int | None, at_s: fl
 
 def belongs_to_series(result: Result) -> bool:
     """Whether its runs say how fast the benchmark is: measured, valid, and not slowed on purpose."""
-    slowed = any(SLOWED in run.metrics for run in result.runs)
-    return bool(result.runs) and result.status not in _NOT_VALID and not slowed
+    return not why_unusable(result) and not any(map(was_slowed, result.runs))
 
 
 def point_of(rows: Sequence[sqlite3.Row]) -> Point:

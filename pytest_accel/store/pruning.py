@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_accel.core.keys import node_id_of
+from pytest_accel.core.printing import printable
 from pytest_accel.core.quantities import counted
 from pytest_accel.store.baselines import BaselineStore, without_unused
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry, Removal
 
 # pytest's last line: "no tests collected, 1 error in 0.10s".
 _ERRORS = re.compile(r"\b\d+ errors?\b.* in [\d.]+s")
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_REMEDY = "Make it with: pytest --collect-only -q FOLDERS > FILE, of whole folders and without -k, -m or --deselect."
 
 
 class PruneError(ValueError):
@@ -48,9 +54,9 @@ class Pruned:
     def lines(self) -> Iterator[str]:
         where = f"{self.platform}/{self.suite}.json"
         for key, runs in self.removed.items():
-            yield f"{where}  {key}: the benchmark, {counted(runs, 'run')}"
+            yield f"{where}  {printable(key)}: the benchmark, {counted(runs, 'run')}"
         for key, runs in self.cut.items():
-            yield f"{where}  {key}: its oldest {counted(runs, 'run')}"
+            yield f"{where}  {printable(key)}: its oldest {counted(runs, 'run')}"
         if self.environments:
             yield f"{where}  {counted(self.environments, 'environment')} that no run names"
 
@@ -115,12 +121,40 @@ class Collected:
         return path in self.files or not (self.root / path).exists()
 
     def has_vanished(self, key: str) -> bool:
-        return node_id_of(key) not in self.node_ids and self.speaks_for(key)
+        """Whether it is gone; PruneError where its file still seems to have it: then the list is not of whole files."""
+        node_id = node_id_of(key)
+        if node_id in self.node_ids or not self.speaks_for(key):
+            return False
+        if self._seems_to_be_there(node_id):
+            raise PruneError(
+                f"{printable(node_id)}: the list has others of its file and not this one, yet the file still seems to "
+                f"hold it. Was the list made of single tests? {_REMEDY} If it is gone, take it out by its name, with "
+                "--benchmark."
+            )
+        return True
+
+    def _seems_to_be_there(self, node_id: str) -> bool:
+        """Whether the source still defines its function, or, of one of which a single case is listed, its parameters.
+
+        A list of `pytest FILE::TEST` looks like one of a whole file with one test: only the file can tell them apart.
+        """
+        path, _, rest = node_id.partition("::")
+        function, bracket, parameters = rest.partition("[")
+        listed = [each for each in self.node_ids if each.partition("[")[0] == f"{path}::{function}"]
+        source = _source(self.root / path) if len(listed) <= 1 else ""
+        if not source or not _defines(source, function.split("::")):
+            return False
+        if not listed:
+            return True
+        words = parameters.removesuffix("]").split("-")
+        return bool(bracket and "[" in listed[0]) and all(
+            re.search(rf"(?<!\w){re.escape(word)}(?!\w)", source) for word in words
+        )
 
 
 def read_collected(text: str, where: str, root: Path) -> Collected:
     """The list, or PruneError where something was left out of it: what was not asked for has not vanished."""
-    remedy = "Make it with: pytest --collect-only -q FOLDERS > FILE, without -k, -m or --deselect."
+    remedy = _REMEDY
     lines = [line.rstrip("\r") for line in text.splitlines()]
     if any(line.startswith(("ERROR ", "!!!!")) or _ERRORS.search(line) for line in lines):
         raise PruneError(
@@ -133,7 +167,34 @@ def read_collected(text: str, where: str, root: Path) -> Collected:
         raise PruneError(
             f"{where}: it names no test, so that everything would be taken for vanished. {remedy}"
         )
-    return Collected(node_ids=node_ids, files=frozenset(map(_file_of, node_ids)), root=root)
+    files = frozenset(map(_file_of, node_ids))
+    absent = next((file for file in sorted(files) if not (root / file).exists()), None)
+    if absent is not None:
+        raise PruneError(
+            f"{where}: it lists {printable(absent)}, which is not in {root}: it was made elsewhere, or before that file "
+            f"went. {_REMEDY}"
+        )
+    return Collected(node_ids=node_ids, files=files, root=root)
+
+
+def _source(path: Path) -> str:
+    """Of a module of tests; empty where it cannot be read, or is none."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() and path.suffix == ".py" else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _defines(source: str, names: Sequence[str]) -> bool:
+    """Whether a module has that function, by the classes on the way to it."""
+    try:
+        body: Sequence[ast.AST] = [ast.parse(source)]
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    for name in names:
+        inside = [each for parent in body for each in ast.walk(parent) if each is not parent]
+        body = [each for each in inside if isinstance(each, _DEFINITIONS) and each.name == name]
+    return bool(body)
 
 
 def _file_of(node_id: str) -> str:

@@ -55,9 +55,10 @@ class ExpectationError(ValueError):
 
 
 def published_folder(baselines: Path) -> Path:
-    """Beside the baselines, as in our own repository; else those that came with the plugin."""
-    beside = baselines / "published"
-    return beside if beside.is_dir() else Path(__file__).parents[1] / "published"
+    """Beside the baselines, as in our own repository; else those that came with the plugin, or lie in its checkout."""
+    package = Path(__file__).parents[1]
+    folders = (baselines / "published", package / "published", package.parent / "baselines" / "published")
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def read_published(folder: Path) -> tuple[Source, ...]:
@@ -239,7 +240,7 @@ def read_expectations(pyproject: Path) -> Mapping[str, Mapping[str, Expectation]
     """`[tool.pytest-accel.references]`: by node id or pattern of one, then by platform; empty without such a table."""
     tables = _tables(pyproject)
     return {
-        name: _expectations(table, f"{pyproject}: {PYPROJECT_TABLE}.{json.dumps(name, ensure_ascii=False)}")
+        name: _expectations(table, pyproject, f"{PYPROJECT_TABLE}.{json.dumps(name, ensure_ascii=False)}")
         for name, table in tables.items()
     }
 
@@ -274,21 +275,27 @@ _EXAMPLE = (
 )
 
 
-def _expectations(table: object, where: str) -> Mapping[str, Expectation]:
+_NO_FOLDER = "this is no platform. Write the name of a marker, such as cpu or gh200, not of a folder of baselines."
+
+
+def _expectations(table: object, pyproject: Path, where: str) -> Mapping[str, Expectation]:
     if not isinstance(table, dict) or not table:
-        raise ExpectationError(f"{where}: {table!r} is not a table of platforms. {_EXAMPLE}")
+        raise ExpectationError(f"{pyproject}: {where}: {table!r} is not a table of platforms. {_EXAMPLE}")
     found = {}
     for platform, entry in table.items():
-        place = f"{where}.{platform}"
+        place = f"{pyproject}: {where}.{platform}"
+        if "-" in platform:  # a folder of baselines is named so
+            raise ExpectationError(f"{place}: {_NO_FOLDER}")
         try:
             grammar.parse(platform)
-            found[platform] = _expectation(entry, place)
+            # Its name alone: what it is known by in CI must not change with the folder of a checkout.
+            found[platform] = _expectation(entry, f"{pyproject.name}: {where}.{platform}")
         except ValueError as error:
             raise ExpectationError(f"{place}: {error}") from None
     return found
 
 
-def _expectation(entry: object, place: str) -> Expectation:
+def _expectation(entry: object, origin: str) -> Expectation:
     if not isinstance(entry, list) or len(entry) != 4:
         raise ValueError(
             f'{entry!r} is not a list of value, lower, upper and unit. Write [4200, -0.05, 0.10, "images/s"].'
@@ -302,7 +309,7 @@ def _expectation(entry: object, place: str) -> Expectation:
         lower=None if lower == OPEN else _number("lower bound", lower),
         upper=None if upper == OPEN else _number("upper bound", upper),
         unit=unit,
-        origin=place,
+        origin=origin,
     )
 
 

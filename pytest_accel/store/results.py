@@ -108,7 +108,20 @@ def render(session: SessionResults) -> str:
         findings=[dict(finding) for finding in session.findings],
         remarks=list(session.remarks),
     )
-    return rendered(content, "") + "\n"
+    return rendered(_as_utf8(content), "") + "\n"
+
+
+def _as_utf8(value: object) -> object:
+    """What no UTF-8 can hold, half a surrogate pair in an exception's text, is spelled out: it must be readable again."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        case dict():
+            return {_as_utf8(key): _as_utf8(each) for key, each in value.items()}
+        case list():
+            return [_as_utf8(each) for each in value]
+        case _:
+            return value
 
 
 def _present(**facts: object) -> dict[str, object]:
@@ -303,7 +316,7 @@ def _scaling(node: Node) -> ScalingFigure:
 def _reference(node: Node) -> ReferenceFigure:
     node.check_keys(
         required=("id", "source", "platform", "metric", "unit", "value"),
-        optional=("ratio", "flags", "gated", "shortfall"),
+        optional=("ratio", "flags", "differs", "expected", "gated", "shortfall"),
     )
     return ReferenceFigure(
         id=node["id"].text(),
@@ -314,6 +327,8 @@ def _reference(node: Node) -> ReferenceFigure:
         value=node["value"].number(),
         ratio=_nullable(node, "ratio", Node.number),
         flags=_texts(node, "flags"),
+        differs=_text(node, "differs"),
+        expected=_truth(node, "expected"),
         gated=_truth(node, "gated"),
         shortfall=_text(node, "shortfall"),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_accel.core.environment import describe, diff_identity
+from pytest_accel.core.environment import Environment, describe, diff_identity
 from pytest_accel.core.judgement import is_stored, was_slowed
 from pytest_accel.core.keys import baseline_key, node_id_of
 from pytest_accel.core.quantities import counted
@@ -32,7 +32,7 @@ class Fault:
 
     def __str__(self) -> str:
         where = f"{self.file}: {self.place}" if self.place else self.file
-        return f"{where}: {self.problem}\n    {self.remedy}"
+        return f"{where}: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,17 @@ class Report:
     remarks: tuple[str, ...]
 
 
-def verify(root: Path, is_platform: Callable[[str], bool] = lambda _name: True) -> Report:
-    """Every file below a root of baselines; `is_platform` says whether a folder's name is one that pytest would use."""
-    found = _Findings(root=root)
+def verify(
+    root: Path,
+    is_platform: Callable[[str], bool] = lambda _name: True,
+    misplaced: Callable[[str, Environment], str] = lambda _folder, _environment: "",
+) -> Report:
+    """Every file below a root of baselines.
+
+    `is_platform` says whether a folder's name is one that pytest would use, `misplaced` which machine an environment is
+    of, where it does not belong into that folder.
+    """
+    found = _Findings(root=root, misplaced=misplaced)
     for entry in sorted(root.iterdir()):
         if entry.name == PUBLISHED:
             found.look_at_studies(entry)
@@ -70,8 +78,9 @@ def verify(root: Path, is_platform: Callable[[str], bool] = lambda _name: True) 
 class _Findings:
     """What was found so far."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, misplaced: Callable[[str, Environment], str]) -> None:
         self.store = BaselineStore(root)
+        self.misplaced = misplaced
         self.faults: list[Fault] = []
         self.provisional: list[str] = []
         self.remarks: list[str] = []
@@ -144,6 +153,10 @@ class _Findings:
             )
         for key, entry in file.benchmarks.items():
             for problem, remedy in _entry_faults(key, entry, file):
+                self.fault(str(path), key, problem, remedy)
+            if machine := self.misplaced(platform, file.environments[entry.runs[-1].environment]):
+                problem = f"its runs are of another machine ({machine}) than {platform}"
+                remedy = "Take it out with `pytest-accel baseline prune --benchmark`, and record it on that platform."
                 self.fault(str(path), key, problem, remedy)
             if why := standing(entry.runs, entry.tolerance).provisional:
                 self.provisional.append(f"{platform}/{path.name}  {key}: {why}")

@@ -19,7 +19,7 @@ def rates_apart(
     """Time the loader without the step and the step without the loader; nothing for a step that loads nothing.
 
     `fed_share` is the part of the rate of arithmetic that is left when batches have to be loaded: 1 where the
-    loader hides behind the step. It pairs real data with data that lies ready, in one process, minutes apart at
+    loader hides behind the step, and never more: what is above is the noise of two timings. It pairs real data with data that lies ready, in one process, minutes apart at
     most: what slows both, a clock or a cap, is not in it.
     """
     if not step.loads:
@@ -27,7 +27,7 @@ def rates_apart(
     with step.computing_only():
         compute_s = seconds_per_call(step, device, ranks, budget_s=budget_s)
     loader_s = seconds_per_call(step.load, device, ranks, budget_s=budget_s, untimed=step.buffered)
-    return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": compute_s / step_s}
+    return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": min(1.0, compute_s / step_s)}
 
 
 def check_fed(

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.core.changepoints import trend
 from pytest_accel.core.quantities import si
 from pytest_accel.core.results import SessionResults
 from pytest_accel.core.verdict import Outcome
@@ -19,11 +20,15 @@ PLOT = ".plot svg.main-svg"
 def past(session: SessionResults):
     """Sixty nights of each, and this session at their end."""
     return {
-        (result.key, result.disk_name): [
-            SimpleNamespace(at=at, session=f"night-{i}", revision="9c31d89", throughput=value)
-            for i, (at, value) in enumerate(nights(result))
-        ]
-        + [SimpleNamespace(at=session.at, session=SESSION, revision="9c31d89", throughput=result.throughput)]
+        (result.key, result.disk_name): trend(
+            [
+                SimpleNamespace(at=at, session=name, revision="9c31d89", throughput=value)
+                for at, name, value in (
+                    *((at, f"night-{i}", value) for i, (at, value) in enumerate(nights(result))),
+                    (session.at, SESSION, result.throughput),
+                )
+            ]
+        )
         for result in session.results
         if result.runs
     }

@@ -506,7 +506,9 @@ class TestVanished:
         result = vanished.run(vanished.TOLERANT)
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(
-            ["VANISHED  test_suite.py::test_gone: stands in the baseline and was not found"]
+            [
+                "VANISHED  test_suite.py::test_gone: stands in the baseline and was not found; *prune --benchmark test_suite.py::test_gone"
+            ]
         )
 
     def test_fails_by_option_in_junit_too(self, vanished):

@@ -6,6 +6,7 @@ import pytest
 
 import pytest_accel.spmd.gang
 
+TOLD = {"accel.suite": "suite", "accel.tolerance": "0.0500"}
 UNFIT = """
 from pytest_accel.session.fitting import does_not_fit
 
@@ -50,7 +51,7 @@ def test_is_a_named_outcome(sweep):
     case = sweep.testcase("test_step[4096]")
     (skipped,) = case.findall("skipped")
     assert skipped.get("message") == "resnet50: a batch of 4096 did not fit in the memory of cpu"
-    assert properties(case) == {"accel.platform": "cpu", "accel.verdict": "does-not-fit"}
+    assert properties(case) == {**TOLD, "accel.platform": "cpu", "accel.verdict": "does-not-fit"}
     assert sweep.junit().find("testsuite").get("skipped") == "1"
 
 
@@ -214,7 +215,7 @@ def test_step(accel, rank, process_group):
         )
         case = bench.testcase("test_step")
         assert len(case.findall("skipped")) == 1
-        assert properties(case) == {"accel.platform": "cpux2", "accel.verdict": "does-not-fit"}
+        assert properties(case) == {**TOLD, "accel.platform": "cpux2", "accel.verdict": "does-not-fit"}
         assert bench.left_behind() == []
 
     def test_memory_that_runs_out_in_a_check_of_one_rank_runs_out_on_all(self, bench):

@@ -109,6 +109,105 @@ def test_recorded_runs_are_results_too(bench):
     assert len(result.runs) == 2
 
 
+def test_what_breaks_when_it_is_torn_down_keeps_its_verdict_and_fails(bench):
+    bench.write(
+        """
+        @pytest.fixture
+        def fragile():
+            yield
+            raise RuntimeError("the file is gone")
+
+        def test_step(fragile, accel):
+            measure(accel)
+        """
+    )
+    bench.run("--accel-json=r.json").assert_outcomes(passed=1, errors=1)
+    (result,) = read_results(bench.path("r.json")).results
+    assert result.status is Outcome.NO_BASELINE
+    assert result.failed
+    assert "torn down: RuntimeError: the file is gone" in result.details
+
+
+def test_text_that_no_utf8_can_hold_can_be_read_again(bench):
+    bench.write(
+        """
+        def test_step(accel):
+            raise RuntimeError("half a pair: \\udc80")
+        """
+    )
+    bench.run("--accel-json=r.json").assert_outcomes(failed=1)
+    (result,) = read_results(bench.path("r.json")).results
+    assert result.text == "RuntimeError: half a pair: \\udc80"
+
+
+def test_credentials_of_the_command_line_are_not_passed_on(bench):
+    bench.pytester.makeconftest(
+        """
+        def pytest_addoption(parser):
+            parser.addoption("--api-token")
+            parser.addoption("--address")
+        """
+    )
+    bench.benchmarks("test_step")
+    options = ["--api-token", "hunter2", "--address=https://me:secret@example.org", "--accel-summary=r.md"]
+    bench.run(*options, "--accel-json=r.json").assert_outcomes(passed=1)
+    for name in ("r.json", "r.md"):
+        text = bench.path(name).read_text()
+        assert "hunter2" not in text
+        assert "secret@" not in text
+
+
+def test_every_figure_of_a_session_is_the_same_everywhere(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.APART)
+    bench.run("--accel-json=r.json", "--junitxml=out.xml", "--accel-metrics=m.txt", "--accel-looks=3")
+    (result,) = read_results(bench.path("r.json")).results
+    assert len(result.runs) == 3
+    told = {each.get("name"): each.get("value") for each in bench.testcase("test_step").iter("property")}
+    assert float(told["accel.throughput"]) == pytest.approx(result.throughput, rel=1e-4)
+    line = next(
+        each for each in bench.path("m.txt").read_text().splitlines() if each.startswith("accel_throughput{")
+    )
+    assert float(line.rpartition(" ")[2]) == pytest.approx(result.throughput, rel=1e-3)
+
+
+class TestFaultsOfOurs:
+    """What we do after the verdicts must not cost them."""
+
+    @pytest.mark.parametrize(
+        ("broken", "said"),
+        [
+            ("session_results", "nothing was written: *fault of pytest-accel*"),
+            ("_write_summary", "--accel-summary: *fault of pytest-accel*"),
+            ("_make_folder", "the history was not written: *fault of pytest-accel*"),
+        ],
+    )
+    def test_the_table_and_the_summary_are_there(self, bench, monkeypatch, broken, said):
+        def fail(*_, **__):
+            raise KeyError("no such thing")
+
+        monkeypatch.setattr(leavings, broken, fail)
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-summary=r.md")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["test_step*NO-BASELINE", said, "*1 passed*"])
+        lost = broken != "_make_folder"
+        assert result.ret == (pytest.ExitCode.TESTS_FAILED if lost else pytest.ExitCode.OK)
+
+    @pytest.mark.parametrize("broken", ["annotate", "append_step_summary", "examine"])
+    def test_what_only_helps_costs_nothing(self, bench, monkeypatch, broken):
+        def fail(*_):
+            raise KeyError("no such thing")
+
+        monkeypatch.setattr(leavings.Leavings, broken, fail)
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-json=r.json")
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.fnmatch_lines(["*fault of pytest-accel*"])
+        assert read_results(bench.path("r.json")).results
+
+
 class TestHistory:
     def test_every_session_that_measured_is_kept_beside_the_project(self, bench):
         bench.benchmarks("test_step")
@@ -152,7 +251,7 @@ class TestFiles:
             )
         )
         result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["json: *r.json", "report: *r.html", "summary: *r.md", "metrics: *m.txt"])
+        result.stdout.fnmatch_lines(["report: *r.html", "summary: *r.md", "metrics: *m.txt", "json: *r.json"])
         assert "test_step" in bench.path("out/r.md").read_text()
         assert bench.path("out/r.html").read_text().startswith("<!doctype html>")
         assert "test_step" in bench.path("out/m.txt").read_text()
@@ -183,7 +282,38 @@ class TestFiles:
         result = bench.run("--accel-json=out/r.json", "--accel-summary=r.md")
         result.assert_outcomes(passed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
-        result.stdout.fnmatch_lines(["--accel-json: *out/r.json: *", "summary: *r.md"])
+        result.stdout.fnmatch_lines(["summary: *r.md", "--accel-json: *out/r.json: *"])
+
+    def test_two_of_them_in_one_file_are_refused(self, bench):
+        bench.benchmarks("test_step")
+        result = bench.run("--accel-json=out", "--accel-summary=out")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: *name one file*"])
+
+    @pytest.mark.parametrize("arguments", [["-k", "nothing"], ["test_plain.py"]])
+    def test_a_session_without_benchmarks_leaves_none_of_an_older_one(self, bench, arguments):
+        bench.benchmarks("test_step")
+        bench.pytester.makepyfile(test_plain="def test_plain():\n    pass\n")
+        bench.path("r.json").write_text("of yesterday")
+        bench.run("--accel-json=r.json", *arguments)
+        assert read_results(bench.path("r.json")).results == ()
+
+    def test_interrupted_in_the_first_benchmark_there_is_a_file_too(self, bench):
+        bench.write(
+            """
+            def test_step(accel):
+                raise KeyboardInterrupt
+            """
+        )
+        bench.run_apart("--accel-json=r.json")
+        (result,) = read_results(bench.path("r.json")).results
+        assert result.status is Ending.NOT_MEASURED
+
+    def test_under_xdist_it_is_said_that_there_is_none(self, bench):
+        pytest.importorskip("xdist")
+        bench.benchmarks("test_step")
+        result = bench.run_apart("-p", "xdist", "-n1", "--accel-json=r.json")
+        result.stdout.fnmatch_lines(["--accel-json: nothing was written"])
 
     def test_fresh_processes_write_none(self, bench):
         bench.benchmarks("test_step")

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pytest_accel.core.results import Ending
 from pytest_accel.store.results import read_results
 
 SUITE = """
@@ -74,13 +75,11 @@ class TestGate:
         result.assert_outcomes(failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.re_match_lines(
-            [
-                r"^BELOW-REFERENCE  test_step\[plain\] \(cpu\): .* below the 1,000,000,000,000 of study/plain/cpu"
-            ]
+            [r"^OFF-REFERENCE  test_step\[plain\] \(cpu\): .* below the 1,000,000,000,000 of study/plain/cpu"]
         )
         result.stdout.no_fnmatch_line("*study/plain/gh200*")  # another machine's
         (failure,) = bench.testcase("test_step[plain]").findall("failure")
-        assert failure.get("message").startswith("BELOW-REFERENCE")
+        assert failure.get("message").startswith("OFF-REFERENCE")
         (measured,) = read_results(bench.path("r.json")).results
         assert measured.failed
         assert "below" in measured.text
@@ -101,6 +100,28 @@ class TestGate:
         bench.run("--accel-gate-reference=10%").assert_outcomes(xfailed=1)
 
 
+def test_another_configuration_is_said_beside_it(published):
+    there = {"batch_size": 1024, "precision": "fp32", "data": "imagenet"}
+    suite = SUITE.replace(
+        'unit="images")', 'unit="images", configuration={"batch_size": 4, "precision": "fp32"})'
+    )
+    bench = published(figure("plain/cpu", 1.0, configuration=there), suite=suite)
+    bench.run("--accel-reference").stdout.fnmatch_lines(
+        ["REFERENCE*(batch size 1024 there, 4 here, synthetic data here)"]
+    )
+
+
+def test_recording_shows_them_and_judges_nothing(published):
+    bench = published(figure("plain/cpu", 1e12))
+    result = bench.run(
+        "--accel-record=1", "--accel-reference", "--accel-gate-reference=10%", "--accel-json=r.json"
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["REFERENCE  test_step*", "OFF-REFERENCE  test_step*"])
+    (measured,) = read_results(bench.path("r.json")).results
+    assert measured.references
+
+
 class TestExpectations:
     def expect(self, bench, line):
         bench.path("pyproject.toml").write_text(f'[tool.pytest-accel.references."*::test_step"]\n{line}\n')
@@ -119,6 +140,32 @@ class TestExpectations:
         bench.write('def test_step(accel):\n    measure(accel, unit="images")\n')
         self.expect(bench, line)
         bench.run().assert_outcomes(failed=failed, passed=1 - failed)
+
+    def test_is_a_verdict_of_its_own_everywhere(self, bench):
+        bench.write('def test_step(accel):\n    measure(accel, unit="images")\n')
+        self.expect(bench, 'cpu = [1e12, -0.05, "none", "images/s"]')
+        result = bench.run("--accel-json=r.json", "--accel-summary=r.md", "--accel-metrics=m.txt")
+        result.stdout.re_match_lines([r"^test_step .* OFF-REFERENCE$"])
+        (measured,) = read_results(bench.path("r.json")).results
+        assert measured.status is Ending.OFF_REFERENCE
+        summary = bench.path("r.md").read_text()
+        assert "1 of 1 benchmark failed: 1 OFF-REFERENCE" in summary
+        assert summary.count("of pyproject.toml: ") == 1  # its sentence, once
+        assert 'status="off-reference"' in bench.path("m.txt").read_text()
+
+    def test_one_of_no_benchmark_is_said(self, bench):
+        bench.benchmarks("test_stop")
+        self.expect(bench, 'cpu = [1e12, -0.05, "none", "numbers/s"]')
+        result = bench.run()
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["UNMATCHED  pyproject.toml expects something of '[*]::test_step'*"])
+
+    def test_an_unknown_platform_is_refused_with_those_that_are_known(self, bench):
+        bench.benchmarks("test_step")
+        self.expect(bench, '"cpu-intel-xeon" = [1e12, -0.05, "none", "numbers/s"]')
+        result = bench.run()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: *cpu-intel-xeon: this is no platform*gh200*"])
 
     def test_one_that_cannot_be_read_ends_the_session_before_anything_is_measured(self, bench):
         bench.benchmarks("test_step")

@@ -61,5 +61,7 @@ def test_committed_baselines_are_of_rows_that_exist(everything):
     import json
 
     for path in (ROOT / "baselines").glob("*/*.json"):
+        if path.parent.name == "published":  # references, no baselines
+            continue
         stored = json.loads(path.read_text())["benchmarks"]
         assert {node_id.removesuffix(" (data)") for node_id in stored} <= set(everything), path

@@ -58,7 +58,7 @@ NOW = Environment(
 CHANGES = diff(THEN, NOW)
 NO_RUNS = {Ending.FAILED, Ending.SKIPPED, Ending.NOT_MEASURED, Ending.VANISHED, Outcome.DOES_NOT_FIT}
 NO_BASELINE = {*NO_RUNS, Ending.RECORDED, Outcome.NO_BASELINE}
-FAILING = {Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED}
+FAILING = {Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED, Ending.OFF_REFERENCE}
 
 # How much slower the runs are made, and how noisy, so that the gate says what is wanted.
 _SHAPES: dict[Status, tuple[float, float, int]] = {
@@ -74,6 +74,7 @@ _REASONS: dict[Status, str] = {
     "replace the baseline with --accel-update",
     Outcome.DOES_NOT_FIT: "does not fit into 95 GiB, and its baseline does not either",
     Ending.FAILED: "RuntimeError: the loss is nan after 3 steps: a step that trains nothing is not a benchmark",
+    Ending.OFF_REFERENCE: "6,714 images/s is 20.0 % below the 8,392 of pyproject.toml",
     Ending.SKIPPED: "needs 4 devices, this machine has 1",
     Ending.RECORDED: "recorded 5 runs",
     Ending.NOT_MEASURED: "the session was interrupted before",

@@ -8,52 +8,99 @@ from collections.abc import Sequence
 
 from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.core.results import Ending, ReferenceFigure, Result
-from pytest_accel.core.verdict import THROUGHPUT, Outcome
-from pytest_accel.report.attention import plain_word, shortfalls, status_word
+from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
+from pytest_accel.core.verdict import Outcome, Verdict
+from pytest_accel.report.attention import deciding, plain_word, shortfalls, status_word, told_verdicts
 from pytest_accel.report.lines import explain
 from pytest_accel.report.page.markup import unbroken
+from pytest_accel.report.page.metrics import failed_metrics, from_to, metric
 from pytest_accel.report.page.rows import times, units_per_wh
-from pytest_accel.report.page.statuses import LOOKS, shown_status
+from pytest_accel.report.page.statuses import LOOKS, Look, shown_status
 
 Pair = tuple[str, str]
 LONGEST_TEXT = 4000  # characters of a traceback's end; the whole is in pytest's own output
-_PERCENTAGES = re.compile(r"(^|_)(mfu|accuracy|share|efficiency|felt)$")
 _UPDATE = '--accel-update --accel-reason "why it may stay so"'
-_FIGURES = {"mfu": "MFU", "tflops": "TFLOP/s"}
 
 
-def details(result: Result, command: Sequence[str]) -> dict[str, object]:
-    """Everything but the plots; what is empty is left out."""
+def details(result: Result, command: Sequence[str], *, has_past: bool = False) -> dict[str, object]:
+    """Everything but the plots of rounds and of history; what is empty is left out."""
     content = {
+        "numbers": from_to(result),
         "lines": _lines(result),
-        "notes": [shortened(text) for text in result.details if text.strip()],
+        "note": _note(result),
         "numerics": result.numerics,
         "changes": [(change.title, change.old, change.new) for change in result.changes],
-        "references": [_reference(figure) for figure in result.references],
+        "same": _is_same(result),
+        "published": [_reference(figure) for figure in result.references if not figure.expected],
+        "expected": [_reference(figure) for figure in result.references if figure.expected],
+        "failed_metrics": failed_metrics(result),
         "metrics": _metrics(result),
         "configuration": [(name, shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
-        "commands": commands(result, command),
+        "commands": commands(result, command, has_past=has_past),
     }
     return {name: value for name, value in content.items() if value}
 
 
 def _lines(result: Result) -> list[tuple[str, str, str, str]]:
-    """Word, colour, sign and text: of the benchmark, then of every metric that has a verdict of its own."""
-    look = LOOKS[shown_status(result)]
-    lines = [(status_word(result), look.tone, look.icon, text) for text in words(result)]
+    """Word, colour, sign and text: of the benchmark, then whatever else was found; no text twice."""
+    own = words(result)
+    found = {own: (status_word(result), LOOKS[shown_status(result)])}
+    for text in shortfalls(result):
+        found.setdefault(text, (plain_word(Ending.OFF_REFERENCE), LOOKS[Ending.OFF_REFERENCE]))
+    decided = deciding(result)
+    for verdict in told_verdicts(result):
+        is_own = verdict is decided and verdict.outcome is shown_status(result)
+        if not is_own and own not in _texts(verdict):
+            found.setdefault(_said(verdict), (plain_word(verdict.outcome), LOOKS[verdict.outcome]))
+    if not result.steady:
+        found[_unsteady(result)] = ("UNSTEADY", Look(tone="warn", icon="bang"))
+    return [(word, look.tone, look.icon, unbroken(shortened(text))) for text, (word, look) in found.items()]
+
+
+def words(result: Result) -> str:
+    """Why it ended so: what the session says of it, unless that is of a verdict that did not decide."""
+    if shown_status(result) is not result.status:  # its verdict is well, and something else failed it
+        return next(iter((*shortfalls(result), *_further(result))), result.text)
+    decided = deciding(result)
+    others = {text for verdict in result.verdicts if verdict is not decided for text in _texts(verdict)}
+    return _said(decided) if decided is not None and result.text in others else result.text
+
+
+def _further(result: Result) -> list[str]:
+    """The lines of its details that neither a verdict nor a reference says."""
+    above = {result.text, *shortfalls(result)}
     for verdict in result.verdicts:
-        said = explain(verdict)
-        if verdict.of == THROUGHPUT and (verdict.outcome is result.status or said in result.text):
-            continue  # the benchmark's own line says it
-        look = LOOKS[verdict.outcome]
-        lines.append((plain_word(verdict.outcome), look.tone, look.icon, f"{verdict.of}: {said}"))
-    return [(word, tone, icon, unbroken(shortened(text))) for word, tone, icon, text in lines]
+        above |= {*_texts(verdict)}
+    return [line for line in result.details if line not in above]
 
 
-def words(result: Result) -> list[str]:
-    """What it fails on where that is a reference, then its verdict."""
-    return [each for each in (*shortfalls(result), result.text) if each] or [""]
+def _texts(verdict: Verdict) -> tuple[str, str]:
+    return explain(verdict), _said(verdict)
+
+
+def _said(verdict: Verdict) -> str:
+    return f"{verdict.of}: {explain(verdict)}"
+
+
+def _unsteady(result: Result) -> str:
+    warmup_s = result.runs[-1].warmup_s if result.runs else None
+    told = f"{seconds(warmup_s)} of warm-up were" if warmup_s else "the warm-up was"
+    return (
+        f"steps drifted, or {told} too short to tell: give it longer with --accel-warmup, or look for who else uses "
+        "the machine"
+    )
+
+
+def _note(result: Result) -> str:
+    """What else belongs to it, such as a traceback, as one text."""
+    own = words(result)
+    return shortened("\n".join(line for line in _further(result) if line != own).strip("\n"))
+
+
+def _is_same(result: Result) -> bool:
+    """Whether its baseline was measured in this very environment, as far as anybody recorded it."""
+    return bool(result.runs and result.baseline and not result.changes)
 
 
 def _reference(figure: ReferenceFigure) -> dict[str, object]:
@@ -63,10 +110,8 @@ def _reference(figure: ReferenceFigure) -> dict[str, object]:
         "figure": f"{si(figure.value)} {figure.unit}",
         "metric": figure.metric.replace("_", " "),
         "ratio": "" if figure.ratio is None else times(figure.ratio),
-        "flags": ", ".join(figure.flags),
-        "shortfall": figure.shortfall,
-        "gated": figure.gated,
-        "id": figure.id,
+        "doubts": "; ".join(filter(None, (figure.differs, ", ".join(figure.flags)))),
+        "gate": ("missed" if figure.shortfall else "reached") if figure.gated else "",
     }
 
 
@@ -96,18 +141,6 @@ def _metrics(result: Result) -> list[Pair]:
     return [*pairs, *(metric(name, value) for name, value in sorted(run.metrics.items()))]
 
 
-def metric(name: str, value: float) -> Pair:
-    """A metric by its name, which carries its unit."""
-    if _PERCENTAGES.search(name):
-        return _FIGURES.get(name, name.replace("_", " ")), percent(value)
-    for suffix, unit in (("_j", "J"), ("_w", "W"), ("_mhz", "MHz")):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix).replace("_", " "), f"{si(value)} {unit}"
-    if name.endswith(("_s", "_s_per_step")) and value > 0:
-        return re.sub(r"_s(_per_step)?$", r"\1", name).replace("_", " "), seconds(value)
-    return _FIGURES.get(name, name.replace("_", " ")), f"{value:.6g}"
-
-
 def _facts(result: Result) -> list[Pair]:
     place = f"{result.file}:{result.line}" if result.file and result.line else result.file
     runs = counted(len(result.runs), "run")
@@ -119,7 +152,6 @@ def _facts(result: Result) -> list[Pair]:
         ("work a step", f"{si(result.work_per_step)} {result.unit}" if result.work_per_step else ""),
         ("runs", f"{runs}, baseline {len(result.baseline)}" if result.runs else ""),
         ("tolerance", percent(result.tolerance) if result.tolerance else ""),
-        ("steady", "" if result.steady else "no: steps drifted, or the warm-up was too short to tell"),
         ("took", seconds(result.duration_s) if result.duration_s > 0 else ""),
         ("environment", result.environment),
     ]
@@ -129,37 +161,60 @@ def _facts(result: Result) -> list[Pair]:
 # --- commands to copy --------------------------------------------------------------------------------------
 
 
-def commands(result: Result, command: Sequence[str]) -> list[Pair]:
-    """What one would type next: measure it again, and what its end asks for."""
+def commands(result: Result, command: Sequence[str], *, has_past: bool = False) -> list[Pair]:
+    """What one would type next: measure it again, look for the cause, and what its end asks for."""
     asked = remedy([result], command)
     again = [] if result.status is Ending.VANISHED else [("Measure it again", rerun([result], command))]
-    return [*again, *([asked] if asked else [])]
+    return [*again, *_causes(result, has_past=has_past), *([asked] if asked else [])]
+
+
+_ASKS_WHY = {
+    Outcome.REGRESSED,
+    Outcome.INVALID,
+    Outcome.INCONCLUSIVE,
+    Outcome.IMPROVED,
+    Ending.OFF_REFERENCE,
+}
+
+
+def _causes(result: Result, *, has_past: bool) -> list[Pair]:
+    if result.status not in _ASKS_WHY and result.steady:
+        return []
+    named = shlex.join(["pytest-accel", "history", "changes", "-k", keyword(result.name)])
+    since = [("See since when", named)] if has_past else []
+    return [("Look for what is wrong with the machine", "pytest-accel doctor"), *since]
+
+
+def keyword(name: str) -> str:
+    """An expression for `-k` that chooses a benchmark: its grammar has no place for blanks, commas or quotes."""
+    parts = [word for word in re.findall(r"[\w:+\-.\[\]/]+", name) if word not in {"and", "or", "not"}]
+    return " and ".join(parts)
 
 
 def remedy(results: Sequence[Result], command: Sequence[str]) -> Pair | None:
     """What the end that these came to asks for, for all of them at once; None where no command helps."""
     again = rerun(results, command)
     match results[0].status:
-        case Outcome.REGRESSED:
-            return "Accept it as the new baseline", f"{again} {_UPDATE}"
-        case Outcome.IMPROVED | Outcome.STALE_BASELINE:
-            return "Replace the baseline", f"{again} {_UPDATE}"
+        case Outcome.REGRESSED | Outcome.IMPROVED | Outcome.STALE_BASELINE:
+            return "Record a new baseline", f"{again} {_UPDATE}"
         case Outcome.NO_BASELINE:
             return "Record a baseline", f"{again} --accel-record"
-        case Outcome.INCONCLUSIVE if more := [
-            result for result in results if "--accel-record" in result.text
-        ]:
-            return (
-                "Add baseline runs",
-                f"{rerun(more, command)} --accel-record",
-            )  # where the verdict says that helps
+        case Outcome.INCONCLUSIVE if more := [each for each in results if _wants_more_baseline(each)]:
+            room = min(MAX_RUNS - len(each.baseline) for each in more)
+            count = "" if room >= RECORD_RUNS else f"={room}"
+            return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
         case Ending.VANISHED:
-            named = [word for result in results for word in ("--benchmark", result.key or result.benchmark)]
-            return "Take it out of the baseline", shlex.join(
-                ["pytest-accel", "baseline", "prune", *named, "--yes"]
+            named = [word for result in results for word in ("--benchmark", result.benchmark)]
+            return "See what would go from the baseline", shlex.join(
+                ["pytest-accel", "baseline", "prune", *named]
             )
         case _:
             return None
+
+
+def _wants_more_baseline(result: Result) -> bool:
+    """Where the verdict says that they help, and there is room for them."""
+    return "--accel-record" in words(result) and len(result.baseline) < MAX_RUNS
 
 
 def rerun(results: Sequence[Result], command: Sequence[str]) -> str:

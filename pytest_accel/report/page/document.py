@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
+from pytest_accel.core.changepoints import Trend
 from pytest_accel.core.references import Figure
 from pytest_accel.core.results import Result, SessionResults
 from pytest_accel.report.page.details import details
@@ -33,25 +34,29 @@ def render_page(
     session: SessionResults,
     *,
     plotly_js: bytes,
-    history: Mapping[Key, Sequence[Past]] | None = None,
+    history: Mapping[Key, Trend[Past]] | None = None,
     published: Sequence[Figure] = (),
 ) -> str:
     """The whole page; the same input gives the same text."""
     library = packed(plotly_js)
     nights: Nights = {}
-    series = [_series(history or {}, result) for result in session.results]
+    trends = [(history or {}).get(_key(result)) for result in session.results]
+    pasts = [past(result, each, nights) for result, each in zip(session.results, trends, strict=True)]
     content: dict[str, object] = {
         "session": session.session,
         "table": table(session.results),
         "plots": session_plots(session.results, published),
-        "details": [details(result, session.command) for result in session.results],
-        "past": [past(result, each, nights) for result, each in zip(session.results, series, strict=True)],
+        "details": [
+            details(result, session.command, has_past=each is not None)
+            for result, each in zip(session.results, pasts, strict=True)
+        ],
+        "past": pasts,
         "nights": list(nights),
     }
     page = ""
     for most in _ROUNDS:
         if most == 0:
-            content |= {"past": [None] * len(series), "nights": []}
+            content |= {"past": [None] * len(trends), "nights": []}
         drawn = {"rounds": [rounds(result, most) for result in session.results], "thinned": _thinning(most)}
         page = _page(session, content | drawn, library)
         if len(page.encode("utf-8")) <= MAX_BYTES:
@@ -59,8 +64,8 @@ def render_page(
     return page
 
 
-def _series(history: Mapping[Key, Sequence[Past]], result: Result) -> Sequence[Past]:
-    return history.get((result.key or result.benchmark, result.disk_name), ())
+def _key(result: Result) -> Key:
+    return result.key or result.benchmark, result.disk_name
 
 
 def _thinning(most: int) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_accel.core.environment import Change
 from pytest_accel.core.quantities import counted
-from pytest_accel.core.results import Ending, Result, SessionResults, Status
+from pytest_accel.core.results import Ending, Result, Scalar, SessionResults, Status
+from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order, needs_attention, plain_word, status_word
 from pytest_accel.report.page.details import remedy, shortened, words
 from pytest_accel.report.page.markup import Markup, command_line, element, icon, joined, unbroken
+from pytest_accel.report.page.metrics import from_to
 from pytest_accel.report.page.statuses import LOOKS, Tone, rank, shown_status
 
 FAILURES_SHOWN = 6  # the table below has all of them, first
 _NAMES_SHOWN = 3
 _CHANGES_SHOWN = 8
+_FINDINGS_SHOWN = 3
 _COMMAND_NAMES = 20  # a command of more names is nobody's to copy
 # pytest's own; 1 is for the failures themselves to say.
 _EXIT_STATUSES = {
@@ -58,8 +61,10 @@ def verdict_of(session: SessionResults) -> Verdict:
         )
     recorded = sum(result.status is Ending.RECORDED for result in results)
     skipped = sum(result.status is Ending.SKIPPED for result in results)
-    well = counted(len(results) - skipped, "benchmark")
-    said = f"All {well} recorded" if recorded == len(results) - skipped else f"All {well} ok"
+    well = len(results) - skipped
+    said = (
+        f"{'All ' if well > 1 else ''}{counted(well, 'benchmark')} {'recorded' if recorded == well else 'ok'}"
+    )
     return Verdict(tone="good", icon="check", text=f"{said}; {skipped} skipped" if skipped else said)
 
 
@@ -75,16 +80,52 @@ def _of_what(results: Sequence[Result]) -> str:
 def headline(session: SessionResults) -> Markup:
     verdict = verdict_of(session)
     failures = in_order(session.failures)
+    concerned = failures or [each for each in session.results if each.status is Outcome.INCONCLUSIVE]
     return element(
         "section",
         element("h1", icon(verdict.icon), element("span", verdict.text)),
         _tally(session.results),
         _failures(failures, session) if failures else None,
-        suspects(failures, "Changed in the environment since the baseline", most=_CHANGES_SHOWN),
+        suspects(concerned, "Changed in the environment since the baseline", most=_CHANGES_SHOWN)
+        or _unchanged(concerned),
+        _unwell(session) if concerned else None,
         *(element("p", icon("bang"), element("span", remark), class_="remark") for remark in session.remarks),
         class_=f"headline {verdict.tone}",
         id="headline",
     )
+
+
+def _unchanged(results: Sequence[Result]) -> Markup | None:
+    """Said where it could have been otherwise: it sends one to look elsewhere."""
+    if not any(result.runs and result.baseline for result in results):
+        return None
+    return element("p", "Nothing in the recorded environment changed since the baseline.", class_="suspects")
+
+
+def _unwell(session: SessionResults) -> Markup | None:
+    """What the doctor found, in one line; its remedies stand below."""
+    found = [
+        each for level in ("problem", "warning") for each in session.findings if each.get("level") == level
+    ]
+    if not found:
+        return None
+    told = [": ".join(filter(None, (subject_of(each), str(each.get("text") or "")))) for each in found]
+    more = f"; and {len(told) - _FINDINGS_SHOWN} more" if len(told) > _FINDINGS_SHOWN else ""
+    return element(
+        "p",
+        icon("bang"),
+        element(
+            "span",
+            element("a", "Doctor", href="#doctor"),
+            f": {unbroken('; '.join(told[:_FINDINGS_SHOWN]))}{more}",
+        ),
+        class_="remark",
+    )
+
+
+def subject_of(finding: Mapping[str, Scalar]) -> str:
+    """What a finding of the doctor is about: `GPU 0 power limit`."""
+    return " ".join(str(finding.get(name) or "") for name in ("of", "subject")).strip()
 
 
 def _tally(results: Sequence[Result]) -> Markup | None:
@@ -117,7 +158,8 @@ def _failures(failures: Sequence[Result], session: SessionResults) -> Markup:
 
 def _failure(result: Result, index: int) -> Markup:
     look = LOOKS[shown_status(result)]
-    text = unbroken("\n".join(map(shortened, words(result))).strip())
+    text = unbroken(shortened(words(result)).strip())
+    numbers = from_to(result)
     return element(
         "li",
         element("span", icon(look.icon), status_word(result), class_=f"badge {look.tone}"),
@@ -127,6 +169,9 @@ def _failure(result: Result, index: int) -> Markup:
                 "p",
                 element("a", element("bdi", result.name), href=f"#b{index}", data_open=str(index)),
                 element("span", " ", element("bdi", result.platform), class_="quiet"),
+                element("span", " ", element("bdi", unbroken(numbers)), class_="numbers")
+                if numbers
+                else None,
             ),
             element("p", text) if text else None,
         ),
@@ -193,9 +238,6 @@ def attention(session: SessionResults) -> Markup | None:
 
 def _group(status: Status, results: Sequence[Result], session: SessionResults) -> Markup:
     look = LOOKS[status]
-    names = [element("bdi", result.name) for result in results[:_NAMES_SHOWN]]
-    listed = Markup(", ".join(names))
-    more = f" and {len(results) - len(names)} more" if len(results) > len(names) else None
     badge = element(
         "a",
         icon(look.icon),
@@ -210,12 +252,27 @@ def _group(status: Status, results: Sequence[Result], session: SessionResults) -
         badge,
         element(
             "div",
-            element(
-                "p",
-                look.asks,
-                " ",
-                element("span", listed, more, class_="quiet"),
-            ),
+            *(_each(results) if status is Outcome.INCONCLUSIVE else [_together(look.asks, results)]),
             command_line(asked[1]) if asked else None,
         ),
     )
+
+
+def _together(asks: str, results: Sequence[Result]) -> Markup:
+    """What all of them ask for, and their names."""
+    names = Markup(", ".join(element("bdi", result.name) for result in results[:_NAMES_SHOWN]))
+    return element("p", asks, " ", element("span", names, _more(results), class_="quiet"))
+
+
+def _each(results: Sequence[Result]) -> list[Markup]:
+    """What would decide an open question is another thing for each: its verdict says it."""
+    told = [
+        element("p", element("bdi", result.name, class_="quiet"), " ", unbroken(shortened(words(result))))
+        for result in results[:_NAMES_SHOWN]
+    ]
+    more = _more(results)
+    return [*told, *([element("p", more.strip(), class_="quiet")] if more else [])]
+
+
+def _more(results: Sequence[Result]) -> str:
+    return f" and {len(results) - _NAMES_SHOWN} more" if len(results) > _NAMES_SHOWN else ""

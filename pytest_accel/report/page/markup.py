@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import re
+
+_PARTS = re.compile(r"[^_/.:,=\[\]-]*[_/.:,=\[\]-]*", re.DOTALL)  # as in dom.js
 
 
 class Markup(str):
@@ -49,6 +52,11 @@ def data_block(name: str, content: object) -> Markup:
 def command_line(command: str) -> Markup:
     """A command to copy: the page's script adds the button."""
     return element("span", element("code", command), class_="command", data_copy=True)
+
+
+def breakable(text: str) -> Markup:
+    """A long name may go on in the next line behind a sign of its own, and nowhere else if it can be helped."""
+    return Markup("<wbr>".join(_escaped(part) for part in _PARTS.findall(text)))
 
 
 def unbroken(text: str) -> str:

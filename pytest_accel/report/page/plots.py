@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pytest_accel.core.changepoints import change_points
+from pytest_accel.core.changepoints import Trend
 from pytest_accel.core.gate import interval
+from pytest_accel.core.judgement import was_slowed
 from pytest_accel.core.quantities import percent
 from pytest_accel.core.results import Result
 from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Policy
+from pytest_accel.core.verdict import Outcome, Policy
+from pytest_accel.report.history import unchanged
+from pytest_accel.report.lines import changed
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
-# A season. Change points are looked for in all of them, which takes 8 ms a benchmark of 60 values on one core here.
-MOST_NIGHTS = 90
 Nights = dict[tuple[str, str, str], int]  # time, session and revision, each once: benchmarks share them
 
 
@@ -45,7 +46,7 @@ def rounds(result: Result, most: int) -> dict[str, object] | None:
         "now_interval": _interval(result.runs, work),
         "then_interval": _interval(result.baseline, work) if result.baseline else None,
         "tolerance": tolerance,
-        "tolerance_text": f"tolerance {percent(tolerance)}" if tolerance else "",
+        "tolerance_text": percent(tolerance) if tolerance else "",
     }
 
 
@@ -63,32 +64,38 @@ def _interval(runs: Sequence[Run], work: float) -> list[float]:
     return [drawn(work / seconds) for seconds in (found.high_s, found.point_s, found.low_s)]
 
 
-def past(result: Result, series: Sequence[Past], nights: Nights) -> dict[str, object] | None:
+def past(result: Result, trend: Trend[Past] | None, nights: Nights) -> dict[str, object] | None:
     """The newest values of the history, and where they changed; nothing of fewer than two."""
-    shown = [point for point in series if point.throughput > 0][-MOST_NIGHTS:]
-    if len(shown) < 2:
+    if trend is None or len(trend.points) < 2:
         return None
-    values = [point.throughput for point in shown]
     return {
         "unit": f"{result.unit}/s",
         "nights": [
-            nights.setdefault((point.at, point.session, point.revision[:12]), len(nights)) for point in shown
+            nights.setdefault((point.at, point.session, point.revision[:12]), len(nights))
+            for point in trend.points
         ],
-        "throughput": [drawn(value) for value in values],
+        "throughput": [drawn(point.throughput) for point in trend.points],
         "changes": [
             {
                 "index": found.index,
                 "before": drawn(found.before),
                 "after": drawn(found.after),
-                "text": _step(found.after / found.before - 1),
+                "text": changed(-found.relative),
             }
-            for found in change_points(values)
+            for found in trend.changes
         ],
+        "unchanged": unchanged(trend),
+        "left_out": _left_out(result),
     }
 
 
-def _step(relative: float) -> str:
-    return f"{percent(-relative)} slower" if relative < 0 else f"{percent(relative)} faster"
+def _left_out(result: Result) -> str:
+    """Why the history has this session and does not count it; empty where it does."""
+    if any(map(was_slowed, result.runs)):
+        return "This session is left out: it was slowed on purpose (--accel-slowdown)."
+    if result.status is Outcome.INVALID:
+        return "This session is left out: its figures are not valid."
+    return ""
 
 
 def thinned(values: Sequence[float], most: int) -> Sequence[float]:

@@ -8,14 +8,15 @@ from typing import TypeAlias
 
 from pytest_accel.core.gate import interval
 from pytest_accel.core.quantities import percent, si
-from pytest_accel.core.results import Result
-from pytest_accel.core.verdict import Policy, Verdict
-from pytest_accel.report.attention import in_order, plain_word, status_word
-from pytest_accel.report.lines import changed
+from pytest_accel.core.results import ReferenceFigure, Result
+from pytest_accel.core.verdict import THROUGHPUT, Policy, Verdict
+from pytest_accel.report.attention import deciding, in_order, plain_word, status_word
+from pytest_accel.report.page.metrics import change_of, metric_from_to
 from pytest_accel.report.page.statuses import LOOKS, rank, shown_status
 
 Key: TypeAlias = str | float | None
-Cell: TypeAlias = tuple[str, Key]  # its text, and what it is sorted by; None sorts last either way
+# Its text, and what it is sorted by, None last either way; then, in some, what stands small below the text.
+Cell: TypeAlias = tuple[str, Key] | tuple[str, Key, str]
 NOTHING: Cell = ("", None)
 _WIDTH_IN_TOLERANCES = 3.0  # to either side in the picture of a change; what lies beyond stands at the edge
 
@@ -35,7 +36,7 @@ def table(results: Sequence[Result]) -> dict[str, object]:
     position = {id(result): index for index, result in enumerate(results)}
     ordered = [(position[id(result)], result) for result in in_order(results)]
     cells = {column.key: [column.cell(result) for result in results] for column in COLUMNS}
-    shown = [column for column in COLUMNS if any(text for text, _ in cells[column.key])]
+    shown = [column for column in COLUMNS if any(cell[0] for cell in cells[column.key])]
     return {
         "columns": [
             {
@@ -67,7 +68,8 @@ def _row(index: int, result: Result, cells: list[Cell]) -> dict[str, object]:
         "file": result.file or result.benchmark.partition("::")[0],
         "platform": result.platform,
         "suite": result.suite,
-        "picture": picture(result.verdict),
+        "picture": picture(deciding(result)),
+        "unsteady": not result.steady,
         "cells": cells,
     }
 
@@ -112,12 +114,19 @@ def noise(result: Result) -> Cell:
     return percent(width), width
 
 
+def baseline(result: Result) -> Cell:
+    value = result.baseline_throughput if result.runs else None
+    return NOTHING if value is None else (si(value), value)
+
+
 def change(result: Result) -> Cell:
-    """By how much its throughput changed; sorted by loss."""
-    verdict = result.verdict
+    """By how much changed what decided, its throughput or a metric; sorted by loss."""
+    verdict = deciding(result)
     if verdict is None or verdict.slowdown is None:
         return NOTHING
-    return changed(verdict.slowdown.point), verdict.slowdown.point
+    if verdict.of == THROUGHPUT:  # its figures have columns of their own
+        return change_of(verdict), verdict.slowdown.point
+    return change_of(verdict), verdict.slowdown.point, metric_from_to(result, verdict.of)
 
 
 def mfu(result: Result) -> Cell:
@@ -135,12 +144,22 @@ def scaling(result: Result) -> Cell:
     return (percent(figure.efficiency), figure.efficiency) if figure else NOTHING
 
 
-def reference(result: Result) -> Cell:
-    """The first that can be compared; all of them are in the details."""
-    found = next((each for each in result.references if each.ratio is not None), None)
+def published(result: Result) -> Cell:
+    return _first([each for each in result.references if not each.expected])
+
+
+def expected(result: Result) -> Cell:
+    return _first([each for each in result.references if each.expected])
+
+
+def _first(figures: Sequence[ReferenceFigure]) -> Cell:
+    """One that was missed, else the first that can be compared; all of them are in the details."""
+    comparable = [each for each in figures if each.ratio is not None]
+    found = next((each for each in comparable if each.shortfall), comparable[0] if comparable else None)
     if found is None or found.ratio is None:
         return NOTHING
-    return f"{times(found.ratio)} {found.platform}", found.ratio
+    whose = "" if found.expected else f" {found.platform}"
+    return f"{times(found.ratio)}{whose}", found.ratio, found.differs
 
 
 def units_per_wh(result: Result) -> float | None:
@@ -163,10 +182,17 @@ COLUMNS = (
         key="noise", title="±", cell=noise, right=True, help="95 % interval of run-to-run noise", lesser=1
     ),
     Column(
+        key="baseline",
+        title="Baseline",
+        cell=baseline,
+        right=True,
+        help="Throughput of the stored runs that it was compared with",
+    ),
+    Column(
         key="change",
         title="Against baseline",
         cell=change,
-        help="Change of throughput with its bounds; the shaded middle is the tolerance, left of it is slower",
+        help="What decided, with its bounds: the shaded middle is the tolerance, left of it is slower or lower",
     ),
     Column(
         key="mfu",
@@ -193,10 +219,17 @@ COLUMNS = (
         lesser=3,
     ),
     Column(
-        key="reference",
+        key="published",
         title="Published",
-        cell=reference,
+        cell=published,
         help="This machine over a published figure, and whose platform that was; above 1 is better",
         lesser=2,
+    ),
+    Column(
+        key="expected",
+        title="Expected here",
+        cell=expected,
+        help="This machine over what its site expects of it; above 1 is better",
+        lesser=1,
     ),
 )

@@ -21,18 +21,17 @@ class Look:
 
 # In the order in which they are read, which is that of `report/attention.py`.
 LOOKS: dict[Status, Look] = {
-    Outcome.REGRESSED: Look(tone="bad", icon="down", asks="Slower than the baseline."),
+    Outcome.REGRESSED: Look(tone="bad", icon="down", asks="Worse than the baseline."),
     Outcome.INVALID: Look(tone="bad", icon="bang", asks="Disturbed, so that its figures mean nothing."),
     Ending.FAILED: Look(tone="bad", icon="cross", asks="Measured nothing, or a check of its own failed."),
+    Ending.OFF_REFERENCE: Look(tone="bad", icon="down", asks="Not what was published, or is expected here."),
     Outcome.STALE_BASELINE: Look(
         tone="warn", icon="clock", asks="Measures something else than its baseline did. Replace the baseline."
     ),
     Ending.VANISHED: Look(
         tone="warn", icon="ghost", asks="Stands in the baseline and was not found. Was it renamed?"
     ),
-    Outcome.INCONCLUSIVE: Look(
-        tone="warn", icon="question", asks="Too noisy to tell. Add baseline runs, or quieten the machine."
-    ),
+    Outcome.INCONCLUSIVE: Look(tone="warn", icon="question"),  # its verdict says what would decide it
     Outcome.NO_BASELINE: Look(tone="warn", icon="ring", asks="Has nothing to be compared with. Record it."),
     Ending.NOT_MEASURED: Look(tone="warn", icon="ring", asks="Was not measured."),
     Outcome.DOES_NOT_FIT: Look(
@@ -51,7 +50,7 @@ _RANKS = {status: rank for rank, status in enumerate(LOOKS)}
 
 
 def shown_status(result: Result) -> Status:
-    """What it counts as: one that is well against its baseline and short of a gated reference has failed."""
+    """What it counts as: one that is well against its baseline, and that broke when it was torn down, has failed."""
     is_short = result.failed and result.status in {*SETTLED, Outcome.IMPROVED}
     return Ending.FAILED if is_short else result.status
 

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from pytest_accel.core.environment import REDACTED, TITLES, VARIABLE_PREFIX, Environment, looks_secret
+from pytest_accel.core.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
 from pytest_accel.core.quantities import seconds
 from pytest_accel.core.results import Scalar, SessionResults
-from pytest_accel.report.page.headline import suspects
-from pytest_accel.report.page.markup import Markup, command_line, element, icon
+from pytest_accel.report.page.headline import subject_of, suspects
+from pytest_accel.report.page.markup import Markup, breakable, command_line, element, icon
 
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
 
@@ -32,7 +32,11 @@ def environment(session: SessionResults) -> Markup | None:
 
 
 def _same(was_compared: bool) -> Markup | None:  # noqa: FBT001 - it reads as a sentence
-    return element("p", "Nothing changed since the baselines.", class_="quiet") if was_compared else None
+    return (
+        element("p", "Nothing in the recorded environment changed since the baselines.", class_="quiet")
+        if was_compared
+        else None
+    )
 
 
 def _facts(found: Environment, number: int) -> Markup:
@@ -90,7 +94,6 @@ def _is_told(finding: Mapping[str, Scalar]) -> bool:
 def _finding(finding: Mapping[str, Scalar]) -> Markup:
     level = str(finding.get("level", "ok")) if _is_told(finding) else "not told"
     tone, sign = _LEVELS.get(level, ("mute", "dash"))
-    subject = " ".join(str(finding.get(name) or "") for name in ("of", "subject")).strip()
     remedy = str(finding.get("remedy") or "")
     return element(
         "li",
@@ -99,7 +102,7 @@ def _finding(finding: Mapping[str, Scalar]) -> Markup:
             "div",
             element(
                 "p",
-                element("strong", subject),
+                element("strong", subject_of(finding)),
                 " ",
                 element("span", str(finding.get("group") or ""), class_="quiet"),
             ),
@@ -122,19 +125,17 @@ def about(session: SessionResults) -> Markup:
     return element(
         "section",
         element("h2", "Session"),
-        command_line(shlex.join(["pytest", *map(_safe, session.command)])),
+        command_line(shlex.join(["pytest", *safe_arguments(session.command)])),
         definitions([pair for pair in pairs if pair[1]]),
         id="session",
     )
 
 
-def _safe(word: str) -> str:
-    """A page is passed on: what looks like a credential in an option is not."""
-    return REDACTED if word.startswith("-") and looks_secret(word) else word
-
-
 def definitions(pairs: Sequence[tuple[str, str]]) -> Markup:
-    rows = [element("div", element("dt", name), element("dd", element("bdi", text))) for name, text in pairs]
+    rows = [
+        element("div", element("dt", breakable(name)), element("dd", element("bdi", breakable(text))))
+        for name, text in pairs
+    ]
     return element("dl", *rows, class_="facts")
 
 

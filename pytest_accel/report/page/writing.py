@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_accel.core.results import SessionResults
 from pytest_accel.report.page.document import Key, render_page
 from pytest_accel.report.page.plotly import read_plotly_js
-from pytest_accel.report.page.plots import MOST_NIGHTS, Past
+from pytest_accel.report.page.plots import Past
 from pytest_accel.store.results import write_whole
 
 if TYPE_CHECKING:
+    from pytest_accel.core.changepoints import Trend
     from pytest_accel.core.references import Figure
 
 _T = TypeVar("_T")
@@ -25,12 +26,12 @@ def write_page(
     """Write the whole page or nothing. A history or a study that cannot be read costs its plots, and the page says so."""
     library = read_plotly_js()  # first: without it there is no page
     problems: list[str] = []
-    nothing: Mapping[Key, Sequence[Past]] = {}
+    nothing: Mapping[Key, Trend[Past]] = {}
     none: Sequence[Figure] = ()
-    series = _attempt(lambda: _series(session, history), nothing, problems)
+    trends = _attempt(lambda: _trends(session, history), nothing, problems)
     figures = _attempt(lambda: _figures(published), none, problems)
     told = replace(session, remarks=(*session.remarks, *problems))
-    write_whole(path, render_page(told, plotly_js=library, history=series, published=figures))
+    write_whole(path, render_page(told, plotly_js=library, history=trends, published=figures))
 
 
 def _attempt(read: Callable[[], _T], otherwise: _T, problems: list[str]) -> _T:
@@ -41,14 +42,14 @@ def _attempt(read: Callable[[], _T], otherwise: _T, problems: list[str]) -> _T:
         return otherwise
 
 
-def _series(session: SessionResults, path: Path | None) -> Mapping[Key, Sequence[Past]]:
+def _trends(session: SessionResults, path: Path | None) -> Mapping[Key, Trend[Past]]:
     if path is None or not path.is_file():
         return {}
     from pytest_accel.store.history import History
 
     history = History(path)
     keys = {(result.key or result.benchmark, result.disk_name) for result in session.results if result.runs}
-    return {key: history.series(*key, limit=MOST_NIGHTS) for key in sorted(keys)}
+    return {key: history.trend(*key) for key in sorted(keys)}
 
 
 def _figures(folder: Path | None) -> Sequence[Figure]:

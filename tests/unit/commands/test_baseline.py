@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
+from pytest_accel.core.environment import Environment
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.store.baselines import BaselineStore
 from tests.support.stored import KEY, OTHER, UPGRADED, baseline, result, results_file, runs
+
+SLOWED = {"slowdown_felt": 0.1}
 
 
 @pytest.fixture
@@ -142,6 +145,16 @@ class TestAccept:
         assert len(stored()[KEY].runs) == 10
         assert len(stored("gpt")[OTHER].runs) == 2
 
+    def test_another_machine_than_the_folders(self, command):
+        cpu = Environment(identity={"cpu_model": "Intel Xeon (6-207)"}, context={})
+        measured = runs(session="c", environment=cpu)
+        results_file(Path("r.json"), result("t.py::c", measured=measured), environments=[cpu])
+        assert "another machine (Intel Xeon (6-207))" in command(
+            "accept", "r.json", "--reason", "x", status=2
+        )
+        baseline(Path("baselines"), "t.py::c", stored=measured, environments=[cpu])
+        assert "t.py::c: its runs are of another machine" in command("verify", status=1)
+
     def test_replace(self, command):
         results_file(Path("r.json"), result(batch_size=512))
         assert "--replace" in command("accept", "r.json", "--reason", "x", status=2)
@@ -166,13 +179,25 @@ class TestPrune:
             "bench_suites/test_cnn.py::test_cnn[resnet18]\n\n1 test collected in 0.1s\n"
         )
         Path("bench_suites").mkdir()
-        Path("bench_suites/test_gpt.py").touch()
+        for name in ("gpt", "cnn"):
+            Path(f"bench_suites/test_{name}.py").touch()
         text = command("prune", "--vanished", "--collected", "list.txt", "--yes", "--reason", "renamed")
         assert f"h200/cnn.json  {KEY}: the benchmark, 5 runs" in text
         assert stored() == {}
         assert OTHER in stored("gpt"), "its file was not listed, and is there"
         removed = BaselineStore(Path("baselines")).read("h200", "cnn").removed
         assert [(each.benchmark, each.reason) for each in removed] == [(KEY, "renamed")]
+
+    def test_from_a_folder_below_the_root(self, command, monkeypatch):
+        for path in ("bench_suites/test_gpt.py", "bench_suites/deep/test_x.py"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).touch()
+        Path("bench_suites/test_cnn.py").write_text("def test_cnn(model): 'resnet50'")
+        Path("pytest.ini").write_text("[pytest]\n")
+        Path("list.txt").write_text("bench_suites/deep/test_x.py::test_x\n")
+        monkeypatch.chdir("bench_suites")
+        told = ("--vanished", "--collected", "../list.txt", "--baselines", "../baselines")
+        assert command("prune", *told) == "There is nothing to prune.\n"
 
     def test_one_by_name(self, command):
         command("prune", "--benchmark", KEY, "--yes")
@@ -207,6 +232,12 @@ class TestVerify:
         text = command("verify", status=1)
         assert text.count("FAULT  ") == 2
         assert "2 faults" in text
+
+    def test_names_are_shown_and_not_obeyed(self, command):
+        baseline(Path("baselines"), "t.py::x\n::error::y\x1b[31m", suite="bad", stored=runs(metrics=SLOWED))
+        for text in (command("verify", status=1), command("show")):
+            assert not any(line.lstrip().startswith("::") for line in text.splitlines())
+            assert "\x1b" not in text
 
     def test_our_own(self, command):
         assert command("verify", str(Path(__file__).parents[3] / "baselines")).endswith("no fault.\n")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_accel import cli
+from pytest_accel.core.results import Ending
+from pytest_accel.core.verdict import Outcome
 from tests.support.stored import CAPPED, OTHER, UPGRADED, baseline, result, results_file, runs
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
@@ -66,6 +69,46 @@ class TestExitStatus:
         assert why in compare("h200", "after.json", "--fail-on-regression", status=1)
         compare("h200", "after.json")
 
+    @pytest.mark.parametrize("measured", [runs(1, session="s2"), ()], ids=["measured", "unmeasured"])
+    @pytest.mark.parametrize(
+        ("status", "why"),
+        [
+            (Ending.FAILED, "it failed"),
+            (Outcome.INVALID, "it was invalid"),
+            (Ending.SKIPPED, "it was skipped"),
+        ],
+    )
+    def test_what_failed_is_not_green(self, compare, measured, status, why):
+        baseline(Path("baselines"), OTHER)
+        fine = result(OTHER, measured=runs(session="s2"))
+        results_file(Path("after.json"), fine, result(measured=measured, status=status))
+        text = compare("h200", "after.json", "--fail-on-regression", status=1)
+        assert f"NOT JUDGED  test_cnn[resnet50]: {why}" in text
+        assert "1 benchmark of 2 failed or went unmeasured, and that is not green" in text
+        assert "INCONCLUSIVE" not in text
+
+    def test_what_failed_before_it_had_a_place_is_not_green(self, compare):
+        baseline(Path("baselines"), OTHER)
+        nowhere = replace(result(measured=(), status=Ending.FAILED), platform="", disk_name="")
+        results_file(Path("after.json"), result(OTHER, measured=runs(session="s2")), nowhere)
+        assert "it failed" in compare("h200", "after.json", "--fail-on-regression", status=1)
+
+    def test_what_is_missing_is_not_green(self, compare):
+        baseline(Path("baselines"), OTHER)
+        results_file(Path("after.json"), result(measured=runs(session="s2")))
+        text = compare("h200", "after.json", "--fail-on-regression", status=1)
+        assert "the later set lacks 1 benchmark of 2" in text
+        assert "NOT JUDGED  test_gpt[117m]: it is missing there" in text
+        compare("h200", "after.json", "--fail-on-regression", "-k", "cnn")
+        compare("h200", "after.json")
+
+    def test_how_many_were_not_judged_is_said(self, compare):
+        baseline(Path("baselines"), OTHER)
+        other = result(OTHER, measured=runs(session="s2"), batch_size=512)
+        results_file(Path("after.json"), result(measured=runs(session="s2")), other)
+        text = compare("h200", "after.json", "--fail-on-regression")
+        assert "--fail-on-regression: 1 benchmark of 2 not judged" in text
+
     def test_a_tolerance_of_ones_own(self, compare):
         results_file(Path("after.json"), slower())
         compare("h200", "after.json", "--tolerance", "50%", "--fail-on-regression")
@@ -77,6 +120,10 @@ class TestExitStatus:
         [
             (["nope"], "'nope' is nothing to compare"),
             (["h200", "h200"], "named twice"),
+            (["h200", "platform:h200"], "'platform:h200' and 'h200' are one set"),
+            (["h200", "./baselines/h200"], "are one set"),
+            ([""], "'' names nothing. There are, in baselines: platforms h200"),
+            (["platform:"], "'platform:' names nothing"),
             (["h200", "-k", "nope"], "chooses none"),
             (["h200", "-k", "((("], "is no expression"),
             (["h200", "--metric", "nope"], "nothing here has it"),
@@ -102,7 +149,7 @@ class TestOptions:
         Path("pyproject.toml").write_text("[tool.pytest.ini_options]\naccel_baselines = 'elsewhere'\n")
         assert "test_cnn" in compare("h200")
         Path("pyproject.toml").write_text("[tool")
-        assert "pyproject.toml cannot be read" in compare("h200", status=2)
+        assert "configuration cannot be read" in compare("h200", status=2)
 
     def test_k_is_pytests(self, compare):
         baseline(Path("baselines"), OTHER, suite="gpt")

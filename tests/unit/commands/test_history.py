@@ -88,6 +88,7 @@ class TestLooking:
 
     def test_from_a_folder_below(self, ask, project, monkeypatch):
         (project / "bench_suites").mkdir()
+        (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
         monkeypatch.chdir(project / "bench_suites")
         assert "night-023" in ask("list")
 
@@ -116,7 +117,8 @@ class TestChanges:
         assert text.splitlines()[-1] == "1 of 2 benchmarks changed"
 
     def test_it_is_an_advisory_unless_asked_to_fail(self, ask):
-        ask("changes", "--fail", status=1)
+        assert "slower since" in ask("changes", status=0)
+        assert "slower since" in ask("changes", "--fail", status=1)
         ask("changes", "--fail", "-k", "swin_t")
 
     def test_an_old_change_does_not_fail_for_ever(self, ask):
@@ -178,6 +180,17 @@ class TestKeeping:
         assert ask("add", "a.json", "b.json") == "night-040  added\nnight-041  added\n"
         assert "was there already" in ask("add", "a.json")
         assert "night-041" in ask("list", "--limit", "1")
+
+    def test_a_session_cannot_speak_to_the_terminal_or_to_the_runner(self, ask, project):
+        names = ("::error::a\x1b[31m", "b\n::error::c")
+        for name in names:
+            write_results(project / f"{names.index(name)}.json", replace(night(40), session=name))
+        for _ in range(2):
+            lines = ask("add", "0.json", "1.json").splitlines()
+            assert len(lines) == 2
+            assert all(line.isprintable() and not line.startswith("::") for line in lines)
+        History(project / "::error::d.sqlite").append(night(41))
+        assert not ask("add", "::error::d.sqlite").startswith("::")
 
     def test_a_bad_file_adds_nothing(self, ask, project):
         write_results(project / "a.json", night(40))

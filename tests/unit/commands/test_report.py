@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from pytest_accel.cli import main
 from pytest_accel.store.history import History
 from pytest_accel.store.results import write_results
-from tests.support.results import SESSION, make_result, make_session
+from tests.support.results import NOW, SESSION, make_result, make_runs, make_session
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +39,58 @@ def test_the_newest_session_of_the_history_is_shown_with_its_past(tmp_path, caps
     assert '"2026-11-13T03:00:00+00:00","first"' in page
     assert main(["report", "--session", "fir"]) == 0
     assert "session first" in capsys.readouterr().out
+
+
+@pytest.fixture
+def long_past(tmp_path) -> History:
+    """100 nights, slower by 10 % after six of them and by 10 % more after sixty."""
+    history = History(tmp_path / ".accel" / "history.sqlite")
+    source, began = random.Random(1), datetime(2026, 3, 1, 3, tzinfo=UTC)
+    for number in range(100):
+        level = 6000 * 0.9 ** ((number >= 6) + (number >= 60))
+        name = f"night-{number:03d}"
+        runs = make_runs(source, 256 / level, runs=1, noise=0.003, session=name)
+        result = replace(make_result(), runs=runs, baseline=(), environment=NOW.key)
+        history.append(make_session([result], session=name, at=(began + timedelta(days=number)).isoformat()))
+    return history
+
+
+def test_the_page_and_the_command_find_the_same_changes(long_past, tmp_path, capsys):
+    def of_page() -> list[tuple[str, str]]:
+        """Day and size of each change."""
+        assert main(["report"]) == 0
+        capsys.readouterr()
+        text = (tmp_path / "report.html").read_text()
+        data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', text, re.DOTALL)[1])
+        (past,) = data["past"]
+        return [
+            (data["nights"][past["nights"][each["index"]]][0][:10], each["text"]) for each in past["changes"]
+        ]
+
+    def of_command(*more) -> list[tuple[str, str]]:
+        assert main(["history", "changes", *more]) == 0
+        said = capsys.readouterr().out
+        found = re.findall(r"^  (\S+ % \w+) since (\S+) ", said, re.MULTILINE)
+        return [(day, size) for size, day in found]
+
+    assert [day for day, _ in of_page()] == ["2026-04-30"]
+    assert of_command() == of_page()
+    assert [day for day, _ in of_command("--limit", "200")] == ["2026-03-07", "2026-04-30"]
+
+
+def test_the_history_and_the_baselines_of_the_project_are_used(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naccel_history = 'kept.sqlite'\n")
+    (tmp_path / "below").mkdir()
+    History(tmp_path / "kept.sqlite").append(make_session([make_result()], session="kept\x1b"))
+    monkeypatch.chdir(tmp_path / "below")
+    assert main(["report"]) == 0
+    assert capsys.readouterr().out.endswith("of session kept\\x1b\n")
+
+
+def test_results_need_no_history(tmp_path, monkeypatch):
+    write_results(tmp_path / "results.json", make_session([make_result()]))
+    monkeypatch.setenv("PYTEST_ACCEL_HISTORY", "off")
+    assert main(["report", "results.json"]) == 0
 
 
 @pytest.mark.parametrize(

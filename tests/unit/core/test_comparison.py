@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from pytest_accel.core.comparison import Side, compare, is_better_less, matched, ordered
 from pytest_accel.core.figures import Value, figures
-from pytest_accel.core.judgement import Entry, is_stored, judged
+from pytest_accel.core.judgement import NOT_VALID, Entry, is_stored, judged
+from pytest_accel.core.results import Ending
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Estimate, Outcome
-from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, runs
+from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, result, runs
 
 ENVIRONMENTS = {each.key: each for each in (H200, UPGRADED, CAPPED)}
 
@@ -253,6 +254,75 @@ class TestJudging:
         slow = entry(measured=runs(step_s=0.02, session="s2"))
         found = compare([side("a", platform="a100-sxm4-80gb"), side("b", slow, platform="a100")])
         assert len(found.regressions) == 1
+
+    def test_the_verdict_is_against_the_same_variant_as_the_ratio(self):
+        other = entry(measured=runs(step_s=0.005, environment=CAPPED))
+        first = [
+            side("old amd", other, platform="cpu-amd", group="old"),
+            side("old intel", platform="cpu-intel", group="old"),
+        ]
+        slow = side("new", entry(measured=runs(step_s=0.02, session="s2")), platform="cpu-intel")
+        found = compare([*first, slow])
+        assert found.held_to[2] is first[1]
+        assert [(each.baseline.label, each.judgement.outcome) for each in found.judged] == [
+            ("old intel", Outcome.REGRESSED)
+        ]
+
+    def test_of_several_variants_the_machine_tells_which(self):
+        other = entry(measured=runs(step_s=0.005, environment=CAPPED))
+        first = [
+            side("old pcie", other, platform="a100-pcie", group="old"),
+            side("old sxm", platform="a100-sxm", group="old"),
+        ]
+        found = compare([*first, side("b", entry(measured=runs(session="s2")), platform="a100")])
+        assert [each.baseline.label for each in found.judged] == ["old sxm"]
+        assert found.held_to[2] is first[1]
+
+    def test_two_variants_are_two_platforms(self):
+        slow = entry(measured=runs(step_s=0.02, session="s2"))
+        assert compare([side("a", platform="cpu-amd"), side("b", slow, platform="cpu-intel")]).judged == ()
+
+    @pytest.mark.parametrize(
+        ("status", "why"),
+        [
+            (Ending.FAILED, "it failed"),
+            (Ending.SKIPPED, "it was skipped"),
+            (Outcome.INVALID, "it was invalid"),
+            (Outcome.DOES_NOT_FIT, "it did not fit"),
+            (Ending.NOT_MEASURED, "nothing says how it ended"),
+        ],
+    )
+    def test_how_a_benchmark_ended_goes_before_its_figures(self, status, why):
+        found = judged(entry(), entry(measured=runs(session="s2"), status=status))
+        assert (found.why_not, found.failed, found.outcome) == (why, True, None)
+        found = judged(entry(status=status), entry(measured=runs(session="s2")))
+        assert (found.why_not, found.failed) == (f"{why} in the first set", False)
+
+    @pytest.mark.parametrize("status", [Outcome.REGRESSED, Outcome.STALE_BASELINE, Ending.RECORDED])
+    def test_other_ends_are_judged(self, status):
+        found = judged(entry(), entry(measured=runs(session="s2"), status=status))
+        assert found.outcome is Outcome.OK
+
+    def test_what_failed_before_it_was_measured_is_lost(self):
+        unmeasured = Entry(key=KEY, name="x", values={}, status=Ending.FAILED)
+        found = compare([side("a"), side("b", unmeasured, entry(OTHER))])
+        assert [(each.key, each.judgement.why_not) for each in found.lost] == [(KEY, "it failed")]
+
+    def test_what_a_later_set_of_the_platform_lacks_is_missing(self):
+        sides = [side("a", entry(), entry(OTHER)), side("b", entry(measured=runs(session="s2")))]
+        (lost,) = compare(sides).lost
+        assert (lost.key, lost.judgement.missing) == (OTHER, True)
+        assert compare(sides, wanted=lambda key: key == KEY).lost == ()
+        assert compare([sides[0], side("c", platform="a100")]).lost == (), "nobody asked it of that platform"
+
+    def test_what_is_no_valid_run_here_is_none_in_the_history(self):
+        from pytest_accel.store.history_rows import belongs_to_series
+
+        ends = [*Outcome, *Ending]
+        assert {each for each in ends if not belongs_to_series(result(status=each))} == {
+            *NOT_VALID,
+            Ending.NOT_MEASURED,
+        }
 
     def test_published_figures_are_never_judged(self):
         linked = entry(links=("nrp/train/resnet50/h200",))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.core.keys import baseline_key, both_keys, is_real, node_id_of
+from pytest_accel.core.keys import baseline_key, both_keys, is_real, node_id_of, suite_of
 
 NODE = "bench/test_x.py::test_x[a b]"
 
@@ -33,3 +33,16 @@ def test_a_key_is_one_of_both_and_leads_back(source):
     key = baseline_key(NODE, {"data_source": source})
     assert key in both_keys(NODE)
     assert node_id_of(key) == NODE
+
+
+@pytest.mark.parametrize(
+    ("path", "suite"),
+    [
+        ("bench/test_cnn.py", "cnn"),
+        ("bench/cnn_test.py", "cnn"),
+        ("cnn.py", "cnn"),
+        ("a/test_b_test.py", "b"),
+    ],
+)
+def test_a_suite_is_the_module_without_what_pytest_needs(path, suite):
+    assert suite_of(path) == suite

@@ -276,7 +276,8 @@ class TestLoad:
         ("ticks", "loadavg", "levels"),
         [
             ((1, 0, 0, 99, 0, 0, 0, 0), "0.20 0.10 0.05 1/100 7", {"other work": Level.OK}),
-            ((50, 0, 0, 50, 0, 0, 0, 0), "0.20 0.10 0.05 1/100 7", {"other work": Level.WARNING}),
+            ((49, 0, 0, 51, 0, 0, 0, 0), "0.20 0.10 0.05 1/100 7", {"other work": Level.WARNING}),
+            ((50, 0, 0, 50, 0, 0, 0, 0), "0.20 0.10 0.05 1/100 7", {"other work": Level.PROBLEM}),
             ((1, 0, 0, 99, 0, 0, 0, 0), "3.10 2.00 1.00 1/100 7", {"other work": Level.WARNING}),
             ((1, 0, 0, 99, 0, 0, 0, 0), "garbage", {"other work": Level.OK}),
             (

@@ -192,7 +192,7 @@ class TestOtherFormats:
         lines = render(compare(two), "markdown").splitlines()
         assert lines[2].startswith("| benchmark | unit | before | after | x | nrp † |")
         assert lines[3].startswith("| --- | --- | ---: |")
-        assert r"test\_cnn\[resnet50\]" in lines[4]
+        assert r"test_cnn\[resnet50\]" in lines[4]
         assert {line.count("|") for line in lines[2:5]} == {lines[2].count("|")}
 
     def test_latex_is_balanced_and_escaped(self, two):
@@ -223,6 +223,24 @@ class TestOtherFormats:
             assert text.count(r"\end{tabular}") == 1
         else:
             assert len(text.splitlines()) == 5
+
+    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize("bad", ["::error::x", "x\n::error::y\x1b[31m\x9b"])
+    def test_units_metrics_and_names_are_shown_and_not_obeyed(self, two, form, bad):
+        entry = replace(two[0].entries[KEY], name=bad, values={bad: Value(value=1.0, unit=bad)})
+        side = replace(two[0], label=bad, about=bad, entries={KEY: entry})
+        text = render(compare([side], metrics=[bad]), form)
+        assert not any(line.lstrip().startswith("::") for line in text.splitlines())
+        assert all(character.isprintable() for character in text.replace("\n", ""))
+        if form == "csv":
+            (line,) = csv.DictReader(io.StringIO(text))
+            assert line["benchmark"] == bad.encode("unicode_escape").decode()
+
+    def test_markdown_is_escaped_as_everywhere(self, two):
+        entry = replace(two[0].entries[KEY], name="fixes #12 for @octocat")
+        row = render(compare([replace(two[0], entries={KEY: entry})]), "markdown").splitlines()[4]
+        assert "#12" not in row
+        assert "@octocat" not in row
 
     @pytest.mark.parametrize("form", FORMATS)
     def test_every_format_of_every_study(self, form):

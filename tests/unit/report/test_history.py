@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.core.changepoints import trend
 from pytest_accel.core.environment import Environment
 from pytest_accel.report.history import (
     BLOCKS,
@@ -74,7 +75,7 @@ class TestSparkline:
 
 class TestShifts:
     def test_the_environment_that_changed_there_is_the_suspect(self):
-        (shift,) = shifts(stepped(environment=NEW.key), ENVIRONMENTS)
+        (shift,) = shifts(trend(stepped(environment=NEW.key)), ENVIRONMENTS)
         assert (shift.last.session, shift.first.session) == ("s13", "s14")
         assert shift.is_slower
         assert shift.change.relative == pytest.approx(-0.1, abs=0.005)
@@ -82,33 +83,34 @@ class TestShifts:
         assert shift.suspects[-1].startswith("revision 000")
 
     def test_another_configuration_or_host_is_named(self):
-        (shift,) = shifts(stepped(configuration="c2", host="node-8"), ENVIRONMENTS)
+        (shift,) = shifts(trend(stepped(configuration="c2", host="node-8")), ENVIRONMENTS)
         assert shift.suspects[:2] == ("the benchmark's own configuration", "host node-7 -> node-8")
 
     def test_a_change_elsewhere_is_no_suspect(self):
         points = list(stepped(environment=NEW.key))
         points[13] = point(13, 1000, environment=NEW.key)
-        (shift,) = shifts(points, ENVIRONMENTS)
+        (shift,) = shifts(trend(points), ENVIRONMENTS)
         assert not any("torch" in suspect for suspect in shift.suspects)
 
     def test_an_environment_that_was_not_kept_is_not_guessed(self):
-        (shift,) = shifts(stepped(environment="pruned"), ENVIRONMENTS)
+        (shift,) = shifts(trend(stepped(environment="pruned")), ENVIRONMENTS)
         assert [suspect.partition(" ")[0] for suspect in shift.suspects] == ["revision"]
 
     def test_a_level_series_has_none(self):
-        assert shifts(stepped(at=99), ENVIRONMENTS) == ()
+        assert shifts(trend(stepped(at=99)), ENVIRONMENTS) == ()
 
 
 class TestText:
     def test_a_change_says_by_how_much_since_when_and_who_is_suspect(self):
         whole = track(stepped(environment=NEW.key))
-        text = "\n".join(shift_lines(whole, shifts(whole.points, ENVIRONMENTS)))
+        text = "\n".join(shift_lines(whole, trend(whole.points), shifts(trend(whole.points), ENVIRONMENTS)))
         assert "% slower since 2026-03-15 02:00, session s14: 1,00" in text
         assert "suspect: torch 2.10.0 -> 2.11.0" in text
 
     def test_a_short_series_says_so(self):
-        assert "too short to say" in shift_lines(track(stepped()[:5]), ())[-1]
-        assert shift_lines(track(stepped(at=99)), ())[-1] == "  no change"
+        short, level = stepped()[:5], stepped(at=99)
+        assert "too short to say" in shift_lines(track(short), trend(short), ())[-1]
+        assert shift_lines(track(level), trend(level), ())[-1] == "  no change"
 
     def test_the_table_has_a_row_a_session(self):
         lines = series_table(track([point(0, 1000), point(1, 900, status="regressed", loss=0.1)]))
@@ -123,6 +125,8 @@ class TestText:
         )
         for line in (*overview(bad), *series_table(bad)):
             assert line.isprintable()
+        commanding = Track(platform="::error::x", key="k", points=bad.points)
+        assert not overview(commanding)[0].startswith("::")
 
     def test_what_pruning_takes(self):
         pruned = Pruned(sessions=("a", "b"), left=3, bytes_before=4096, bytes_after=2048)

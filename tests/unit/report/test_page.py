@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.core.changepoints import trend
 from pytest_accel.core.quantities import percent, si
 from pytest_accel.core.references import Figure
 from pytest_accel.core.results import Ending, ReferenceFigure
@@ -329,10 +330,9 @@ def test_thinning_keeps_both_ends():
     assert thinned(range(9), 1) == range(1)
 
 
-def series(result, **more):
-    return [
-        SimpleNamespace(at=at, session="s", revision="", throughput=v) for at, v in nights(result, **more)
-    ]
+def series(result, count=60, **more):
+    made = nights(result, **more)[-count:]
+    return trend([SimpleNamespace(at=at, session="s", revision="", throughput=v) for at, v in made])
 
 
 def test_history_knows_where_it_changed_and_shares_its_nights():
@@ -344,7 +344,14 @@ def test_history_knows_where_it_changed_and_shares_its_nights():
     assert len(shared) == len(found["nights"]) == 60
     past(make_result(name="test_other"), series(result), shared)
     assert len(shared) == 60
-    assert past(result, series(result)[:1], {}) is None
+    assert past(result, series(result, 1), {}) is None
+    assert past(result, None, {}) is None
+
+
+def test_what_is_too_short_to_say_is_not_called_unchanged():
+    result = make_result()
+    assert past(result, series(result, 11), {})["unchanged"].startswith("too short to say")
+    assert past(result, series(result, 12, step_at=None), {})["unchanged"] == "no change"
 
 
 def test_a_sweep_is_drawn_with_the_published_figures_that_stand_beside_it():

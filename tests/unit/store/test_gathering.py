@@ -14,6 +14,7 @@ from pytest_accel.core.results import Ending
 from pytest_accel.store import revisions
 from pytest_accel.store.gathering import GatheringError, find, gather
 from pytest_accel.store.reading import BaselineError
+from pytest_accel.store.results import MAX_BYTES
 from pytest_accel.store.revisions import RevisionError, read_tree
 from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
 
@@ -80,6 +81,25 @@ class TestPlatformsAndFolders:
     def test_the_same_twice_is_refused(self):
         with pytest.raises(GatheringError, match="'h200' is named twice"):
             gather(["h200", "h200"], Path("baselines"))
+
+    def test_one_set_under_two_names_is_refused(self):
+        results_file(Path("r.json"), result())
+        Path("link").symlink_to("baselines/h200")
+        for names in (["h200", "platform:h200"], ["./r.json", "r.json"], ["h200", "baselines/h200"]):
+            with pytest.raises(GatheringError, match="are one set"):
+                gather(names, Path("baselines"))
+        with pytest.raises(GatheringError, match="are one set"):
+            gather(["h200", "link"], Path("baselines"))
+        with pytest.raises(GatheringError, match="are one set"):
+            gather(["nrp", "published:nrp"], Path("baselines"))
+
+    def test_a_file_of_something_else_is_not_to_be_restored_or_deleted(self):
+        results_file(Path("rec.json"), result())
+        with pytest.raises(GatheringError) as caught:
+            find(".", Path("baselines"))
+        assert "rec.json is no baseline" in str(caught.value)
+        assert "git checkout" not in str(caught.value)
+        assert "delete" not in str(caught.value)
 
     def test_a_bad_file_is_the_stores_own_error(self):
         Path("baselines/h200/cnn.json").write_text("{")
@@ -154,8 +174,9 @@ class TestResults:
     def test_what_was_measured(self, project):
         path = results_file(project / "r.json", result(), result(OTHER, measured=(), status=Ending.SKIPPED))
         (side,) = find(str(path), Path("baselines")).sides
-        assert list(side.entries) == [KEY]
-        assert "session fresh" in side.about
+        assert [key for key, entry in side.entries.items() if entry.runs] == [KEY]
+        assert side.entries[OTHER].status is Ending.SKIPPED, "a comparison must not pass over it"
+        assert side.about.startswith("1 benchmark, results of session fresh")
 
     def test_a_session_that_measured_nothing(self, project):
         path = results_file(project / "r.json", result(measured=(), status=Ending.SKIPPED))
@@ -166,6 +187,25 @@ class TestResults:
         (project / "x.json").write_text(json.dumps({"a": 1}))
         with pytest.raises(BaselineError, match="no file of results"):
             find("./x.json", Path("baselines"))
+
+    def test_a_huge_file_is_not_read(self, project, monkeypatch):
+        with Path("huge.json").open("wb") as stream:
+            stream.truncate(MAX_BYTES + 1)
+        monkeypatch.setattr(Path, "read_bytes", lambda _self: pytest.fail("it was read"))
+        with pytest.raises(BaselineError, match="a file of results has at most"):
+            find("huge.json", Path("baselines"))
+
+    def test_a_file_is_read_once(self, project, monkeypatch):
+        results_file(project / "r.json", result())
+        read, real = [], Path.read_bytes
+        monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self) or real(self))
+        find("r.json", Path("baselines"))
+        assert len(read) == 1
+
+    def test_the_same_benchmark_twice_is_refused(self, project):
+        results_file(project / "r.json", result(), result(measured=runs(session="again")))
+        with pytest.raises(GatheringError, match=r"test_cnn\[resnet50\]' stands in it twice"):
+            find("r.json", Path("baselines"))
 
     def test_a_pipe_does_not_hang(self, project):
         os.mkfifo("pipe.json")
@@ -208,6 +248,24 @@ class TestRevisions:
         with pytest.raises(RevisionError, match=said):
             find(name, Path("baselines"))
         assert not Path("x").exists()
+
+    def test_what_stands_wrong_in_a_revision_is_not_to_be_checked_out(self, repository):
+        (repository / "bad.json").write_text("{")
+        (repository / "baselines" / "h200" / "cnn.json").write_text("{}")
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run([*git, "add", "."], cwd=repository, check=True, timeout=30)
+        subprocess.run([*git, "commit", "-qm", "x"], cwd=repository, check=True, timeout=30)
+        for name in ("git:HEAD:bad.json", "git:HEAD", "git:HEAD:baselines/h200/cnn.json"):
+            with pytest.raises(BaselineError) as caught:
+                find(name, Path("baselines"))
+            assert "git checkout" not in str(caught.value)
+
+    def test_a_branch_of_a_platforms_name_is_told_apart(self, repository):
+        subprocess.run(["git", "branch", "h200"], cwd=repository, check=True, timeout=30)
+        found = gather(["platform:h200", "git:h200:baselines/h200"], Path("baselines"))
+        assert len({each.name for each in found}) == 2
+        found = gather(["platform:h200", "git:h200"], Path("baselines"))
+        assert [each.name for each in found] == ["platform:h200", "git:h200"]
 
     def test_links_are_not_followed(self, repository):
         (repository / "baselines" / "link.json").symlink_to("/etc/passwd")

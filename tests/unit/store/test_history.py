@@ -9,6 +9,8 @@ import resource
 import signal
 import sqlite3
 import time
+import tracemalloc
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +25,7 @@ from pytest_accel.core.results import Ending, ReferenceFigure, Result, ScalingFi
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.store import history_file
-from pytest_accel.store.history import History, HistoryError, find_history
+from pytest_accel.store.history import History, HistoryError
 from pytest_accel.store.schema import rounded
 
 fork = multiprocessing.get_context("fork")  # children share the imported modules: dozens start in a second
@@ -153,7 +155,6 @@ class TestSessions:
         [
             (session(0, result(runs=(run(math.nan),))), "positive and finite"),
             (session(0, result(runs=(run(loss=math.inf),))), "not a finite number"),
-            (session(0, result(text="\ud800")), "surrogate"),
             (session(0, result(environment=Environment(identity={}, context={}))), "not among"),
             (session(0, result(configuration={"model": object()})), "not JSON serializable"),
             (replace(session(0), at="yesterday"), "not a moment in UTC"),
@@ -165,13 +166,6 @@ class TestSessions:
             history.append(bad)
         assert "Nothing was written" in caught.value.remedy
         assert names(history) == ["s1"]
-
-    def test_the_history_of_a_project_is_found_from_below(self, tmp_path):
-        below = tmp_path / "bench_suites" / "deep"
-        below.mkdir(parents=True)
-        assert find_history(below) == below / ".accel" / "history.sqlite"
-        History(tmp_path / ".accel" / "history.sqlite").append(session(0))
-        assert find_history(below) == tmp_path / ".accel" / "history.sqlite"
 
     @pytest.mark.parametrize("name", ["a b.sqlite", "what?mode=memory", "x#y", "50%41", "é.sqlite"])
     def test_any_name_of_a_file_will_do(self, tmp_path, name):
@@ -193,7 +187,7 @@ class TestSeries:
         regressed = result(runs=runs, status=Outcome.REGRESSED, verdicts=(verdict,))
         history.append(session(0, regressed, revision="abc", host="node-7"))
         (point,) = history.series(KEY, "h200")
-        assert point.step_times_s == tuple(each.step_time_s for each in runs)
+        assert [each.step_time_s for each in point.runs] == [each.step_time_s for each in runs]
         assert point.step_time_s == pytest.approx(regressed.step_time_s)
         assert point.throughput == pytest.approx(regressed.throughput)
         assert (point.session, point.revision, point.host) == ("s0", "abc", "node-7")
@@ -226,11 +220,12 @@ class TestSeries:
         "outside",
         [
             result(status=Outcome.INVALID),
+            result(status=Ending.NOT_MEASURED),
             result(status=Ending.FAILED),
             result(runs=(run(metrics={"slowdown_felt": 0.1}),)),
             result(runs=(run(), run(metrics={"slowdown_felt": 0.0}))),
         ],
-        ids=["invalid", "failed", "slowed", "partly slowed"],
+        ids=["invalid", "not told", "failed", "slowed", "partly slowed"],
     )
     def test_a_run_that_says_nothing_of_the_speed_is_kept_but_in_no_series(self, history, outside):
         history.append(session(0))
@@ -455,6 +450,54 @@ class TestBadFiles:
         new = History(tmp_path / "new.sqlite")
         assert all(new.append(each) for each in saved if each)
         assert new.latest().session == "s11"
+
+    def test_a_number_without_bounds_does_not_make_salvage_count_to_it(self, history):
+        history.append(session(0))
+        history.append(session(1))
+        with closing(sqlite3.connect(history.path)) as connection, connection:
+            connection.execute("UPDATE documents SET session = 4611686018427387904 WHERE session = 2")
+        assert list(history.salvaged()) == [session(0), session(1)]
+
+    @pytest.mark.parametrize("table", ["sessions", "documents"])
+    def test_what_one_list_of_sessions_lost_another_has(self, history, table):
+        for night in range(4):
+            history.append(session(night))
+        with closing(sqlite3.connect(history.path)) as connection:
+            (page,) = connection.execute(
+                "SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)
+            ).fetchone()
+        with history.path.open("r+b") as stream:
+            stream.seek((page - 1) * 4096)
+            stream.write(b"\xa5" * 4096)
+        expected = [session(night) for night in range(4)] if table == "sessions" else [None] * 4
+        assert list(history.salvaged()) == expected
+
+    def test_a_document_is_not_unpacked_without_bounds(self, history, monkeypatch):
+        history.append(session(0))
+        history.append(session(1))
+        monkeypatch.setattr("pytest_accel.store.history.MAX_BYTES", 2**20)
+        packed = zlib.compress(b" " * 2**26, 1)
+        with closing(sqlite3.connect(history.path)) as connection, connection:
+            connection.execute("UPDATE documents SET content = ? WHERE session = 1", (packed,))
+        tracemalloc.start()
+        with pytest.raises(HistoryError, match="it has more than 1048576 bytes"):
+            history.session("s0")
+        assert list(history.salvaged()) == [None, session(1)]
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+        tracemalloc.stop()
+
+    def test_what_is_too_large_to_be_read_back_is_not_written(self, history, monkeypatch):
+        monkeypatch.setattr("pytest_accel.store.history.MAX_BYTES", 100)
+        with pytest.raises(HistoryError, match="at most 100 bytes can be read back"):
+            history.append(session(0))
+        assert not history.path.exists()
+
+    def test_a_document_that_was_cut_off(self, history):
+        history.append(session(0))
+        with closing(sqlite3.connect(history.path)) as connection, connection:
+            connection.execute("UPDATE documents SET content = substr(content, 1, length(content) - 5)")
+        with pytest.raises(HistoryError, match=r"is damaged \(it is cut off"):
+            history.session("s0")
 
     def test_what_was_pruned_is_not_called_damaged(self, history):
         for night in range(4):
@@ -704,5 +747,6 @@ def test_what_was_appended_comes_back_equal(tmp_path, found, host, name):
     assert history.session(name) == kept
     for each in kept.results:
         key = each.key or each.benchmark
-        stored = [point.step_times_s for point in history.series(key, each.disk_name, everything=True)]
-        assert (tuple(run.step_time_s for run in each.runs) in stored) == bool(each.runs)
+        points = history.series(key, each.disk_name, everything=True)
+        stored = [[run.step_time_s for run in point.runs] for point in points]
+        assert ([run.step_time_s for run in each.runs] in stored) == bool(each.runs)

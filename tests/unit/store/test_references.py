@@ -287,7 +287,7 @@ class TestExpectations:
         gh200 = single["gh200"]
         assert (gh200.value, gh200.lower, gh200.upper, gh200.unit) == (4200.0, -0.05, 0.1, "images/s")
         assert gh200.origin == (
-            f"{path}: tool.pytest-accel.references."
+            "pyproject.toml: tool.pytest-accel.references."
             '"bench_suites/test_wide_resnet.py::test_single[optimised]".gh200'
         )
         assert single["gh200x4"].upper is None

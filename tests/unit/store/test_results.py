@@ -157,6 +157,11 @@ def test_the_json_of_pytest_benchmark_is_read_too():
     assert session.environments[result.environment].identity == {"device_name": "H200"}
 
 
+def test_a_module_of_either_name_is_one_suite():
+    text = benchmark_json().replace("test_cnn.py", "cnn_test.py")
+    assert parse(text, "b.json").results[0].suite == "cnn"
+
+
 def test_a_benchmark_json_of_somebody_else_is_refused():
     with pytest.raises(ResultsError, match="no benchmark here was measured by pytest-accel"):
         parse(json.dumps({"machine_info": {}, "benchmarks": []}), "b.json")

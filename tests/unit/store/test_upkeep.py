@@ -113,6 +113,9 @@ class TestAccept:
             ),
             (result(status=Ending.FAILED), "it failed"),
             (result(status=Outcome.INVALID), "it was invalid"),
+            (result(status=Outcome.DOES_NOT_FIT), "it did not fit"),
+            (result(status=Ending.SKIPPED), "it was skipped"),
+            (result(status=Ending.NOT_MEASURED), "nothing says how it ended"),
             (
                 result(measured=(*runs(1, session="f"), *runs(1, session="f", seed=1, environment=CAPPED))),
                 "of two machines",
@@ -127,6 +130,9 @@ class TestAccept:
             "twice",
             "failed",
             "invalid",
+            "does not fit",
+            "skipped",
+            "not said",
             "mixed",
         ],
     )
@@ -149,6 +155,104 @@ class TestAccept:
         assert "it failed" in text
         assert "Choose the other 1 with -k" in text
         assert not (root / "h200" / "gpt.json").exists()
+
+    def test_a_failed_test_of_pytest_benchmarks_json(self, root, tmp_path):
+        path = tmp_path / "b.json"
+        path.write_text(self.benchmark_json())
+        with pytest.raises(AcceptError, match="nothing says how it ended"):
+            accept(BaselineStore(root), read_candidates(path, "h200"), reason="x", replace=False, at=AT)
+        path.write_text(self.benchmark_json(verdict={"outcome": "no-baseline"}))
+        accept(BaselineStore(root), read_candidates(path, "h200"), reason="x", replace=False, at=AT)
+        assert len(stored(root).runs) == 1
+
+    def benchmark_json(self, **more) -> str:
+        (run,) = runs(1, session="b")
+        measured = Measurement(
+            run=run,
+            work_per_step=256.0,
+            unit="images",
+            configuration={"batch_size": 256},
+            environment=H200,
+            steady=True,
+        )
+        info = {"platform": "h200", **measured.to_plain(), **more}
+        return json.dumps(
+            {"machine_info": {}, "benchmarks": [{"fullname": KEY, "extra_info": {"accel": info}}]}
+        )
+
+    @pytest.mark.parametrize("folder", ["a100", "h200-nvl"])
+    def test_a_folder_that_the_file_contradicts(self, root, tmp_path, folder):
+        path = results_file(tmp_path / "r.json", result())
+        with pytest.raises(AcceptError, match="its file says that it was measured on h200"):
+            accept(BaselineStore(root), read_candidates(path, folder), reason="x", replace=False, at=AT)
+        assert not root.exists()
+
+    def test_the_json_of_pytest_benchmark_knows_no_variant_but_its_platform(self, root, tmp_path):
+        path = tmp_path / "b.json"
+        path.write_text(self.benchmark_json(verdict={"outcome": "no-baseline"}))
+        (candidate,) = read_candidates(path, "h200-nvl")
+        assert not candidate.elsewhere
+        (candidate,) = read_candidates(path, "h2000")
+        assert candidate.elsewhere == "h200"
+
+    def test_runs_of_a_machine_that_is_not_of_the_folder(self, root):
+        path = results_file(root.parent / "r.json", result())
+        with pytest.raises(AcceptError, match=r"another machine \(some CPU\)"):
+            accept(
+                BaselineStore(root),
+                read_candidates(path),
+                reason="x",
+                replace=False,
+                at=AT,
+                misplaced=lambda folder, environment: "some CPU" if folder == "h200" else "",
+            )
+        assert not root.exists()
+
+    def test_the_same_benchmark_twice_in_a_file(self, root):
+        with pytest.raises(AcceptError, match=r"test_cnn\[resnet50\]: 2 times"):
+            self.take(root, result(), result())
+        assert not root.exists()
+
+    def test_a_folder_that_cannot_be_written_is_found_before_anything_is(self, root, monkeypatch):
+        baseline(root)
+        closed = root / "a100"
+        closed.mkdir()
+        monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != closed)
+        with pytest.raises(AcceptError, match=r"(?s)cannot be written to:.*a100.*Nothing was written"):
+            self.take(root, result(), result(OTHER, suite="gpt", platform="a100"))
+        assert len(stored(root).runs) == 5
+
+    def test_one_that_fails_midway_says_what_was_done_and_can_be_repeated(self, root, monkeypatch):
+        both = result(), result(OTHER, suite="gpt", measured=runs(session="g"))
+        real = BaselineStore.append
+
+        def full(self, platform, suite, *more):
+            if suite == "gpt":
+                raise BaselineError("gpt.json", "", "cannot be written: No space left on device", "x")
+            return real(self, platform, suite, *more)
+
+        monkeypatch.setattr(BaselineStore, "append", full)
+        with pytest.raises(AcceptError) as caught:
+            self.take(root, *both)
+        assert "gpt.json: cannot be written: No space left" in str(caught.value)
+        assert "cnn.json  " + KEY + ": added 5 runs" in str(caught.value)
+        assert "Nothing was written" not in str(caught.value)
+        monkeypatch.undo()
+        done = self.take(root, *both)
+        assert [line.partition("]: ")[2] for line in done] == [
+            "passed over, its runs stand there already",
+            "added 5 runs, it has 5",
+        ]
+        assert len(stored(root).runs) == 5
+
+    def test_names_are_shown_and_not_obeyed(self, root):
+        bad = "t.py::x\n::error::y\x1b[31m"
+        (line,) = self.take(root, result(bad))
+        assert r"t.py::x\n::error::y\x1b[31m" in line
+        with pytest.raises(AcceptError) as caught:
+            self.take(root, result(bad))
+        assert not any(line.startswith("::") for line in str(caught.value).splitlines())
+        assert "\x1b" not in str(caught.value)
 
     def test_duplicates_are_found_in_what_was_rounded_on_disk(self, root):
         self.take(root, result())
@@ -245,7 +349,8 @@ class TestPrune:
 class TestCollected:
     def test_vanished_is_what_its_file_has_no_more(self, tmp_path):
         (tmp_path / "bench_suites").mkdir()
-        (tmp_path / "bench_suites" / "test_gpt.py").touch()
+        for name in ("gpt", "cnn"):
+            (tmp_path / "bench_suites" / f"test_{name}.py").touch()
         listed = f"{KEY}\nbench_suites/test_cnn.py::test_x[a b]\n\n2 tests collected in 0.10s\n"
         found = read_collected(listed, "f", tmp_path)
         assert not found.has_vanished(KEY)
@@ -270,7 +375,27 @@ class TestCollected:
             read_collected(text, "list.txt", tmp_path)
         assert "pytest --collect-only -q" in str(caught.value)
 
+    def test_a_list_of_files_that_are_not_here_is_refused(self, tmp_path):
+        with pytest.raises(PruneError, match="which is not in"):
+            read_collected(f"{KEY}\n", "f", tmp_path)
+
+    def test_a_list_of_single_tests_is_refused(self, tmp_path):
+        source = "@parametrize('model', ['resnet50', 'vit'])\ndef test_a(model): ...\ndef test_b(): ...\n"
+        (tmp_path / "t.py").write_text(source + "class TestC:\n    def test_d(self): ...\n")
+        found = read_collected("t.py::test_a[resnet50]\n", "f", tmp_path)
+        for key in ("t.py::test_b", "t.py::TestC::test_d", "t.py::test_a[vit]", "t.py::test_b (data)"):
+            with pytest.raises(PruneError, match=r"made of single tests\?.*--benchmark"):
+                found.has_vanished(key)
+        for key in ("t.py::test_gone", "t.py::TestB::test_d", "t.py::test_a[swin]", "t.py::test_a"):
+            assert found.has_vanished(key)
+
+    def test_of_several_cases_a_missing_one_is_gone(self, tmp_path):
+        (tmp_path / "t.py").write_text("def test_a(model): 'vit, resnet50, fp32, bf16'\n")
+        found = read_collected("t.py::test_a[vit-bf16]\nt.py::test_a[resnet50-fp32]\n", "f", tmp_path)
+        assert found.has_vanished("t.py::test_a[vit-fp32]")
+
     def test_a_benchmark_may_be_called_deselected_or_error(self, tmp_path):
+        (tmp_path / "t.py").touch()
         text = "t.py::test_deselected\nt.py::test_1 error in 3s\n"
         assert len(read_collected(text, "f", tmp_path).node_ids) == 2
 
@@ -357,6 +482,11 @@ class TestVerify:
             ("y.py::mixed", "its runs are of two machines"),
             ("y.py::mixed", "its ledger is empty: nobody says where its runs come from"),
         }
+
+    def test_runs_of_another_machine_than_the_folders(self, root):
+        baseline(root)
+        (fault,) = verify(root, misplaced=lambda folder, _environment: f"no {folder}").faults
+        assert (fault.place, fault.problem) == (KEY, "its runs are of another machine (no h200) than h200")
 
     def test_remarks(self, root):
         baseline(root)

@@ -5,18 +5,26 @@ function panel(id) {
   const rounds = data.rounds[id];
   const past = data.past[id];
   const wide = [
+    found.numbers && make("p", { class: "numbers wide" }, isolated(found.numbers)),
     make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text]) => make("p", null, badge(tone, sign, word), make("span", null, isolated(text))))),
-    ...(found.notes ?? []).map((note) => make("pre", { class: "wide", tabindex: "0" }, note)),
+    found.note && make("pre", { class: "wide", tabindex: "0" }, found.note),
   ];
-  const left = [rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
+  const left = [...(found.failed_metrics ?? []).map(metricBlock), rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
   const right = [
     found.changes && changesBlock(found.changes),
-    found.references && referencesBlock(found.references),
+    found.same && block("Changed since its baseline", make("p", null, "Nothing in the recorded environment.")),
     found.numerics && block("Numerics", make("p", null, isolated(found.numerics))),
     found.commands && block("Next", found.commands.map(([title, text]) => make("div", { class: "labelled" }, make("span", { class: "quiet" }, title), command(text)))),
     found.metrics && block("Metrics", definitions(found.metrics)),
   ].filter(Boolean);
+  const references = [
+    found.expected && referencesBlock("Expected here", found.expected),
+    found.published && referencesBlock("Published, not measured here", found.published),
+  ].filter(Boolean);
+  const isMissed = [...(found.expected ?? []), ...(found.published ?? [])].some((each) => each.gate === "missed");
+  if (isMissed) wide.push(make("div", { class: "stack wide" }, references)); // that is what it failed on
   const below = [
+    ...(isMissed ? [] : references),
     found.configuration && block("Configuration", definitions(found.configuration)),
     found.facts && block("Benchmark", definitions(found.facts)),
   ].filter(Boolean);
@@ -27,6 +35,14 @@ function panel(id) {
       : make("div", { class: "stack wide" }, left, right),
     make("div", { class: "stack wide" }, below),
   );
+}
+
+/** The runs of a metric that failed it. */
+function metricBlock(found) {
+  const plot = make("div", { class: "plot low", role: "img", "aria-label": `${found.title} of each run` });
+  queueMicrotask(() => draw(plot, () => metricFigure(found)));
+  const listed = (points) => points.map(([, text]) => text).join(", ");
+  return block(found.title, plot, make("p", { class: "caption" }, `A dot is a run. Baseline: ${listed(found.then)}. This session: ${listed(found.now)}.`));
 }
 
 const block = (title, ...content) => make("section", null, make("h3", null, title), ...content);
@@ -53,8 +69,8 @@ function pastBlock(found) {
   const when = (change) => `${data.nights[found.nights[change.index]][0].slice(0, 10)}: ${change.text}, from ${rate(change.before)} to ${rate(change.after)}`;
   const said = found.changes.length
     ? `Changed on ${found.changes.map(when).join("; ")}. An advice, not a verdict.`
-    : "No change point was found.";
-  return block("History", plot, make("p", { class: "caption" }, said));
+    : `${found.unchanged[0].toUpperCase()}${found.unchanged.slice(1)}.`;
+  return block("History", plot, make("p", { class: "caption" }, said), found.left_out && make("p", { class: "caption" }, found.left_out));
 }
 
 function changesBlock(changes) {
@@ -67,19 +83,20 @@ function changesBlock(changes) {
   return block("Changed since its baseline", make("ul", { class: "changes" }, items));
 }
 
-function referencesBlock(references) {
+function referencesBlock(title, references) {
   const row = (each) =>
     make(
       "tr", null,
-      make("td", null, make("span", { class: "published" }, isolated(`${each.source}, ${each.platform}`)), each.flags && make("div", { class: "quiet" }, each.flags)),
+      make("td", null, make("span", { class: "published" }, make("span", null, breakable(each.source))), each.doubts && make("div", { class: "quiet" }, isolated(each.doubts))),
+      make("td", null, breakable(each.platform)),
       make("td", { class: "right" }, isolated(each.figure), each.metric !== "throughput" && make("div", { class: "quiet" }, each.metric)),
-      make("td", { class: "right" }, each.ratio || "–", each.gated && make("div", { class: "quiet" }, each.shortfall ? "gated: missed" : "gated: reached"), each.shortfall && make("div", null, isolated(each.shortfall))),
+      make("td", { class: "right" }, each.ratio || "–", each.gate && make("div", { class: "quiet" }, `gated: ${each.gate}`)),
     );
   return block(
-    "References: published or expected, not measured here",
+    title,
     make(
-      "table", { class: "small" },
-      make("thead", null, make("tr", null, make("th", null, "Source"), make("th", { class: "right" }, "Figure"), make("th", { class: "right" }, "This machine"))),
+      "table", { class: "small references" },
+      make("thead", null, make("tr", null, make("th", null, "Source"), make("th", null, "Platform"), make("th", { class: "right" }, "Figure"), make("th", { class: "right" }, "This machine"))),
       make("tbody", null, references.map(row)),
     ),
   );

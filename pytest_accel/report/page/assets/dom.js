@@ -16,6 +16,12 @@ function make(tag, attributes, ...children) {
   return element;
 }
 
+/** Where a long name may go on in the next line: behind a sign of its own, and nowhere else if it can be helped. */
+function breakable(text) {
+  const parts = String(text).match(/[^_/.:,=[\]-]*[_/.:,=[\]-]*/gsu) ?? [];
+  return make("bdi", null, parts.filter(Boolean).flatMap((part, index) => (index ? [make("wbr"), part] : [part])));
+}
+
 const isolated = (text) => make("bdi", null, text); // a name written from right to left stays within itself
 
 function icon(name) {
@@ -45,6 +51,8 @@ function copyable(line) {
     }
     setTimeout(() => { said.textContent = "Copy"; }, 2000);
   };
+  // Lines end between the words of a command, not behind a hyphen within one; those that are long must.
+  line.querySelector("code").replaceChildren(...text.split(/( )/u).map((word) => (word.length > 28 || word === " " ? word : make("span", { class: "word" }, word))));
   line.append(make("button", { type: "button", class: "copy", click: copy, "aria-label": `Copy: ${text}` }, icon("copy"), said));
   return line;
 }
@@ -52,4 +60,4 @@ function copyable(line) {
 const command = (text) => copyable(make("span", { class: "command" }, make("code", null, text)));
 
 const definitions = (pairs) =>
-  make("dl", { class: "facts" }, pairs.map(([name, text]) => make("div", null, make("dt", null, name), make("dd", null, isolated(text)))));
+  make("dl", { class: "facts" }, pairs.map(([name, text]) => make("div", null, make("dt", null, breakable(name)), make("dd", null, breakable(text)))));

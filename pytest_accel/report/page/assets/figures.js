@@ -24,7 +24,7 @@ function roundsFigure(found) {
       line({ xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit }, "bad", "dash"),
       line({ yref: "paper", y0: 0, y1: 1, x0: found.then.length - 0.5, x1: found.then.length - 0.5 }, "strong-line", "dot"),
     );
-    annotations.push(label(found.tolerance_text, { xref: "paper", x: 1, xanchor: "right", y: limit, yanchor: "top" }, "bad"));
+    annotations.push(limitLabel(found.tolerance_text, limit));
   }
   for (const group of groups) {
     const middle = group.first + (group.runs.length - 1) / 2;
@@ -33,7 +33,7 @@ function roundsFigure(found) {
   return {
     traces,
     layout: {
-      showlegend: false, shapes, annotations, height: 300,
+      showlegend: false, shapes, annotations, height: 300, margin: margin(annotations),
       xaxis: {
         title: { text: "run" }, range: [-0.6, total - 0.4], showgrid: false, tickmode: "array", tickvals: [...Array(total).keys()],
         ticktext: groups.flatMap((group) => group.runs.map((_, index) => String(index + 1))),
@@ -42,6 +42,45 @@ function roundsFigure(found) {
     },
   };
 }
+
+/** A metric's runs, as dots: it has no rounds. */
+function metricFigure(found) {
+  const sides = [
+    { name: "baseline", points: found.then, first: 0, tone: "then" },
+    { name: "this session", points: found.now, first: found.then.length, tone: "accent" },
+  ];
+  const traces = sides.map((side) => ({
+    x: side.points.map((_, index) => side.first + index), y: side.points.map(([value]) => value), type: "scatter", mode: "markers", hovertemplate: hover,
+    text: side.points.map(([, text], index) => `${side.name} run ${index + 1}: ${plain(text)}`), marker: { color: colour(side.tone), size: 9 },
+  }));
+  const total = found.then.length + found.now.length;
+  const annotations = [
+    limitLabel(found.tolerance_text, found.limit),
+    ...sides.map((side) => label(side.name, { x: side.first + (side.points.length - 1) / 2, y: 1, yref: "paper", yanchor: "bottom" }, "quiet")),
+  ];
+  return {
+    traces,
+    layout: {
+      showlegend: false, annotations, height: 220, margin: margin(annotations),
+      shapes: [
+        line({ xref: "paper", x0: 0, x1: 1, y0: found.limit, y1: found.limit }, "bad", "dash"),
+        line({ yref: "paper", y0: 0, y1: 1, x0: found.then.length - 0.5, x1: found.then.length - 0.5 }, "strong-line", "dot"),
+      ],
+      xaxis: {
+        title: { text: "run" }, range: [-0.6, total - 0.4], showgrid: false, tickmode: "array", tickvals: [...Array(total).keys()],
+        ticktext: sides.flatMap((side) => side.points.map((_, index) => String(index + 1))),
+      },
+      yaxis: { title: { text: short(found.title, 30) }, tickformat: found.is_share ? ".0%" : "~r" },
+    },
+  };
+}
+
+/** Beside the plot: inside it would lie over the rounds. */
+function limitLabel(tolerance, y) {
+  return label(`tolerance<br>${tolerance}`, { xref: "paper", x: 1, xanchor: "left", xshift: 4, y, yanchor: "middle", align: "left" }, "bad");
+}
+
+const margin = (annotations) => ({ l: 10, r: annotations.some((each) => each.xref === "paper") ? 68 : 10, t: 26, b: 10 });
 
 function groupTraces(group, unit) {
   const x = [], y = [], text = [];

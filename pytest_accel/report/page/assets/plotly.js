@@ -48,6 +48,23 @@ function forget(element) {
   if (drawn.delete(element)) window.Plotly.purge(element);
 }
 
+// Printed, a plot has the width of a page and the light theme's colours. Both have to be there when this returns.
+const PRINTED_PX = 640;
+let printing = null; // the theme that was chosen before
+
+addEventListener("beforeprint", () => {
+  printing = document.documentElement.dataset.theme ?? "";
+  document.documentElement.dataset.theme = "light";
+  for (const [element, figure] of drawn) redraw(window.Plotly, element, figure);
+});
+addEventListener("afterprint", () => {
+  const before = printing;
+  printing = null;
+  if (before) document.documentElement.dataset.theme = before;
+  else delete document.documentElement.dataset.theme;
+  for (const [element, figure] of drawn) redraw(window.Plotly, element, figure);
+});
+
 document.addEventListener("themechange", async () => {
   if (drawn.size === 0) return;
   const Plotly = await plotly();
@@ -68,7 +85,7 @@ function withTheme(layout) {
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("text") },
     hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("strong-line"), font: { color: colour("text") }, align: "left" },
     legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, font: { color: colour("text") } },
-    hovermode: "closest", autosize: true, dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a thumb scrolls
+    hovermode: "closest", ...(printing === null ? { autosize: true } : { autosize: false, width: PRINTED_PX }), dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a thumb scrolls
     ...layout,
     xaxis: { ...axis, ...layout.xaxis, ...title(layout.xaxis) },
     yaxis: { ...axis, ...layout.yaxis, ...title(layout.yaxis) },

@@ -4,7 +4,7 @@ const CHUNK = 200; // rows made at once; the next ones when the end comes into v
 const { columns, rows, statuses } = data.table;
 const looks = new Map(statuses.map((each) => [each.status, each]));
 const place = Object.fromEntries(columns.map((column, index) => [column.key, index]));
-const FIRST_DOWN = new Set(["throughput", "change", "noise", "mfu", "memory", "energy", "scaling", "reference", "step"]);
+const FIRST_DOWN = new Set(["throughput", "change", "noise", "baseline", "mfu", "energy", "scaling", "published", "expected"]);
 
 const state = { sort: "verdict", down: false, statuses: new Set(), platform: "", suite: "", text: "", shown: CHUNK };
 const open = new Set();
@@ -42,7 +42,8 @@ function show() {
   append(0, state.shown);
   for (const [key, head] of heads) head.setAttribute("aria-sort", key !== state.sort ? "none" : state.down ? "descending" : "ascending");
   clearing.hidden = !(state.text || state.platform || state.suite || state.statuses.size);
-  count.textContent = listed.length === rows.length ? `${rows.length} benchmarks` : `${listed.length} of ${rows.length} benchmarks`;
+  const noun = rows.length === 1 ? "benchmark" : "benchmarks";
+  count.textContent = listed.length === rows.length ? `${rows.length} ${noun}` : `${listed.length} of ${rows.length} ${noun}`;
 }
 
 function append(from, to) {
@@ -57,27 +58,37 @@ function append(from, to) {
 
 /** The element of a row, made once. */
 function element(row) {
-  row.element ??= make("tr", { class: "row", id: `b${row.id}` }, columns.map((column, index) => cell(row, column, row.cells[index][0])));
+  row.element ??= make("tr", { class: "row", id: `b${row.id}` }, columns.map((column, index) => cell(row, column, ...row.cells[index])));
   return row.element;
 }
 
-function cell(row, column, text) {
+function cell(row, column, text, _, below) {
   const lesser = column.lesser ? ` lesser-${column.lesser}` : "";
   const look = looks.get(row.status);
+  const then = column.key === "throughput" && place.baseline !== undefined && row.cells[place.baseline][0];
   switch (column.key) {
     case "verdict":
-      return make("td", { class: "nowrap" }, badge(look.tone, look.icon, text));
+      return make("td", { class: "nowrap" }, badge(look.tone, look.icon, text), row.unsteady && make("div", null, badge("warn", "bang", "UNSTEADY")));
     case "benchmark":
-      row.opener = make("button", { type: "button", class: "opener", "aria-expanded": "false" }, icon("open"), make("span", { class: "long" }, isolated(text)));
+      row.opener = make("button", { type: "button", class: "opener", "aria-expanded": "false" }, icon("open"), make("span", { class: "long" }, breakable(text)));
       return make("td", { class: "name" }, row.opener);
     case "change": {
-      const picture = row.picture && make("span", { class: `interval ${look.tone}`, "aria-hidden": "true" });
-      if (picture) ["low", "point", "high", "t1", "t2"].forEach((name, i) => picture.style.setProperty(`--${name}`, row.picture[i]));
-      return text ? make("td", null, make("div", { class: "change" }, picture, make("span", null, text))) : make("td", null);
+      const picture = row.picture && interval(row.picture, look.tone);
+      return text ? make("td", { class: "last" }, make("div", { class: "change" }, picture, make("span", null, text, small(below)))) : make("td", null);
     }
     default:
-      return make("td", { class: `${column.right ? "right" : "nowrap"}${lesser}`, title: text.length > 24 ? text : null }, text && isolated(text));
+      return make("td", { class: `${column.right ? "right" : "nowrap"}${lesser} of-${column.key}`, "data-then": then || null, title: text.length > 24 ? text : null }, text && isolated(text), small(below));
   }
+}
+
+const small = (text) => text && make("div", { class: "below" }, isolated(text));
+
+/** A change with its bounds; an arrow at the edge where it goes on beyond it. */
+function interval([low, point, high, ...tolerance], tone) {
+  const picture = make("span", { class: `interval ${tone}${low <= 0 ? " beyond-left" : ""}${high >= 1 ? " beyond-right" : ""}`, "aria-hidden": "true" });
+  [low, point, high, ...tolerance].forEach((place, i) => picture.style.setProperty(["--low", "--point", "--high", "--t1", "--t2"][i], place));
+  if (point <= 0 || point >= 1) picture.style.setProperty("--block", "0px"); // the arrow stands for it
+  return picture;
 }
 
 function expand(row) {
@@ -208,7 +219,9 @@ function verdictTable() {
     search.focus();
   });
   new IntersectionObserver((seen) => { if (seen[0].isIntersecting && !more.hidden) more.click(); }, { rootMargin: "600px" }).observe(more);
-  addEventListener("beforeprint", () => { if (!more.hidden) { const from = state.shown; state.shown = listed.length; append(from, state.shown); } });
+  addEventListener("beforeprint", () => { // every row, whatever was scrolled to
+    if (!more.hidden) { const from = state.shown; state.shown = listed.length; append(from, state.shown); }
+  });
   const table = make(
     "table", { class: "verdicts", "aria-label": "Benchmarks and their verdicts" }, make("thead", null, make("tr", null, columns.map(head))), body,
   );

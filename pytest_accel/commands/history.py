@@ -167,10 +167,10 @@ def export(args: argparse.Namespace) -> int:
                     f"--repository: {args.repository or ''!r} is none that Conbench takes. "
                     "Write https://github.com/org/repo."
                 )
-            lines = exports.conbench_lines(_session(history, args), args.repository)
+            lines = exports.conbench_lines(_exportable(history, args), args.repository)
             _write(args.output, "".join(f"{line}\n" for line in lines))
         case "github-action-benchmark":
-            _write(args.output, exports.github_action_benchmark(_session(history, args)))
+            _write(args.output, exports.github_action_benchmark(_exportable(history, args)))
     return 0
 
 
@@ -296,6 +296,19 @@ def _session(history: History, args: argparse.Namespace) -> SessionResults:
     session = history.session(args.session) if args.session else history.latest()
     if session is None:
         raise ValueError(f"{history.path}: no session is left in it. The next one that measures is kept.")
+    return session
+
+
+def _exportable(history: History, args: argparse.Namespace) -> SessionResults:
+    """A session that has something to pass on: of a drill, or of failures alone, there is nothing."""
+    from pytest_accel.store.history import belongs_to_series
+
+    session = _session(history, args)
+    if not any(map(belongs_to_series, session.results)):
+        raise ValueError(
+            f"session {session.session} measured nothing that may be passed on: its runs were not valid, or slowed on purpose. "
+            "Name another with --session; pytest-accel history list has them."
+        )
     return session
 
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 )
 def platform(args: argparse.Namespace) -> int:
     """Say what this machine is, which platform markers it satisfies, and why not the others."""
+    from pytest_accel.commands.project import find_project
     from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
     from pytest_accel.platforms.detect import detect
 
-    catalogue = load_catalogue(user_platforms(Path("pyproject.toml")))
+    catalogue = load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
     machine = detect(catalogue)
     if args.json:
         print(json.dumps(_as_json(machine, catalogue), indent=2))

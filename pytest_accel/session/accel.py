@@ -44,7 +44,7 @@ SESSION_ID = pytest.StashKey[str]()
 CALL_MEASURE = "call accel.measure(step, work=..., unit=...)"  # what a benchmark must do
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Accel:
     """Measures one step of yours on the device of this item's platform."""
 
@@ -56,6 +56,9 @@ class Accel:
     benchmark: BenchmarkFixture
     timer: SynchronisingTimer
     ranks: Ranks = field(default_factory=Alone)  # those that measure this step together
+
+    def __repr__(self) -> str:  # as tracebacks show it
+        return f"<accel on {self.platform}>"
 
     @property
     def device(self) -> torch.device:

@@ -234,7 +234,15 @@ def _differences(entry: BaselineEntry, now: Measurement) -> str:
     old = {**entry.configuration, "work per step": entry.work_per_step, "unit": entry.unit}
     new = {**now.configuration, "work per step": now.work_per_step, "unit": now.unit}
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} {_shown(old.get(name))} -> {_shown(new.get(name))}" for name in names)
+    return ", ".join(_difference(name, old, new) for name in names)
+
+
+def _difference(name: str, old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> str:
+    if name not in old:
+        return f"{name} {_shown(new[name])} is new"
+    if name not in new:
+        return f"{name} {_shown(old[name])} is gone"
+    return f"{name} {_shown(old[name])} -> {_shown(new[name])}"
 
 
 def _shown(value: Scalar) -> str:

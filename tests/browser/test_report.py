@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_accel.core.changepoints import trend
 from pytest_accel.core.quantities import si
-from pytest_accel.core.results import SessionResults
-from pytest_accel.core.verdict import Outcome
+from pytest_accel.core.results import Ending, ReferenceFigure, SessionResults
+from pytest_accel.core.verdict import Estimate, Outcome
 from pytest_accel.report.page import MAX_BYTES, ReportError, read_plotly_js, render_page
 from pytest_accel.store.references import read_published
 from tests.support.results import SESSION, hostile, make_result, make_session, many, nights
 
 PLOT = ".plot svg.main-svg"
+PLOTLESS = b"window.Plotly = { react() {}, purge() {} };"
 
 
 def past(session: SessionResults):
@@ -54,7 +56,7 @@ def text(library, request) -> str:
 @pytest.fixture(scope="module")
 def plotless() -> str:
     """The same, with a library that draws nothing: plotly alone takes a second of every test."""
-    return render_page(make_session(), plotly_js=b"window.Plotly = { react() {}, purge() {} };")
+    return render_page(make_session(), plotly_js=PLOTLESS)
 
 
 def open_row(page, name: str):
@@ -126,16 +128,18 @@ def test_a_row_opens_to_its_plots_words_suspects_and_commands(opened, text):
         "channels_last",
     ):
         assert words in said
-    assert "tolerance 5.0 %" in details.locator(".plot").first.inner_text()
+    assert "5.0 %" in details.locator(".plot").first.inner_text()
+    # Beside the plot, not over its points.
+    edge = details.locator(".plot .bglayer, .plot .nsewdrag").first.bounding_box()
+    label = details.locator(".plot .annotation-text", has_text="tolerance").first.bounding_box()
+    assert label["x"] >= edge["x"] + edge["width"]
     page.locator("tr.open .opener").click()
     assert page.locator("tr.details").count() == 0
 
 
 def test_the_page_writes_rates_as_the_terminal_does(opened):
     result = make_result(throughput=91223.4)
-    page = opened(
-        render_page(make_session([result]), plotly_js=b"window.Plotly = { react() {}, purge() {} };")
-    )
+    page = opened(render_page(make_session([result]), plotly_js=PLOTLESS))
     details = open_row(page, "test_cnn")
     details.locator("summary", has_text="Runs as a table").click()
     shown = details.locator(".small tbody td.right").all_inner_texts()
@@ -222,6 +226,81 @@ def test_light_and_dark_are_readable_and_the_choice_is_kept(opened, plotless, sc
     assert page.locator("html").get_attribute("data-theme") == other
 
 
+def a_broken_row() -> str:
+    missed = ReferenceFigure(
+        id="x",
+        source='pyproject.toml: tool.pytest-accel.references."bench_suites/test_cnn.py::test_off".gh200',
+        platform="gh200",
+        metric="throughput",
+        unit="images/s",
+        value=9000.0,
+        ratio=0.74,
+        differs="batch size 256 there, 32 here",
+        expected=True,
+    )
+    regressed = make_result(Outcome.REGRESSED, name="test_far", references=(missed,), steady=False)
+    far = replace(regressed.verdict, slowdown=Estimate(point=0.7, low=0.6, high=0.8))
+    traceback = ("    def test_x():", ">       step()", "E       RuntimeError: nan")
+    results = [replace(regressed, verdicts=(far,)), make_result(Ending.FAILED, details=traceback)]
+    return render_page(make_session(results), plotly_js=PLOTLESS)
+
+
+BROKEN_WORDS = """
+(selector) => [...document.querySelectorAll(selector)].flatMap((each) => {
+  const words = [];
+  const walker = document.createTreeWalker(each, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    for (const { 0: word, index } of node.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
+      const range = document.createRange();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) words.push(word);
+    }
+  }
+  return words;
+})
+"""
+
+
+def test_a_row_keeps_words_whole_and_a_traceback_together(opened):
+    page = opened(a_broken_row(), width=1280)
+    details = open_row(page, "test_cnn")
+    assert details.locator("pre").all_inner_texts() == [
+        "    def test_x():\n>       step()\nE       RuntimeError: nan"
+    ]
+    page.locator("tr.open .opener").click()
+    details = open_row(page, "test_far")
+    assert "Expected here" in details.inner_text()
+    assert "batch size 256 there, 32 here" in details.inner_text()
+    for width in (1280, 700, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert (width, page.evaluate(BROKEN_WORDS, ".references td, .facts dt, .command .word")) == (
+            width,
+            [],
+        )
+        clipped = (
+            "(each) => each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1"
+        )
+        codes = "[...document.querySelectorAll('.command code')].filter((each) => each.checkVisibility())"
+        assert page.evaluate(f"{codes}.some({clipped})") is False
+        assert page.evaluate(f"{codes}.length") > 3
+
+
+def test_a_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened):
+    page = opened(a_broken_row())
+    row = page.locator("tr.row", has_text="test_far")
+    assert row.locator(".interval.beyond-left").count() == 1
+    assert row.locator(".beyond-right").count() == 0
+    assert "UNSTEADY" in row.inner_text()
+
+
+def test_one_benchmark_is_one(opened):
+    page = opened(render_page(make_session([make_result()]), plotly_js=PLOTLESS))
+    assert page.locator("h1").inner_text() == "1 benchmark ok"
+    assert page.locator(".shown").inner_text() == "1 benchmark"
+
+
 OUTSIDE = """
 () => [...document.querySelectorAll("main > section, tr.row > td, tr.details > td, .panel > *")].filter((each) => {
   const frame = each.matches("section") ? document.body : each.closest("main > section");
@@ -301,6 +380,34 @@ def test_printing_shows_every_row(opened):
     assert page.locator("tr.row").count() == 200
     page.pdf()
     assert page.locator("tr.row").count() == 260
+
+
+def test_what_is_open_is_printed_with_its_plots_in_light_on_white(opened, text):
+    page = opened(text, color_scheme="dark")
+    open_row(page, "vit_l_32").locator(PLOT).nth(3).wait_for()
+    seen = """() => {
+      const plot = document.querySelector("tr.details .plot svg.main-svg");
+      window.seen = {
+        ground: getComputedStyle(document.documentElement).getPropertyValue("--surface").trim(),
+        width: plot.width.baseVal.value,
+        label: getComputedStyle(document.querySelector(".annotation-text")).fill,
+      };
+    }"""
+    page.evaluate(f"addEventListener('beforeprint', {seen})")
+    page.evaluate(seen)
+    before = page.evaluate("window.seen")
+    page.pdf()
+    printed = page.evaluate("window.seen")
+    assert printed["ground"] == "#ffffff"
+    assert printed["width"] == 640
+    assert printed["label"] != before["label"]
+    page.evaluate(seen)
+    assert page.evaluate("window.seen") == before
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("tr.details .plot").first.is_visible()
+    assert not page.locator("#plots").is_visible()  # nobody looked at them, so that they are not drawn
+    assert page.evaluate(CONTRAST) == []
 
 
 def test_without_javascript_the_headline_still_stands(chromium, plotless, tmp_path):

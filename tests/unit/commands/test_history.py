@@ -160,6 +160,17 @@ class TestExport:
     def test_the_newest_session_for_the_github_action(self, ask):
         assert len(json.loads(ask("export", "--format", "github-action-benchmark"))) == 2
 
+    @pytest.mark.parametrize(
+        "tool", [["github-action-benchmark"], ["conbench", "--repository", "https://github.com/a/b"]]
+    )
+    def test_a_drill_is_not_passed_on(self, ask, project, tool):
+        runs = make_runs(random.Random(1), 0.1, session="drill", metrics={"slowdown_felt": 0.1})
+        drill = make_session([make_result(runs=runs)], session="drill", at="2027-01-01T00:00:00+00:00")
+        History(project / ".accel/history.sqlite").append(drill)
+        said = ask("export", "--format", *tool, status=2)
+        assert "session drill measured nothing that may be passed on" in said
+        assert "--session" in said
+
     def test_a_place_that_cannot_be_written(self, ask, project):
         (project / "file").write_text("")
         assert "Name another place" in ask("export", "--format", "csv", "-o", "file/x.csv", status=2)

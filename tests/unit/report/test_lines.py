@@ -47,7 +47,7 @@ LINES = [
         verdict(Outcome.INCONCLUSIVE, 0.042, 0.011, 0.073, looks=5, noise=0.029),
         (
             "INCONCLUSIVE  test_gpt (h200): 4.2 % slower (1.1 % slower to 7.3 % slower; tolerance 5.0 %), 5 runs; "
-            "noise 2.9 % resolves 12.0 % here: quieten the machine, or tolerate 12 %"
+            "noise 2.9 % resolves 12.0 % here: quieten the machine (pytest-accel doctor), or tolerate 12 %"
         ),
     ),
     (

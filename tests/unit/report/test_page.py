@@ -14,15 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.commands.selecting import by_keyword
 from pytest_accel.core.changepoints import trend
 from pytest_accel.core.quantities import percent, si
 from pytest_accel.core.references import Figure
 from pytest_accel.core.results import Ending, ReferenceFigure
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
-from pytest_accel.report.lines import changed
+from pytest_accel.report.lines import changed, explain
 from pytest_accel.report.page import ReportError, document, plotly, read_plotly_js, render_page, write_page
-from pytest_accel.report.page.details import details, metric, rerun
+from pytest_accel.report.page.details import details, keyword, rerun
 from pytest_accel.report.page.headline import verdict_of
+from pytest_accel.report.page.metrics import failed_metrics, metric
 from pytest_accel.report.page.plots import past, rounds, thinned
 from pytest_accel.report.page.rows import picture
 from pytest_accel.report.page.session_plots import energies, scalings, session_plots, sweeps
@@ -89,8 +91,8 @@ def read(*results, **more) -> Read:
     ("statuses", "exit_status", "tone", "text"),
     [
         ([Outcome.OK, Outcome.OK], 0, "good", "All 2 benchmarks ok"),
-        ([Outcome.OK, Ending.SKIPPED], 0, "good", "All 1 benchmark ok; 1 skipped"),
-        ([Ending.RECORDED], 0, "good", "All 1 benchmark recorded"),
+        ([Outcome.OK, Ending.SKIPPED], 0, "good", "1 benchmark ok; 1 skipped"),
+        ([Ending.RECORDED], 0, "good", "1 benchmark recorded"),
         ([Outcome.OK, Outcome.REGRESSED], 1, "bad", "1 of 2 benchmarks failed"),
         ([Outcome.OK, Outcome.INCONCLUSIVE], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
         ([Outcome.OK, Ending.VANISHED], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
@@ -120,6 +122,43 @@ def test_the_headline_says_by_how_much_how_surely_and_what_changed():
     assert "STRAGGLER rank 2" in page.text
 
 
+def test_the_headline_has_the_figures_of_both_sides():
+    result = make_result(Outcome.REGRESSED)
+    numbers = f"{si(result.baseline_throughput)} → {si(result.throughput)} images/s"
+    page = read(result)
+    assert f"gh200 {numbers} {result.text}" in page.text
+    assert page.data["details"][0]["numbers"] == numbers
+    table = page.data["table"]
+    place = [column["key"] for column in table["columns"]].index("baseline")
+    assert table["rows"][0]["cells"][place] == [si(result.baseline_throughput), result.baseline_throughput]
+
+
+SAME = "Nothing in the recorded environment changed since the baseline."
+
+
+@pytest.mark.parametrize("status", [Outcome.REGRESSED, Outcome.INCONCLUSIVE])
+def test_that_nothing_changed_is_said_where_one_would_look_for_it(status):
+    assert SAME in read(make_result(status, changes=())).text
+    assert SAME not in read(make_result(status)).text
+    assert SAME not in read(make_result(changes=())).text
+    assert SAME not in read(make_result(Ending.FAILED, changes=())).text
+
+
+def test_the_doctor_has_a_word_in_the_headline_where_something_is_amiss():
+    told = "Doctor : GPU 0 power limit: 550 W, below its default of 700 W; governor: schedutil"
+    assert told in read(make_result(Outcome.REGRESSED)).text
+    assert told in read(make_result(Outcome.INCONCLUSIVE)).text
+    assert told not in read(make_result()).text
+    many = tuple({**FINDINGS[0], "of": f"GPU {number}"} for number in range(8))
+    assert "; and 5 more" in read(make_result(Outcome.REGRESSED), findings=many).text
+
+
+def test_what_would_decide_an_open_question_is_the_verdicts_own_word():
+    result = make_result(Outcome.INCONCLUSIVE)
+    attention = read(result).text.partition("Needs attention")[2]
+    assert f"{result.name} {result.text}" in attention
+
+
 def test_a_change_that_concerns_some_failures_only_says_of_how_many():
     one = make_result(Outcome.REGRESSED, name="test_a")
     other = make_result(Outcome.REGRESSED, name="test_b", changes=())
@@ -142,23 +181,51 @@ def test_what_needs_attention_has_a_command_for_all_of_its_kind():
     assert f"pytest {names} -m 'gh200 or gh200x4' --accel-record" in page.text
 
 
-def test_one_that_misses_a_gated_reference_counts_as_failed():
-    reference = ReferenceFigure(
-        id="olivia/x",
-        source="Olivia",
-        platform="gh200",
-        metric="throughput",
-        unit="images/s",
-        value=9000.0,
-        ratio=0.74,
-        gated=True,
-        shortfall="6,714 images/s is 25.4 % below the 9,000 of olivia/x",
+def a_reference(**more):
+    known = {"id": "olivia/x", "source": "Olivia", "platform": "gh200", "metric": "throughput"}
+    return ReferenceFigure(**{**known, "unit": "images/s", "value": 9000.0, "ratio": 0.74, **more})
+
+
+SHORTFALL = "6,714 images/s is 25.4 % below the 9,000 of olivia/x"
+
+
+def test_what_is_off_its_reference_says_so_once():
+    missed = a_reference(gated=True, shortfall=SHORTFALL, expected=True, source="pyproject.toml")
+    result = make_result()
+    result = replace(
+        result,
+        status=Ending.OFF_REFERENCE,
+        failed=True,
+        references=(a_reference(differs="batch size 256 there, 32 here", flags=("approximate",)), missed),
+        text=SHORTFALL,
+        details=(result.text,),
     )
-    page = read(make_result(failed=True, references=(reference,)))
+    page = read(result)
     assert "1 of 1 benchmark failed" in page.text
-    assert reference.shortfall in page.text
-    assert page.data["table"]["rows"][0]["status"] == "failed"
-    assert page.data["details"][0]["lines"][0][0] == "FAILED"
+    assert page.text.count(SHORTFALL) == 1
+    (found,) = page.data["details"]
+    said = json.dumps(found, ensure_ascii=False).replace("\u00a0", " ")
+    assert said.count(SHORTFALL) == 1
+    assert said.count(result.details[0]) == 1
+    assert [line[0] for line in found["lines"]] == ["OFF-REFERENCE", "ok"]
+    assert [each["gate"] for each in found["expected"]] == ["missed"]
+    assert [each["doubts"] for each in found["published"]] == ["batch size 256 there, 32 here; approximate"]
+    cells = dict(
+        zip(
+            (c["key"] for c in page.data["table"]["columns"]),
+            page.data["table"]["rows"][0]["cells"],
+            strict=True,
+        )
+    )
+    assert cells["published"] == ["0.74 x gh200", 0.74, "batch size 256 there, 32 here"]
+    assert cells["expected"] == ["0.74 x", 0.74, ""]
+
+
+def test_a_regression_that_is_off_its_reference_too_says_both():
+    result = make_result(Outcome.REGRESSED, references=(a_reference(shortfall=SHORTFALL, gated=True),))
+    found = details(replace(result, details=(SHORTFALL,)), [])
+    assert [line[0] for line in found["lines"]] == ["REGRESSED", "OFF-REFERENCE"]
+    assert "note" not in found
 
 
 def test_every_end_of_a_benchmark_has_a_look():
@@ -211,28 +278,43 @@ def test_the_picture_of_a_change_has_slower_to_the_left_and_stays_inside():
     assert picture(Verdict(outcome=Outcome.NO_BASELINE, tolerance=0.05)) is None
 
 
+DOCTOR = "pytest-accel doctor"
+
+
 @pytest.mark.parametrize(
     ("status", "ends"),
     [
         (Outcome.OK, [""]),
-        (Outcome.REGRESSED, ["", ' --accel-update --accel-reason "why it may stay so"']),
-        (Outcome.IMPROVED, ["", ' --accel-update --accel-reason "why it may stay so"']),
+        (Outcome.REGRESSED, ["", DOCTOR, ' --accel-update --accel-reason "why it may stay so"']),
+        (Outcome.IMPROVED, ["", DOCTOR, ' --accel-update --accel-reason "why it may stay so"']),
         (Outcome.NO_BASELINE, ["", " --accel-record"]),
-        (Outcome.INCONCLUSIVE, [""]),  # noise that no more baseline runs outweigh
+        (Outcome.INCONCLUSIVE, ["", DOCTOR]),  # noise that no more baseline runs outweigh
+        (Outcome.INVALID, ["", DOCTOR]),
+        (Ending.OFF_REFERENCE, ["", DOCTOR]),
     ],
 )
 def test_commands_are_what_one_would_type_next(status, ends):
     result = make_result(status, name="test_x[it's]")
     again = "pytest 'bench_suites/test_cnn.py::test_x[it'\"'\"'s]' -m 'a or b'"
     found = details(result, ["bench_suites", "-m", "a or b", "-x"]).get("commands", [])
-    assert [text for _, text in found] == [again + end for end in ends]
+    assert [text for _, text in found] == [end if end == DOCTOR else again + end for end in ends]
 
 
-def test_more_baseline_runs_are_offered_where_the_verdict_says_that_they_help():
+def test_what_has_a_history_is_asked_since_when():
+    result = make_result(Outcome.REGRESSED, name="test_x[a, b not c]")
+    found = dict(details(result, [], has_past=True)["commands"])
+    assert found["See since when"] == "pytest-accel history changes -k 'test_x[a and b and c]'"
+    assert "See since when" not in dict(details(result, [])["commands"])
+    assert by_keyword(keyword(result.name))(result.benchmark)
+
+
+@pytest.mark.parametrize(("stored", "end"), [(5, "--accel-record"), (8, "--accel-record=2"), (10, "doctor")])
+def test_more_baseline_runs_are_offered_where_the_verdict_says_that_they_help(stored, end):
     result = make_result(
         Outcome.INCONCLUSIVE, text="1.0 % slower: record more baseline runs with --accel-record"
     )
-    assert details(result, [])["commands"][1][1].endswith("--accel-record")
+    full = replace(result, baseline=(result.baseline * 2)[:stored])
+    assert details(full, [])["commands"][-1][1].endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +336,7 @@ def test_a_metric_is_shown_in_the_unit_that_its_name_carries(name, value, shown)
 def test_a_vanished_benchmark_is_not_measured_again_but_taken_out():
     found = details(make_result(Ending.VANISHED, name="test_x[1]"), [])["commands"]
     assert [text for _, text in found] == [
-        "pytest-accel baseline prune --benchmark 'bench_suites/test_cnn.py::test_x[1]' --yes"
+        "pytest-accel baseline prune --benchmark 'bench_suites/test_cnn.py::test_x[1]'"
     ]
 
 
@@ -264,25 +346,106 @@ def test_a_benchmark_is_measured_again_as_the_platform_it_was(command):
     assert rerun([make_result(name="test_a")], ["--maxfail=1", "-m"]).endswith("::test_a")
 
 
-def test_a_metric_with_a_verdict_of_its_own_has_its_own_line():
-    result = make_result()
-    accuracy = Verdict(
+def fed(**more):
+    """Faster than its baseline so far, and fed by a third less of what it could take: the metric decided."""
+    result = make_result(name="test_fed")
+    open_question = replace(result.verdict, outcome=Outcome.INCONCLUSIVE, wants_another_run=True)
+    share = Verdict(
         outcome=Outcome.REGRESSED,
-        tolerance=0.02,
-        of="accuracy",
-        slowdown=Estimate(point=0.1, low=0.08, high=0.2),
+        tolerance=0.05,
+        of="fed_share",
+        slowdown=Estimate(point=0.323, low=0.3, high=0.34),
+        looks=2,
+        baseline_runs=5,
     )
-    worse = replace(
-        result, status=Outcome.REGRESSED, failed=True, verdicts=(*result.verdicts, accuracy), text="x"
+
+    def with_share(runs, *shares):
+        return tuple(
+            replace(run, metrics={**run.metrics, "fed_share": each})
+            for run, each in zip(runs, shares, strict=True)
+        )
+
+    return replace(
+        result,
+        status=Outcome.REGRESSED,
+        failed=True,
+        text=f"fed_share: {explain(share)}",
+        details=(explain(open_question),),
+        runs=with_share(result.runs * 3, 0.9, 0.98, 0.99),
+        baseline=with_share(result.baseline, 1.4, 1.5, 1.52, 1.53, 1.6),
+        verdicts=(open_question, share),
+        **more,
     )
-    lines = [line[3].replace("\u00a0", " ") for line in details(worse, [])["lines"]]
-    assert lines[0] == "x"
-    assert any(line.startswith("accuracy: 10.0 % lower") for line in lines)
+
+
+def test_where_a_metric_decided_the_row_and_the_headline_are_about_it():
+    result = fed()
+    page = read(result, findings=())
+    (row,) = page.data["table"]["rows"]
+    place = [column["key"] for column in page.data["table"]["columns"]].index("change")
+    assert row["cells"][place] == ["fed share 32.3 % lower", 0.323, "152.0 % → 98.0 %"]
+    assert row["picture"] == picture(result.verdicts[1])
+    (found,) = page.data["details"]
+    assert found["numbers"] == "fed share 152.0 % → 98.0 %"
+    assert "test_fed gh200 fed share 152.0 % → 98.0 % fed_share: 32.3 % lower" in page.text
+    assert page.text.count(result.text) == 1
+
+
+def test_a_question_that_another_verdict_ended_is_not_asked():
+    result = fed()
+    found = json.dumps(details(result, []))
+    assert "INCONCLUSIVE" not in found
+    assert "the session ended before" not in found
+    still_open = replace(result, status=Outcome.INCONCLUSIVE, failed=False, text=result.details[0])
+    assert "the session ended before" in details(still_open, [])["lines"][0][3]
+
+
+def test_an_open_metric_is_what_an_inconclusive_benchmark_is_explained_by():
+    result = fed()
+    ok = replace(result.verdicts[0], outcome=Outcome.OK, wants_another_run=False)
+    share = replace(result.verdicts[1], outcome=Outcome.INCONCLUSIVE, wants_another_run=True)
+    result = replace(
+        result, status=Outcome.INCONCLUSIVE, failed=False, verdicts=(ok, share), text=explain(ok), details=()
+    )
+    assert details(result, [])["lines"][0][3].startswith("fed_share: 32.3")
+
+
+def test_a_metric_that_failed_has_its_runs_drawn():
+    (plot,) = failed_metrics(fed())
+    assert plot["now"] == [(0.9, "90.0 %"), (0.98, "98.0 %"), (0.99, "99.0 %")]
+    assert plot["limit"] == pytest.approx(1.52 * 0.95)
+    assert len(plot["then"]) == 5
+    assert failed_metrics(replace(fed(), failed=False)) == []
+    assert failed_metrics(make_result(Outcome.REGRESSED)) == []
+
+
+def test_a_traceback_is_one_text_and_says_nothing_twice():
+    lines = ("    def test_x():", "", ">       raise ValueError", "E       ValueError")
+    result = make_result(Ending.FAILED, details=(*lines, make_result(Ending.FAILED).text))
+    assert details(result, [])["note"] == "\n".join(lines)
+
+
+def test_one_that_broke_when_it_was_torn_down_says_so_and_not_that_it_is_well():
+    result = make_result(failed=True, details=("torn down: OSError: gone", "conftest.py:3: OSError"))
+    page = read(result)
+    assert "FAILED test_cnn[resnet50-bf16-256] gh200" in page.text
+    assert page.text.count("torn down: OSError: gone") == 1
+    (found,) = page.data["details"]
+    assert [line[0] for line in found["lines"]] == ["FAILED", "ok"]
+    assert found["note"] == "conftest.py:3: OSError"
+
+
+def test_steps_that_drifted_are_in_sight():
+    result = make_result(steady=False)
+    page = read(result)
+    assert page.data["table"]["rows"][0]["unsteady"] is True
+    assert page.data["details"][0]["lines"][1][0] == "UNSTEADY"
+    assert [text for _, text in page.data["details"][0]["commands"]][1:] == [DOCTOR]
 
 
 def test_a_long_traceback_keeps_its_end_and_says_how_much_is_gone():
     result = make_result(Ending.FAILED, details=("a" * 9000 + "the end",))
-    (note,) = details(result, [])["notes"]
+    note = details(result, [])["note"]
     assert note.endswith("the end")
     assert "5,007 characters left out" in note
 
@@ -352,6 +515,14 @@ def test_what_is_too_short_to_say_is_not_called_unchanged():
     result = make_result()
     assert past(result, series(result, 11), {})["unchanged"].startswith("too short to say")
     assert past(result, series(result, 12, step_at=None), {})["unchanged"] == "no change"
+
+
+def test_a_session_that_the_history_does_not_count_says_why():
+    result = make_result()
+    slowed = tuple(replace(run, metrics={"slowdown_felt": 0.3}) for run in result.runs)
+    assert past(result, series(result), {})["left_out"] == ""
+    assert "slowed on purpose" in past(replace(result, runs=slowed), series(result), {})["left_out"]
+    assert "not valid" in past(replace(result, status=Outcome.INVALID), series(result), {})["left_out"]
 
 
 def test_a_sweep_is_drawn_with_the_published_figures_that_stand_beside_it():
@@ -474,7 +645,7 @@ def test_the_same_session_gives_the_same_page():
 
 
 def test_a_page_that_grows_too_large_draws_less_and_says_so(monkeypatch):
-    session = make_session([make_result(name=f"test_{i}", rounds=60) for i in range(20)])
+    session = make_session([make_result(Outcome.REGRESSED, name=f"test_{i}", rounds=60) for i in range(20)])
     whole = render_page(session, plotly_js=LIBRARY)
     assert Read(whole).data["thinned"] == ""
     monkeypatch.setattr(document, "MAX_BYTES", int(len(whole) * 0.7))
@@ -517,7 +688,7 @@ def test_a_history_and_studies_that_cannot_be_read_cost_their_plots_alone(monkey
         published=tmp_path / "published",
     )
     said = Read(out.read_text()).text
-    assert "All 1 benchmark ok" in said
+    assert "1 benchmark ok" in said
     assert "history.sqlite" in said
     assert "nrp.json" in said
 

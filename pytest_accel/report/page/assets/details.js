@@ -87,8 +87,7 @@ function referencesBlock(title, references) {
   const row = (each) =>
     make(
       "tr", null,
-      make("td", null, make("span", { class: "published" }, make("span", null, breakable(each.source))), each.doubts && make("div", { class: "quiet" }, isolated(each.doubts))),
-      make("td", null, breakable(each.platform)),
+      make("td", null, make("span", { class: "published" }, make("span", null, breakable(`${each.source}, ${each.platform}`))), each.doubts && make("div", { class: "quiet" }, isolated(each.doubts))),
       make("td", { class: "right" }, isolated(each.figure), each.metric !== "throughput" && make("div", { class: "quiet" }, each.metric)),
       make("td", { class: "right" }, each.ratio || "–", each.gate && make("div", { class: "quiet" }, `gated: ${each.gate}`)),
     );
@@ -96,7 +95,7 @@ function referencesBlock(title, references) {
     title,
     make(
       "table", { class: "small references" },
-      make("thead", null, make("tr", null, make("th", null, "Source"), make("th", null, "Platform"), make("th", { class: "right" }, "Figure"), make("th", { class: "right" }, "This machine"))),
+      make("thead", null, make("tr", null, make("th", null, "Source"), make("th", { class: "right" }, "Figure"), make("th", { class: "right" }, "This machine"))),
       make("tbody", null, references.map(row)),
     ),
   );

@@ -1,0 +1,51 @@
+"""Commands that the documentation shows with their output, and that this repository alone can answer: it is the real one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.cli import main
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```\n\$ (pytest-accel [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# The others need results, a history or revisions of git that a clone may not have.
+ANSWERED = (
+    "baseline show h200",
+    "baseline verify",
+    "compare nrp",
+    "compare h200",
+    "compare h200 olivia/single --metric throughput",
+    "compare nrp -k cityscapes --format markdown",
+    "compare nrp -k dino --format csv",
+)
+SHOWN = {
+    command.removeprefix("pytest-accel "): output
+    for page in (ROOT / "docs").rglob("*.md")
+    for command, output in BLOCK.findall(page.read_text(encoding="utf-8"))
+}
+
+
+@pytest.mark.parametrize("command", ANSWERED)
+def test_what_is_shown_is_what_it_prints(command, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("PYTEST_ACCEL_BASELINES", raising=False)
+    assert main(shlex.split(command)) == 0
+    printed = capsys.readouterr().out
+    shown = SHOWN[command]
+    for line in shown.splitlines():
+        assert line in (*printed.splitlines(), "..."), f"docs show, and it is not printed: {line}"
+    if "..." not in shown.splitlines():
+        assert shown == printed
+
+
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda each: each.stem
+)
+def test_links_lead_to_files_that_exist(page):
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (page.parent / link).exists()] == []

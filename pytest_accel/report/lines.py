@@ -6,6 +6,7 @@ import shlex
 from typing import assert_never
 
 from pytest_accel.core.quantities import counted, percent
+from pytest_accel.core.runs import MAX_RUNS
 from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
 # The terminal's colours; every outcome has one, so that none looks like another by accident.
@@ -82,7 +83,7 @@ def _way_out(verdict: Verdict) -> str:
     if verdict.wants_another_run:
         return "the session ended before it was measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
-    if 3.7 * noise <= verdict.tolerance:
+    if 3.7 * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
     elif resolution > _NO_GATE:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"

@@ -21,6 +21,7 @@ from pytest_accel.report.attention import (
     plain_word,
     shortfalls,
     status_word,
+    told_verdicts,
 )
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
 from pytest_accel.report.lines import changed
@@ -315,7 +316,7 @@ def _change(result: Result) -> str:
         changed(verdict.slowdown.point)
         if verdict.of == THROUGHPUT
         else f"{prose(verdict.of, characters=80)} {changed(verdict.slowdown.point, verdict.of)}"
-        for verdict in result.verdicts
+        for verdict in told_verdicts(result)
         if verdict.slowdown and (verdict.of == THROUGHPUT or verdict.outcome not in SETTLED)
     ]
     return ", ".join(said)

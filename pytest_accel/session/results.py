@@ -172,7 +172,11 @@ def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
     if case.problem or (told.broken and not failing and not case.shortfalls):
         first, *rest = (case.problem or told.text).splitlines() or [""]
         return first, tuple(rest) or told.details
-    said = [*failing, *(verdict for verdict in case.verdicts if verdict not in failing)]
+    # A question that was not pursued, because another verdict decided, is no news.
+    others = [
+        each for each in case.verdicts if each not in failing and not (failing and each.wants_another_run)
+    ]
+    said = [*failing, *others]
     lines = [_line(verdict) for verdict in said]
     lines[len(failing) : len(failing)] = case.shortfalls
     if told.failed and not told.broken:

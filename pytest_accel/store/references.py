@@ -275,7 +275,9 @@ _EXAMPLE = (
 )
 
 
-_NO_FOLDER = "this is no platform. Write the name of a marker, such as cpu or gh200, not of a folder of baselines."
+_NO_FOLDER = (
+    "this is no platform. Write the name of a marker, such as cpu or gh200, not of a folder of baselines."
+)
 
 
 def _expectations(table: object, pyproject: Path, where: str) -> Mapping[str, Expectation]:

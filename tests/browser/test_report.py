@@ -275,7 +275,7 @@ def test_a_row_keeps_words_whole_and_a_traceback_together(opened):
     assert "batch size 256 there, 32 here" in details.inner_text()
     for width in (1280, 700, 390):
         page.set_viewport_size({"width": width, "height": 800})
-        assert (width, page.evaluate(BROKEN_WORDS, ".references td, .facts dt, .command .word")) == (
+        assert (width, page.evaluate(BROKEN_WORDS, ".references :is(td, th), .facts dt, .command .word")) == (
             width,
             [],
         )
@@ -285,6 +285,21 @@ def test_a_row_keeps_words_whole_and_a_traceback_together(opened):
         codes = "[...document.querySelectorAll('.command code')].filter((each) => each.checkVisibility())"
         assert page.evaluate(f"{codes}.some({clipped})") is False
         assert page.evaluate(f"{codes}.length") > 3
+
+
+def test_the_runs_of_a_metric_that_failed_are_drawn(opened, library):
+    result = make_result(Outcome.REGRESSED, name="test_fed")
+    runs = {
+        side: tuple(replace(run, metrics={"fed_share": share}) for run in getattr(result, side))
+        for side, share in (("baseline", 1.52), ("runs", 0.98))
+    }
+    verdict = replace(result.verdict, of="fed_share")
+    result = replace(result, **runs, verdicts=(replace(result.verdict, outcome=Outcome.OK), verdict))
+    details = open_row(opened(render_page(make_session([result]), plotly_js=library)), "test_fed")
+    plot = details.locator("section", has_text="A dot is a run.").first.locator(".plot")
+    plot.locator("svg.main-svg").first.wait_for()
+    assert plot.locator("path.point").count() == 8
+    assert plot.locator(".ytitle").text_content() == "fed share"
 
 
 def test_a_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from pytest_accel.core.quantities import percent, seconds, si
-from pytest_accel.core.results import Result
+from pytest_accel.core.results import Ending, Result
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.report.attention import SETTLED, deciding, told_verdicts
@@ -44,6 +44,8 @@ def change_of(verdict: Verdict) -> str:
 def from_to(result: Result) -> str:
     """`21,305 → 6,822 products/s`, `fed share 152.0 % → 98.0 %`: what its verdict compared; empty where nothing was."""
     verdict = deciding(result)
+    if result.status is Ending.OFF_REFERENCE:
+        return ""  # its sentence has the figures that it failed on, and the baseline's is none of them
     if verdict is not None and verdict.of != THROUGHPUT:
         found = metric_from_to(result, verdict.of)
         return f"{title(verdict.of)} {found}" if found else ""

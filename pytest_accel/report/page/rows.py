@@ -60,6 +60,7 @@ def table(results: Sequence[Result]) -> dict[str, object]:
 
 
 def _row(index: int, result: Result, cells: list[Cell]) -> dict[str, object]:
+    decided = deciding(result)
     return {
         "id": index,
         "status": shown_status(result).value,
@@ -68,7 +69,10 @@ def _row(index: int, result: Result, cells: list[Cell]) -> dict[str, object]:
         "file": result.file or result.benchmark.partition("::")[0],
         "platform": result.platform,
         "suite": result.suite,
-        "picture": picture(deciding(result)),
+        "picture": picture(decided),
+        "tone": LOOKS[decided.outcome].tone
+        if decided
+        else "",  # of the picture: what failed may be something else
         "unsteady": not result.steady,
         "cells": cells,
     }

@@ -308,7 +308,9 @@ class TestContainer:
             ),
             ({}, {"container": "systemd-nspawn"}, {"container_runtime": "systemd-nspawn"}),
             (
-                {"run/.containerenv": 'engine="podman-4.9"\nname="bench"\nimage="registry.example/x/torch:2.10"\n'},
+                {
+                    "run/.containerenv": 'engine="podman-4.9"\nname="bench"\nimage="registry.example/x/torch:2.10"\n'
+                },
                 {"container": "podman"},
                 {
                     "container_runtime": "podman-4.9",

@@ -219,6 +219,8 @@ def test_what_is_off_its_reference_says_so_once():
     )
     assert cells["published"] == ["0.74 x gh200", 0.74, "batch size 256 there, 32 here"]
     assert cells["expected"] == ["0.74 x", 0.74, ""]
+    assert page.data["table"]["rows"][0]["tone"] == "good"  # against its baseline it is well
+    assert "numbers" not in found
 
 
 def test_a_regression_that_is_off_its_reference_too_says_both():

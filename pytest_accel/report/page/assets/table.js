@@ -73,7 +73,7 @@ function cell(row, column, text, _, below) {
       row.opener = make("button", { type: "button", class: "opener", "aria-expanded": "false" }, icon("open"), make("span", { class: "long" }, breakable(text)));
       return make("td", { class: "name" }, row.opener);
     case "change": {
-      const picture = row.picture && interval(row.picture, look.tone);
+      const picture = row.picture && interval(row.picture, row.tone);
       return text ? make("td", { class: "last" }, make("div", { class: "change" }, picture, make("span", null, text, small(below)))) : make("td", null);
     }
     default:

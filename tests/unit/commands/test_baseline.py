@@ -108,6 +108,7 @@ class TestDiff:
         shutil.copytree("baselines", "old")
         assert command("diff", "./old", "./baselines", "--exit-code") == "Nothing differs.\n"
 
+    @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
     def test_a_revision_against_now(self, command):
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
         for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):

@@ -213,6 +213,10 @@ class TestResults:
             find("./pipe.json", Path("baselines"))
 
 
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+
+@needs_git
 @pytest.mark.usefixtures("repository")
 class TestRevisions:
     def test_the_baselines_of_a_revision(self):
@@ -290,6 +294,7 @@ class TestRevisions:
             find("git:HEAD", Path("baselines"))
 
 
+@needs_git
 def test_no_repository(project, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
     with pytest.raises(RevisionError, match="is in no git repository"):

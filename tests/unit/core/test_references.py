@@ -219,7 +219,7 @@ class TestExpectationsOfFigures:
         assert check(expectation, Measured(metric="epoch_time", value=1.0, unit="s")) is None
         assert check(expectation, Measured(metric="epoch_time", value=11.1, unit="s")) is not None
 
-    @pytest.mark.parametrize("flag", [*DOUBTS, "relative-only"])
+    @pytest.mark.parametrize("flag", [*sorted(DOUBTS), "relative-only", "per-device"])
     def test_nothing_is_gated_on_a_doubtful_or_relative_figure(self, flag):
         assert expectation_of(a_figure(flags=(flag,), note="why"), 0.1) is None
 

@@ -328,7 +328,7 @@ def _write_folder(output: str | None, files: dict[str, str]) -> None:
 
 
 def _write_file(path: Path, text: str) -> None:
-    from pytest_accel.store.results import write_whole
+    from pytest_accel.store.whole import write_whole
 
     try:
         write_whole(path, text)

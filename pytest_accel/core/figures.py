@@ -46,6 +46,15 @@ def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     return found
 
 
+def work_per_wh(step_j: float, work_per_step: float) -> float:
+    """Units of work that a watt-hour buys, as the studies of energy give it."""
+    return work_per_step * 3600 / step_j
+
+
+def epoch_wh(step_j: float, epoch_size: float, work_per_step: float) -> float:
+    return step_j * epoch_size / work_per_step / 3600
+
+
 def _measured(runs: Sequence[Run]) -> Mapping[str, list[float]]:
     values: dict[str, list[float]] = {}
     for run in runs:
@@ -65,11 +74,11 @@ def _energy(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     steps_j = [run.metrics["energy_per_step_j"] for run in runs if run.metrics.get("energy_per_step_j")]
     if not steps_j:
         return {}
-    found = {"work_per_energy": Value(value=work_per_step * 3600 / median(steps_j), unit=f"{unit}/Wh")}
+    step_j = median(steps_j)
+    found = {"work_per_energy": Value(value=work_per_wh(step_j, work_per_step), unit=f"{unit}/Wh")}
     epoch = next((run.metrics["epoch_size"] for run in runs if run.metrics.get("epoch_size")), None)
     if epoch:
-        epoch_wh = median(steps_j) * epoch / work_per_step / 3600
-        found["energy"] = Value(value=epoch_wh, unit="Wh/epoch")
+        found["energy"] = Value(value=epoch_wh(step_j, epoch, work_per_step), unit="Wh/epoch")
     return found
 
 

@@ -11,12 +11,11 @@ from pytest_accel.core.environment import Change, Environment, describe, diff, d
 from pytest_accel.core.facets import judge_metrics, worst
 from pytest_accel.core.figures import Value
 from pytest_accel.core.gate import judge
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.quantities import percent
 from pytest_accel.core.results import Ending, Status
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
-
-Scalar = str | int | float | bool | None
 
 _SAME_RUN = 1e-6  # baselines keep seven digits of a round
 
@@ -37,6 +36,19 @@ class Measured(Protocol):
 
     @property
     def runs(self) -> Sequence[Run]: ...
+
+
+class Described(Protocol):
+    """What exactly is measured."""
+
+    @property
+    def configuration(self) -> Mapping[str, Scalar]: ...
+
+    @property
+    def work_per_step(self) -> float: ...
+
+    @property
+    def unit(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,12 +162,20 @@ def slowed_text(runs: Iterable[Run]) -> str:
     return percent(max((run.metrics.get("slowdown_felt", 0.0) for run in runs), default=0.0))
 
 
-def configuration_changes(old: Entry, new: Entry) -> list[str]:
+def configuration_changes(old: Described, new: Described) -> list[str]:
     """Which parts of what is measured differ, old -> new."""
     then = {**old.configuration, "work per step": f"{old.work_per_step:.7g}", "unit": old.unit}
     now = {**new.configuration, "work per step": f"{new.work_per_step:.7g}", "unit": new.unit}
     names = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
-    return [f"{name} {_shown(then.get(name))} -> {_shown(now.get(name))}" for name in names]
+    return [_change(name, then, now) for name in names]
+
+
+def _change(name: str, then: Mapping[str, Scalar], now: Mapping[str, Scalar]) -> str:
+    if name not in then:
+        return f"{name} {_shown(now[name])} is new"
+    if name not in now:
+        return f"{name} {_shown(then[name])} is gone"
+    return f"{name} {_shown(then[name])} -> {_shown(now[name])}"
 
 
 def _shown(value: Scalar) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Scalar: TypeAlias = str | int | float | bool | None  # what a configuration holds
 
 SOURCE = "data_source"  # of a configuration: where its batches come from
 MADE_UP = frozenset({"synthetic", "host-synthetic"})

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pytest_accel.core import grammar
-from pytest_accel.core.keys import is_real
+from pytest_accel.core.keys import Scalar, is_real
 from pytest_accel.core.quantities import percent, si
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_accel.core.claims import Claim
 
-Scalar: TypeAlias = str | int | float | bool | None
 Better: TypeAlias = Literal["more", "less"]
 
 # What a figure can be of, and which way is better; None for what describes a platform or a model, and is not measured.
@@ -288,13 +287,14 @@ def expected_for(
     expectations: Mapping[str, Mapping[str, Expectation]], node_id: str, platform: str
 ) -> Expectation | None:
     """The expectation of a benchmark on a platform: by its node id, else by the first pattern that fits."""
-    fitting = [name for name in expectations if name == node_id or _fits(name, node_id)]
+    fitting = [name for name in expectations if fits(name, node_id)]
     for name in sorted(fitting, key=lambda each: each != node_id):
         if platform in expectations[name]:
             return expectations[name][platform]
     return None
 
 
-def _fits(pattern: str, node_id: str) -> bool:
+def fits(name: str, node_id: str) -> bool:
+    """Whether an expectation of that name, a node id or a pattern of some, is of this benchmark."""
     # The brackets of a node id hold its parameters; `*` and `?` are wildcards, `[` is itself.
-    return fnmatchcase(node_id, pattern.replace("[", "[[]"))
+    return name == node_id or fnmatchcase(node_id, name.replace("[", "[[]"))

@@ -8,10 +8,9 @@ from enum import Enum
 
 from pytest_accel.core.environment import Change, Environment
 from pytest_accel.core.gate import interval
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
-
-Scalar = str | int | float | bool | None
 
 
 class Ending(Enum):

@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_accel.core.environment import Environment
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.ranks import RankResult
 from pytest_accel.core.runs import Run
 
 SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON, and of what a fresh process answers
-
-Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,12 @@ import pytest
 
 from pytest_accel.core.environment import Environment, fingerprint
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.pacing import steady_rounds
 from pytest_accel.core.ranks import RankResult, merge, merge_facts
 from pytest_accel.core.runs import Run
 from pytest_accel.measure.device import Device
-from pytest_accel.measure.measurement import Measurement, Scalar
+from pytest_accel.measure.measurement import Measurement
 from pytest_accel.measure.question import Question, QuestionError
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.measure.steps import Step, Timed, settle, time_rounds

@@ -12,14 +12,15 @@ from pytest_accel.core.environment import Change, Environment, describe, diff, d
 from pytest_accel.core.facets import Facet, judge_metrics, want_another_run, worst
 from pytest_accel.core.gate import interval, judge
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.core.keys import baseline_key, both_keys, is_real
+from pytest_accel.core.judgement import configuration_changes
+from pytest_accel.core.keys import Scalar, baseline_key, both_keys, is_real
 from pytest_accel.core.quantities import gibibytes
 from pytest_accel.core.results import ReferenceFigure
 from pytest_accel.core.runs import Run
 from pytest_accel.core.scaling import Scaling
 from pytest_accel.core.standing import Standing
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
-from pytest_accel.measure.measurement import Measurement, Scalar
+from pytest_accel.measure.measurement import Measurement
 from pytest_accel.measure.steps import PILOT_STEPS
 from pytest_accel.session.fitting import Unfit
 from pytest_accel.settings import Settings
@@ -195,8 +196,9 @@ class Case:
         if entry is None:
             return ""
         if entry.configuration_hash != configuration_hash(now.configuration, now.work_per_step, now.unit):
+            changed = ", ".join(configuration_changes(entry, now))
             return (
-                f"the benchmark changed since its baseline ({_differences(entry, now)}); "
+                f"the benchmark changed since its baseline ({changed}); "
                 'record it anew with --accel-update --accel-reason "..."'
             )
         if not self.comparable_runs():
@@ -227,23 +229,3 @@ class Case:
         if before is None or after is None or math.isclose(before, after, rel_tol=LOSS_TOLERANCE):
             return ""
         return f"loss after {PILOT_STEPS} seeded steps {before:.6g} -> {after:.6g}"
-
-
-def _differences(entry: BaselineEntry, now: Measurement) -> str:
-    """Which parts of the configuration differ, old -> new."""
-    old = {**entry.configuration, "work per step": entry.work_per_step, "unit": entry.unit}
-    new = {**now.configuration, "work per step": now.work_per_step, "unit": now.unit}
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
-    return ", ".join(_difference(name, old, new) for name in names)
-
-
-def _difference(name: str, old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> str:
-    if name not in old:
-        return f"{name} {_shown(new[name])} is new"
-    if name not in new:
-        return f"{name} {_shown(old[name])} is gone"
-    return f"{name} {_shown(old[name])} -> {_shown(new[name])}"
-
-
-def _shown(value: Scalar) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from pytest_accel.core.figures import epoch_wh, work_per_wh
 from pytest_accel.core.gate import interval
 from pytest_accel.core.keys import SOURCE, is_real
 from pytest_accel.core.quantities import gibibytes, percent, seconds, si
@@ -203,7 +204,7 @@ def energy_of_epoch(case: Case) -> str:
     epoch_units = _metric(case, "epoch_size")
     if step_j is None or epoch_units is None:
         return ""
-    return si(step_j * epoch_units / case.latest.work_per_step / 3600)
+    return si(epoch_wh(step_j, epoch_units, case.latest.work_per_step))
 
 
 def work_per_energy(case: Case) -> str:
@@ -211,7 +212,7 @@ def work_per_energy(case: Case) -> str:
     step_j = _metric(case, "energy_per_step_j")
     if not step_j or _metric(case, "epoch_size") is None:
         return ""
-    return si(case.latest.work_per_step * 3600 / step_j)
+    return si(work_per_wh(step_j, case.latest.work_per_step))
 
 
 def mfu(case: Case) -> str:

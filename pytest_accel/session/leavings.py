@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_accel.core.quantities import percent
-from pytest_accel.core.results import Scalar, SessionResults
+from pytest_accel.core.keys import Scalar
+from pytest_accel.core.results import SessionResults
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import Clock, Told, environments_of, results_of, session_results
-from pytest_accel.session.summary import gang_lines, idle_ranks
+from pytest_accel.session.summary import gang_lines, idle_ranks, slowdown_line
+from pytest_accel.store.references import published_folder
+from pytest_accel.store.whole import is_open, nearest_folder
 
 if TYPE_CHECKING:
     from pytest_accel.session.bench import Bench
@@ -118,9 +120,8 @@ class Leavings:
         return replace(results, findings=self.findings)
 
     def remarks(self) -> list[str]:
-        slowed = self.settings.slowdown
         return [
-            *([f"--accel-slowdown {percent(slowed)}: every step was delayed on purpose."] if slowed else []),
+            *([slowdown_line(self.settings)] if self.settings.slowdown else []),
             *(line for line, _ in gang_lines(self.bench.gangs.looked_over)),
             *idle_ranks(self.config, list(self.bench.cases.values())),
         ]
@@ -196,7 +197,7 @@ class Leavings:
             path,
             results,
             history=history_file(self.settings, self.config.rootpath),
-            published=baselines_root(self.settings, self.config.rootpath) / "published",
+            published=published_folder(baselines_root(self.settings, self.config.rootpath)),
         )
 
     def tell_ci(self, results: SessionResults) -> None:
@@ -233,33 +234,33 @@ def _write_json(results: SessionResults, path: Path) -> None:
 
 def _write_summary(results: SessionResults, path: Path) -> None:
     from pytest_accel.report.markdown import render_summary
-    from pytest_accel.store.results import write_whole
+    from pytest_accel.store.whole import write_whole
 
     write_whole(path, render_summary(results))
 
 
 def _write_metrics(results: SessionResults, path: Path) -> None:
     from pytest_accel.report.openmetrics import render_metrics
-    from pytest_accel.store.results import write_whole
+    from pytest_accel.store.whole import write_whole
 
     write_whole(path, render_metrics(results))
 
 
 def _make_folder(folder: Path) -> None:
     """A folder of ours says to git that it is nobody's business."""
-    if folder.name == ".accel" and not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
+    if is_new and folder.name == ".accel":
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
 
 
 def _refuse_unwritable(option: str, path: Path) -> None:
-    nearest = next(folder for folder in path.parents if folder.exists())
+    nearest = nearest_folder(path.parent)
     if path.is_dir():
         raise pytest.UsageError(f"--accel-{option}: {path} is a folder. Name a file in it.")
     if path.is_fifo():  # it would wait for a reader for ever
         raise pytest.UsageError(f"--accel-{option}: {path} is a pipe. Name a file.")
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+    if not is_open(nearest):
         raise pytest.UsageError(
             f"--accel-{option}: {path} cannot be written, {nearest} is no folder that can be written to. "
             "Name another file."

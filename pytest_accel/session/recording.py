@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,12 +16,13 @@ from pytest_accel.core.standing import standing
 from pytest_accel.session.cases import Case
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
+from pytest_accel.store.whole import is_open, nearest_folder
 
 
 def refuse_unwritable(root: Path) -> None:
     """Say before measuring that nothing could be written."""
-    nearest = next(folder for folder in (root, *root.parents) if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+    nearest = nearest_folder(root)
+    if not is_open(nearest):
         raise pytest.UsageError(
             f"{root}: baselines cannot be recorded there, {nearest} is no folder that can be written to. "
             "Name another with --accel-baselines."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.core.figures import epoch_wh, work_per_wh
 from pytest_accel.core.quantities import si
 from pytest_accel.core.references import (
     METRICS,
@@ -20,10 +21,12 @@ from pytest_accel.core.references import (
     differences,
     expectation_of,
     expected_for,
+    fits,
     linked,
     similar_links,
 )
 from pytest_accel.core.results import ReferenceFigure
+from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.session.cases import Case
 from pytest_accel.settings import Settings
@@ -35,7 +38,6 @@ from pytest_accel.store.references import (
     read_published,
 )
 
-THROUGHPUT = "throughput"
 EXPECTED = "pyproject.toml"  # who says it, where the site itself does
 
 
@@ -79,15 +81,7 @@ class References:
 
     def unmatched(self, node_ids: Collection[str]) -> list[str]:
         """Expectations of no benchmark at all: a slip of the pen would leave them without a say."""
-        return [
-            name
-            for name, by_platform in self.expectations.items()
-            if not any(
-                expected_for({name: by_platform}, each, platform)
-                for each in node_ids
-                for platform in by_platform
-            )
-        ]
+        return [name for name in self.expectations if not any(fits(name, each) for each in node_ids)]
 
     def refuse_unknown_platforms(self, catalogue: Catalogue) -> None:
         for name, by_platform in self.expectations.items():
@@ -98,11 +92,6 @@ class References:
                         f"pyproject.toml: references of {name!r}: {platform!r} is no platform. Write the name of a marker, "
                         f"not of a folder of baselines: {known}, or such as a100x4."
                     )
-
-    def check(self, case: Case) -> None:
-        """Say before anything is measured what cannot be looked up afterwards."""
-        self.of(case.item, case.settings)
-        expected_for(self.expectations, case.node_id, str(case.platform))
 
     def look_up(self, case: Case) -> None:
         """Leave in the case what stands beside it, and what it falls short of."""
@@ -166,10 +155,14 @@ def measured_of(case: Case) -> list[Measured]:
         found.append(Measured(metric="epoch_time", value=metrics["epoch_s"], unit="s"))
     step_j, epoch_size = metrics.get("energy_per_step_j"), metrics.get("epoch_size")
     if step_j:
-        per_wh = now.work_per_step * 3600 / step_j
+        per_wh = work_per_wh(step_j, now.work_per_step)
         found.append(Measured(metric="work_per_energy", value=per_wh, unit=f"{now.unit}/Wh"))
         if epoch_size:
-            found.append(Measured(metric="energy", value=epoch_size / per_wh, unit="Wh/epoch"))
+            found.append(
+                Measured(
+                    metric="energy", value=epoch_wh(step_j, epoch_size, now.work_per_step), unit="Wh/epoch"
+                )
+            )
     return found
 
 

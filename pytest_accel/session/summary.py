@@ -64,8 +64,7 @@ def write_summary(
         ]
         terminal.write_line(" ".join(filter(None, legend)))
         if settings.slowdown:
-            text = f"--accel-slowdown {percent(settings.slowdown)}: every step was delayed on purpose."
-            terminal.write_line(text, yellow=True)
+            terminal.write_line(slowdown_line(settings), yellow=True)
     for case in shown:
         _write_metrics(terminal, case)
         _write_remarks(terminal, case)
@@ -106,6 +105,10 @@ def _write_recorded(
                 "record anew",
                 yellow=True,
             )
+
+
+def slowdown_line(settings: Settings) -> str:
+    return f"--accel-slowdown {percent(settings.slowdown)}: every step was delayed on purpose."
 
 
 def _scaling_legend(cases: Sequence[Case]) -> str:

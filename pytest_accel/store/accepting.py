@@ -18,17 +18,18 @@ from pytest_accel.core.judgement import (
     was_slowed,
     why_unusable,
 )
-from pytest_accel.core.keys import node_id_of, suite_of
+from pytest_accel.core.keys import Scalar, node_id_of, suite_of
 from pytest_accel.core.printing import printable
 from pytest_accel.core.quantities import counted
 from pytest_accel.core.results import Ending, Result, SessionResults, Status
 from pytest_accel.core.runs import MAX_RUNS, Run
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.store.baselines import BaselineStore
-from pytest_accel.store.reading import BaselineError, Node, Scalar, decode, load
+from pytest_accel.store.reading import BaselineError, Node, decode, load
 from pytest_accel.store.results import MAX_BYTES, ResultsError
 from pytest_accel.store.results import parse as parse_results
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry, read_run
+from pytest_accel.store.whole import is_open, nearest_folder
 
 # A verdict that asks for another baseline has chosen its own runs: the slow ones, or the fast ones.
 _MOVED_BY = frozenset({Outcome.REGRESSED, Outcome.IMPROVED})
@@ -327,10 +328,8 @@ def _refuse_unwritable(store: BaselineStore, candidates: Sequence[Candidate]) ->
     places = dict.fromkeys((each.platform, each.suite) for each in candidates)
     # A link to shared storage stays a link: its target is what is replaced, by a file beside it.
     paths = [Path(os.path.realpath(store.path(*place))) for place in places]
-    folders = dict.fromkeys(next(each for each in path.parents if each.exists()) for path in paths)
-    closed = [
-        f"  {folder}" for folder in folders if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK)
-    ]
+    folders = dict.fromkeys(nearest_folder(path.parent) for path in paths)
+    closed = [f"  {folder}" for folder in folders if not is_open(folder)]
     if closed:
         end = "Nothing was written. Make them writable, or choose other benchmarks with -k."
         raise AcceptError("\n".join(["These folders cannot be written to:", *closed, end]))

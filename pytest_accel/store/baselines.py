@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import stat
 import time
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from pytest_accel.store.schema import (
     parse,
     render,
 )
+from pytest_accel.store.whole import replace_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -122,7 +122,9 @@ class BaselineStore:
             target.parent.mkdir(parents=True, exist_ok=True)
             with _locked(target.parent, path, self.lock_timeout_s):
                 changed = change(self.read(platform, suite) or empty)
-                _replace_file(target, _checked(changed, path))
+                data = _checked(changed, path)
+                _sweep(target)
+                replace_whole(target, data)
         return changed
 
 
@@ -291,25 +293,6 @@ def _user() -> str:
     return f"user {os.geteuid()}"
 
 
-def _replace_file(target: Path, data: bytes) -> None:
-    """All or nothing, also at a power cut: a complete temporary file takes the name in one step."""
-    _sweep(target)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with open(fd, "wb") as stream:  # noqa: PTH123 - a descriptor has no Path
-            with suppress(FileNotFoundError):
-                os.fchmod(fd, stat.S_IMODE(target.stat().st_mode))
-            stream.write(data)
-            stream.flush()
-            os.fsync(fd)
-        temporary.replace(target)
-    except BaseException:  # Ctrl-C as well: no litter
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
 def _sweep(target: Path) -> None:
     """Temporary files of writers that were killed: under the lock none of them has a living owner."""
     prefix = f".{target.name}."
@@ -317,16 +300,6 @@ def _sweep(target: Path) -> None:
         if entry.name.startswith(prefix) and entry.name.endswith(".tmp"):
             with suppress(OSError):
                 Path(entry.path).unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    # The new file stands already; some network file systems cannot sync a folder.
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 # --- one writer at a time ---------------------------------------------------------------------------

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import stat
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_accel.core.environment import Change, Environment
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.results import (
     Ending,
     ReferenceFigure,
@@ -21,7 +19,7 @@ from pytest_accel.core.results import (
 )
 from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 from pytest_accel.store.benchmark_json import is_benchmark_json, session_of_benchmark_json
-from pytest_accel.store.reading import BaselineError, Node, Scalar, decode, load
+from pytest_accel.store.reading import BaselineError, Node, decode, load
 from pytest_accel.store.schema import (
     duration_of,
     moment_of,
@@ -32,6 +30,7 @@ from pytest_accel.store.schema import (
     run_content,
     tolerance_of,
 )
+from pytest_accel.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,24 +61,6 @@ def read_results(path: Path) -> SessionResults:
 
 def write_results(path: Path, session: SessionResults) -> None:
     write_whole(path, render(session))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """All or nothing: a reader never sees half of it, and what stood there before stays if this fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    target = Path(os.path.realpath(path))  # a link stays one
-    if target.exists() and not target.is_file():  # /dev/stdout, a FIFO
-        target.write_text(text, encoding="utf-8")
-        return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        with suppress(FileNotFoundError):
-            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-        temporary.replace(target)
-    except BaseException:  # Ctrl-C as well: no litter
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 # --- writing ----------------------------------------------------------------------------------------

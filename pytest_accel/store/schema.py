@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from pytest_accel.core.environment import Environment, fingerprint
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.runs import MAX_RUNS, Run
-from pytest_accel.store.reading import BaselineError, Node, Scalar, load, named
+from pytest_accel.store.reading import BaselineError, Node, load, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +25,6 @@ __all__ = [
     "BaselineFile",
     "LedgerEntry",
     "Removal",
-    "Scalar",
     "configuration_hash",
     "faults",
     "parse",

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_accel.core.environment import Change
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.quantities import counted
-from pytest_accel.core.results import Ending, Result, Scalar, SessionResults, Status
+from pytest_accel.core.results import Ending, Result, SessionResults, Status
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order, needs_attention, plain_word, status_word
 from pytest_accel.report.page.details import remedy, shortened, words

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_accel.core import grammar
+from pytest_accel.core.keys import Scalar
 from pytest_accel.core.quantities import percent, si
 from pytest_accel.core.references import Figure
-from pytest_accel.core.results import Result, Scalar
+from pytest_accel.core.results import Result
 from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.report.page.plots import drawn
 from pytest_accel.report.page.rows import units_per_wh

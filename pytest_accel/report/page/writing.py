@@ -11,7 +11,7 @@ from pytest_accel.core.results import SessionResults
 from pytest_accel.report.page.document import Key, render_page
 from pytest_accel.report.page.plotly import read_plotly_js
 from pytest_accel.report.page.plots import Past
-from pytest_accel.store.results import write_whole
+from pytest_accel.store.whole import write_whole
 
 if TYPE_CHECKING:
     from pytest_accel.core.changepoints import Trend

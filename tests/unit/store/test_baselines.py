@@ -19,7 +19,7 @@ import pytest
 
 from pytest_accel.core.environment import Environment
 from pytest_accel.core.runs import Run
-from pytest_accel.store import baselines
+from pytest_accel.store import baselines, whole
 from pytest_accel.store.baselines import MAX_RUNS, BaselineStore
 from pytest_accel.store.reading import MAX_BYTES
 from pytest_accel.store.schema import BaselineEntry, BaselineError, LedgerEntry, parse, render
@@ -534,7 +534,7 @@ class TestKilledWriter:
 
         def write():
             if step == "sync_folder":
-                monkeypatch.setattr(baselines, "_sync_folder", kill_self)
+                monkeypatch.setattr(whole, "_sync_folder", kill_self)
             else:
                 monkeypatch.setattr(step, kill_self)
             append(store)

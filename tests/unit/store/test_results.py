@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_accel.core.results import Ending, SessionResults
 from pytest_accel.core.verdict import Outcome
-from pytest_accel.store.results import ResultsError, parse, read_results, render, write_results, write_whole
+from pytest_accel.store.results import ResultsError, parse, read_results, render, write_results
+from pytest_accel.store.whole import write_whole
 from tests.support.results import make_result, make_session
 
 STATUSES = [*Outcome, *Ending]

@@ -21,6 +21,10 @@ class DataError(RuntimeError):
     """A data set that cannot be read: the file, what is wrong with it, what to do."""
 
 
+class SlowDecodingWarning(UserWarning):
+    """Decoding on the device will be slower than it could be."""
+
+
 class SyntheticDataWarning(UserWarning):
     """A root of real data was named, and the set is not in it: synthetic data stands in."""
 

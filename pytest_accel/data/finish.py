@@ -39,14 +39,7 @@ class Finish:
     def __init__(self, wanted: ModelInput, *, augment: bool = False, seed: int = 0) -> None:
         self._wanted = wanted
         self._augment = augment
-        shape = (1, -1, 1, 1)
-        channels = wanted.channels if len(wanted.mean) == 1 else len(wanted.mean)
-        mean = torch.tensor(wanted.mean).view(shape).expand(1, channels, 1, 1)
-        std = torch.tensor(wanted.std).view(shape).expand(1, channels, 1, 1)
-        # (x / 255 - mean) / std as one product and one sum. Made on the host, and there when the copy returns: other
-        # streams read them.
-        self._scale = (1 / (255 * std)).to(wanted.device, wanted.dtype)
-        self._shift = (-mean / std).to(wanted.device, wanted.dtype)
+        self._scale, self._shift = normalisation(wanted, wanted.dtype)
         self._random = torch.Generator(wanted.device).manual_seed(seed)
 
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -63,6 +56,16 @@ class Finish:
             )
         images = torch.addcmul(self._shift, images, self._scale)
         return images.contiguous(memory_format=wanted.memory_format)
+
+
+def normalisation(wanted: ModelInput, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(x / 255 - mean) / std as one factor and one summand for each channel."""
+    shape = (1, -1, 1, 1)
+    channels = wanted.channels if len(wanted.mean) == 1 else len(wanted.mean)
+    mean = torch.tensor(wanted.mean).view(shape).expand(1, channels, 1, 1)
+    std = torch.tensor(wanted.std).view(shape).expand(1, channels, 1, 1)
+    # Made on the host, and there when the copy returns: other streams read them.
+    return (1 / (255 * std)).to(wanted.device, dtype), (-mean / std).to(wanted.device, dtype)
 
 
 def cut(pixels: Tensor, random: torch.Generator) -> Tensor:

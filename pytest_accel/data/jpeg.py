@@ -1,9 +1,4 @@
-"""JPEGs to pixels of one size: on the host, one by one in a worker; or on the device, a batch at a time.
-
-Resizing is bilinear. On the host it is antialiased, as torchvision's is; on the device the batch is sampled in one
-kernel, which is not: photographs are shrunk by about two, and the figures here are rates, not accuracies of a
-published recipe.
-"""
+"""JPEGs to pixels: on the host, one by one in a worker, cut and resized there; or on the device, a batch at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +14,6 @@ from pytest_accel.data.errors import DataError, unreadable
 
 Tensor: TypeAlias = Any  # torch is untyped here
 
-# A crop larger than this is shrunk by itself before its batch is put together: one photograph of 20 megapixels
-# would otherwise make the whole batch's canvas as large.
-LARGEST_SIDE = 768
 REMEDY = "Download or extract it again, or take it out of the data set."
 
 
@@ -86,46 +78,6 @@ def _nvjpeg(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def sized_on_device(images: Sequence[Tensor], crops: Sequence[Crop], size: int) -> Tensor:
-    """Cut, mirror and resize images of many sizes into one batch of floats from 0 to 255."""
-    device = images[0].device
-    parts = [_within_limits(image, crop) for image, crop in zip(images, crops, strict=True)]
-    height, width = (max(part.shape[axis] for part in parts) for axis in (1, 2))
-    canvas = torch.zeros(len(parts), 3, height, width, dtype=torch.uint8, device=device)
-    for place, part in zip(canvas, parts, strict=True):
-        place[:, : part.shape[1], : part.shape[2]].copy_(part)
-    views = [
-        _view(part.shape[1] / height, part.shape[2] / width, mirrored=crop.mirrored)
-        for part, crop in zip(parts, crops, strict=True)
-    ]
-    # Not beyond the last pixel of its own part, nor before the first: a part that grows would fade into the canvas.
-    last = torch.tensor([[2 * part.shape[2] / width, 2 * part.shape[1] / height] for part in parts])
-    last -= 1 + torch.tensor([1 / width, 1 / height])
-    grid = F.affine_grid(_sent(torch.tensor(views), device), [len(parts), 3, size, size], align_corners=False)
-    grid = torch.minimum(grid, _sent(last, device)[:, None, None])
-    # In fp32: half a place in fp16 is a quarter of a pixel.
-    return F.grid_sample(canvas.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
-
-
-def _sent(small: Tensor, device: torch.device) -> Tensor:
-    return small if device.type == "cpu" else small.pin_memory().to(device, non_blocking=True)
-
-
-def _within_limits(image: Tensor, crop: Crop) -> Tensor:
-    part = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-    longest = max(part.shape[1:])
-    if longest <= LARGEST_SIDE:
-        return part
-    size = [max(1, round(side * LARGEST_SIDE / longest)) for side in part.shape[1:]]
-    smaller = F.interpolate(part[None].float(), size=size, mode="bilinear", antialias=True)
-    return smaller[0].round().clamp(0, 255).to(torch.uint8)
-
-
-def _view(high: float, wide: float, *, mirrored: bool) -> list[list[float]]:
-    """The affine map from the output, -1 to 1, to the top left part of a canvas that the image fills."""
-    return [[-wide if mirrored else wide, 0.0, wide - 1.0], [0.0, high, high - 1.0]]
 
 
 def crop_for(height: int, width: int, random: Random | None) -> Crop:

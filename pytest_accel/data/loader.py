@@ -57,10 +57,11 @@ class TrainingBatches:
         self._at_once = at_once  # steps whose batches are read as one
 
     def __iter__(self) -> Iterator[Wanted]:
+        # Of the sample's place in the stream of its rank: however many workers there are, and however many batches they
+        # read as one, they cut alike.
+        begin = (self._order.seed << 64) + (self._order.rank << 40)
         for step in count(step=self._at_once):
-            # Of the step and the rank: however many workers there are, they cut alike.
-            place = step * self._order.world + self._order.rank
-            chance = self._order.seed * 1_000_003 + place if self._augment else None
+            chance = begin + step * self._order.batch_size if self._augment else None
             steps = range(step, step + self._at_once)
             indices = [index for each in steps for index in self._order.indices(each)]
             yield Wanted(step=step, indices=indices, chance=chance)

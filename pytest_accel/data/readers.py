@@ -24,11 +24,13 @@ INVENTED_IMAGES = 64  # that a worker keeps and repeats: drawing pixels would co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One batch of one rank: which samples, and the chance with which they are cut."""
+    """Samples of one rank, of a step or several, and the chance with which they are cut."""
 
     step: int
     indices: Sequence[int]
-    chance: int | None = None  # a seed; None: every image is taken whole, or its middle
+    chance: int | None = (
+        None  # the seed of the first, the next one has the next; None: the middle of every image
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,13 @@ class PhotographReader:
     size: int
 
     def __getitem__(self, wanted: Wanted) -> Pixels | Problem:
-        random = None if wanted.chance is None else Random(wanted.chance)  # noqa: S311 - no secret
         batch = torch.empty(len(wanted.indices), 3, self.size, self.size, dtype=torch.uint8)
         try:
-            for place, index in zip(batch, wanted.indices, strict=True):
+            for place, index in enumerate(wanted.indices):
+                random = None if wanted.chance is None else Random(wanted.chance + place)  # noqa: S311 - no secret
                 pixels = decode_on_host(self.images.read(index), self.images.name(index))
                 crop = crop_for(pixels.shape[1], pixels.shape[2], random)
-                place.copy_(sized_on_host(pixels, crop, self.size))
+                batch[place] = sized_on_host(pixels, crop, self.size)
         except DataError as error:
             return Problem(str(error))
         return batch, self.images.labels[torch.tensor(wanted.indices)]

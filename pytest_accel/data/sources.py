@@ -23,10 +23,11 @@ import torch
 from pytest_accel.data.errors import DataError
 from pytest_accel.data.finish import Finish
 from pytest_accel.data.images import ArrayImages, EncodedImages
-from pytest_accel.data.jpeg import crop_for, decode_on_device, sized_on_device
+from pytest_accel.data.jpeg import crop_for, decode_on_device
 from pytest_accel.data.loader import TIMEOUT_S, HostBatches
 from pytest_accel.data.order import TrainingOrder
 from pytest_accel.data.readers import Encoded
+from pytest_accel.data.sampling import Sampler
 from pytest_accel.data.threads import Threads
 
 Tensor: TypeAlias = Any  # torch is untyped here
@@ -133,8 +134,8 @@ class Loaded:
 class Decoded:
     """JPEGs from worker processes, decoded on the device by threads: the call waits for the decoder, a step does not.
 
-    Several threads, each with a stream that goes first: the small kernels of cutting and resizing would otherwise
-    queue, one by one, behind the large ones of a step.
+    Several threads, each with a stream that goes first: its small kernels would otherwise queue behind the large ones of a
+    step. So would those of nvJPEG's own streams, wherever CUDA has fewer queues than streams: measure.device widens them.
     """
 
     loads = True
@@ -143,10 +144,9 @@ class Decoded:
         self,
         batches: HostBatches,
         images: EncodedImages,
-        finish: Finish,
+        sampler: Sampler,
         device: torch.device,
         *,
-        size: int,
         buffered: int,
         chance: int | None,
         decode: Callable[..., list[Tensor]] = decode_on_device,
@@ -154,9 +154,8 @@ class Decoded:
         self.buffered = buffered + DECODED_AHEAD
         self._batches = batches
         self._images = images
-        self._finish = finish
+        self._sampler = sampler
         self._device = device
-        self._size = size
         self._chance = chance
         self._decode = decode
         self._numbers = count()
@@ -206,7 +205,7 @@ class Decoded:
             # By the number of the batch: whichever thread has it cuts it alike.
             random = None if self._chance is None else Random(f"{self._chance}/{number}")  # noqa: S311 - no secret
             crops = [crop_for(each.shape[1], each.shape[2], random) for each in pixels]
-            inputs = self._finish(sized_on_device(pixels, crops, self._size))
+            inputs = self._sampler(pixels, crops)
             batch = inputs, labels.to(self._device, non_blocking=True)
             if stream is None:
                 return batch, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 Delay = Callable[[], None]
+
+DEVICE_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+MOST_QUEUES = 32
 
 
 class Device(Protocol):
@@ -131,6 +135,21 @@ class CudaDevice:
             torch.cuda._sleep(cycles)  # noqa: SLF001
 
         return spin
+
+
+def widen_device_queues() -> bool:
+    """Have as many queues to a CUDA device as it has streams; False where CUDA was started with fewer.
+
+    To be called before anything starts CUDA. Unasked it has eight, and streams beyond them share: then a small kernel waits
+    for all that another stream has queued. ResNet50 on an H200, fed with JPEGs that nvJPEG decodes on 14 streams of its
+    own, trained at 70 % of its rate with 8 queues and at 94 % with 32. Whoever sets the variable is obeyed.
+    """
+    if DEVICE_QUEUES not in os.environ:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            return False
+        os.environ[DEVICE_QUEUES] = str(MOST_QUEUES)
+    return os.environ[DEVICE_QUEUES] == str(MOST_QUEUES)
 
 
 def torch_index(uuid: str, fallback: int) -> int:

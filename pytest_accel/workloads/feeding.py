@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from pytest_accel.data.errors import DataError, DataMissing, SyntheticDataWarning
+from pytest_accel.data.errors import DataError, DataMissing, SlowDecodingWarning, SyntheticDataWarning
 from pytest_accel.data.finish import Finish, ModelInput
 from pytest_accel.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.data.loader import (
@@ -23,8 +23,10 @@ from pytest_accel.data.loader import (
 )
 from pytest_accel.data.order import EvaluationOrder, TrainingOrder
 from pytest_accel.data.readers import ArrayReader, EncodedReader, InventedReader, PhotographReader, Reader
+from pytest_accel.data.sampling import Sampler
 from pytest_accel.data.sets import IMAGE_SETS
 from pytest_accel.data.sources import Batch, Dealt, Decoded, Loaded, Resident, Rotation, Source
+from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, widen_device_queues
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, seed_of
 from pytest_accel.workloads.errors import unknown_value
@@ -40,6 +42,10 @@ EVALUATION_BATCH = 256
 # of its rate with one at a time.
 AT_ONCE_BYTES = 1024**2
 MOST_AT_ONCE = 10  # a round's steps
+TOO_FEW_QUEUES = (
+    f"CUDA has too few queues to the device: decoding there will wait for the steps. Set {DEVICE_QUEUES}={MOST_QUEUES} "
+    "in the environment, or have nothing start CUDA before the benchmark."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,20 +249,21 @@ def _loaded(
     on_device = photographs and _decodes_on_device(choices, to.device)
     loading = _loading(choices, to.ranks.rank, readers_only=on_device)
     reader = _reader(images, plan, on_device=on_device)
-    # Photographs are cut by whoever decodes them; small images by the device, on arrival.
-    finish = _finish(plan, to, augment=augment and not photographs)
     source: Source
     if isinstance(images, EncodedImages) and on_device:
+        if not widen_device_queues():
+            warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
         source = Decoded(
             HostBatches(reader, TrainingBatches(order, augment=False), loading, for_device=False),
             images,
-            finish,
+            Sampler(_model_input(plan, to)),
             to.device,
-            size=plan.shape[1],
             buffered=loading.buffered,
             chance=seed_of(to.ranks.rank, to.seed) if augment else None,
         )
     else:
+        # Photographs are cut by whoever decodes them; small images by the device, on arrival.
+        finish = _finish(plan, to, augment=augment and not photographs)
         image_bytes = images.images[0].numel() if isinstance(images, ArrayImages) else 3 * plan.shape[1] ** 2
         cut = augment and photographs
         source = _through_loader(reader, order, loading, finish, to, image_bytes=image_bytes, augment=cut)
@@ -313,8 +320,12 @@ def _order(
 
 
 def _finish(plan: DataPlan, to: Destination, *, augment: bool) -> Finish:
+    return Finish(_model_input(plan, to), augment=augment, seed=seed_of(to.ranks.rank, to.seed))
+
+
+def _model_input(plan: DataPlan, to: Destination) -> ModelInput:
     known = IMAGE_SETS[plan.name]
-    wanted = ModelInput(
+    return ModelInput(
         channels=plan.shape[0],
         size=plan.shape[1],
         device=to.device,
@@ -324,7 +335,6 @@ def _finish(plan: DataPlan, to: Destination, *, augment: bool) -> Finish:
         std=known.std,
         mirrors=known.mirrors,
     )
-    return Finish(wanted, augment=augment, seed=seed_of(to.ranks.rank, to.seed))
 
 
 def _decodes_on_device(choices: DataChoices, device: torch.device) -> bool:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import io
-from random import Random
 
 import numpy as np
 import pytest
 import torch
 import torchvision.io
 from PIL import Image
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.data.crops import Crop, random_crop
+from pytest_accel.data.crops import Crop
 from pytest_accel.data.errors import DataError
-from pytest_accel.data.jpeg import (
-    LARGEST_SIDE,
-    decode_on_device,
-    decode_on_host,
-    sized_on_device,
-    sized_on_host,
-)
+from pytest_accel.data.jpeg import decode_on_device, decode_on_host, sized_on_host
 from tests.support.data_sets import jpeg
 
 CPU = torch.device("cpu")
@@ -96,76 +88,6 @@ def test_the_host_cuts_then_resizes_then_mirrors(height, width, mirrored):
     assert found.shape == (3, 16, 16)
     assert found.dtype == torch.uint8
     assert np.abs(found.permute(1, 2, 0).numpy().astype(np.int64) - reference).max() <= 2
-
-
-# On the device; sampling is the same on a CPU.
-
-
-def sampled(part, size, *, mirrored):
-    """Bilinear, pixel by pixel: nothing beyond the edge of the part is looked at."""
-    _, height, width = part.shape
-    out = torch.zeros(3, size, size, dtype=torch.float64)
-    for row in range(size):
-        for column in range(size):
-            y = min(max((row + 0.5) * height / size - 0.5, 0), height - 1)
-            x = min(max((column + 0.5) * width / size - 0.5, 0), width - 1)
-            top, left = int(y), int(x)
-            bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
-            above = part[:, top, left] * (1 - (x - left)) + part[:, top, right] * (x - left)
-            below = part[:, bottom, left] * (1 - (x - left)) + part[:, bottom, right] * (x - left)
-            out[:, row, column] = above * (1 - (y - top)) + below * (y - top)
-    return out.flip(-1) if mirrored else out
-
-
-def test_the_device_samples_images_of_mixed_sizes_as_one_batch():
-    sizes = [(40, 60), (70, 30), (12, 12), (1, 1), (3, 90), (33, 47)]
-    images = [some_image(height, width, seed=each) for each, (height, width) in enumerate(sizes)]
-    random = Random(0)
-    crops = [random_crop(height, width, random) for height, width in sizes for _ in range(4)]
-    crops += [Crop(top=0, left=0, height=h, width=w, mirrored=m) for h, w in sizes for m in (False, True)]
-    images = [image for image in images for _ in range(4)] + [image for image in images for _ in range(2)]
-    assert {crop.mirrored for crop in crops} == {False, True}
-    found = sized_on_device(images, crops, 20)
-    assert found.shape == (len(crops), 3, 20, 20)
-    for each, image, crop in zip(found, images, crops, strict=True):
-        part = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width].double()
-        torch.testing.assert_close(
-            each.double(), sampled(part, 20, mirrored=crop.mirrored), atol=0.05, rtol=0, msg=str(crop)
-        )
-
-
-def test_a_white_image_that_grows_has_no_dark_edge():
-    white = [torch.full((3, side, side), 255, dtype=torch.uint8) for side in (5, 9)]
-    crops = [Crop(top=0, left=0, height=side, width=side) for side in (5, 9)]
-    assert sized_on_device(white, crops, 32).min() > 254.9
-
-
-def test_one_huge_photograph_does_not_make_the_whole_batch_huge(monkeypatch):
-    canvases = []
-    real = F.grid_sample
-    monkeypatch.setattr(
-        F,
-        "grid_sample",
-        lambda canvas, *rest, **options: canvases.append(canvas.shape) or real(canvas, *rest, **options),
-    )
-    high, wide = LARGEST_SIDE * 2, LARGEST_SIDE * 3
-    rows, columns = torch.meshgrid(torch.arange(high), torch.arange(wide), indexing="ij")
-    huge = torch.stack([rows * 255 // high, columns * 255 // wide, rows * 0 + 90]).to(torch.uint8)
-    small = some_image(30, 30)
-    crops = [Crop(top=0, left=0, height=high, width=wide), Crop(top=0, left=0, height=30, width=30)]
-    found = sized_on_device([huge, small], crops, 24)
-    assert max(canvases[0][2:]) == LARGEST_SIDE
-    reference = sampled(huge.double(), 24, mirrored=False)
-    torch.testing.assert_close(found[0].double(), reference, atol=1.5, rtol=0)
-    torch.testing.assert_close(
-        found[1].double(), sampled(small.double(), 24, mirrored=False), atol=0.05, rtol=0
-    )
-
-
-def test_a_strip_longer_than_the_limit_keeps_a_row():
-    strip = torch.full((3, 1, 10 * LARGEST_SIDE), 7, dtype=torch.uint8)
-    found = sized_on_device([strip], [Crop(top=0, left=0, height=1, width=10 * LARGEST_SIDE)], 8)
-    assert found.min() == found.max() == 7
 
 
 # A device that decodes, in the place of nvJPEG: it knows JPEG in RGB and in grey, and a batch fails as one.

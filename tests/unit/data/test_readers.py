@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import islice
 from random import Random
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from pytest_accel.data.images import open_images
 from pytest_accel.data.jpeg import crop_for, decode_on_host, sized_on_host
+from pytest_accel.data.loader import TrainingBatches
+from pytest_accel.data.order import TrainingOrder
 from pytest_accel.data.readers import (
     INVENTED_IMAGES,
     ArrayReader,
@@ -48,6 +51,19 @@ def test_photographs_are_decoded_and_their_middle_taken(food):
         whole = decode_on_host(images.read(index), "it")
         crop = crop_for(*whole.shape[1:], None)
         assert torch.equal(found, sized_on_host(whole, crop, 16))
+
+
+def test_samples_are_cut_alike_however_many_batches_are_read_as_one(food):
+    _, images = food
+    reader = PhotographReader(images=images, size=24)
+    order = TrainingOrder(length=len(images), batch_size=2, rank=1, world=2, seed=3)
+
+    def samples(at_once):
+        batches = TrainingBatches(order, augment=True, at_once=at_once)
+        return torch.cat([reader[each][0] for each in islice(batches, 6 // at_once)])
+
+    assert torch.equal(samples(1), samples(2))
+    assert torch.equal(samples(1), samples(3))
 
 
 def test_one_chance_cuts_a_batch_alike_and_each_image_otherwise(food):

@@ -18,6 +18,7 @@ from pytest_accel.data.jpeg import decode_on_host
 from pytest_accel.data.loader import HostBatches, Loading, TrainingBatches
 from pytest_accel.data.order import TrainingOrder
 from pytest_accel.data.readers import ArrayReader, EncodedReader
+from pytest_accel.data.sampling import Sampler
 from pytest_accel.data.sources import (
     COPIED_AHEAD,
     DECODED_AHEAD,
@@ -34,12 +35,16 @@ from tests.support.processes import children
 CPU = torch.device("cpu")
 
 
-def finish_for(size, channels=3, *, augment=False):
+def wanted_for(size, channels=3):
+    """Of this mean and deviation: pixels come out as they are."""
     plain = {"device": CPU, "dtype": torch.float32, "memory_format": torch.contiguous_format}
-    wanted = ModelInput(
+    return ModelInput(
         channels=channels, size=size, mean=(0.0,) * channels, std=(1 / 255,) * channels, **plain
     )
-    return Finish(wanted, augment=augment)  # of this mean and deviation: pixels come out as they are
+
+
+def finish_for(size, channels=3, *, augment=False):
+    return Finish(wanted_for(size, channels), augment=augment)
 
 
 def told_apart(count):
@@ -165,8 +170,8 @@ def decoded(food):
         loading = Loading(workers=workers)
         sampler = TrainingBatches(order, augment=False)
         batches = batches or HostBatches(EncodedReader(images=images), sampler, loading, for_device=False)
-        options = {"size": 16, "buffered": loading.buffered, "chance": chance, "decode": decode}
-        made.append(Decoded(batches, images, finish_for(16), CPU, **options))
+        options = {"buffered": loading.buffered, "chance": chance, "decode": decode}
+        made.append(Decoded(batches, images, Sampler(wanted_for(16)), CPU, **options))
         return made[-1]
 
     yield make

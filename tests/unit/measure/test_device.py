@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
 
 import pytest
 
-from pytest_accel.measure.device import CpuDevice
+from pytest_accel.measure.device import DEVICE_QUEUES, CpuDevice, widen_device_queues
 
 
 @pytest.fixture
@@ -87,3 +88,21 @@ def test_delay_takes_at_least_its_time(monkeypatch):
     monkeypatch.setattr("pytest_accel.measure.device.time.perf_counter", perf_counter)
     CpuDevice(threads=1).delay(0.05)()
     assert now[0] >= 0.05
+
+
+@pytest.mark.parametrize(
+    ("told", "started", "wide", "left"),
+    [
+        (None, False, True, "32"),
+        (None, True, False, None),  # too late
+        ("32", True, True, "32"),
+        ("1", False, False, "1"),  # as Megatron wants it: whoever sets it is obeyed
+    ],
+)
+def test_queues_are_widened_before_cuda_starts(monkeypatch, torch, told, started, wide, left):
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: started)
+    monkeypatch.setenv(DEVICE_QUEUES, told or "")  # so that it is put back at the end
+    if told is None:
+        del os.environ[DEVICE_QUEUES]
+    assert widen_device_queues() is wide
+    assert os.environ.get(DEVICE_QUEUES) == left

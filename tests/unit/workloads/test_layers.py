@@ -1,0 +1,147 @@
+"""Layers that stand in for others: the same sums, the same parameters, and unseen where nothing is compiled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torchvision import models
+
+from pytest_accel.workloads.layers import (
+    STEMS,
+    RectifiedMaxPool,
+    RectifiedWhenPooled,
+    Stem,
+    is_pooling,
+    is_stem,
+    stand_in_for_slow_layers,
+)
+
+
+@pytest.mark.parametrize("way", STEMS.values(), ids=STEMS)
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (16, 10), (2, 2), (224, 32)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_stem_convolves_as_torch_does_forward_and_backward(way, height, width, bias):
+    random = torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, height, width, dtype=torch.float64, generator=random)
+    weight = torch.randn(5, 3, 7, 7, dtype=torch.float64, generator=random, requires_grad=True)
+    shift = torch.randn(5, dtype=torch.float64, generator=random) if bias else None
+    expected = F.conv2d(images, weight, shift, stride=2, padding=3)
+    passed_back = torch.randn(expected.shape, dtype=torch.float64, generator=random)
+    (gradient,) = torch.autograd.grad(expected, weight, passed_back)
+    found = way(images, weight, shift)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found, weight, passed_back)[0], gradient)
+
+
+@pytest.mark.parametrize("precision", STEMS)
+def test_a_model_keeps_its_parameters_and_what_it_computes_eagerly(precision):
+    model = models.resnet18(weights=None, num_classes=4)
+    names = dict(model.named_parameters())
+    images = torch.randn(2, 3, 32, 32)
+    expected = model(images)
+    stand_in_for_slow_layers(model, precision)
+    assert isinstance(model.conv1, Stem)
+    assert isinstance(model.relu, RectifiedWhenPooled)
+    assert isinstance(model.maxpool, RectifiedMaxPool)
+    assert all(parameter is names[name] for name, parameter in model.named_parameters())
+    kept = set(models.resnet18(weights=None, num_classes=4).state_dict()) - set(model.state_dict())
+    assert {name.rpartition(".")[2] for name in kept} == {"num_batches_tracked"}
+    assert torch.equal(model(images), expected)
+
+
+@pytest.mark.parametrize("size", [32, 33], ids=["even", "odd"])
+def test_a_compiled_model_computes_the_same(size):
+    model = models.resnet18(weights=None, num_classes=4).double().eval()
+    images = torch.randn(2, 3, size, size, dtype=torch.float64)
+    expected = model(images)
+    stand_in_for_slow_layers(model, "bf16")
+    seen = []
+
+    def look(graph, _):
+        seen.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    found = torch.compile(model, backend=look)(images)
+    torch.testing.assert_close(found, expected)
+    assert any("pad" in str(target) for target in seen) == (size == 32)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [(models.mobilenet_v3_small, "bf16"), (models.swin_t, "fp16"), (models.resnet18, "tf32")],
+)
+def test_other_models_and_precisions_keep_their_first_layer(model, precision):
+    model = model(weights=None)
+    before = [type(layer) for layer in model.modules()]
+    stand_in_for_slow_layers(model, precision)
+    changed = {type(layer) for layer in model.modules()} - set(before)
+    assert changed <= {RectifiedWhenPooled, RectifiedMaxPool}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"stride": 1},
+        {"padding": 2},
+        {"dilation": 2},
+        {"padding_mode": "reflect"},
+        {"in_channels": 1},
+    ],
+)
+def test_another_convolution_is_no_stem(other):
+    plain = {"in_channels": 3, "out_channels": 8, "kernel_size": 7, "stride": 2, "padding": 3}
+    assert is_stem(nn.Conv2d(**plain))
+    assert not is_stem(nn.Conv2d(**{**plain, **other}))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"kernel_size": 2}, {"stride": 1}, {"padding": 0}, {"ceil_mode": True}, {"return_indices": True}],
+)
+def test_another_pooling_is_left(other):
+    plain = {"kernel_size": 3, "stride": 2, "padding": 1}
+    assert is_pooling(nn.MaxPool2d(**plain))
+    assert is_pooling(nn.MaxPool2d((3, 3), (2, 2), (1, 1)))
+    assert not is_pooling(nn.MaxPool2d(**{**plain, **other}))
+
+
+KERNELS = """
+import torch
+import triton
+from torch.nn import functional as F
+from pytest_accel.workloads import pooling
+
+torch.manual_seed(0)
+for count, channels, height, width in ((1, 16, 2, 2), (3, 16, 8, 12), (2, 64, 6, 4)):
+    images = torch.randn(count, channels, height, width).to(memory_format=torch.channels_last)
+    images[0, :, :2] = -images[0, :, :2].abs()  # windows in which none is above zero
+    images.requires_grad_()
+    expected = F.max_pool2d(F.relu(images), 3, 2, 1)
+    passed_back = torch.randn_like(expected)
+    (gradient,) = torch.autograd.grad(expected, images, passed_back)
+    maxima, which = pooling._empty_maxima(images)
+    pixels = pooling._empty_pixels(maxima, which)
+    places = count * height * width // 4
+    grid = (triton.cdiv(places, pooling.PLACES),)
+    sizes = {"CHANNELS": channels, "PLACES": pooling.PLACES}
+    pooling._forward[grid](images.detach(), maxima, which, places, height, width, **sizes)
+    pooling._backward[grid](passed_back, which, pixels, places, height, width, **sizes)
+    torch.testing.assert_close(maxima, expected.detach())
+    torch.testing.assert_close(pixels, gradient)
+    print("alike")
+"""
+
+
+def test_the_kernels_pool_as_torch_does(monkeypatch):
+    pytest.importorskip("triton")  # it has no wheels for aarch64
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # on the CPU; read when triton is imported
+    ran = subprocess.run(
+        [sys.executable, "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.stdout.split() == ["alike"] * 3, ran.stderr

@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: bench test lint study clean
+.PHONY: bench test lint docs study clean
 
 bench: $(READY)
 	$(BIN)/python -m pytest bench_suites -m cpu $(ARGS)
@@ -20,6 +20,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Writes what of docs/reference is made of the code, and the whole site into .site.
+docs: $(READY)
+	$(BIN)/python -m tests.docs.reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 study: $(READY)
 	$(BIN)/python -m tests.studies.gate $(ARGS)

@@ -6,8 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_accel.commands import baseline, compare, doctor, history, launch, platform, report  # noqa: F401 - each registers itself
+from pytest_accel.commands import (  # noqa: F401 - each registers itself
+    baseline,
+    compare,
+    doctor,
+    history,
+    launch,
+    platform,
+    propose,
+    report,
+    upgrade,
+)
 from pytest_accel.commands.registry import COMMANDS, GROUPS, Command
+
+_RUN_PYTEST = ("launch", "upgrade")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser.parse_known_args(own)
     called = " ".join(args.called)
     if unknown:
-        hint = ": what is pytest's goes after --" if called == "launch" and not for_pytest else ""
+        hint = ": what is pytest's goes after --" if called in _RUN_PYTEST and not for_pytest else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    if for_pytest and called != "launch":
+    if for_pytest and called not in _RUN_PYTEST:
         parser.error(f"{called} runs no pytest: nothing may follow --")
     args.for_pytest = for_pytest
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
     from pytest_accel.workloads.precision import Precision
 
 Built = Callable[..., Any]
+
+
+def _need_torch(fixture: str) -> None:
+    """Before the import that would fail with a traceback: the plugin is installed without torch, too."""
+    if find_spec("torch") is None:
+        pytest.fail(
+            f"{fixture}: it builds models with torch, which is not installed here. "
+            "pip install 'pytest-accel[suites]', or take an image that has torch; `accel.measure` works without.",
+            pytrace=False,
+        )
 
 
 @pytest.fixture
@@ -113,6 +124,7 @@ def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     are independent jobs side by side. `batch_size` is one rank's; `global_batch_size` is that of all ranks
     together, each taking its share.
     """
+    _need_torch("train")
     from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends
     from pytest_accel.workloads.steps import TrainStep
 
@@ -140,6 +152,7 @@ def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
 
     `latency=True` also times single steps, each waited for: their percentiles are what one request feels.
     """
+    _need_torch("infer")
     from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends
     from pytest_accel.workloads.steps import InferStep
 
@@ -171,6 +184,7 @@ def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     `accuracy_tolerance` of it is a regression. Not to reach `target` fails. Synthetic data has no accuracy, and
     needs `epoch_size`, the images that count as one epoch.
     """
+    _need_torch("converge")
     from dataclasses import replace
 
     from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends

@@ -40,12 +40,3 @@ def test_what_is_shown_is_what_it_prints(command, capsys, monkeypatch):
         assert line in (*printed.splitlines(), "..."), f"docs show, and it is not printed: {line}"
     if "..." not in shown.splitlines():
         assert shown == printed
-
-
-@pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda each: each.stem
-)
-def test_links_lead_to_files_that_exist(page):
-    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-    local = [link for link in links if "://" not in link]
-    assert [link for link in local if not (page.parent / link).exists()] == []

@@ -38,6 +38,9 @@ TITLES: Mapping[str, str] = {
     "transformers": "transformers",
     "numpy": "NumPy",
     "container_image": "container image",
+    "image_name": "image",  # the name it was built with; a runtime may know another
+    "image_base": "base image",
+    "image_revision": "image revision",
     "container_name": "container",
     "nvidia_container": "NVIDIA container",
     "container_runtime": "container runtime",
@@ -89,9 +92,9 @@ _SECRET_VALUE = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_DEVICE_UUID = re.compile(
-    rf"\b(?:MIG-)?(?:GPU|MIG)-{_UUID}\b", re.IGNORECASE
-)  # names a device, opens nothing
+# They name a device, an image, and open nothing.
+_DEVICE_UUID = re.compile(rf"\b(?:MIG-)?(?:GPU|MIG)-{_UUID}\b", re.IGNORECASE)
+_IMAGE_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\b")
 _BARE_UUID = re.compile(_UUID, re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9]{20,}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\-]{20,}")
@@ -207,7 +210,7 @@ def safe_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 
 def looks_secret(value: str) -> bool:
     """Whether a value has the shape of a credential."""
-    rest = _DEVICE_UUID.sub("", value)
+    rest = _IMAGE_DIGEST.sub("", _DEVICE_UUID.sub("", value))
     return bool(_SECRET_VALUE.search(rest) or _BARE_UUID.search(rest)) or _looks_random(rest)
 
 

@@ -12,6 +12,8 @@ Scalar: TypeAlias = str | int | float | bool | None  # what a configuration hold
 
 SOURCE = "data_source"  # of a configuration: where its batches come from
 MADE_UP = frozenset({"synthetic", "host-synthetic"})
+SUITES = "bench_suites"  # of a checkout; the wheel's have the same names, so that both share their baselines
+WHEEL_SUITES = "pytest_accel.suites"  # where `pytest --pyargs` finds those
 _REAL = " (data)"  # no node id ends so: it has blanks in the brackets of its parameters alone
 
 
@@ -32,6 +34,15 @@ def baseline_key(node_id: str, configuration: Mapping[str, object]) -> str:
 def both_keys(node_id: str) -> tuple[str, str]:
     """With made-up data, and with real data."""
     return node_id, node_id + _REAL
+
+
+def in_wheel(node_id: str) -> str:
+    """A suite's benchmark as `pytest --pyargs` takes it: only a checkout has the path that its id begins with."""
+    path, separator, name = node_id.partition("::")
+    module = PurePosixPath(path)
+    if module.parent != PurePosixPath(SUITES):
+        return node_id
+    return f"{WHEEL_SUITES}.{module.stem}{separator}{name}"
 
 
 def node_id_of(key: str) -> str:

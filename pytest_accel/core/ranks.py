@@ -17,17 +17,17 @@ ENERGY_SUFFIX = "_j"  # of metrics that belong to a device and not to a process:
 class RankResult:
     """What one rank of a gang measured, by its own clock."""
 
-    rank: int
-    host: str
+    rank: int  # from 0
+    host: str  # the name of its node
     device: str  # the same text for ranks of one host that share a device
     rounds_s: tuple[float, ...]  # mean step time of each round
     work: float  # of this rank, per step
-    first_step_s: float | None = None
-    warmup_s: float | None = None
-    peak_memory_bytes: int | None = None
-    loss: float | None = None
+    first_step_s: float | None = None  # which compiles and allocates
+    warmup_s: float | None = None  # until steps were steady
+    peak_memory_bytes: int | None = None  # on its device
+    loss: float | None = None  # of its own batches
     binding: str = ""  # to which CPUs, or why not
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # its own
 
     @property
     def step_time_s(self) -> float:

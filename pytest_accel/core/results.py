@@ -19,7 +19,7 @@ class Ending(Enum):
     FAILED = "failed"  # it measured nothing, or a check of its own failed
     OFF_REFERENCE = "off-reference"  # not what was published or is expected, and nothing else is wrong
     SKIPPED = "skipped"  # this machine cannot run it, or it skipped itself
-    RECORDED = "recorded"
+    RECORDED = "recorded"  # its runs went into the baseline, and nothing was judged
     NOT_MEASURED = "not-measured"  # the session ended before, or measuring was switched off
     VANISHED = "vanished"  # it stands in the baseline and was not found
 

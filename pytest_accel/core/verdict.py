@@ -12,14 +12,14 @@ THROUGHPUT = "throughput"  # what a verdict is of, where it names no metric
 class Outcome(Enum):
     """Every end that a judged benchmark can come to; the last four are not the statistics' to say."""
 
-    REGRESSED = "regressed"
-    OK = "ok"
-    IMPROVED = "improved"
-    INCONCLUSIVE = "inconclusive"
-    INVALID = "invalid"
-    NO_BASELINE = "no-baseline"
-    STALE_BASELINE = "stale-baseline"
-    DOES_NOT_FIT = "does-not-fit"
+    REGRESSED = "regressed"  # worse by more than half the tolerance, beyond noise, in two runs or more
+    OK = "ok"  # not worse by as much as is tolerated
+    IMPROVED = "improved"  # surely better by more than half the tolerance: the baseline deserves a refresh
+    INCONCLUSIVE = "inconclusive"  # all runs could not tell: too much noise for the tolerance
+    INVALID = "invalid"  # disturbed, so that its figures mean nothing
+    NO_BASELINE = "no-baseline"  # nothing is stored for it on this platform
+    STALE_BASELINE = "stale-baseline"  # what is stored is of another configuration or of another machine
+    DOES_NOT_FIT = "does-not-fit"  # its batch is larger than the device's memory; it was not made smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +31,17 @@ class Policy:
 
     tolerance: float = 0.05  # tolerated loss of throughput; this much or more should be caught
     max_looks: int = 5  # runs of the candidate before an open question stays open
-    # One-sided levels of looks 1, 2, ...; 0 is "never": one run alone may be one throttled process.
+    # One-sided levels of saying regressed at looks 1, 2, ...; 0 is "never": one run alone may be one throttled process.
     alpha: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.05)
-    beta: tuple[float, ...] = (0.02, 0.02, 0.03, 0.05, 0.10)
-    improved_level: float = 0.01
+    beta: tuple[float, ...] = (0.02, 0.02, 0.03, 0.05, 0.10)  # the same of saying ok
+    improved_level: float = 0.01  # one-sided level of that test
     # Prior of the run-to-run noise: two processes of one code differ by .3 to 3 % (H200, ResNet-50: .4 %).
     prior_noise: float = 0.01  # s0, of ln(step time)
     prior_degrees_of_freedom: float = 3.0  # nu0: worth three runs, so that five measured ones outweigh it
     session_correlation: float = 0.2  # rho: processes of one session share its clocks and temperature
     # A throttled process is slow, hardly ever fast: the fast side says where slow runs stop counting.
     cap_reach: float = 2.0
-    cap_floor: float = 0.01
+    cap_floor: float = 0.01  # and never nearer to the middle than this, of ln(step time)
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
@@ -108,13 +108,13 @@ class Verdict:
     An inconclusive verdict prints both. One that `wants_another_run` is not final.
     """
 
-    outcome: Outcome
-    tolerance: float
+    outcome: Outcome  # one of those above
+    tolerance: float  # the loss that is tolerated
     slowdown: Estimate | None = None  # None where nothing was compared
-    noise: float | None = None  # s: run-to-run standard deviation of ln(step time)
+    noise: float | None = None  # run-to-run standard deviation of ln(step time)
     resolution: float | None = None  # loss caught in 80 % of cases at the last look, at this noise
     looks: int = 0  # K, runs of the candidate
-    baseline_runs: int = 0  # R
-    wants_another_run: bool = False
+    baseline_runs: int = 0  # R, stored runs
+    wants_another_run: bool = False  # undecided, and another run may decide
     reason: str = ""  # for the outcomes that are not statistical
     of: str = THROUGHPUT  # or the name of a metric

@@ -48,7 +48,7 @@ def examine(folder: Folder) -> list[Finding]:
 
 def _judged(folder: Folder) -> Finding:
     sheet = Sheet(group=GROUP)
-    there = _nearest(folder.path)
+    there = nearest(folder.path)
     if there != folder.path and not folder.written:
         return sheet.warning(
             folder.purpose,
@@ -80,6 +80,6 @@ def _judged(folder: Folder) -> Finding:
     return sheet.ok(folder.purpose, text)
 
 
-def _nearest(path: Path) -> Path:
+def nearest(path: Path) -> Path:
     """The folder itself, or the nearest one above that exists: where it would be made."""
     return next((each for each in (path, *path.absolute().parents) if os.path.exists(each)), path)  # noqa: PTH110 -- Path's raises where it may not look

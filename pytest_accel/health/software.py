@@ -114,7 +114,8 @@ def _variables(environ: Mapping[str, str]) -> Finding:
 def _container(files: Files, environ: Mapping[str, str]) -> Finding:
     told = container(Host(root=files.root, environ=environ))
     runtime = told.get("container_runtime", "")
-    named = told.get("container_image") or told.get("container_name") or told.get("nvidia_container", "")
+    fields = ("image_name", "container_image", "container_name", "nvidia_container")
+    named = next((told[field] for field in fields if field in told), "")
     if not runtime and not named:
         return SHEET.ok("container", "none found")
     return SHEET.ok("container", f"{runtime or 'image'}{f', {named}' if named else ''}")

@@ -18,12 +18,12 @@ SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON, and of w
 class Measurement:
     """A run with what it measured and where."""
 
-    run: Run
+    run: Run  # its rounds, and what else was measured of it
     work_per_step: float  # of all ranks together
-    unit: str
-    configuration: Mapping[str, Scalar]
-    environment: Environment
-    steady: bool
+    unit: str  # of the work: images, tokens
+    configuration: Mapping[str, Scalar]  # what exactly was measured
+    environment: Environment  # where
+    steady: bool  # whether steps had stopped drifting
     ranks: tuple[RankResult, ...] = ()  # by rank, where there were several
     # Metrics of the run that are gated too, with the loss that is tolerated. What is asked for, not what was
     # measured: another tolerance makes no baseline stale.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_accel.core.environment import REDACTED, VARIABLE_PREFIX, Environment, looks_secret, safe_variables
 from pytest_accel.nvml import Nvml, opened
+from pytest_accel.platforms import image
 from pytest_accel.platforms.cpu import find as find_cpu
 from pytest_accel.platforms.numa import allowed_cpus, format_list
 
@@ -147,7 +148,7 @@ def container(host: Host) -> Facts:
     Not the name of a Kubernetes pod: it is made up anew for each, and would make every job a new
     environment and a suspect in every report.
     """
-    facts: Facts = {}
+    facts: Facts = image.image_facts("\n".join(host.lines(image.PATH)))
     for source in (_apptainer, _podman, _nvidia_image, _bare_container):
         facts = source(host) | facts
     return {name: REDACTED if looks_secret(value) else value for name, value in facts.items()}

@@ -37,16 +37,16 @@ class CatalogueError(ValueError):
 class Variant:
     """One product of a kind of device; the empty key is the one whose baselines need no suffix."""
 
-    key: str = ""
-    title: str = ""
+    key: str = ""  # the suffix of the folder of its baselines, such as sxm4-80gb
+    title: str = ""  # as people call it
     patterns: tuple[str, ...] = ()  # of the whole device name, letter case ignored
     memory_gb: float | None = None  # nominal, as the data sheet says it
     memory_range_gb: tuple[float, float] | None = None  # reported, in GiB; where the nominal one misleads
     peaks_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)  # dense, never sparse
-    bandwidth_gb_s: float | None = None
-    tdp_w: float | None = None
-    interconnect: str = ""
-    source: str = ""
+    bandwidth_gb_s: float | None = None  # of the device's memory
+    tdp_w: float | None = None  # the most that it may draw
+    interconnect: str = ""  # what joins it to its neighbours, for people
+    source: str = ""  # where these figures come from
 
     def peak_tflops(self, precision: str) -> float | None:
         """Dense peak in TFLOP/s, matrix units included; None where the hardware has no such units."""
@@ -76,12 +76,12 @@ class Variant:
 class DeviceKind:
     """A kind of device: the name that platforms start with, and the products behind it."""
 
-    key: str
-    title: str = ""
-    vendor: str = ""
-    architecture: str = ""
+    key: str  # what the names of its platforms start with
+    title: str = ""  # as people call it; the key, if it says none
+    vendor: str = ""  # `nvidia`, `amd` or `graphcore`
+    architecture: str = ""  # for people
     shapes: tuple[str, ...] = ()  # counts that are registered as markers beside the bare name
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[Variant, ...] = ()  # its products, where they differ
 
     def __post_init__(self) -> None:
         if not self.title:

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WIDTH = 100
+WARNED = "Measuring works; figures may be noisier, or of another kind"
 _MARKS = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM"}
 _UNKNOWN = "-"  # nobody tells: neither good nor bad
 _MARGIN = 2
 _MARK_WIDTH = 9  # PROBLEM and two blanks
 
 
-def screen(findings: Sequence[Finding], *, width: int = WIDTH) -> list[str]:
+def screen(findings: Sequence[Finding], *, width: int = WIDTH, warned: str = WARNED) -> list[str]:
     """Lines by group, the verdict on the whole last: that is where the eye is when a command has ended."""
     lines: list[str] = []
     groups = dict.fromkeys(finding.group for finding in findings)
@@ -30,11 +31,11 @@ def screen(findings: Sequence[Finding], *, width: int = WIDTH) -> list[str]:
         lines += [printable(group)]
         for finding, which in entries:
             lines += _lines(finding, which, column, width)
-    return [*lines, "", *_wrapped(verdict(findings), "", "", width)]
+    return [*lines, "", *_wrapped(verdict(findings, warned=warned), "", "", width)]
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """One sentence on the whole machine."""
+def verdict(findings: Sequence[Finding], *, warned: str = WARNED) -> str:
+    """One sentence on the whole machine; `warned` is what warnings alone mean for it."""
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     warnings = [finding for finding in findings if finding.level is Level.WARNING]
     if not problems and not warnings:
@@ -48,7 +49,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     )
     if problems:
         return f"{', '.join(told)}. Do not measure before this is put right: {names}."
-    return f"{', '.join(told)}. Measuring works; figures may be noisier, or of another kind: {names}."
+    return f"{', '.join(told)}. {warned}: {names}."
 
 
 def _merged(findings: Sequence[Finding]) -> list[tuple[Finding, str]]:

@@ -92,10 +92,12 @@ def verdict_cell(case: Case) -> Cell:
 
 
 def name(case: Case) -> str:
+    """The test and its parameters."""
     return case.item.name
 
 
 def platform(case: Case) -> str:
+    """The platform that it ran as."""
     return str(case.platform)
 
 
@@ -110,34 +112,41 @@ def data(case: Case) -> str:
 
 
 def throughput(case: Case) -> str:
+    """Work a second over all runs of the session; in a gang, of all ranks over the time of the slowest."""
     return (
         si(case.latest.work_per_step / interval(case.runs, case.policy).point_s) if case.measurements else ""
     )
 
 
 def unit(case: Case) -> str:
+    """Of the throughput."""
     return f"{case.latest.unit}/s" if case.measurements else ""
 
 
 def noise(case: Case) -> str:
+    """The 95 % interval of run-to-run noise, on its wider side."""
     return percent(interval(case.runs, case.policy).relative_high) if case.measurements else ""
 
 
 def step(case: Case) -> str:
+    """The time of a step."""
     return seconds(interval(case.runs, case.policy).point_s) if case.measurements else ""
 
 
 def first_step(case: Case) -> str:
+    """The time of the first step, which compiles and allocates."""
     first_step_s = case.latest.run.first_step_s if case.measurements else None
     return seconds(first_step_s) if first_step_s else ""
 
 
 def warmup(case: Case) -> str:
+    """The time until steps were steady."""
     warmup_s = case.latest.run.warmup_s if case.measurements else None
     return seconds(warmup_s) if warmup_s else ""
 
 
 def memory(case: Case) -> str:
+    """The most device memory in use; of a gang, on its fullest device."""
     peak = case.latest.run.peak_memory_bytes if case.measurements else None
     return gibibytes(peak) if peak else ""
 
@@ -153,6 +162,7 @@ def compute(case: Case) -> str:
 
 
 def bound_by(case: Case) -> str:
+    """The slower of the two, or both where together they are slower than either."""
     loader_s, compute_s = _metric(case, "loader_step_s"), _metric(case, "compute_step_s")
     share = _metric(case, "fed_share")
     if loader_s is None or compute_s is None:
@@ -170,6 +180,7 @@ def fed(case: Case) -> str:
 
 
 def first_epoch(case: Case) -> str:
+    """The time of the first epoch, which compiles."""
     first_epoch_s = _metric(case, "first_epoch_s")
     return "" if first_epoch_s is None else seconds(first_epoch_s)
 
@@ -181,25 +192,28 @@ def to_target(case: Case) -> str:
 
 
 def accuracy(case: Case) -> str:
+    """On the test set, after the last epoch."""
     found = _metric(case, "accuracy")
     return "" if found is None else percent(found, 2)
 
 
 def epoch(case: Case) -> str:
+    """The time of a typical epoch after the first, or of `epoch_size` units of work."""
     epoch_s = _metric(case, "epoch_s")
     return "" if epoch_s is None else seconds(epoch_s)
 
 
 def latency(case: Case) -> str:
-    """Both in the unit of the longer one."""
+    """Of single steps, each waited for: half of them, and all but one in a hundred, are quicker."""
     p50_s, p99_s = _metric(case, "latency_p50_s"), _metric(case, "latency_p99_s")
     if p50_s is None or p99_s is None:
         return ""
-    number, unit_shown = seconds(p99_s).split()
+    number, unit_shown = seconds(p99_s).split()  # both in the unit of the longer one
     return f"{p50_s / _SECONDS_IN[unit_shown]:.3g} / {number} {unit_shown}"
 
 
 def energy_of_epoch(case: Case) -> str:
+    """What the devices' own counters say of an epoch."""
     step_j = _metric(case, "energy_per_step_j")
     epoch_units = _metric(case, "epoch_size")
     if step_j is None or epoch_units is None:
@@ -208,19 +222,22 @@ def energy_of_epoch(case: Case) -> str:
 
 
 def work_per_energy(case: Case) -> str:
-    """Beside the energy of an epoch: of a benchmark that asks for neither it would only widen the table."""
+    """Units of work that a watt-hour buys."""
     step_j = _metric(case, "energy_per_step_j")
+    # Beside the energy of an epoch: of a benchmark that asks for neither it would only widen the table.
     if not step_j or _metric(case, "epoch_size") is None:
         return ""
     return si(work_per_wh(step_j, case.latest.work_per_step))
 
 
 def mfu(case: Case) -> str:
+    """The share of the device's dense peak at this precision that the step's arithmetic reaches."""
     found = _metric(case, "mfu")
     return "" if found is None else percent(found)
 
 
 def scaling(case: Case) -> str:
+    """Throughput per device against the baseline of the same benchmark on fewer devices."""
     return percent(case.scaling[1].efficiency) if case.scaling else ""
 
 

@@ -17,6 +17,7 @@ from pytest_accel.platforms.machine import Machine
 __all__ = [
     "Place",
     "is_benchmark",
+    "is_of_wheel",
     "path_of",
     "place",
     "platforms_of",
@@ -26,6 +27,8 @@ __all__ = [
     "takes_process_group",
     "wanted_platforms",
 ]
+
+_WHEEL_SUITES = Path(__file__).parents[1] / "suites"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,11 @@ class Place:
 def suite_of(item: pytest.Item) -> str:
     """The baseline file of an item: the name of its module without the prefix that pytest needs."""
     return keys.suite_of(item.path.as_posix())
+
+
+def is_of_wheel(item: pytest.Item) -> bool:
+    """Whether it is of the suites that the wheel brought; `suites/conftest.py` gives those their names."""
+    return item.path.is_relative_to(_WHEEL_SUITES)
 
 
 def path_of(node_id: str) -> PurePosixPath:
@@ -84,7 +92,7 @@ def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:
             raise pytest.UsageError(
                 f"two benchmarks have the id {item.nodeid}: a baseline cannot tell them apart."
             )
-        if not item.path.is_relative_to(root):
+        if not item.path.is_relative_to(root) and not is_of_wheel(item):
             raise pytest.UsageError(
                 f"{item.path} lies outside the root directory {root}, from which baselines name their benchmarks. "
                 "Choose another with --rootdir."

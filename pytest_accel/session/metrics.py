@@ -6,21 +6,12 @@ import math
 from collections.abc import Mapping
 
 from pytest_accel.core.facets import is_gateable
+from pytest_accel.core.metrics import LESS_IS_BETTER, OF_ANY_STEP
 from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.measure.question import QuestionError
 
 # What `accel.measure` and the session measure themselves.
-OURS = frozenset(
-    {
-        THROUGHPUT,
-        "host_cpu_s_per_step",
-        "tflops",
-        "mfu",
-        "energy_per_step_j",
-        "slowdown_felt",
-        "scaling_efficiency",
-    },
-)
+OURS = frozenset({THROUGHPUT, *OF_ANY_STEP})
 _LONGEST_NAME = 40  # characters: it stands in a line of the terminal
 
 
@@ -32,6 +23,11 @@ def checked_gates(gates: object) -> dict[str, float]:
     if THROUGHPUT in found:
         raise QuestionError(
             'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").'
+        )
+    if wrong := sorted(LESS_IS_BETTER & found.keys()):
+        raise QuestionError(
+            f"gates: less of {wrong[0]!r} is better, and a gate takes more for better. Gate its inverse under a name of "
+            'your own: metrics=lambda step_s: {"units_per_j": ...}.'
         )
     return found
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
+from pytest_accel.core.keys import in_wheel
 from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
@@ -21,6 +22,7 @@ from pytest_accel.report.lines import MARKUP, shortfall_line, vanished_line, ver
 from pytest_accel.report.table import write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.columns import all_synthetic, columns_and_rows, gated_without_column
+from pytest_accel.session.items import is_of_wheel
 from pytest_accel.session.references import reference_line
 from pytest_accel.session.reports import failures
 from pytest_accel.session.seating import SEATS
@@ -265,14 +267,16 @@ def _recording(config: pytest.Config, named: Sequence[Case]) -> str:
     arguments = without_options(map(str, config.invocation_params.args), _NOT_FOR_RECORDING)
     if named:
         arguments = [each for each in arguments if each not in config.args]
-        arguments += [_from_here(config, case.node_id) for case in named]
+        arguments += [_from_here(config, case) for case in named]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return shlex.join([*_pytest_command(), *arguments[:end], "--accel-record", *arguments[end:]])
 
 
-def _from_here(config: pytest.Config, node_id: str) -> str:
+def _from_here(config: pytest.Config, case: Case) -> str:
     """A node id as the command line takes it: its path is relative to the folder that pytest is called in."""
-    path, separator, name = node_id.partition("::")
+    if is_of_wheel(case.item):
+        return in_wheel(case.node_id)
+    path, separator, name = case.node_id.partition("::")
     return os.path.relpath(config.rootpath / path, config.invocation_params.dir) + separator + name
 
 

@@ -220,6 +220,8 @@ def _result(node: Node, known: Mapping[str, Environment]) -> Result:
     runs = _many(node, "runs", lambda run: read_run(run, known=known))
     baseline = _many(node, "baseline", lambda run: read_run(run, known=known))
     if runs or baseline:
+        if "work_per_step" not in node:
+            node.fail('the key "work_per_step" is missing, and there are runs')
         node["work_per_step"].number(positive=True)
     return Result(
         benchmark=node["benchmark"].text(),

@@ -41,7 +41,7 @@ LAUNCH_BOUND_FLOPS = 2e12
 class Choices:
     """The arguments that both kinds of step take; "auto" and None are settled in `assemble`."""
 
-    model: Model
+    model: Model  # a name (torchvision's, `timm/NAME`, `zoo/NAME`), or any callable that returns a module
     batch_size: int  # of one rank
     global_batch_size: int | None = None  # of all ranks together, instead of batch_size: strong scaling
     data: str | None = None  # a name of DATA_NAMES; None: "imagenet", or "tokens" for a language model
@@ -50,7 +50,7 @@ class Choices:
     image_size: int | None = None  # pixels; None: the model's own, else the data's
     num_classes: int | None = None  # None: the data's
     sequence: int | None = None  # tokens; None: the model's own
-    vocabulary: int | None = None
+    vocabulary: int | None = None  # of a language model; None: the model's own
     memory_format: str = "auto"  # auto, contiguous, channels_last
     compile: str | None = "auto"  # auto, None (eager), or a name of COMPILE_MODES
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape

@@ -111,6 +111,8 @@ def _find(
 
 
 def _from_torchvision(name: str, *, image_size: int | None, options: dict[str, Any]) -> _Source:
+    if find_spec("torchvision") is None:
+        raise ValueError(f"model: {name!r} needs torchvision. pip install 'pytest-accel[suites]'")
     from torchvision import models
 
     homes: dict[Task, Any] = {

@@ -181,6 +181,8 @@ def test_metrics_are_asked_once_after_the_rounds_and_after_the_check(bench):
         ('metrics=lambda _: {"tflops": 1.0}', "metrics: 'tflops' is measured by pytest-accel. *"),
         ('gates={"accuracy": 1.5}', "gates['accuracy']: 1.5 is not a fraction between 0 and 1. *"),
         ('gates={"accuracy": 0.5}', "gates: 'accuracy' was not measured. *"),
+        ('gates={"energy_per_step_j": 0.1}', "gates: less of 'energy_per_step_j' is better*"),
+        ('gates={"latency_p99_s": 0.1}', "gates: less of 'latency_p99_s' is better*"),
         (
             'metrics=lambda _: {"accuracy": 0}, gates={"accuracy": 0.5}',
             "gates: 'accuracy' is 0, and a gated metric is positive*",

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from pytest_accel.core.keys import WHEEL_SUITES, in_wheel
 from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.core.results import Ending, ReferenceFigure, Result
 from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
@@ -220,6 +221,8 @@ def _wants_more_baseline(result: Result) -> bool:
 def rerun(results: Sequence[Result], command: Sequence[str]) -> str:
     """pytest with these node ids, and with the session's own -m, which says as which platform they ran."""
     names = dict.fromkeys(result.benchmark for result in results)
+    if "--pyargs" in command and any(word.startswith(WHEEL_SUITES) for word in command):
+        names = dict.fromkeys(["--pyargs", *map(in_wheel, names)])
     return shlex.join(["pytest", *names, *_marker(command)])
 
 

@@ -216,6 +216,11 @@ class TestSafeVariables:
     def test_aws_secret_of_the_documentation_is_caught(self):
         assert looks_secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 
+    def test_the_digest_of_an_image_is_no_secret(self):
+        digest = "sha256:" + "0a1b2c3d4e5f6789" * 4
+        assert not looks_secret(f"registry.example/bench/torch:25.01@{digest}")
+        assert looks_secret(digest.removeprefix("sha256:"))  # 64 random digits by themselves may be one
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.core.keys import baseline_key, both_keys, is_real, node_id_of, suite_of
+from pytest_accel.core.keys import baseline_key, both_keys, in_wheel, is_real, node_id_of, suite_of
 
 NODE = "bench/test_x.py::test_x[a b]"
 
@@ -46,3 +46,16 @@ def test_a_key_is_one_of_both_and_leads_back(source):
 )
 def test_a_suite_is_the_module_without_what_pytest_needs(path, suite):
     assert suite_of(path) == suite
+
+
+@pytest.mark.parametrize(
+    ("node_id", "argument"),
+    [
+        ("bench_suites/test_gpt.py::test_x[a/b::c]", "pytest_accel.suites.test_gpt::test_x[a/b::c]"),
+        ("bench_suites/test_gpt.py", "pytest_accel.suites.test_gpt"),
+        ("mine/test_gpt.py::test_x", "mine/test_gpt.py::test_x"),
+        ("mine/bench_suites/test_gpt.py::test_x", "mine/bench_suites/test_gpt.py::test_x"),
+    ],
+)
+def test_a_benchmark_of_the_wheel_is_named_by_its_module(node_id, argument):
+    assert in_wheel(node_id) == argument

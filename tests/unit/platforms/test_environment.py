@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.core.environment import REDACTED
+from pytest_accel.core.environment import REDACTED, describe, diff
 from pytest_accel.platforms.environment import Host, cudnn_version, read_environment
 from pytest_accel.platforms.numa import format_list
 
@@ -345,7 +346,60 @@ class TestContainer:
         context = read_environment(device="cpu", host=host(files, **environ)).context
         assert {name: value for name, value in context.items() if "container" in name} == told
 
+    def test_an_image_tells_the_name_it_was_built_with(self, host):
+        """Docker and Kubernetes tell none; a commit and a digest are told by their beginning."""
+        built = {
+            "name": "registry.example/bench:0.1.0",
+            "revision": "0a09a39c" * 5,
+            "base": f"registry.example/pytorch@sha256:{'4f' * 32}",
+            "version": 3,
+            "base_os": "unknown field",
+        }
+        environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+        context = read_environment(
+            device="cpu", host=host({"etc/pytest-accel-image.json": json.dumps(built)}, **environ)
+        ).context
+        assert {name: value for name, value in context.items() if "image" in name} == {
+            "image_name": "registry.example/bench:0.1.0",
+            "image_revision": "0a09a39c0a09",
+            "image_base": "registry.example/pytorch@sha256:4f4f4f4f4f4f",
+        }
+
+    def test_two_images_differ_in_the_environment(self, host):
+        old, new = (
+            read_environment(
+                device="cpu", host=host({"etc/pytest-accel-image.json": json.dumps({"name": name})})
+            )
+            for name in ("bench:24.12", "bench:25.01")
+        )
+        assert old.key != new.key
+        assert describe(diff(old, new)) == "image bench:24.12 -> bench:25.01"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "{",
+            "[]",
+            "null",
+            '{"name": 3}',
+            '{"name": " "}',
+            '{"nam": "x"}',
+            "[" * 100_000,
+            '{"name": "' + "x" * 20_000,
+        ],
+        ids=["empty", "cut", "list", "null", "number", "blank", "other", "deep", "long"],
+    )
+    def test_a_file_that_names_no_image_is_none(self, host, text):
+        context = read_environment(device="cpu", host=host({"etc/pytest-accel-image.json": text})).context
+        assert not [name for name in context if "image" in name]
+
     def test_a_password_in_an_image_name_is_not_stored(self, host):
+        built = json.dumps({"name": "https://me:hunter2@registry.example.org/x"})
+        context = read_environment(device="cpu", host=host({"etc/pytest-accel-image.json": built})).context
+        assert context["image_name"] == REDACTED
+
+    def test_a_password_in_the_name_that_a_runtime_knows_is_not_stored(self, host):
         environ = {"APPTAINER_CONTAINER": "docker://me:hunter2@registry.example.org/x"}
         context = read_environment(device="cpu", host=host(**environ)).context
         assert context["container_image"] == REDACTED

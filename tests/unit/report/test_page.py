@@ -348,6 +348,14 @@ def test_a_benchmark_is_measured_again_as_the_platform_it_was(command):
     assert rerun([make_result(name="test_a")], ["--maxfail=1", "-m"]).endswith("::test_a")
 
 
+def test_a_benchmark_of_the_wheel_is_measured_again_from_the_wheel():
+    command = ["--pyargs", "pytest_accel.suites", "-m", "gh200"]
+    found = rerun([make_result(name="test_a"), make_result(name="test_b")], command)
+    module = "pytest_accel.suites.test_cnn"
+    assert found == f"pytest --pyargs {module}::test_a {module}::test_b -m gh200"
+    assert "--pyargs" not in rerun([make_result(name="test_a")], ["--pyargs", "mine.suites"])
+
+
 def fed(**more):
     """Faster than its baseline so far, and fed by a third less of what it could take: the metric decided."""
     result = make_result(name="test_fed")

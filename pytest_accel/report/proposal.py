@@ -1,0 +1,302 @@
+"""What the baselines of a session should do next, as the text of an issue or of a pull request.
+
+Nothing moves by itself: each part ends with the command that moves it, and with what to look at before.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_accel.core.environment import Change, describe
+from pytest_accel.core.judgement import was_slowed
+from pytest_accel.core.keys import in_wheel
+from pytest_accel.core.quantities import si
+from pytest_accel.core.results import Ending, Result, SessionResults
+from pytest_accel.core.verdict import Outcome
+from pytest_accel.report.attention import in_order
+from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
+
+ISSUE_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
+_TOGETHER = 40  # benchmarks in one table and one command: more are several
+_CHANGES = 40
+_REASON_CHANGES = 4  # in the ledger's line; the table has all
+_REASON_CHARACTERS = 200
+_NAME_CHARACTERS = 800  # of a name in a command
+_LINE_CHARACTERS = 120
+# Of a session's options, those that make another measurement of the same benchmark, or keep it elsewhere.
+_KEPT_WITH_VALUE = (
+    *(f"--accel-{name}" for name in ("baselines", "data", "budget", "warmup", "threads", "timeout")),
+    *(f"--accel-{name}" for name in ("rendezvous", "bind", "compile")),
+    *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
+)
+_KEPT_ALONE = ("--accel-data-required", "--accel-gang")
+
+
+class _Kind(Enum):
+    """What a baseline should do, in the order of the text: the value counts them in the headline."""
+
+    DECIDE = "regressed after a change"
+    LEAVE = "regressed, and nothing recorded changed"
+    DRILL = "slowed on purpose"
+    RENEW = "stale"
+    REFRESH = "improved"
+    RECORD = "without a baseline"
+    REMOVE = "vanished"
+
+
+_TEXTS: dict[_Kind, tuple[str, str]] = {
+    _Kind.DECIDE: (
+        "Regressed after a change: decide",
+        "Undo the change and the baseline stays as it is. Where the change is worth the loss, accept it:",
+    ),
+    _Kind.LEAVE: (
+        "Regressed, and nothing recorded changed: leave the baseline",
+        "A baseline that follows a fault hides it. Look at the machine (clocks, power cap, other users), then measure again:",
+    ),
+    _Kind.DRILL: (
+        "Slowed on purpose: leave the baseline",
+        "This was a drill with --accel-slowdown: the gate has seen it. Nothing is to be done.",
+    ),
+    _Kind.RENEW: (
+        "Stale: record anew",
+        "The stored runs are of something else. A machine that is not as it should be is put right; else record anew:",
+    ),
+    _Kind.REFRESH: (
+        "Improved: refresh",
+        "Until the baseline is refreshed, losing this gain will go unnoticed:",
+    ),
+    _Kind.RECORD: ("Without a baseline: record", "Nothing is judged until there is one:"),
+    _Kind.REMOVE: ("Vanished: restore or remove", "Restore them, or take them out of the baseline:"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Benchmarks that one command moves."""
+
+    kind: _Kind
+    platform: str
+    changes: tuple[Change, ...]  # of the environment; they may explain it
+    why: str  # where something else explains it
+    results: tuple[Result, ...]
+
+
+def render_proposal(session: SessionResults, *, limit_characters: int = 0) -> str:
+    """The text, its first line a headline; empty where no baseline should move. 0 is no limit."""
+    groups = list(_groups(in_order(session.results)))
+    if not groups:
+        return ""
+    blocks = [_headline(groups), _facts(session)]
+    for kind in _Kind:
+        of_kind = [group for group in groups if group.kind is kind]
+        title, advice = _TEXTS[kind]
+        for number, group in enumerate(of_kind):
+            head = [f"## {title}", ""] if number == 0 else []
+            first, *more = _told(group, advice, session)
+            blocks += ["\n".join([*head, first]), *more]
+    return _assembled(blocks, limit_characters)
+
+
+def _assembled(blocks: Sequence[str], limit_characters: int) -> str:
+    """Whole blocks, as many as fit; that some do not is said."""
+    whole = "\n\n".join(blocks) + "\n"
+    if not limit_characters or len(whole) <= limit_characters:
+        return whole
+    note = "**The rest is left out: there is no room for it.** `pytest-accel propose results.json` prints it all."
+    room, kept = limit_characters - len(note) - 3, []
+    for block in blocks:
+        room -= len(block) + 2
+        if room < 0:
+            break
+        kept.append(block)
+    return "\n\n".join([*kept, note]) + "\n"
+
+
+# --- what belongs together --------------------------------------------------------------------------
+
+
+def _groups(results: Iterable[Result]) -> Iterator[_Group]:
+    found: dict[tuple[_Kind, str, tuple[Change, ...], str], list[Result]] = {}
+    for result in results:
+        if kind := _kind(result):
+            # What changed explains a verdict; it says nothing of a baseline that is stale, missing or gone.
+            changes = result.changes if kind in {_Kind.DECIDE, _Kind.REFRESH} else ()
+            why = _clause(result.text) if kind is _Kind.RENEW else ""
+            found.setdefault((kind, result.platform, changes, why), []).append(result)
+    for (kind, platform, changes, why), members in found.items():
+        for start in range(0, len(members), _TOGETHER):
+            together = tuple(members[start : start + _TOGETHER])
+            yield _Group(kind=kind, platform=platform, changes=changes, why=why, results=together)
+
+
+def _clause(text: str) -> str:
+    """What happened, without what to do about it."""
+    return text.partition(";")[0].removesuffix(" and are never compared")
+
+
+def _kind(result: Result) -> _Kind | None:
+    was_drill = any(map(was_slowed, result.runs))
+    match result.status:
+        case Outcome.REGRESSED:
+            return _Kind.DRILL if was_drill else _Kind.DECIDE if result.changes else _Kind.LEAVE
+        case Outcome.STALE_BASELINE:
+            return _Kind.RENEW
+        case Outcome.IMPROVED:
+            return None if was_drill else _Kind.REFRESH
+        case Outcome.NO_BASELINE:
+            return _Kind.RECORD
+        case Ending.VANISHED:
+            return _Kind.REMOVE
+        case _:  # ok, inconclusive, broken, skipped: no baseline moves for it
+            return None
+
+
+# --- the words --------------------------------------------------------------------------------------
+
+
+def _headline(groups: Sequence[_Group]) -> str:
+    counts: Counter[_Kind] = Counter()
+    for group in groups:
+        counts[group.kind] += len(group.results)
+    platforms = ", ".join(dict.fromkeys(group.platform for group in groups if group.platform))
+    told = ", ".join(f"{counts[kind]} {kind.value}" for kind in _Kind if counts[kind])
+    return f"# {prose(platforms, characters=80)}: {told}"
+
+
+def _facts(session: SessionResults) -> str:
+    facts = [
+        f"Session {code(session.session, characters=80)}",
+        code(session.at, characters=80),
+        f"host {code(session.host, characters=80)}" if session.host else "",
+        f"revision {code(session.revision[:12])}" if session.revision else "",
+    ]
+    return (
+        f"{' · '.join(filter(None, facts))}\n\nNo baseline was moved. The commands below do it, in the project's root "
+        "folder on that machine. They measure anew: runs that a verdict has chosen are no baseline."
+    )
+
+
+def _told(group: _Group, advice: str, session: SessionResults) -> list[str]:
+    """Its blocks: what was found, what changed, what to do."""
+    blocks = [_table(group.results)]
+    if group.changes:
+        blocks.append(_changes(group.changes))
+    commands = _commands(group, session)
+    blocks.append("\n".join([advice, "", *fenced(commands, language="sh", characters=2 * _NAME_CHARACTERS)]))
+    return blocks if commands else [*blocks[:-1], advice]
+
+
+def _table(results: Sequence[Result]) -> str:
+    rows = []
+    for result in results:
+        baseline, now = _figure(result.baseline_throughput, result), _figure(result.throughput, result)
+        rows.append(
+            f"| {code(result.benchmark, in_table=True)} | {baseline} | {now} | {prose(result.text, characters=300)} |"
+        )
+    return "\n".join(["| benchmark | baseline | now | |", "|---|---|---|---|", *rows])
+
+
+def _figure(throughput: float | None, result: Result) -> str:
+    if throughput is None or result.status is Outcome.STALE_BASELINE:  # the two are not of one kind
+        return ""
+    return prose(f"{si(throughput)} {result.unit}/s", characters=80)
+
+
+def _changes(changes: Sequence[Change]) -> str:
+    def value(text: str | None) -> str:
+        return "absent" if text is None else code(text, characters=120, in_table=True) or "empty"
+
+    rows = [f"| {prose(each.title)} | {value(each.old)} | {value(each.new)} |" for each in changes[:_CHANGES]]
+    more = [f"| {len(changes) - _CHANGES} more | | |"] if len(changes) > _CHANGES else []
+    return "\n".join(["| changed | baseline | now |", "|---|---|---|", *rows, *more])
+
+
+# --- the commands -----------------------------------------------------------------------------------
+
+
+def _commands(group: _Group, session: SessionResults) -> list[str]:
+    """Lines to paste. What cannot be pasted, a name of control characters or of pages, is left out of them."""
+    kept = _kept(session.command)
+    usable = [result for result in group.results if _can_be_pasted(result.benchmark)]
+    if not usable:
+        return []
+    again = [*_naming([result.benchmark for result in usable], session.command), "-m", group.platform, *kept]
+    match group.kind:
+        case _Kind.DECIDE | _Kind.REFRESH | _Kind.RENEW:
+            return _command("pytest", *again, "--accel-update", f"--accel-reason={_reason(group, session)}")
+        case _Kind.RECORD:
+            return _command("pytest", *again, "--accel-record")
+        case _Kind.LEAVE:
+            return [*_command("pytest-accel", "doctor"), *_command("pytest", *again)]
+        case _Kind.REMOVE:
+            return _removal(group, usable, kept)
+        case _Kind.DRILL:
+            return []
+
+
+def _can_be_pasted(name: str) -> bool:
+    return name.isprintable() and len(name) <= _NAME_CHARACTERS
+
+
+def _command(*words: str) -> list[str]:
+    """On one line where that is short, else an argument a line."""
+    parts: list[str] = []
+    for word in map(printable, words):
+        quoted = shlex.quote(word)
+        begins = not parts or word.startswith("-") or "::" in word  # else it belongs to the word before it
+        parts[-1:] = [*parts[-1:], quoted] if begins else [f"{parts[-1]} {quoted}"]
+    line = " ".join(parts)
+    if len(line) <= _LINE_CHARACTERS:
+        return [line]
+    first, *others = parts
+    return [f"{first} \\", *(f"    {part} \\" for part in others[:-1]), f"    {others[-1]}"]
+
+
+def _removal(group: _Group, usable: Sequence[Result], kept: Sequence[str]) -> list[str]:
+    folder = next((word for name, word in _pairs(kept) if name == "--accel-baselines"), "")
+    return _command(
+        *("pytest-accel", "baseline", "prune", group.results[0].disk_name or group.platform),
+        *(f"--benchmark={result.key or result.benchmark}" for result in usable),
+        *([f"--baselines={folder}"] if folder else []),
+        *("--reason=it is gone", "--yes"),
+    )
+
+
+def _reason(group: _Group, session: SessionResults) -> str:
+    """What the ledger will say, unless somebody knows better."""
+    if group.changes:
+        more = len(group.changes) - _REASON_CHANGES
+        said = describe(group.changes[:_REASON_CHANGES]) + (f" and {more} more" if more > 0 else "")
+    elif group.why:
+        said = group.why
+    else:
+        said = "faster" + (f" at revision {session.revision[:12]}" if session.revision else "")
+    return clipped(said, _REASON_CHARACTERS)
+
+
+def _naming(ids: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Node ids; of suites that came with the wheel, the names by which pytest finds them there."""
+    return ["--pyargs", *map(in_wheel, ids)] if "--pyargs" in command else list(ids)
+
+
+def _kept(command: Sequence[str]) -> list[str]:
+    """The session's options that belong to the measurement, as `--name=value` where they have one."""
+    kept = []
+    for name, value in _pairs(command):
+        if name in _KEPT_ALONE:
+            kept.append(name)
+        elif name in _KEPT_WITH_VALUE and value:
+            kept += [f"{name}={value}"] if name.startswith("--") else [name, value]
+    return kept
+
+
+def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each option with what may be its value: joined by `=`, or the next word."""
+    for index, word in enumerate(command):
+        name, joined, value = word.partition("=")
+        if word.startswith("-"):
+            yield name, value if joined else "".join(command[index + 1 : index + 2])

@@ -1,0 +1,149 @@
+"""One phase of an upgrade: a command in an environment, its output in a log, ended in good order when it must end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from pytest_accel.core.quantities import seconds
+from pytest_accel.slurm.launch import Console, last_line
+from pytest_accel.spmd.processes import send_group
+
+_POLL_S = 0.1
+# pytest tells and writes what it has measured when it is interrupted; a gang may take its time to end.
+_PATIENCE_S = 60.0
+_LAST_PATIENCE_S = 5.0
+
+
+class InterruptedPhaseError(Exception):
+    """Ctrl-C or SIGTERM; the phase has ended, and what it left is whole."""
+
+
+class Signals:
+    """Ctrl-C and SIGTERM, noted here and acted upon where there is a process to end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+
+
+@contextmanager
+def signals_noted() -> Iterator[Signals]:
+    """Handlers, not a mask: a mask would be inherited by what is started within."""
+    signals = Signals()
+    before = {number: signal.signal(number, signals.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Runs commands one after the other, with progress."""
+
+    signals: Signals
+    console: Console
+    verbose: bool = False
+    held: tuple[int, ...] = ()  # descriptors that a command keeps open, so that what they lock stays locked
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    clock: Callable[[], float] = time.monotonic
+
+    def run(self, command: Sequence[str], log: Path, *, title: str, timeout_s: float | None = None) -> int:
+        """Its exit status, negative for the signal that killed it; InterruptedPhaseError when it was us who ended it."""
+        self._refuse_interrupted()
+        begun_s = self.clock()
+        self.console.show(f"{title} (log: {log.name})", topic=title)
+        process = self._start(command, log)
+        told = _Tail(log)
+        try:
+            while process.poll() is None:
+                self._wait(process)
+                lasted_s = self.clock() - begun_s
+                if self.verbose:
+                    told.echo()
+                else:
+                    self.console.show(f"{title}, {seconds(lasted_s)}", last_line(log), topic=title)
+                if self.signals.count:
+                    self.console.say(f"interrupted: waiting for {title.partition(':')[0]} to end")
+                    raise InterruptedPhaseError
+                if timeout_s is not None and lasted_s > timeout_s:
+                    self.console.say(f"{title}: no answer within {seconds(timeout_s)}")
+                    break
+        finally:
+            self._end(process)
+            self.console.clear()
+            if self.verbose:
+                told.echo()
+        return process.returncode
+
+    def _start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        with log.open("wb") as output:
+            try:
+                # A session of its own: Ctrl-C on the terminal reaches us alone, and the command once, from us.
+                return subprocess.Popen(  # noqa: S603 - what the user named
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=dict(self.environ),
+                    start_new_session=True,
+                    pass_fds=self.held,
+                )
+            except OSError as error:
+                raise ValueError(
+                    f"{shlex.join(command[:3])} ... cannot be started: {error.strerror}. Try it by hand."
+                ) from None
+
+    def _refuse_interrupted(self) -> None:
+        if self.signals.count:
+            raise InterruptedPhaseError
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            process.wait(_POLL_S)
+        except subprocess.TimeoutExpired:
+            return
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """In good order where it may still end so; a second Ctrl-C does not wait for that."""
+        ways = (
+            (signal.SIGINT, _PATIENCE_S),
+            (signal.SIGTERM, _LAST_PATIENCE_S),  # srun takes the first interrupt for a question
+            (signal.SIGKILL, _LAST_PATIENCE_S),
+        )
+        for number, patience_s in ways:
+            if process.poll() is not None:
+                return
+            send_group(process.pid, number)
+            heard, until_s = self.signals.count, self.clock() + patience_s
+            while process.poll() is None and self.clock() < until_s and self.signals.count == heard:
+                self._wait(process)
+
+
+class _Tail:
+    """Hands on what is written to a log, as it is written."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._shown_bytes = 0
+
+    def echo(self) -> None:
+        with self._log.open("rb") as stream:
+            stream.seek(self._shown_bytes)
+            fresh = stream.read()
+        self._shown_bytes += len(fresh)
+        sys.stdout.write(fresh.decode("utf-8", errors="replace"))
+        sys.stdout.flush()

@@ -1,0 +1,201 @@
+"""The folder of one upgrade: what is compared, what each phase left, and which of them are complete.
+
+A phase is complete when its session has written its results, which happens whole or not at all. So whatever ends an
+upgrade (Ctrl-C, a job's time limit, a power cut), the same folder goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pytest_accel.core.results import SessionResults
+from pytest_accel.core.upgrade import was_recorded
+from pytest_accel.store.reading import BaselineError, Node, decode, load
+from pytest_accel.store.results import ResultsError, read_results
+from pytest_accel.store.schema import rendered
+from pytest_accel.store.whole import write_whole
+
+PhaseName = Literal["old", "new", "old-again"]
+_ORDER: tuple[PhaseName, ...] = ("old", "new", "old-again")
+KIND = "pytest-accel upgrade plan"
+_PLAN = "plan.json"
+_FINISHED = (0, 1)  # of pytest: all passed, some failed. Others ended before they had come to an end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is compared, in words that a later call must repeat."""
+
+    old: str
+    new: str
+    runs: int
+    arguments: tuple[str, ...]  # pytest's
+    marks: Mapping[
+        str, str
+    ]  # of the words of both, in full: what looks like a credential is not written down
+    # What was found in each, so that an image which was replaced under its name is not mixed with what was measured.
+    found: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    root: Path  # absolute: the phases are told of it
+
+    @property
+    def shown(self) -> Path:
+        """As short as it can be said from here."""
+        here = Path.cwd()
+        return self.root.relative_to(here) if self.root.is_relative_to(here) else self.root
+
+    @property
+    def baselines(self) -> Path:
+        return self.root / "baselines"
+
+    @property
+    def history(self) -> Path:
+        return self.root / "history.sqlite"
+
+    def results(self, phase: PhaseName) -> Path:
+        return self.root / f"{phase}.json"
+
+    def log(self, name: str) -> Path:
+        return self.root / f"{name}.log"
+
+    # --- what is complete -----------------------------------------------------------------------
+
+    def complete(self, phase: PhaseName) -> SessionResults | None:
+        """What a phase that came to its end has found out; None where it has not, or found nothing to go on with."""
+        path = self.results(phase)
+        if not path.exists():
+            return None
+        try:
+            session = read_results(path)
+        except ResultsError as error:
+            remedy = f"Delete it to measure that phase again, or begin in another folder with --keep. {error.remedy}"
+            raise ResultsError(error.file, error.place, error.problem, remedy) from None
+        if session.exit_status not in _FINISHED:
+            return None
+        return session if phase != "old" or any(map(was_recorded, session.results)) else None
+
+    def set_aside(self) -> Path | None:
+        """What an unfinished recording left makes room for the next; nothing that was measured is deleted."""
+        if not self.baselines.exists():
+            return None
+        aside = self.root / f"unfinished-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        self.baselines.rename(aside)
+        return aside
+
+    # --- the plan -------------------------------------------------------------------------------
+
+    def take(self, plan: Plan) -> Plan:
+        """The plan with what an earlier call knew; ValueError where the folder is of another upgrade."""
+        path = self.root / _PLAN
+        if not path.exists():
+            return plan
+        earlier = _read(path)
+        bound: dict[str, bool] = {  # what results stand for, so that it may not change any more
+            "old": self.complete("old") is not None,
+            "new": self.complete("new") is not None,
+        }
+        bound |= {"runs": bound["old"], "arguments": bound["old"]}
+        for name, is_bound in bound.items():
+            before, now = getattr(earlier, name), getattr(plan, name)
+            same = before == now and earlier.marks.get(name) == plan.marks.get(name)
+            if is_bound and not same:
+                raise ValueError(
+                    f"--keep {self.shown}: it holds an upgrade with {_said(name, before)}, and this one has "
+                    f"{_said(name, now)}. Say the same, or name a new folder."
+                )
+        found = {side: facts for side, facts in earlier.found.items() if bound.get(side)}
+        return replace(plan, found=found)
+
+    def write(self, plan: Plan) -> None:
+        write_whole(
+            self.root / _PLAN,
+            rendered({"kind": KIND, **asdict(plan), "arguments": list(plan.arguments)}, "") + "\n",
+        )
+
+    def forget(self, phase: PhaseName) -> None:
+        """What a phase left that is measured anew, and what came after it: the old one is looked at again at the end."""
+        for each in _ORDER[_ORDER.index(phase) :]:
+            self.results(each).unlink(missing_ok=True)
+
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """Keep others out; the descriptor is given to the phases, so that the folder is held while any of them lives."""
+        fd = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(
+                    f"--keep {self.shown}: another pytest-accel upgrade, or a phase of one, is at work there. "
+                    "Wait for it or end it, or name a new folder."
+                ) from None
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def prepared(named: str | None, directory: Path) -> Folder:
+    """The folder that `--keep` names, else a new one; it is there then."""
+    root = directory / (Path(named).expanduser() if named else _new_folder())
+    if root.is_dir() and any(root.iterdir()) and not (root / _PLAN).exists():
+        raise ValueError(f"--keep {root}: it is not empty, and no upgrade began there. Name a new folder.")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not named and not (ignored := root.parent / ".gitignore").exists():
+            ignored.write_text("*\n", encoding="utf-8")  # git's business no more than `.accel` is
+        probe = root / f".{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"{root} cannot be written to: {error.strerror}. Name a folder with --keep that can."
+        ) from None
+    return Folder(root=root.resolve())
+
+
+def _new_folder() -> Path:
+    """Sortable by time, unique among those who begin at once."""
+    return Path("accel-upgrade") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def _said(name: str, value: object) -> str:
+    shown = " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+    return f"-- {shown}" if name == "arguments" else f"--{name} {str(shown)!r}"
+
+
+def _read(path: Path) -> Plan:
+    where = str(path)
+    try:
+        top = Node(load(decode(path.read_bytes(), where), where), where)
+        if "kind" not in top or top["kind"].value != KIND:
+            top.fail("this is no plan of an upgrade")
+        top.check_keys(required=("kind", "old", "new", "runs", "arguments", "marks", "found"))
+        return Plan(
+            old=top["old"].text(),
+            new=top["new"].text(),
+            runs=top["runs"].integer(least=1),
+            arguments=tuple(each.text() for each in top["arguments"].items()),
+            marks={side: mark.text() for side, mark in top["marks"].members()},
+            found={
+                side: {name: fact.text() for name, fact in facts.members()}
+                for side, facts in top["found"].members()
+            },
+        )
+    except OSError as error:
+        raise ValueError(
+            f"{where} cannot be read: {error.strerror}. Name a new folder with --keep."
+        ) from None
+    except BaselineError as error:
+        remedy = "Name a new folder with --keep."
+        raise BaselineError(error.file, error.place, error.problem, remedy) from None

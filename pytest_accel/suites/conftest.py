@@ -1,0 +1,36 @@
+"""Give the suites of the wheel the names that they have in a checkout, so that both share their baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.core.keys import SUITES
+
+HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever has the wheel has not the pyproject.toml that registers this mark."""
+    config.addinivalue_line(
+        "markers",
+        "sweep: one of many values of one parameter; `-m 'h200 and not sweep'` leaves it out",
+    )
+
+
+def pytest_collection_modifyitems() -> None:
+    """A checkout, or an editable install of one, has them elsewhere: nothing is collected, and nobody would say so."""
+    if not any(HERE.glob("test_*.py")):
+        raise pytest.UsageError(
+            f"{HERE} holds no suite: this pytest-accel is a checkout, and only a wheel has them here. "
+            f"Run `pytest {SUITES}` in {HERE.parents[1]}."
+        )
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """By its own name, wherever it was installed; a node id would else hold the path to site-packages."""
+    module: pytest.Module = pytest.Module.from_parent(
+        parent, path=module_path, nodeid=f"{SUITES}/{module_path.relative_to(HERE).as_posix()}"
+    )
+    return module

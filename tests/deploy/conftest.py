@@ -1,0 +1,38 @@
+"""A checkout of its own for each test that runs nights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import pytest
+
+from tests.deploy.project import CI, CLOCK, SUITE, Project
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    root = tmp_path / "project"
+    (root / "deploy").mkdir(parents=True)
+    shutil.copytree(CI, root / "deploy" / "ci")
+    (root / "pytest.ini").write_text("[pytest]\n")
+    (root / "conftest.py").write_text(CLOCK)
+    (root / "test_tiny.py").write_text(SUITE)
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "ACCEL_", "GITHUB_", "CI_", "SLURM_", "NCCL_"))
+    }
+    environment = {
+        **inherited,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second each time
+        "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
+        "ACCEL_PLATFORM": "cpu",
+        "ACCEL_SUITES": "test_tiny.py",
+        "ACCEL_PYTHON": sys.executable,
+        "ACCEL_RUNS": "2",
+    }
+    made = Project(root, environment)
+    made.step_takes(0.001)
+    return made

@@ -1,0 +1,102 @@
+"""A project with one benchmark whose step takes exactly what a file says, and the shell of a deployment run in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_accel.store.history import History
+
+CI = Path(__file__).parents[2] / "deploy" / "ci"
+LONG_S = 300.0  # of waiting for a night; only a broken one takes so long
+
+# No test hopes for a timing: steps move a clock of their own, and nothing else takes any time.
+CLOCK = """
+import pathlib
+import types
+
+import pytest
+
+import pytest_accel.measure.steps
+import pytest_accel.measure.timer
+
+
+@pytest.fixture
+def step(monkeypatch):
+    now_s, step_s = 0.0, float(pathlib.Path("step_s").read_text())
+    ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
+    monkeypatch.setattr(pytest_accel.measure.steps, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.timer, "time", ours)
+
+    def step():
+        nonlocal now_s
+        now_s += step_s
+
+    return step
+"""
+SUITE = """
+from pytest_accel import cpu
+
+
+@cpu
+def test_step(accel, step):
+    accel.measure(step, work=1, unit="calls")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A checkout in which nights are run."""
+
+    root: Path
+    environment: Mapping[str, str]
+
+    def step_takes(self, seconds: float) -> None:
+        (self.root / "step_s").write_text(f"{seconds}")
+
+    def shell(
+        self, *command: str, cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=cwd or self.root,
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONG_S,
+        )
+
+    def night(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self.shell("bash", "deploy/ci/night.sh", *arguments, **variables)
+
+
+# --- what a night left ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The folder of one night."""
+
+    folder: Path
+
+    @property
+    def files(self) -> set[str]:
+        return {each.name for each in self.folder.iterdir()}
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Of the only benchmark."""
+        (result,) = json.loads((self.folder / "results.json").read_text())["results"]
+        return result
+
+    def text(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+
+def sessions(history: Path) -> int:
+    return len(History(history).sessions())

@@ -1,0 +1,393 @@
+"""Nights in a row, by the shell that stands in the deployments: the CPU is the platform, and a file the step's time."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.project import CI, LONG_S, Left, Project, sessions
+from tests.deploy.steps import containers, run_github, run_gitlab
+from tests.slurm.cluster import cluster, missing
+
+needs_jq = pytest.mark.skipif(
+    shutil.which("jq") is None, reason="jq is not installed: tests/deploy/install.sh"
+)
+needs_curl = pytest.mark.skipif(
+    shutil.which("curl") is None, reason="curl is not installed: tests/deploy/install.sh"
+)
+ALWAYS = {"results.json", "junit.xml", "summary.md", "metrics.txt", "changes.txt", "doctor.txt", "status"}
+ARTIFACTS = {*ALWAYS, "report.html", "history.sqlite", "baselines"}
+
+
+def saying(done: subprocess.CompletedProcess[str]) -> str:
+    return f"{done.args}\n{done.stdout}\n{done.stderr}"
+
+
+# --- GitHub -----------------------------------------------------------------------------------------
+
+
+FAKE_GH = """#!/usr/bin/env bash
+# GitHub cannot be had here: its issues are a file, and `gh` is these lines.
+set -eu
+echo "$*" >>"$GH_FOLDER/calls"
+case "$1 $2" in
+"issue list") jq -r "${@: -1}" "$GH_FOLDER/issues.json" ;;
+"issue create") jq --arg title "$4" '. + [{number: 7, title: $title}]' "$GH_FOLDER/issues.json" >"$GH_FOLDER/new" &&
+    mv "$GH_FOLDER/new" "$GH_FOLDER/issues.json" && cat "$6" >"$GH_FOLDER/body" ;;
+"issue edit") cat "$5" >"$GH_FOLDER/body" ;;
+*) exit 9 ;;
+esac
+"""
+
+
+class GitHub:
+    """Its workspace, its artifacts and its issues."""
+
+    def __init__(self, project: Project, folder: Path) -> None:
+        self.project, self.folder = project, folder
+        self.summary = folder / "summary"
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "gh").write_text(FAKE_GH)
+        (folder / "bin" / "gh").chmod(0o755)
+        (folder / "issues.json").write_text("[]")
+        self.context = {
+            "matrix.platform": "cpu",
+            "github.workspace": str(project.root),
+            "github.repository": "site/nights",
+            "github.server_url": "https://github.example",
+            "github.run_id": "42",
+            "github.token": "t",
+            "vars.ACCEL_PYTHON": sys.executable,
+            "vars.ACCEL_SUITES": "test_tiny.py",
+        }
+
+    def night(self, **variables: str) -> tuple[list[int], Left]:
+        """Status of each step, and what was uploaded."""
+        self.summary.write_text("")
+        done = run_github(
+            "night", self.project, self.context, GITHUB_STEP_SUMMARY=str(self.summary), **variables
+        )
+        assert done[1].stdout.rstrip().endswith(str(self.project.root / "night")), saying(done[1])
+        return [each.returncode for each in done], Left(self.project.root / "night")
+
+    def decide(self) -> list[str]:
+        """What it asked of `gh`."""
+        shutil.copytree(self.project.root / "night", self.folder / "nights" / "night-cpu", dirs_exist_ok=True)
+        (self.folder / "calls").write_text("")
+        path = f"{self.folder / 'bin'}:{self.project.environment['PATH']}"
+        (done,) = run_github(
+            "decide", self.project, self.context, cwd=self.folder, PATH=path, GH_FOLDER=str(self.folder)
+        )
+        assert done.returncode == 0, saying(done)
+        return [call.split(" --")[0] for call in (self.folder / "calls").read_text().splitlines()]
+
+
+@needs_jq
+def test_three_nights_on_github(project, tmp_path):
+    github = GitHub(project, tmp_path / "github")
+    kept = project.root / ".accel-state" / "history.sqlite"  # what the cache brings back
+
+    steps, first = github.night()
+    assert steps == [0, 0, 0]
+    assert first.result["status"] == "recorded"
+    assert first.files == ARTIFACTS
+    assert sessions(kept) == sessions(first.folder / "history.sqlite") == 1
+    assert github.decide() == []
+
+    steps, second = github.night(ACCEL_DOCTOR="off")
+    assert steps == [0, 0, 0]
+    verdict = second.result["verdicts"][0]
+    assert (second.result["status"], verdict["baseline_runs"]) == ("ok", 2)
+    assert second.files == ARTIFACTS - {"doctor.txt"}
+    assert sessions(kept) == 2
+
+    project.step_takes(0.002)
+    steps, third = github.night(NCCL_ALGO="Ring")  # stands for an upgrade: something that is recorded
+    assert steps == [0, 1, 0]
+    assert third.result["status"] == "regressed"
+    assert third.files == {*ARTIFACTS, "proposal.md"}
+    assert third.text("status") == "1\n"
+    assert sessions(kept) == 3
+    assert "<failure" in third.text("junit.xml")
+    assert third.text("proposal.md").startswith("# cpu: 1 regressed after a change\n")
+    assert "| NCCL_ALGO | absent | `Ring` |" in github.summary.read_text()
+
+    assert github.decide() == ["issue list", "issue create"]
+    assert github.decide() == ["issue list", "issue edit 7"]
+    assert "https://github.example/site/nights/actions/runs/42" in (github.folder / "body").read_text()
+
+
+# --- GitLab -----------------------------------------------------------------------------------------
+
+
+class Issues(http.server.BaseHTTPRequestHandler):
+    """GitLab's issues, as far as the job uses them."""
+
+    server: IssueServer
+
+    def do_GET(self) -> None:
+        self._answer(self.server.issues)
+
+    def do_POST(self) -> None:
+        self.server.issues.append({"iid": 3, **self._form()})
+        self._answer(self.server.issues[-1], 201)
+
+    def do_PUT(self) -> None:
+        self.server.issues[0] |= self._form()
+        self._answer(self.server.issues[0])
+
+    def _form(self) -> dict[str, str]:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        return dict(urllib.parse.parse_qsl(body))
+
+    def _answer(self, content: object, status: int = 200) -> None:
+        allowed = self.headers["PRIVATE-TOKEN"] == "secret"
+        self.server.calls.append(f"{self.command} {self.path.partition('?')[0]}")
+        data = json.dumps(content if allowed else {}).encode()
+        self.send_response(status if allowed else 401)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Not on the terminal."""
+
+
+class IssueServer(http.server.ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Issues)
+        self.issues: list[dict[str, object]] = []
+        self.calls: list[str] = []
+
+
+@contextmanager
+def gitlab_server() -> Iterator[IssueServer]:
+    with IssueServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@needs_jq
+@needs_curl
+def test_three_nights_on_gitlab(project):
+    def night(status: int) -> Left:
+        done = run_gitlab("night", project, CI_PROJECT_DIR=str(project.root), ACCEL_DOCTOR="off")
+        assert done.returncode == status, saying(done)
+        return Left(project.root / "nights" / "cpu")
+
+    kept = project.root / ".accel-state" / "history.sqlite"
+    artifacts = ARTIFACTS - {"doctor.txt"}
+    first = night(0)
+    assert (first.result["status"], first.files, sessions(kept)) == ("recorded", artifacts, 1)
+    second = night(0)
+    assert (second.result["status"], second.files, sessions(kept)) == ("ok", artifacts, 2)
+    assert second.result["verdicts"][0]["baseline_runs"] == 2
+    project.step_takes(0.0005)
+    third = night(0)
+    assert (third.result["status"], sessions(kept)) == ("improved", 3)
+    assert third.files == {*artifacts, "proposal.md"}
+
+    with gitlab_server() as server:
+        said = {
+            "CI_API_V4_URL": f"http://127.0.0.1:{server.server_port}/api/v4",
+            "CI_PROJECT_ID": "5",
+            "CI_PIPELINE_URL": "https://gitlab.example/p/1",
+        }
+        assert "1 improved" in run_gitlab("decide", project, **said).stdout
+        assert server.calls == []  # without a token the text is in the log
+        for expected in (["GET", "POST"], ["GET", "PUT"]):
+            server.calls.clear()
+            done = run_gitlab("decide", project, ACCEL_ISSUE_TOKEN="secret", **said)
+            assert done.returncode == 0, saying(done)
+            assert [call.split()[0] for call in server.calls] == expected
+        assert server.calls[-1] == "PUT /api/v4/projects/5/issues/3"
+        assert run_gitlab("decide", project, ACCEL_ISSUE_TOKEN="wrong", **said).returncode != 0
+        (issue,) = server.issues
+    assert issue["title"] == "Benchmarks on cpu: a baseline to decide on"
+    assert "--accel-update" in issue["description"]
+
+    accepted = project.shell(*_command(third.text("proposal.md")))
+    assert accepted.returncode == 0, saying(accepted)
+    (baseline,) = (project.root / ".accel-state" / "baselines").glob("cpu*/tiny.json")
+    (entry,) = json.loads(baseline.read_text())["benchmarks"].values()
+    assert entry["ledger"][-1]["action"] == "update"
+    for run in entry["runs"]:
+        assert run["rounds_s"][0] == pytest.approx(0.0005)  # of one step
+
+
+def _command(proposal: str) -> list[str]:
+    """The one that it proposes, exactly; only `pytest` is this environment's."""
+    block = re.search(r"```sh\n(.*?)```", proposal, re.DOTALL)[1]
+    program, *arguments = shlex.split(block.replace("\\\n", " "))
+    assert program == "pytest"
+    return [sys.executable, "-m", "pytest", *arguments]
+
+
+# --- Kubernetes and Slurm ---------------------------------------------------------------------------
+
+
+def test_a_night_by_the_command_of_the_cronjob(project, tmp_path):
+    container = containers()["accel-gh200"]
+    accel = tmp_path / "accel"
+    shutil.copytree(project.root, accel, ignore=shutil.ignore_patterns("deploy"))
+    places = {"/accel": str(accel), "/night": str(CI), "/tmp": str(tmp_path)}
+
+    def placed(text: str) -> str:
+        """A path of the container, where that volume is here."""
+        return re.sub(r"(?<!\w)(/accel|/night|/tmp)(?=/|\s|$)", lambda found: places[found[1]], text)
+
+    given = {each["name"]: placed(each["value"]) for each in container["env"]}
+    here = ("ACCEL_PLATFORM", "ACCEL_SUITES", "ACCEL_PYTHON")
+    variables = {**given, **{name: project.environment[name] for name in here}}
+    done = project.shell(*map(placed, container["command"]), cwd=accel, **variables)
+    assert done.returncode == 0, saying(done)
+    (night,) = (accel / "state" / "nights").iterdir()
+    assert Left(night).files == {*ALWAYS, "report.html"}
+    assert Left(night).result["status"] == "recorded"
+    assert sessions(accel / "state" / "history.sqlite") == 1
+
+
+def test_a_night_by_the_line_of_scrontab(project):
+    if reason := missing():
+        pytest.skip(reason)
+    lines = (CI / "scrontab").read_text().splitlines()
+    options = [line.removeprefix("#SCRON ") for line in lines if line.startswith("#SCRON ")]
+    (entry,) = [line for line in lines if line and not line.startswith("#")]
+    shell = " ".join(entry.split()[5:]).replace("$HOME/pytest-accel", str(project.root))
+    shell = shell.replace("ACCEL_PLATFORM=gh200", "ACCEL_PLATFORM=cpu")
+    with cluster(nodes=1) as slurm:
+        environment = {**slurm.environment, **project.environment, "PATH": slurm.environment["PATH"]}
+        environment["ACCEL_DOCTOR"] = "off"
+
+        def submit(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                ["sbatch", *arguments],
+                cwd=project.root,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LONG_S,
+            )
+
+        tried = submit("--test-only", "deploy/ci/night.sbatch")
+        assert tried.returncode == 0, saying(tried)
+        # As scrontab has it: the options, and the line as a script of sh. Not --wait: it looks every ten seconds.
+        done = submit(*options, "--wrap", shell)
+        slurm.await_that(lambda: not slurm.jobs(), "the end of the night")
+    log = "".join(each.read_text() for each in project.root.glob("accel-night-*.log"))
+    assert done.returncode == 0, saying(done) + log
+    assert "this night records" in log
+    (night,) = (project.root / ".accel" / "nights").iterdir()
+    assert (Left(night).text("status"), Left(night).result["status"]) == ("0\n", "recorded")
+
+
+# --- what else can happen ---------------------------------------------------------------------------
+
+
+def test_a_night_that_is_stopped_keeps_what_it_measured(project):
+    suite = project.root / "test_tiny.py"
+    suite.write_text(
+        suite.read_text() + "\n\n@cpu\ndef test_then_waits():\n"
+        "    import pathlib, time\n    pathlib.Path('waits').touch()\n    time.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        ["bash", "deploy/ci/night.sh"],
+        cwd=project.root,
+        env={**project.environment, "ACCEL_RECORD": "never", "ACCEL_DOCTOR": "off", "ACCEL_OUT": "out"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + LONG_S
+        while not (project.root / "waits").exists():
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=LONG_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode not in (0, None), said
+    assert "night: stopped before its end; what was measured is kept." in said
+    left = Left(project.root / "out")
+    results = json.loads(left.text("results.json"))["results"]
+    measured = next(each for each in results if each["benchmark"] == "test_tiny.py::test_step")
+    assert len(measured["runs"]) == 1
+    assert left.text("status") == f"{process.returncode}\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem", "remedy"),
+    [
+        ({"ACCEL_PLATFORM": ""}, "ACCEL_PLATFORM is not set", "pytest-accel platform"),
+        ({"ACCEL_RECORD": "sometimes"}, "'sometimes' is not one of", "auto always never"),
+        ({"ACCEL_DOCTOR": "no"}, "'no' is not one of", "show require off"),
+        ({"ACCEL_PYTHON": "/nowhere/python"}, "cannot run pytest-accel", "ACCEL_PYTHON"),
+        ({"ACCEL_STATE": "pytest.ini"}, "pytest.ini: no folder can be made there", "Name another"),
+    ],
+)
+def test_a_wrong_variable_is_one_error_with_its_remedy(variables, problem, remedy, project):
+    done = project.night(**variables)
+    assert done.returncode == 2, saying(done)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("night: ")
+    assert problem in last
+    assert remedy in last
+    assert not (project.root / ".accel").exists() or "ACCEL_STATE" not in variables
+
+
+def test_a_machine_that_must_be_fit_and_is_not_measures_nothing(project):
+    # A doctor who finds a problem: an interpreter whose `pytest_accel.cli doctor` leaves with 1.
+    python = project.root / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$3" = doctor ] && {{ echo PROBLEM; exit 1; }}\nexec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    done = project.night(ACCEL_PYTHON=str(python), ACCEL_DOCTOR="require", ACCEL_OUT="out")
+    assert done.returncode == 1
+    assert "nothing was measured" in done.stdout
+    assert Left(project.root / "out").files == {"doctor.txt", "status"}
+
+
+def test_hardware_that_is_missing_fails_and_another_night_is_not_told_again(project):
+    out = project.root / "out"
+    out.mkdir()
+    (out / "proposal.md").write_text("of another night")
+    suite = project.root / "test_tiny.py"
+    suite.write_text(suite.read_text().replace("cpu", "gh200"))
+    done = project.night(ACCEL_PLATFORM="gh200", ACCEL_DOCTOR="off", ACCEL_OUT="out")
+    assert done.returncode == 1, saying(done)
+    assert Left(out).result["status"] == "failed"
+    assert "proposal.md" not in Left(out).files
+
+
+def test_a_baseline_that_is_missing_fails_where_none_may_be_recorded(project):
+    done = project.night(ACCEL_RECORD="never", ACCEL_DOCTOR="off", ACCEL_OUT="out")
+    left = Left(project.root / "out")
+    assert done.returncode == 1, saying(done)
+    assert left.result["status"] == "no-baseline"
+    assert "--accel-record" in left.text("proposal.md")

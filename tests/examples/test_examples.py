@@ -1,0 +1,144 @@
+"""The examples do what their pages say: every command of a README is run, in order, in a copy of its folder.
+
+A block that is marked `console` holds commands (`$ `) and lines that they print. Each line that is shown must be printed,
+in that order; `...` stands for lines that are left out. A command that fails says so itself: `|| echo "exit status $?"`.
+Speeds are this machine's own, so figures are not compared, except where an example reads files that it brings along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import cluster, missing
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LONG_S = 120.0  # of waiting for a command; only a broken one takes so long
+
+# Short rounds, and a tolerance that this machine can hold whatever else it is busy with; few plugins, since each costs
+# time in every process.
+QUICK = {
+    "PYTEST_ACCEL_BUDGET": "60ms",
+    "PYTEST_ACCEL_WARMUP": "50ms",
+    "PYTEST_ACCEL_TOLERANCE": "85%",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
+}
+
+
+@pytest.fixture
+def environment():
+    """This process's own, without what a CI system or an outer pytest says in it."""
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
+    }
+    return {**own, **QUICK, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"}
+
+
+def copied(example: str, to: Path) -> Path:
+    """A copy without what somebody left in the folder by trying it."""
+    left = shutil.ignore_patterns("baselines", "results", ".accel", "__pycache__", ".*_cache", "*.html")
+    return Path(shutil.copytree(EXAMPLES / example, to / example, ignore=left))
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Every command of a page, with the lines that are shown below it."""
+    found: list[tuple[str, list[str]]] = []
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line.removeprefix("$ "), []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def speechless(line: str) -> str:
+    """A line without what differs from machine to machine: figures, their units, the processor, faster or slower."""
+    if line.startswith("exit status"):
+        return line
+    line = re.sub(r"\bcpu-[a-z0-9-]+", "cpu-*", line)
+    line = re.sub(r"\d[\d,.]*( (us|ms|s|min)\b| [MG]iB)?", "#", line)
+    return " ".join(re.sub(r"\b(faster|slower)\b", "changed", line).split())
+
+
+def run(command: str, folder: Path, environment: dict[str, str]) -> list[str]:
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONG_S,
+    )
+    assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.splitlines()
+
+
+def assert_shows(shown: list[str], printed: list[str], command: str) -> None:
+    """The shown lines are printed, in that order."""
+    rest = iter(printed)
+    for line in shown:
+        if line.strip() not in ("", "..."):
+            assert line in rest, f"$ {command}\nis not printed (or not there): {line}\n" + "\n".join(printed)
+
+
+@pytest.mark.parametrize("example", ["kernel", "site", "two-machines"])
+def test_what_the_page_says_happens(example, tmp_path, environment):
+    folder = copied(example, tmp_path)
+    told = commands(folder / "README.md")
+    assert told
+    for command, shown in told:
+        printed = run(command, folder, environment)
+        same = str if example == "two-machines" else speechless  # the others measure
+        assert_shows([same(line) for line in shown], [same(line) for line in printed], command)
+
+
+def test_every_example_is_tested():
+    assert {page.parent.name for page in EXAMPLES.glob("*/README.md")} == {"kernel", "site", "two-machines"}
+
+
+def test_results_are_read_without_pytest_accel(tmp_path):
+    """The page promises JSON alone: an interpreter that has no package at all prints the same."""
+    folder = copied("two-machines", tmp_path)
+    command = [sys.executable, "-I", "-S", "faster.py", "one-thread.json", "two-threads.json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=LONG_S)
+    ((_, shown),) = [each for each in commands(folder / "README.md") if "faster.py" in each[0]]
+    assert done.stdout.splitlines() == shown
+
+
+def test_every_node_of_a_partition_has_its_own_session(tmp_path, environment):
+    if reason := missing():
+        pytest.skip(reason)
+    folder = copied("site", tmp_path)
+    with cluster(nodes=2, gpus=0) as slurm:
+        down = slurm.nodes[1]
+        slurm.ask("scontrol", "update", f"NodeName={down}", "State=DRAIN", "Reason=broken")
+        done = subprocess.run(
+            ["bash", "every-node.sh", "main", "-m", "cpu", "-k", "copy"],
+            cwd=folder,
+            env={**environment, "SLURM_CONF": slurm.environment["SLURM_CONF"]},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONG_S,
+        )
+    assert done.returncode == 0, done.stderr + "".join(
+        each.read_text() for each in folder.glob("results/*.txt")
+    )
+    assert [each.name for each in folder.glob("results/*.json")] == [f"{slurm.nodes[0]}.json"]
+    assert done.stderr == f"left out: {down} (drain)\n"
+    results = json.loads((folder / "results" / f"{slurm.nodes[0]}.json").read_text())
+    assert [each["benchmark"] for each in results["results"]] == ["test_node.py::test_copy"]

@@ -1,0 +1,244 @@
+"""What is published, and that it works where there is nothing of this checkout, with torch and without.
+
+One file: xdist gives it to one process, and everything is built once.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import pytest_accel
+from tests.packaging.conftest import LONG_S, ROOT, pip
+
+INFO = f"pytest_accel-{pytest_accel.__version__}.dist-info"
+SDIST = {
+    *("pytest_accel", "bench_suites", "baselines", "deploy", "docs", "examples", "tests"),
+    *("conftest.py", "constraints.txt", "mkdocs.yml", "Makefile", "CHANGELOG.md", "CONTRIBUTING.md"),
+    *("pyproject.toml", "README.md", "LICENSE", ".gitignore"),
+}
+
+
+def below(folder: str) -> set[str]:
+    return {
+        path.relative_to(ROOT / folder).as_posix()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as file:
+        return set(file.namelist())
+
+
+def test_the_wheel_is_the_package_its_suites_and_what_was_published(built):
+    expected = {f"pytest_accel/{name}" for name in below("pytest_accel")}
+    expected |= {f"pytest_accel/suites/{name}" for name in below("bench_suites")}
+    expected |= {f"pytest_accel/published/{name}" for name in below("baselines/published")}
+    expected |= {
+        f"{INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    }
+    assert names(built.wheel) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "py.typed",
+        "platforms/catalogue.toml",
+        "report/page/assets/page.html",
+        "published/caraml.json",
+        "schemas/baseline.schema.json",
+        "schemas/results.schema.json",
+        "suites/__init__.py",
+        "suites/conftest.py",
+        "suites/test_gpt.py",
+    ],
+)
+def test_the_wheel_has_what_is_no_code_of_its_own(built, name):
+    assert f"pytest_accel/{name}" in names(built.wheel)
+
+
+def test_the_sdist_makes_the_same_wheel(built):
+    def content(wheel: Path) -> dict[str, int]:
+        with zipfile.ZipFile(wheel) as file:
+            return {each.filename: each.CRC for each in file.infolist()}
+
+    assert content(built.wheel) == content(built.direct)
+
+
+def test_the_sdist_holds_what_make_test_needs(built):
+    with tarfile.open(built.sdist) as file:
+        members = [PurePosixPath(*PurePosixPath(name).parts[1:]) for name in file.getnames()]
+    assert {path.parts[0] for path in members} == {name for name in SDIST if (ROOT / name).exists()} | {
+        "PKG-INFO"
+    }
+    assert [
+        path for path in members if "__pycache__" in path.parts or path.suffix in (".pyc", ".sqlite", ".lock")
+    ] == []
+
+
+def test_nothing_tells_of_this_machine(built):
+    with zipfile.ZipFile(built.wheel) as file:
+        telling = [each for each in file.namelist() if str(ROOT).encode() in file.read(each)]
+    assert telling == []
+
+
+def test_the_version_is_of_one_place(built, in_bare):
+    with zipfile.ZipFile(built.wheel) as file:
+        told = file.read(f"{INFO}/METADATA").decode()
+    assert f"\nVersion: {pytest_accel.__version__}\n" in told
+    assert built.sdist.name == f"pytest_accel-{pytest_accel.__version__}.tar.gz"
+    assert in_bare.run("pytest-accel", "--version").stdout == f"pytest-accel {pytest_accel.__version__}\n"
+
+
+# --- installed, without torch -------------------------------------------------------------------------
+
+QUICK = ("--accel-budget=50ms", "--accel-warmup=50ms", "--accel-looks=1")
+THEIRS = """
+import pytest
+
+@pytest.mark.parametrize("size", [10, 20])
+def test_sum(benchmark, size):
+    assert benchmark(sum, range(size)) > 0
+
+def test_fails():
+    assert False
+
+@pytest.mark.skip
+def test_skipped():
+    pass
+"""
+
+
+def test_help_shows_the_options_and_imports_no_torch(in_bare):
+    shown = in_bare.run("pytest", "--help").stdout
+    assert "--accel-record" in shown
+    assert "--accel-require" in shown
+
+
+def test_the_command_knows_this_machine(in_bare):
+    assert "cpu" in in_bare.run("pytest-accel", "platform").stdout
+
+
+def test_a_step_of_ones_own_is_measured(in_bare):
+    (in_bare.work / "test_mine.py").write_text(
+        "from pytest_accel import cpu\n\n\n@cpu\ndef test_step(accel):\n"
+        "    accel.measure(lambda: sum(range(20_000)), work=1, unit='calls')\n"
+    )
+    shown = in_bare.run("pytest", *QUICK).stdout
+    assert "1 passed" in shown
+    assert "calls/s" in shown
+
+
+@pytest.mark.parametrize("fixture", ["train", "infer"])
+def test_what_needs_torch_says_in_one_line_what_is_missing_and_how_to_get_it(in_bare, fixture):
+    (in_bare.work / "test_mine.py").write_text(
+        f"from pytest_accel import cpu\n\n\n@cpu\ndef test_model({fixture}):\n    {fixture}('zoo/gpt-tiny', batch_size=1)\n"
+    )
+    shown = in_bare.run("pytest", *QUICK, status=1).stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith(f"{fixture}: ")]
+    assert "torch" in line
+    assert "pip install 'pytest-accel[suites]'" in line
+    assert "Traceback" not in shown
+
+
+def test_the_suites_of_others_run_as_before(in_bare):
+    (in_bare.work / "test_theirs.py").write_text(THEIRS)
+    for arguments in ((), ("-p", "no:accel")):
+        shown = in_bare.run("pytest", "--benchmark-max-time=0.001", *arguments, status=1).stdout
+        assert "1 failed, 2 passed, 1 skipped" in shown
+
+
+def test_an_image_without_torch_is_told_what_does_not_work(in_bare):
+    findings = json.loads(in_bare.run("pytest-accel", "doctor", "--image", "--json").stdout)
+    by_subject = {each["subject"]: each for each in findings}
+    assert {by_subject[name]["level"] for name in ("pytest", "pytest-benchmark", "plugin", "contents")} == {
+        "ok"
+    }
+    assert by_subject["torch"]["level"] == "warning"
+    assert "accel.measure with steps of your own does" in by_subject["torch"]["text"]
+    assert by_subject["torch"]["remedy"] == "pip install 'pytest-accel[suites]'"
+
+
+def test_an_image_in_which_nothing_can_be_written_has_a_problem(in_bare):
+    done = in_bare.run("pytest-accel", "doctor", "--image", status=1, TMPDIR="/proc/self")
+    assert "PROBLEM  scratch" in done.stdout
+    assert "Do not measure before this is put right: scratch." in done.stdout
+
+
+# --- the suites of the wheel --------------------------------------------------------------------------
+
+SUITES = ("--pyargs", "pytest_accel.suites")
+
+
+def node_ids(output: str) -> list[str]:
+    return [line for line in output.splitlines() if "::" in line]
+
+
+@pytest.fixture(scope="module")
+def of_the_checkout() -> list[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "bench_suites",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LONG_S)
+    return node_ids(done.stdout)
+
+
+@pytest.mark.parametrize("root", ["elsewhere", "around the environment"])
+def test_benchmarks_have_the_names_of_the_checkout(in_bare, of_the_checkout, root):
+    """Baselines are found by them; a root directory that holds site-packages would else tell its path."""
+    rootdir = in_bare.work if root == "elsewhere" else in_bare.folder.parent
+    done = in_bare.run("pytest", *SUITES, "--collect-only", "-q", "--strict-markers", f"--rootdir={rootdir}")
+    assert node_ids(done.stdout) == of_the_checkout
+    assert len(of_the_checkout) > 200
+
+
+def test_one_suite_and_one_benchmark_can_be_named(in_bare):
+    named = "pytest_accel.suites.test_gpt::test_small_gpt_training"
+    done = in_bare.run("pytest", "--pyargs", named, "--collect-only", "-q")
+    assert node_ids(done.stdout) == ["bench_suites/test_gpt.py::test_small_gpt_training"]
+
+
+def test_a_checkout_says_where_its_suites_are():
+    command = [sys.executable, "-m", "pytest", *SUITES, "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "Run `pytest bench_suites` in" in done.stderr
+
+
+def test_a_suite_is_recorded_in_a_fresh_process_under_the_name_of_the_checkout(in_whole):
+    shown = in_whole.run(
+        "pytest", *SUITES, "-m", "cpu", "-k", "small_autoencoder", *QUICK[:2], "--accel-record=1"
+    )
+    assert "1 passed" in shown.stdout
+    (path,) = (in_whole.work / "baselines").glob("*/autoencoder.json")
+    assert list(json.loads(path.read_text())["benchmarks"]) == [
+        "bench_suites/test_autoencoder.py::test_small_autoencoder"
+    ]
+
+
+# --- somebody's container -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extras", ["", "[suites,report]"])
+def test_installing_it_changes_nothing_that_is_there(built, container, extras):
+    report = pip(
+        container, "install", "--dry-run", "--quiet", "--no-index", "--report", "-", f"{built.wheel}{extras}"
+    )
+    changed = [each["metadata"]["name"] for each in json.loads(report.stdout)["install"]]
+    assert changed == ["pytest-accel"]

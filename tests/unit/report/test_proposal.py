@@ -1,0 +1,166 @@
+"""The text of an issue: which baselines should move, why, and the very command that moves them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from pytest_accel.cli import main
+from pytest_accel.core.results import Ending
+from pytest_accel.core.verdict import Outcome
+from pytest_accel.report.proposal import ISSUE_CHARACTERS, render_proposal
+from pytest_accel.store.results import write_results
+from tests.support.results import CHANGES, hostile, make_result, make_session, many
+
+FILE = "bench_suites/test_cnn.py"
+
+
+def commands(text: str) -> list[list[str]]:
+    """Each as a shell would have it."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        *(Outcome.OK, Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.DOES_NOT_FIT),
+        *(Ending.FAILED, Ending.SKIPPED, Ending.RECORDED, Ending.NOT_MEASURED, Ending.OFF_REFERENCE),
+    ],
+)
+def test_what_moves_no_baseline_proposes_nothing(status):
+    assert render_proposal(make_session([make_result(status)])) == ""
+
+
+def test_a_loss_after_a_change_is_for_people_to_decide():
+    text = render_proposal(make_session([make_result(Outcome.REGRESSED, changes=CHANGES[:2])]))
+    assert text.startswith("# gh200: 1 regressed after a change\n")
+    assert "| driver | `570.124.06` | `580.159.04` |" in text
+    assert "% slower (at least" in text
+    ((program, node_id, *options),) = commands(text)
+    assert (program, node_id) == ("pytest", f"{FILE}::test_cnn[resnet50-bf16-256]")
+    reason = "--accel-reason=driver 570.124.06 -> 580.159.04, cuDNN 9.10.2 -> 9.19.0"
+    assert options == ["-m", "gh200", "--accel-update", reason]
+
+
+def test_a_loss_without_a_change_leaves_the_baseline_alone():
+    text = render_proposal(make_session([make_result(Outcome.REGRESSED, changes=())]))
+    assert "leave the baseline" in text
+    assert commands(text)[0] == ["pytest-accel", "doctor"]
+    assert "--accel-update" not in text
+
+
+def test_a_drill_moves_nothing():
+    def slowed(status: Outcome):
+        result = make_result(status)
+        return replace(
+            result, runs=tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in result.runs)
+        )
+
+    text = render_proposal(make_session([slowed(Outcome.REGRESSED)]))
+    assert "This was a drill" in text
+    assert commands(text) == []
+    assert render_proposal(make_session([slowed(Outcome.IMPROVED)])) == ""
+
+
+def test_a_gain_is_kept_with_the_reason_that_is_known():
+    text = render_proposal(make_session([make_result(Outcome.IMPROVED, changes=())]))
+    assert "go unnoticed" in text
+    assert commands(text)[0][-1] == "--accel-reason=faster at revision 9c31d8905741"
+
+
+def test_a_stale_baseline_is_recorded_anew_because_of_what_changed_in_it():
+    text = render_proposal(make_session([make_result(Outcome.STALE_BASELINE)]))
+    reason = "--accel-reason=its configuration changed since the baseline: batch_size 256 -> 512"
+    assert commands(text)[0][-2:] == ["--accel-update", reason]
+
+
+def test_what_is_missing_is_recorded_and_what_is_gone_is_removed():
+    session = make_session(
+        [make_result(Outcome.NO_BASELINE, name="test_a"), make_result(Ending.VANISHED, name="test_b")]
+    )
+    record, remove = commands(render_proposal(session))
+    assert record == ["pytest", f"{FILE}::test_a", "-m", "gh200", "--accel-record"]
+    assert remove[:5] == ["pytest-accel", "baseline", "prune", "gh200", f"--benchmark={FILE}::test_b"]
+
+
+def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
+    command = (
+        *("bench_suites", "-m", "gh200", "--accel-baselines", "/srv/b", "--accel-data=/d", "--accel-json=x"),
+        *(
+            "--accel-require",
+            "--accel-budget",
+            "9s",
+            "-o",
+            "a=b",
+            "--accel-data-required",
+            "--accel-slowdown=5%",
+        ),
+    )
+    session = make_session([make_result(Outcome.IMPROVED), make_result(Ending.VANISHED)], command=command)
+    update, remove = commands(render_proposal(session))
+    assert update[4:-2] == [
+        *("--accel-baselines=/srv/b", "--accel-data=/d", "--accel-budget=9s", "-o", "a=b"),
+        "--accel-data-required",
+    ]
+    assert "--baselines=/srv/b" in remove
+
+
+def test_suites_of_the_wheel_are_named_as_the_wheel_has_them():
+    session = make_session(
+        [make_result(Outcome.IMPROVED)], command=("--pyargs", "pytest_accel.suites", "-m", "gh200")
+    )
+    (update,) = commands(render_proposal(session))
+    assert update[1:3] == ["--pyargs", "pytest_accel.suites.test_cnn::test_cnn[resnet50-bf16-256]"]
+
+
+def test_each_platform_and_each_set_of_changes_has_its_own_command():
+    results = [
+        make_result(Outcome.IMPROVED, name="test_a", changes=CHANGES[:1]),
+        make_result(Outcome.IMPROVED, name="test_b", changes=CHANGES[:1]),
+        make_result(Outcome.IMPROVED, name="test_c", changes=CHANGES[:2]),
+        make_result(Outcome.IMPROVED, name="test_d", platform="gh200x4", changes=CHANGES[:1]),
+    ]
+    text = render_proposal(make_session(results))
+    named = [[word.partition("::")[2] for word in each if "::" in word] for each in commands(text)]
+    assert sorted(named) == [["test_a", "test_b"], ["test_c"], ["test_d"]]
+    assert text.startswith("# gh200, gh200x4: 4 improved\n")
+
+
+def test_an_issue_has_room_for_it_and_what_is_left_out_is_said():
+    results = [replace(each, status=Outcome.IMPROVED) for each in many(600) if each.runs and each.baseline]
+    whole = render_proposal(make_session(results))
+    assert len(whole) > ISSUE_CHARACTERS
+    named = [word for each in commands(whole) for word in each if "::" in word]
+    assert sorted(named) == sorted(each.benchmark for each in results)
+    cut = render_proposal(make_session(results), limit_characters=ISSUE_CHARACTERS)
+    assert len(cut) <= ISSUE_CHARACTERS
+    assert cut.endswith("`pytest-accel propose results.json` prints it all.\n")
+    assert cut.count("```") % 2 == 0
+
+
+def test_names_from_outside_are_shown_and_never_obeyed():
+    text = render_proposal(make_session(hostile()))
+    assert "\x1b" not in text
+    prose = re.sub(r"(`+).*?\1", "", text, flags=re.DOTALL)
+    assert "<script>" not in prose
+    assert "<img" not in prose
+
+
+def test_the_command_prints_it(tmp_path, capsys):
+    path = tmp_path / "results.json"
+    write_results(path, make_session([make_result(Outcome.OK)]))
+    assert main(["propose", str(path), "--exit-code"]) == 0
+    assert capsys.readouterr().out == ""
+    session = make_session([make_result(Outcome.IMPROVED)])
+    write_results(path, session)
+    assert main(["propose", str(path)]) == 0
+    assert capsys.readouterr().out == render_proposal(session)
+    assert main(["propose", str(path), "--exit-code", "--max-characters", "600"]) == 1
+    assert len(capsys.readouterr().out) <= 600
+    assert main(["propose", str(tmp_path / "absent.json")]) == 2
+    assert "--accel-json" in capsys.readouterr().err

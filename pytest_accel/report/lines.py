@@ -81,7 +81,7 @@ def explain(verdict: Verdict) -> str:
 def _way_out(verdict: Verdict) -> str:
     """What would decide an open question; more runs only where they can: ten resolve 3.7 times the noise."""
     if verdict.wants_another_run:
-        return "the session ended before it was measured again"
+        return "one run decides nothing, and it was not measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
     if 3.7 * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"

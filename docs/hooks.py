@@ -1,7 +1,8 @@
-"""What mkdocs does with our pages beyond its own: links out of docs/, and the schemas as files of the site.
+"""What mkdocs does with our pages beyond its own: pages from outside docs/, links between all of them, the schemas as files.
 
-On a code host a page may link to any file of the repository. The site holds docs/ alone, so that there such a link becomes
-its text, and one to a folder of docs/ leads to that folder's first page.
+On a code host a page may link to any file of the repository. The site holds docs/, the pages of `PAGES`, the examples with the
+files that their pages name, and the schemas. A link to anything else becomes its text, and one to a folder leads to that
+folder's first page.
 """
 
 # ruff: noqa: INP001 - mkdocs loads it by its path
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,19 +20,21 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-DOCS = Path(__file__).parent
-SCHEMAS = DOCS.parent / "pytest_accel" / "schemas"
-SCHEMAS_ON_SITE = "schemas"
+ROOT = Path(__file__).parents[1]
+DOCS = "docs"
+SCHEMAS = "pytest_accel/schemas"
+# In the repository, and on the site: a README.md there would be the site's first page, which is docs/index.md.
+PAGES = {"README.md": "readme.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
 _LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\]\[]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,}).*?^ {0,3}\2[`~]*\s*?$", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The schemas are files of the site, so that a validator can be pointed at them there."""
+    """Whatever the site has from outside docs/ is a file of it, at a place of its own."""
     from mkdocs.structure.files import File
 
-    for path in sorted(SCHEMAS.glob("*.json")):
-        files.append(File.generated(config, f"{SCHEMAS_ON_SITE}/{path.name}", abs_src_path=str(path)))
+    for path, place in sorted(added().items()):
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
     return files
 
 
@@ -38,8 +42,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return rewritten(markdown, page.file.src_uri)
 
 
+@cache
+def added() -> dict[str, str]:
+    """What the site has beside docs/: paths in the repository, and where they stand on the site."""
+    examples = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/**/README.md")]
+    named = {
+        found
+        for page in examples
+        for link in _LINK.finditer((ROOT / page).read_text(encoding="utf-8"))
+        if (found := _resolved(link["target"], page)).startswith("examples/") and (ROOT / found).is_file()
+    }
+    schemas = {f"{SCHEMAS}/{path.name}": f"schemas/{path.name}" for path in (ROOT / SCHEMAS).glob("*.json")}
+    return {**PAGES, **schemas, **{path: path for path in (*examples, *named)}}
+
+
 def rewritten(markdown: str, page: str) -> str:
-    """The page with its links as the site needs them; code is left alone. `page` is its path in docs/."""
+    """The page with its links as the site needs them; code is left alone. `page` is its place on the site."""
     parts: list[str] = []
     end = 0
     for fence in _FENCE.finditer(markdown):
@@ -52,15 +70,21 @@ def _link(link: re.Match[str], page: str) -> str:
     text, target = link["text"], link["target"]
     if "://" in target or target.startswith(("#", "mailto:")):
         return link.group()
-    path, separator, fragment = target.partition("#")
-    here = posixpath.dirname(page)
-    found = posixpath.normpath(posixpath.join(here, path))
-    if found.startswith("../pytest_accel/schemas/"):
-        name = posixpath.basename(found)
-        return f"[{text}]({posixpath.relpath(f'{SCHEMAS_ON_SITE}/{name}', here or '.')})"
-    if found.startswith(".."):
+    origins = {place: path for path, place in added().items()}
+    place = _place(_resolved(target, origins.get(page, f"{DOCS}/{page}")))
+    if place is None:
         return text
-    if (DOCS / found).is_dir():
-        found = posixpath.join(found, "README.md")
-        return f"[{text}]({posixpath.relpath(found, here or '.')}{separator}{fragment})"
-    return link.group()
+    _, separator, fragment = target.partition("#")
+    return f"[{text}]({posixpath.relpath(place, posixpath.dirname(page) or '.')}{separator}{fragment})"
+
+
+def _resolved(target: str, page: str) -> str:
+    """The path in the repository that a link on the page of that path means."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), target.partition("#")[0]))
+
+
+def _place(path: str) -> str | None:
+    """Where a file of the repository stands on the site, or the first page of a folder; None where it has no place."""
+    if (ROOT / path).is_dir():
+        path = posixpath.join(path, "README.md")
+    return path.removeprefix(f"{DOCS}/") if path.startswith(f"{DOCS}/") else added().get(path)

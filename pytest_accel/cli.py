@@ -19,19 +19,17 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
 )
 from pytest_accel.commands.registry import COMMANDS, GROUPS, Command
 
-_RUN_PYTEST = ("launch", "upgrade")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 if all is well, 1 where it found what it was asked to look for, 2 for wrong usage or a wrong file."""
     own, for_pytest = _divided(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     args, unknown = parser.parse_known_args(own)
-    called = " ".join(args.called)
+    called, runs_pytest = " ".join(args.called), COMMANDS[args.called].runs_pytest
     if unknown:
-        hint = ": what is pytest's goes after --" if called in _RUN_PYTEST and not for_pytest else ""
+        hint = ": what is pytest's goes after --" if runs_pytest and not for_pytest else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    if for_pytest and called not in _RUN_PYTEST:
+    if for_pytest and not runs_pytest:
         parser.error(f"{called} runs no pytest: nothing may follow --")
     args.for_pytest = for_pytest
     try:
@@ -42,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         sys.stderr.close()  # or the interpreter complains of it once more at its end
         return 0
+    except OSError as error:  # a full disk, a folder that is not ours
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"pytest-accel {called}: {place}{error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def _divided(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -84,6 +86,9 @@ def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: st
     sub = commands.add_parser(name, help=each.help, description=each.run.__doc__)
     for names, options in each.arguments:
         sub.add_argument(*names, **options)
+    if each.runs_pytest:
+        sub.usage = f"{sub.format_usage().removeprefix('usage: ').rstrip()} -- PYTEST_ARGS"
+        sub.epilog = "What follows -- is pytest's: bench_suites -m gh200"
     sub.set_defaults(run=each.run, called=each.name)
 
 

@@ -87,7 +87,11 @@ def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
         names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
         unknown = [name for name in names if name not in known]
         if unknown or not names:
-            raise ValueError(f"is not a list of columns. Valid, separated by commas: {', '.join(known)}.")
+            wrong = f": there is no {unknown[0]!r}" if unknown else ""
+            raise ValueError(
+                f"is not a list of columns{wrong}. Valid, separated by commas: {', '.join(known)}. Benchmark, platform "
+                "and verdict are always there."
+            )
         return names
 
     return parse

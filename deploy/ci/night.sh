@@ -5,12 +5,16 @@
 #
 # It looks at the machine (pytest-accel doctor), measures, judges against the baseline, keeps the history, and writes
 # what people read in the morning. Where nothing is recorded for the platform yet, the night records a baseline instead;
-# the next one is judged against it. It leaves with pytest's exit status: 0 all well, 1 something regressed or failed,
-# 4 wrong use. 2 with a line on stderr: a variable below is wrong.
+# the next one is judged against it. A recording that was interrupted is completed by the next night.
+#
+# It leaves with pytest's exit status: 0 all well; 1 something regressed or failed, or doctor found a problem and nothing
+# was measured; 2 interrupted; 3 an error inside pytest; 4 wrong use of pytest; 5 nothing was selected. 2 with a line on
+# stderr is also: a variable below is wrong, or another night of the platform is still running.
 #
 #   ACCEL_PLATFORM      required: gh200, a100x4, ... (pytest-accel platform says what this machine is)
 #   ACCEL_SUITES        files and folders of benchmarks, separated by blanks            (bench_suites)
-#   ACCEL_SELECT        pytest's -m, where it is more than the platform: gh200 and not sweep
+#   ACCEL_SELECT        pytest's -m. The platform alone selects every sweep too: hundreds of benchmarks
+#                                                                                       ($ACCEL_PLATFORM and not sweep)
 #   ACCEL_STATE         a folder that lasts from night to night                         (.accel)
 #   ACCEL_BASELINES     the baselines; name the project's own folder to commit them     ($ACCEL_STATE/baselines)
 #   ACCEL_HISTORY       the history of all nights                                       ($ACCEL_STATE/history.sqlite)
@@ -18,15 +22,18 @@
 #   ACCEL_RECORD        auto: record where nothing is recorded; always: record tonight, beside what there is;
 #                       never: a missing baseline fails                                 (auto)
 #   ACCEL_RUNS          runs of a recording, in fresh processes                         (5)
-#   ACCEL_DOCTOR        show: a problem is shown; require: it ends the night; off       (show)
+#   ACCEL_DOCTOR        show: a problem is shown, and ends a night that would record; require: it ends every night;
+#                       off: nobody looks                                               (show)
 #   ACCEL_DATA          the root of real data sets; without it data is synthetic
 #   ACCEL_PYTHON        the Python that has pytest-accel                  (.venv/bin/python if it is there, else python3)
 #   ACCEL_LAUNCHER      words before it, for platforms of several nodes: srun --kill-on-bad-exit=0 --wait=300
 #   ACCEL_PYTEST_ARGS   more arguments of pytest, separated by blanks; what has blanks itself is given to night.sh
 #
 # In ACCEL_OUT: doctor.txt, results.json, junit.xml, summary.md, metrics.txt, report.html (where plotly is installed),
-# changes.txt (what the history says), status, and proposal.md where a baseline should move or somebody must decide.
+# changes.txt (what the history says), status, and proposal.md where somebody must decide about a baseline or mend it.
 # Where ACCEL_OUT is set, copies of history.sqlite and baselines/ too: they are for artifacts.
+# In ACCEL_STATE, beside the above: lock-PLATFORM, held while a night runs; recording-PLATFORM, there until a first
+# recording has come to its end.
 set -euo pipefail
 
 say() { printf 'night: %s\n' "$*"; }
@@ -72,6 +79,21 @@ print(json.load(sys.stdin)["satisfied"].get(sys.argv[1], sys.argv[1]))
 print("" if importlib.util.find_spec("plotly") is None else "yes")' "$platform" <<<"$machine")
 
 state=$(folder "${ACCEL_STATE:-.accel}")
+# Two nights at a time would measure each other. The lock is this shell's, and ends with it; Python takes it because not
+# every machine has flock(1). A file system that knows no locks is no reason to measure nothing.
+exec 9>>"$state/lock-$platform" || refuse "$state: nothing can be written there. Name another folder with ACCEL_STATE."
+locked=0
+"$python" -c '
+import fcntl, sys
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(75)
+except OSError as error:
+    print(f"night: the state folder cannot be locked ({error.strerror}); see that no two nights run at a time.")' || locked=$?
+((locked != 75)) ||
+    refuse "another night of $platform is running with $state. Wait for its end, or give this one an ACCEL_STATE of its own."
+
 baselines=$(folder "${ACCEL_BASELINES:-$state/baselines}")
 history=${ACCEL_HISTORY:-$state/history.sqlite}
 [[ $history == /* ]] || history=$PWD/$history
@@ -79,25 +101,61 @@ out=$(folder "${ACCEL_OUT:-$state/nights/$(date -u +%Y%m%dT%H%M%SZ)}")
 # A folder that is used again must not tell of another night.
 rm -rf -- "$out"/{doctor.txt,results.json,junit.xml,summary.md,metrics.txt,report.html,changes.txt,history.sqlite,baselines,proposal.md,status}
 
+# --- judge or record --------------------------------------------------------------------------------------
+
+runs=${ACCEL_RUNS:-5} marker=$state/recording-$platform nothing_recorded='' completing=''
+if ! compgen -G "$baselines/$variant/*.json" >/dev/null; then
+    nothing_recorded=1
+    if [[ $record == auto ]]; then
+        say "nothing is recorded for $variant in $baselines: this night records, the next one judges."
+        record=always
+    fi
+elif [[ $record == auto && -e $marker ]]; then
+    say "the recording of $variant was interrupted: this night completes it."
+    record=always completing=1
+fi
+recording=''
+[[ $record != always ]] || recording=1
+for word in "${more[@]}" "$@"; do
+    case $word in --accel-record | --accel-record=* | --accel-update) recording=1 ;; esac
+done
+
 # --- the machine ------------------------------------------------------------------------------------------
+
+problems() { # of the doctor's page, the problems with their remedies
+    local line shown=''
+    while IFS= read -r line; do
+        case $line in
+            '  PROBLEM '*) shown=1 ;;
+            '           '*) ;; # belongs to the line before it
+            *) shown='' ;;
+        esac
+        [[ -z $shown ]] || printf '%s\n' "$line"
+    done <"$1"
+}
+unmeasured() { # unmeasured WHY: the night ends here
+    echo 1 >"$out/status"
+    say "$1"
+    exit 1
+}
 
 if [[ $doctor != off ]]; then
     look=(doctor "--baselines=$baselines" ${ACCEL_DATA:+"--data=$ACCEL_DATA"})
     if ! "${accel[@]}" "${look[@]}" >"$out/doctor.txt" 2>&1; then
-        cat -- "$out/doctor.txt"
-        if [[ $doctor == require ]]; then
-            echo 1 >"$out/status"
-            say "nothing was measured: doctor found a problem, and ACCEL_DOCTOR=require. $out/doctor.txt"
-            exit 1
-        fi
-        say "doctor found a problem; measured all the same."
+        found=$(problems "$out/doctor.txt")
+        printf '%s\n' "${found:-$(<"$out/doctor.txt")}" # without a problem in it, it says why doctor could not look
+        say "doctor found a problem: $out/doctor.txt"
+        [[ $doctor != require ]] || unmeasured "nothing was measured, because ACCEL_DOCTOR=require."
+        [[ -z $recording ]] ||
+            unmeasured "nothing was recorded: later nights would be judged by a machine that was not fit. Put it right; ACCEL_DOCTOR=off records all the same."
+        say "measured all the same."
     fi
 fi
 
 # --- what to ask of pytest --------------------------------------------------------------------------------
 
 arguments=(
-    "${suites[@]}" -m "${ACCEL_SELECT:-$platform}" --accel-require
+    "${suites[@]}" -m "${ACCEL_SELECT:-$platform and not sweep}" --accel-require
     "--accel-baselines=$baselines" "--accel-history=$history"
     "--accel-json=$out/results.json" "--accel-summary=$out/summary.md" "--accel-metrics=$out/metrics.txt"
     "--junitxml=$out/junit.xml" ${ACCEL_DATA:+"--accel-data=$ACCEL_DATA"}
@@ -107,12 +165,24 @@ if [[ -n $has_plotly ]]; then
 else
     say "no report.html: plotly is not installed (pip install 'pytest-accel[report]')."
 fi
-if [[ $record == auto ]] && ! compgen -G "$baselines/$variant/*.json" >/dev/null; then
-    say "nothing is recorded for $variant in $baselines: this night records, the next one judges."
-    record=always
+if [[ -n $completing ]]; then
+    # Five at most, so that they fit beside what the interrupted night left; what has as many needs none.
+    ((runs <= 5)) || runs=5
+    while IFS= read -r name; do arguments+=("--deselect=$name"); done < <(
+        "${accel[@]}" baseline show "$variant" --baselines "$baselines" --json | "$python" -c '
+import json, sys
+has = {}
+for each in json.load(sys.stdin):
+    name = each["benchmark"].removesuffix(" (data)")
+    has[name] = max(each["runs"], has.get(name, 0))
+enough, few = ([name for name in has if (has[name] >= int(sys.argv[1])) is full] for full in (True, False))
+for name in enough:
+    if not any(other.startswith(name) for other in few):  # pytest deselects all that begins so
+        print(name)' "$runs"
+    )
 fi
 case $record in
-    always) arguments+=("--accel-record=${ACCEL_RUNS:-5}") ;;
+    always) arguments+=("--accel-record=$runs") ;;
     never) arguments+=(--accel-missing-baseline=fail) ;;
     *) ;; # auto, and there is one
 esac
@@ -122,7 +192,8 @@ esac
 # In the background, so that a time limit's or a deadline's SIGTERM reaches pytest at once: it then keeps and reports
 # what it has measured, and so do the lines after it.
 stopped='' status=0
-"${launcher[@]}" "$python" -m pytest "${arguments[@]}" "${more[@]}" "$@" </dev/null &
+[[ -z $nothing_recorded || -z $recording ]] || : >"$marker"
+"${launcher[@]}" "$python" -m pytest "${arguments[@]}" "${more[@]}" "$@" </dev/null 9>&- &
 child=$!
 trap 'stopped=1; kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
 wait "$child" || status=$?
@@ -131,6 +202,10 @@ while kill -0 "$child" 2>/dev/null; do # a trap ends `wait`, not what it waits f
     wait "$child" || status=$?
 done
 [[ -z $stopped ]] || say "stopped before its end; what was measured is kept."
+if [[ -n $recording && -z $stopped ]]; then
+    case $status in 0 | 1 | 5) rm -f -- "$marker" ;; esac # 5: all of it was there already
+fi
+[[ -z $recording || ! -e $marker ]] || say "the recording is not complete; the next night goes on with it."
 
 # --- what people read in the morning ----------------------------------------------------------------------
 
@@ -155,6 +230,6 @@ if [[ -n ${ACCEL_OUT:-} && -d $baselines/$variant ]]; then
         say "the baselines could not be copied to $out."
 fi
 echo "$status" >"$out/status"
-[[ ! -e $out/proposal.md ]] || say "somebody should decide: $out/proposal.md"
+[[ ! -e $out/proposal.md ]] || say "there is something to decide or to mend: $out/proposal.md"
 say "exit status $status; all of it is in $out"
 exit "$status"

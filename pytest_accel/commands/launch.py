@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         "--timeout", type=duration, metavar="S", help="cancel the job if it has not ended by then: 90, 2h"
     ),
     argument("--dry-run", action="store_true", help="print the script, submit nothing"),
+    runs_pytest=True,
 )
 def launch(args: argparse.Namespace) -> int:
     """Run pytest on the nodes of a cluster, wait for it, and leave with its exit status."""

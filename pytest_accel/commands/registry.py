@@ -16,6 +16,7 @@ class Command:
     name: tuple[str, ...]  # `baseline show` has two words
     run: Run
     arguments: tuple[Argument, ...]
+    runs_pytest: bool = False  # what follows `--` is pytest's
 
     @property
     def help(self) -> str:
@@ -26,12 +27,14 @@ COMMANDS: dict[tuple[str, ...], Command] = {}
 GROUPS: dict[str, str] = {}  # what the first of two words is about
 
 
-def command(*arguments: Argument, group: str = "", name: str = "") -> Callable[[Run], Run]:
+def command(
+    *arguments: Argument, group: str = "", name: str = "", runs_pytest: bool = False
+) -> Callable[[Run], Run]:
     """Make a function the command of its name, or the second word of a group's."""
 
     def register(run: Run) -> Run:
         words = tuple(filter(None, (group, name or run.__name__)))
-        COMMANDS[words] = Command(name=words, run=run, arguments=arguments)
+        COMMANDS[words] = Command(name=words, run=run, arguments=arguments, runs_pytest=runs_pytest)
         return run
 
     return register

@@ -65,7 +65,13 @@ _OVERWRITTEN = frozenset(
         action="store_false",
         help="do not measure the old environment once more at the end, which tells a machine that drifted from an upgrade",
     ),
+    argument(
+        "--only-old",
+        action="store_true",
+        help="record the old one and stop, to go on with the same --keep after the driver, say, was upgraded",
+    ),
     argument("-v", "--verbose", action="store_true", help="show what pytest prints, too"),
+    runs_pytest=True,
 )
 def upgrade(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one on this node; 1 where something got slower or is lost."""
@@ -107,6 +113,10 @@ def upgrade(args: argparse.Namespace) -> int:
             bracket=args.bracket,
         )
         try:
+            if args.only_old:
+                course.record()
+                console.say(f"recorded. Upgrade, and go on with:\n    {_again(args, folder)}")
+                return 0
             return course.run()
         except InterruptedPhaseError:
             text, status = f"interrupted. What is complete is kept in {folder.shown}.", _INTERRUPTED
@@ -135,18 +145,27 @@ class _Course:
     phases: Phases
     bracket: bool
 
-    def run(self) -> int:
-        old_place, new_place = self.places
+    @property
+    def _phases(self) -> int:
+        return 3 if self.bracket else 2
+
+    def record(self) -> SessionResults:
+        """Look into both, and record in the old one."""
         plan = self.folder.take(self.plan)
         self.folder.write(plan)
         self.folder.write(replace(plan, found=self._found(plan)))
-        total, each = 3 if self.bracket else 2, counted(self.plan.runs, "run")
-        runs = f"--accel-record={self.plan.runs}"
-        old = self._phase("old", old_place, f"1/{total} old: recording {each} of each", runs)
-        new = self._phase("new", new_place, f"2/{total} new: judging it by the old")
+        title = f"1/{self._phases} old: recording {counted(self.plan.runs, 'run')} of each"
+        return self._phase("old", self.places[0], title, f"--accel-record={self.plan.runs}")
+
+    def run(self) -> int:
+        old_place, new_place = self.places
+        old, total = self.record(), self._phases
+        # What cannot be imported there is lost; what can is judged all the same.
+        on = "--continue-on-collection-errors"
+        new = self._phase("new", new_place, f"2/{total} new: judging it by the old", on)
         again = None
         if self.bracket:
-            again = self._phase("old-again", old_place, f"3/{total} old again: did the machine drift?")
+            again = self._phase("old-again", old_place, f"3/{total} old again: did the machine drift?", on)
         return self._tell(old, new, again)
 
     def _found(self, plan: Plan) -> Mapping[str, Mapping[str, str]]:
@@ -201,7 +220,7 @@ class _Course:
 
         said = "\n".join(f"    {line}" for line in last_lines(self.folder.log(name)))
         what = (
-            "nothing was recorded there"
+            f"nothing was {'recorded' if name == 'old' else 'measured'} there"
             if status in (0, 1)
             else f"pytest {ended_words(exit_words(status))} there"
         )
@@ -277,7 +296,8 @@ def _safe_words(words: Sequence[str]) -> tuple[str, ...]:
 
 def _again(args: argparse.Namespace, folder: Folder) -> str:
     """The same command, with this folder."""
-    words = ["pytest-accel", "upgrade", "--old", args.old, "--new", args.new, "--keep", str(folder.shown)]
+    old, new = (_safe(shlex.split(command)) for command in (args.old, args.new))  # this goes to CI's log
+    words = ["pytest-accel", "upgrade", "--old", old, "--new", new, "--keep", str(folder.shown)]
     words += [f"--runs={args.runs}"] if args.runs != RECORD_RUNS else []
     words += [] if args.bracket else ["--no-bracket"]
     return shlex.join([*words, "--", *args.for_pytest])

@@ -15,10 +15,13 @@ from pytest_accel.core.environment import Change, describe
 from pytest_accel.core.judgement import was_slowed
 from pytest_accel.core.keys import in_wheel
 from pytest_accel.core.quantities import si
-from pytest_accel.core.results import Ending, Result, SessionResults
+from pytest_accel.core.results import Ending, Result, SessionResults, Status
+from pytest_accel.core.runs import RECORD_RUNS
+from pytest_accel.core.standing import SESSIONS, Standing, standing
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
+from pytest_accel.store.schema import MAX_RUNS
 
 ISSUE_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
 _TOGETHER = 40  # benchmarks in one table and one command: more are several
@@ -27,10 +30,12 @@ _REASON_CHANGES = 4  # in the ledger's line; the table has all
 _REASON_CHARACTERS = 200
 _NAME_CHARACTERS = 800  # of a name in a command
 _LINE_CHARACTERS = 120
+_RUNS_THAT_TELL = 3  # of the noise, as the terminal has it
+_RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of the day and what of the process
 # Of a session's options, those that make another measurement of the same benchmark, or keep it elsewhere.
 _KEPT_WITH_VALUE = (
-    *(f"--accel-{name}" for name in ("baselines", "data", "budget", "warmup", "threads", "timeout")),
-    *(f"--accel-{name}" for name in ("rendezvous", "bind", "compile")),
+    *(f"--accel-{name}" for name in ("baselines", "history", "data", "budget", "warmup")),
+    *(f"--accel-{name}" for name in ("threads", "timeout", "rendezvous", "bind", "compile")),
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
 _KEPT_ALONE = ("--accel-data-required", "--accel-gang")
@@ -41,10 +46,11 @@ class _Kind(Enum):
 
     DECIDE = "regressed after a change"
     LEAVE = "regressed, and nothing recorded changed"
-    DRILL = "slowed on purpose"
     RENEW = "stale"
     REFRESH = "improved"
     RECORD = "without a baseline"
+    QUIETEN = "recorded too noisily"
+    COMPLETE = "recorded provisionally"
     REMOVE = "vanished"
 
 
@@ -57,10 +63,6 @@ _TEXTS: dict[_Kind, tuple[str, str]] = {
         "Regressed, and nothing recorded changed: leave the baseline",
         "A baseline that follows a fault hides it. Look at the machine (clocks, power cap, other users), then measure again:",
     ),
-    _Kind.DRILL: (
-        "Slowed on purpose: leave the baseline",
-        "This was a drill with --accel-slowdown: the gate has seen it. Nothing is to be done.",
-    ),
     _Kind.RENEW: (
         "Stale: record anew",
         "The stored runs are of something else. A machine that is not as it should be is put right; else record anew:",
@@ -70,8 +72,24 @@ _TEXTS: dict[_Kind, tuple[str, str]] = {
         "Until the baseline is refreshed, losing this gain will go unnoticed:",
     ),
     _Kind.RECORD: ("Without a baseline: record", "Nothing is judged until there is one:"),
+    _Kind.QUIETEN: (
+        "Recorded, and too noisy for the tolerance: record anew",
+        "The gate cannot hold their tolerance with such runs. Quieten the machine, then record anew:",
+    ),
+    _Kind.COMPLETE: (
+        "Recorded, and provisional: record on more days",
+        f"Runs of one session resemble each other. Repeat this on other days, until runs of {SESSIONS} sessions are stored:",
+    ),
     _Kind.REMOVE: ("Vanished: restore or remove", "Restore them, or take them out of the baseline:"),
 }
+
+
+_KINDS: dict[Status, _Kind] = {  # of which no more has to be known
+    Outcome.STALE_BASELINE: _Kind.RENEW,
+    Outcome.NO_BASELINE: _Kind.RECORD,
+    Ending.VANISHED: _Kind.REMOVE,
+}
+_RECORDED = frozenset({_Kind.QUIETEN, _Kind.COMPLETE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +100,13 @@ class _Group:
     platform: str
     changes: tuple[Change, ...]  # of the environment; they may explain it
     why: str  # where something else explains it
+    runs: int = 0  # to record on each further day; 0 where nothing more can be appended
     results: tuple[Result, ...]
 
 
 def render_proposal(session: SessionResults, *, limit_characters: int = 0) -> str:
     """The text, its first line a headline; empty where no baseline should move. 0 is no limit."""
-    groups = list(_groups(in_order(session.results)))
+    groups = list(_groups(in_order(session.results), updated="--accel-update" in session.command))
     if not groups:
         return ""
     blocks = [_headline(groups), _facts(session)]
@@ -119,18 +138,22 @@ def _assembled(blocks: Sequence[str], limit_characters: int) -> str:
 # --- what belongs together --------------------------------------------------------------------------
 
 
-def _groups(results: Iterable[Result]) -> Iterator[_Group]:
-    found: dict[tuple[_Kind, str, tuple[Change, ...], str], list[Result]] = {}
+def _groups(results: Iterable[Result], *, updated: bool) -> Iterator[_Group]:
+    found: dict[tuple[_Kind, str, tuple[Change, ...], str, int], list[Result]] = {}
     for result in results:
-        if kind := _kind(result):
+        if kind := _kind(result, updated=updated):
             # What changed explains a verdict; it says nothing of a baseline that is stale, missing or gone.
             changes = result.changes if kind in {_Kind.DECIDE, _Kind.REFRESH} else ()
-            why = _clause(result.text) if kind is _Kind.RENEW else ""
-            found.setdefault((kind, result.platform, changes, why), []).append(result)
-    for (kind, platform, changes, why), members in found.items():
+            why, runs = _clause(result.text) if kind is _Kind.RENEW else "", 0
+            if kind in _RECORDED:
+                now = _standing(result, updated=updated)
+                why = now.too_noisy if kind is _Kind.QUIETEN else f"provisional: {now.provisional}"
+                runs = _runs_a_day(now) if kind is _Kind.COMPLETE else 0
+            found.setdefault((kind, result.platform, changes, why, runs), []).append(result)
+    for (kind, platform, changes, why, runs), members in found.items():
         for start in range(0, len(members), _TOGETHER):
             together = tuple(members[start : start + _TOGETHER])
-            yield _Group(kind=kind, platform=platform, changes=changes, why=why, results=together)
+            yield _Group(kind=kind, platform=platform, changes=changes, why=why, runs=runs, results=together)
 
 
 def _clause(text: str) -> str:
@@ -138,21 +161,32 @@ def _clause(text: str) -> str:
     return text.partition(";")[0].removesuffix(" and are never compared")
 
 
-def _kind(result: Result) -> _Kind | None:
-    was_drill = any(map(was_slowed, result.runs))
-    match result.status:
-        case Outcome.REGRESSED:
-            return _Kind.DRILL if was_drill else _Kind.DECIDE if result.changes else _Kind.LEAVE
-        case Outcome.STALE_BASELINE:
-            return _Kind.RENEW
-        case Outcome.IMPROVED:
-            return None if was_drill else _Kind.REFRESH
-        case Outcome.NO_BASELINE:
-            return _Kind.RECORD
-        case Ending.VANISHED:
-            return _Kind.REMOVE
-        case _:  # ok, inconclusive, broken, skipped: no baseline moves for it
-            return None
+def _kind(result: Result, *, updated: bool) -> _Kind | None:
+    if result.status in _KINDS:
+        return _KINDS[result.status]
+    if result.status is Ending.RECORDED and result.runs:
+        now = _standing(result, updated=updated)
+        if now.too_noisy and now.runs >= _RUNS_THAT_TELL:
+            return _Kind.QUIETEN
+        return _Kind.COMPLETE if now.provisional else None
+    if any(map(was_slowed, result.runs)):  # a drill: the gate has seen it, and nothing is to be decided
+        return None
+    if result.status is Outcome.REGRESSED:
+        return _Kind.DECIDE if result.changes else _Kind.LEAVE
+    # ok, inconclusive, broken, skipped: no baseline moves for it
+    return _Kind.REFRESH if result.status is Outcome.IMPROVED else None
+
+
+def _standing(result: Result, *, updated: bool) -> Standing:
+    """Of its baseline after the recording: an update has replaced what was stored before."""
+    return standing(result.runs if updated else (*result.baseline, *result.runs), result.tolerance)
+
+
+def _runs_a_day(now: Standing) -> int:
+    """On each of the days that are missing, so that the baseline has room for all of them."""
+    days = max(SESSIONS - now.sessions, 1)
+    wanted = max(_RUNS_A_DAY, -(-(RECORD_RUNS - now.runs) // days))
+    return min(wanted, (MAX_RUNS - now.runs) // days)
 
 
 # --- the words --------------------------------------------------------------------------------------
@@ -174,15 +208,19 @@ def _facts(session: SessionResults) -> str:
         f"host {code(session.host, characters=80)}" if session.host else "",
         f"revision {code(session.revision[:12])}" if session.revision else "",
     ]
-    return (
-        f"{' · '.join(filter(None, facts))}\n\nNo baseline was moved. The commands below do it, in the project's root "
-        "folder on that machine. They measure anew: runs that a verdict has chosen are no baseline."
+    recorded = any(result.status is Ending.RECORDED for result in session.results)
+    advice = (
+        "Baselines were recorded. The commands below are for the project's root folder on that machine."
+        if recorded
+        else "No baseline was moved. The commands below do it, in the project's root folder on that machine. They "
+        "measure anew: runs that a verdict has chosen are no baseline."
     )
+    return f"{' · '.join(filter(None, facts))}\n\n{advice}"
 
 
 def _told(group: _Group, advice: str, session: SessionResults) -> list[str]:
     """Its blocks: what was found, what changed, what to do."""
-    blocks = [_table(group.results)]
+    blocks = [_table(group)]
     if group.changes:
         blocks.append(_changes(group.changes))
     commands = _commands(group, session)
@@ -190,12 +228,13 @@ def _told(group: _Group, advice: str, session: SessionResults) -> list[str]:
     return blocks if commands else [*blocks[:-1], advice]
 
 
-def _table(results: Sequence[Result]) -> str:
+def _table(group: _Group) -> str:
     rows = []
-    for result in results:
+    for result in group.results:
         baseline, now = _figure(result.baseline_throughput, result), _figure(result.throughput, result)
+        text = f"{result.text}; {group.why}" if group.kind in _RECORDED else result.text
         rows.append(
-            f"| {code(result.benchmark, in_table=True)} | {baseline} | {now} | {prose(result.text, characters=300)} |"
+            f"| {code(result.benchmark, in_table=True)} | {baseline} | {now} | {prose(text, characters=300)} |"
         )
     return "\n".join(["| benchmark | baseline | now | |", "|---|---|---|---|", *rows])
 
@@ -225,17 +264,20 @@ def _commands(group: _Group, session: SessionResults) -> list[str]:
     if not usable:
         return []
     again = [*_naming([result.benchmark for result in usable], session.command), "-m", group.platform, *kept]
+    update = ("--accel-update", f"--accel-reason={_reason(group, session)}")
     match group.kind:
-        case _Kind.DECIDE | _Kind.REFRESH | _Kind.RENEW:
-            return _command("pytest", *again, "--accel-update", f"--accel-reason={_reason(group, session)}")
-        case _Kind.RECORD:
-            return _command("pytest", *again, "--accel-record")
-        case _Kind.LEAVE:
-            return [*_command("pytest-accel", "doctor"), *_command("pytest", *again)]
         case _Kind.REMOVE:
             return _removal(group, usable, kept)
-        case _Kind.DRILL:
-            return []
+        case _Kind.LEAVE:
+            doing: tuple[str, ...] = ()
+        case _Kind.RECORD:
+            doing = ("--accel-record",)
+        case _Kind.COMPLETE if group.runs:
+            doing = (f"--accel-record={group.runs}",)
+        case _:
+            doing = update
+    look = _command("pytest-accel", "doctor") if group.kind in {_Kind.LEAVE, _Kind.QUIETEN} else []
+    return [*look, *_command("pytest", *again, *doing)]
 
 
 def _can_be_pasted(name: str) -> bool:

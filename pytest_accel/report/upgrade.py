@@ -82,7 +82,17 @@ def headline(upgrade: Upgrade) -> str:
     text = _HEADLINES[upgrade.decision]
     if not upgrade.judged and not upgrade.of(Effect.DRIFTED, Effect.LOST):
         text = "nothing was judged, and that is not green"
-    return f"{upgrade.decision.value.upper()}: {text} ({told or 'no benchmark'})."
+    return f"{upgrade.decision.value.upper()}: {text} ({told or 'no benchmark'}{_tolerated(upgrade)})."
+
+
+def _tolerated(upgrade: Upgrade) -> str:
+    """How much loss passes unseen: whoever accepts should know."""
+    verdicts = [row.new.verdict for row in upgrade.judged if row.new and row.new.verdict]
+    tolerances = sorted({verdict.tolerance for verdict in verdicts})
+    if not tolerances:
+        return ""
+    least, most = percent(tolerances[0]), percent(tolerances[-1])
+    return f"; tolerance {least}" if least == most else f"; tolerances {least} to {most}"
 
 
 def _in_order(rows: Sequence[Row]) -> list[Row]:

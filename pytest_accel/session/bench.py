@@ -321,7 +321,10 @@ class Bench:
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, object] | None:
         """Verdicts that pass without being ok are not shown as a plain dot, and what does not fit as no plain skip."""
-        verdict = dict(report.user_properties).get("accel.verdict") if report.when != "teardown" else None
+        properties = dict(
+            getattr(report, "user_properties", ())
+        )  # of a module that cannot be imported there are none
+        verdict = properties.get("accel.verdict") if report.when != "teardown" else None
         if report.skipped and verdict == Outcome.DOES_NOT_FIT.value:
             return str(verdict), "o", (word(Outcome.DOES_NOT_FIT), MARKUP[Outcome.DOES_NOT_FIT])
         if report.outcome != "passed" or verdict in (None, "ok", "improved"):

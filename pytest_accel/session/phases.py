@@ -29,7 +29,7 @@ class InterruptedPhaseError(Exception):
 
 
 class Signals:
-    """Ctrl-C and SIGTERM, noted here and acted upon where there is a process to end."""
+    """Ctrl-C, SIGTERM and a lost terminal, noted here and acted upon where there is a process to end."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -42,7 +42,8 @@ class Signals:
 def signals_noted() -> Iterator[Signals]:
     """Handlers, not a mask: a mask would be inherited by what is started within."""
     signals = Signals()
-    before = {number: signal.signal(number, signals.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    noted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signals.note) for number in noted}
     try:
         yield signals
     finally:
@@ -65,7 +66,7 @@ class Phases:
         """Its exit status, negative for the signal that killed it; InterruptedPhaseError when it was us who ended it."""
         self._refuse_interrupted()
         begun_s = self.clock()
-        self.console.show(f"{title} (log: {log.name})", topic=title)
+        self.console.show(f"{title} (log: {_shown(log)})", topic=title)
         process = self._start(command, log)
         told = _Tail(log)
         try:
@@ -147,3 +148,9 @@ class _Tail:
         self._shown_bytes += len(fresh)
         sys.stdout.write(fresh.decode("utf-8", errors="replace"))
         sys.stdout.flush()
+
+
+def _shown(log: Path) -> Path:
+    """As short as it can be said from here."""
+    here = Path.cwd()
+    return log.relative_to(here) if log.is_relative_to(here) else log

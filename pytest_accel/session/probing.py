@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_accel.core.environment import safe_arguments
 from pytest_accel.core.printing import printable
 from pytest_accel.spmd.processes import ended_words, exit_words
 
@@ -57,7 +58,8 @@ class Place:
 
     @property
     def option(self) -> str:
-        return f"--{self.side} {shlex.join(self.words)!r}"
+        """For a screen that CI keeps: a token among the words is not for it."""
+        return f"--{self.side} {shlex.join(safe_arguments(self.words))!r}"
 
     def python(self, *arguments: str) -> list[str]:
         """A Python with these arguments in that environment."""
@@ -101,7 +103,7 @@ def probe(place: Place, run: Run, log: Path, folder: Path) -> Mapping[str, str]:
         raise ValueError(
             f"{place.option}: no Python answered there: the command {ended_words(exit_words(status))}."
             + (f" It said:\n{said}\n" if said else " ")
-            + f"Try it by hand: {shlex.join(place.python('--version'))}"
+            + f"Try it by hand: {shlex.join(safe_arguments(place.python('--version')))}"
         )
     _refuse(place, facts, folder)
     return {name: facts[name] for name in _KEPT}
@@ -114,6 +116,8 @@ def _told(log: Path) -> Mapping[str, str] | None:
                 content = json.loads(line.removeprefix(_MARK))
             except ValueError:
                 return None
+            if not (isinstance(content, dict) and {*_KEPT, "folder", "seen"} <= content.keys()):
+                return None
             return {name: str(value) for name, value in content.items()}
     return None
 
@@ -121,7 +125,7 @@ def _told(log: Path) -> Mapping[str, str] | None:
 def _refuse(place: Place, facts: Mapping[str, str], folder: Path) -> None:
     python = f"{facts['executable']} (Python {facts['python']})"
     if not facts["pytest_accel"]:
-        install = shlex.join(place.python("-m", "pip", "install", "pytest-accel"))
+        install = shlex.join(safe_arguments(place.python("-m", "pip", "install", "pytest-accel")))
         raise ValueError(
             f"{place.option}: pytest-accel is not installed for {python}. Install it there, or build it into the "
             f"image: {install}"

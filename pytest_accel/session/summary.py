@@ -92,8 +92,9 @@ def _write_recorded(
         return
     root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
     files = sorted({f"{root}/{case.disk_name}/{case.suite}.json" for case, _ in kept})
+    named = "" if settings.baselines == Settings().baselines else f" --baselines {shlex.quote(root)}"
     terminal.write_line(
-        f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show), and commit it."
+        f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}), and keep it: commit it."
     )
     few = sorted({found.provisional for _, found in kept if found.provisional})
     if few:

@@ -6,6 +6,7 @@ upgrade (Ctrl-C, a job's time limit, a power cut), the same folder goes on where
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -27,6 +28,7 @@ PhaseName = Literal["old", "new", "old-again"]
 _ORDER: tuple[PhaseName, ...] = ("old", "new", "old-again")
 KIND = "pytest-accel upgrade plan"
 _PLAN = "plan.json"
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
 _FINISHED = (0, 1)  # of pytest: all passed, some failed. Others ended before they had come to an end
 
 
@@ -112,7 +114,8 @@ class Folder:
             if is_bound and not same:
                 raise ValueError(
                     f"--keep {self.shown}: it holds an upgrade with {_said(name, before)}, and this one has "
-                    f"{_said(name, now)}. Say the same, or name a new folder."
+                    f"{_said(name, now)}. Say the same, name a new folder, or delete the results of that phase there: "
+                    "it is then measured anew."
                 )
         found = {side: facts for side, facts in earlier.found.items() if bound.get(side)}
         return replace(plan, found=found)
@@ -131,11 +134,21 @@ class Folder:
     @contextmanager
     def held(self) -> Iterator[int]:
         """Keep others out; the descriptor is given to the phases, so that the folder is held while any of them lives."""
-        fd = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fd = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise ValueError(
+                f"--keep {self.shown}: its .lock cannot be opened: {error.strerror}. Name a new folder."
+            ) from None
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError as error:
+                if (
+                    error.errno in _NO_LOCKS
+                ):  # Lustre without -o flock, some NFS: nobody can be kept out there
+                    yield fd
+                    return
                 raise ValueError(
                     f"--keep {self.shown}: another pytest-accel upgrade, or a phase of one, is at work there. "
                     "Wait for it or end it, or name a new folder."
@@ -147,10 +160,15 @@ class Folder:
 
 def prepared(named: str | None, directory: Path) -> Folder:
     """The folder that `--keep` names, else a new one; it is there then."""
-    root = directory / (Path(named).expanduser() if named else _new_folder())
-    if root.is_dir() and any(root.iterdir()) and not (root / _PLAN).exists():
-        raise ValueError(f"--keep {root}: it is not empty, and no upgrade began there. Name a new folder.")
     try:
+        root = directory / (Path(named).expanduser() if named else _new_folder())
+    except RuntimeError:  # ~nobody
+        raise ValueError(f"--keep {named}: there is no such home. Name a new folder.") from None
+    try:
+        if root.is_dir() and any(root.iterdir()) and not (root / _PLAN).exists():
+            raise ValueError(
+                f"--keep {root}: it is not empty, and no upgrade began there. Name a new folder."
+            )
         root.mkdir(parents=True, exist_ok=True)
         if not named and not (ignored := root.parent / ".gitignore").exists():
             ignored.write_text("*\n", encoding="utf-8")  # git's business no more than `.accel` is

@@ -149,7 +149,8 @@ def of_path(path: Path, name: str) -> Gathered:
         data = _read_bounded(path)
         source = _place(path)
     except OSError as error:
-        raise GatheringError(f"{name}: cannot be read: {error.strerror}. Make it readable.") from None
+        remedy = "Name another." if isinstance(error, FileNotFoundError) else "Make it readable."
+        raise GatheringError(f"{name}: cannot be read: {error.strerror}. {remedy}") from None
     text = decode(data, where)
     if len(data) <= MAX_BYTES and _is_baseline(text, where):
         return _of_files(name, [parse(text, where)], f"baselines in {path}", source)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 
 import pytest
 
-from tests.deploy.project import CI, CLOCK, SUITE, Project
+from tests.deploy.project import CI, CLOCK, PYTHON, SUITE, Project
 
 
 @pytest.fixture
@@ -19,6 +20,9 @@ def project(tmp_path) -> Project:
     (root / "pytest.ini").write_text("[pytest]\n")
     (root / "conftest.py").write_text(CLOCK)
     (root / "test_tiny.py").write_text(SUITE)
+    python = root / "python"
+    python.write_text(PYTHON.format(python=shlex.quote(sys.executable), unfit=shlex.quote(f"{root}/unfit")))
+    python.chmod(0o755)
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -30,7 +34,7 @@ def project(tmp_path) -> Project:
         "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
         "ACCEL_PLATFORM": "cpu",
         "ACCEL_SUITES": "test_tiny.py",
-        "ACCEL_PYTHON": sys.executable,
+        "ACCEL_PYTHON": str(python),
         "ACCEL_RUNS": "2",
     }
     made = Project(root, environment)

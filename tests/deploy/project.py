@@ -47,6 +47,29 @@ def test_step(accel, step):
     accel.measure(step, work=1, unit="calls")
 """
 
+# The doctor is the real one, but whether the machine is fit is the test's to say: this one may be busy.
+PYTHON = """#!/bin/sh
+if [ "$3" = doctor ]; then
+    [ ! -e {unfit} ] || {{ cat {unfit}; exit 1; }}
+    {python} "$@"
+    [ $? -le 1 ]
+    exit
+fi
+exec {python} "$@"
+"""
+UNFIT = """devices
+  ok       ECC            GPU 0: on
+  PROBLEM  power limit    GPU 0: 550 W, below its default
+                          of 700 W
+                          -> sudo nvidia-smi -i 0 -pl 700
+  WARNING  clocks         GPU 0: not locked
+                          -> sudo nvidia-smi -lgc 1980
+cpu
+  PROBLEM  quota          2 of 64 CPUs
+
+2 problems, 1 warning. Do not measure before this is put right.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Project:
@@ -57,6 +80,10 @@ class Project:
 
     def step_takes(self, seconds: float) -> None:
         (self.root / "step_s").write_text(f"{seconds}")
+
+    def become_unfit(self) -> None:
+        """From now on doctor finds problems."""
+        (self.root / "unfit").write_text(UNFIT)
 
     def shell(
         self, *command: str, cwd: Path | None = None, **variables: str

@@ -125,9 +125,10 @@ def test_variables_of_the_deployments_are_those_of_the_night():
     known = set(re.findall(r"^#   (ACCEL_\w+) ", (CI / "night.sh").read_text(), re.MULTILINE))
     read = set(re.findall(r"\$\{?(ACCEL_\w+)", (CI / "night.sh").read_text()))
     assert known == read
+    own = {"ACCEL_INSTALL", "ACCEL_ISSUE_TOKEN", "ACCEL_DECIDE_IMAGE", "ACCEL_PROJECT", "ACCEL_NIGHT"}
     for name in ("github.yml", "gitlab.yml", "night.sbatch", "scrontab", "kubernetes.yaml"):
         used = set(re.findall(r"\bACCEL_[A-Z_]+\b", (CI / name).read_text()))
-        assert used - known <= {"ACCEL_INSTALL", "ACCEL_ISSUE_TOKEN", "ACCEL_PROJECT"}, name
+        assert used - known <= own, name
 
 
 def test_cronjobs_of_two_architectures_differ_in_nothing_else():
@@ -168,3 +169,10 @@ def test_what_a_container_mounts_is_a_volume():
         }
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_images_have_a_version():
+    images = [each["image"] for each in containers().values()]
+    assert images
+    for image in images:
+        assert re.search(r":\d+\.\d+\.\d+-(arm64|amd64)$", image)

@@ -72,7 +72,7 @@ class GitHub:
             "github.server_url": "https://github.example",
             "github.run_id": "42",
             "github.token": "t",
-            "vars.ACCEL_PYTHON": sys.executable,
+            "vars.ACCEL_PYTHON": project.environment["ACCEL_PYTHON"],
             "vars.ACCEL_SUITES": "test_tiny.py",
         }
 
@@ -87,7 +87,8 @@ class GitHub:
 
     def decide(self) -> list[str]:
         """What it asked of `gh`."""
-        shutil.copytree(self.project.root / "night", self.folder / "nights" / "night-cpu", dirs_exist_ok=True)
+        shutil.rmtree(self.folder / "nights", ignore_errors=True)
+        shutil.copytree(self.project.root / "night", self.folder / "nights" / "night-cpu")
         (self.folder / "calls").write_text("")
         path = f"{self.folder / 'bin'}:{self.project.environment['PATH']}"
         (done,) = run_github(
@@ -105,9 +106,10 @@ def test_three_nights_on_github(project, tmp_path):
     steps, first = github.night()
     assert steps == [0, 0, 0]
     assert first.result["status"] == "recorded"
-    assert first.files == ARTIFACTS
+    assert first.files == {*ARTIFACTS, "proposal.md"}
+    assert first.text("proposal.md").startswith("# cpu: 1 recorded provisionally\n")
     assert sessions(kept) == sessions(first.folder / "history.sqlite") == 1
-    assert github.decide() == []
+    assert github.decide() == ["issue list", "issue create"]
 
     steps, second = github.night(ACCEL_DOCTOR="off")
     assert steps == [0, 0, 0]
@@ -115,6 +117,7 @@ def test_three_nights_on_github(project, tmp_path):
     assert (second.result["status"], verdict["baseline_runs"]) == ("ok", 2)
     assert second.files == ARTIFACTS - {"doctor.txt"}
     assert sessions(kept) == 2
+    assert github.decide() == []
 
     project.step_takes(0.002)
     steps, third = github.night(NCCL_ALGO="Ring")  # stands for an upgrade: something that is recorded
@@ -127,7 +130,6 @@ def test_three_nights_on_github(project, tmp_path):
     assert third.text("proposal.md").startswith("# cpu: 1 regressed after a change\n")
     assert "| NCCL_ALGO | absent | `Ring` |" in github.summary.read_text()
 
-    assert github.decide() == ["issue list", "issue create"]
     assert github.decide() == ["issue list", "issue edit 7"]
     assert "https://github.example/site/nights/actions/runs/42" in (github.folder / "body").read_text()
 
@@ -198,7 +200,8 @@ def test_three_nights_on_gitlab(project):
     kept = project.root / ".accel-state" / "history.sqlite"
     artifacts = ARTIFACTS - {"doctor.txt"}
     first = night(0)
-    assert (first.result["status"], first.files, sessions(kept)) == ("recorded", artifacts, 1)
+    assert (first.result["status"], sessions(kept)) == ("recorded", 1)
+    assert first.files == {*artifacts, "proposal.md"}
     second = night(0)
     assert (second.result["status"], second.files, sessions(kept)) == ("ok", artifacts, 2)
     assert second.result["verdicts"][0]["baseline_runs"] == 2
@@ -262,7 +265,7 @@ def test_a_night_by_the_command_of_the_cronjob(project, tmp_path):
     done = project.shell(*map(placed, container["command"]), cwd=accel, **variables)
     assert done.returncode == 0, saying(done)
     (night,) = (accel / "state" / "nights").iterdir()
-    assert Left(night).files == {*ALWAYS, "report.html"}
+    assert Left(night).files == {*ALWAYS, "report.html", "proposal.md"}
     assert Left(night).result["status"] == "recorded"
     assert sessions(accel / "state" / "history.sqlite") == 1
 
@@ -361,16 +364,61 @@ def test_a_wrong_variable_is_one_error_with_its_remedy(variables, problem, remed
 
 
 def test_a_machine_that_must_be_fit_and_is_not_measures_nothing(project):
-    # A doctor who finds a problem: an interpreter whose `pytest_accel.cli doctor` leaves with 1.
-    python = project.root / "python"
-    python.write_text(
-        f'#!/bin/sh\n[ "$3" = doctor ] && {{ echo PROBLEM; exit 1; }}\nexec {shlex.quote(sys.executable)} "$@"\n'
-    )
-    python.chmod(0o755)
-    done = project.night(ACCEL_PYTHON=str(python), ACCEL_DOCTOR="require", ACCEL_OUT="out")
+    project.become_unfit()
+    done = project.night(ACCEL_DOCTOR="require", ACCEL_OUT="out")
     assert done.returncode == 1
     assert "nothing was measured" in done.stdout
     assert Left(project.root / "out").files == {"doctor.txt", "status"}
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"ACCEL_RECORD": "never", "ACCEL_PYTEST_ARGS": "--accel-update --accel-reason=why"}]
+)
+def test_a_machine_that_is_not_fit_records_nothing(project, variables):
+    project.become_unfit()
+    done = project.night(ACCEL_OUT="out", **variables)
+    assert done.returncode == 1, saying(done)
+    assert Left(project.root / "out").files == {"doctor.txt", "status"}
+    assert not list((project.root / ".accel").glob("baselines/*/*.json"))
+    assert not (project.root / ".accel" / "recording-cpu").exists()
+    last = done.stdout.splitlines()[-1]
+    assert "nothing was recorded" in last
+    assert "ACCEL_DOCTOR=off" in last
+    # Of the page only the problems, with what to do about them.
+    for shown in ("550 W", "of 700 W", "-pl 700", "2 of 64 CPUs", "out/doctor.txt"):
+        assert shown in done.stdout
+    for hidden in ("ECC", "clocks", "-lgc"):
+        assert hidden not in done.stdout
+
+
+def test_a_machine_that_is_not_fit_is_judged_all_the_same(project):
+    recorded = project.night(ACCEL_DOCTOR="off")
+    assert recorded.returncode == 0, saying(recorded)
+    project.become_unfit()
+    judged = project.night("--accel-slowdown=20%", ACCEL_OUT="out")  # a drill: there is nothing to decide
+    assert judged.returncode == 1, saying(judged)
+    assert "measured all the same" in judged.stdout
+    left = Left(project.root / "out")
+    assert left.result["status"] == "regressed"
+    assert "proposal.md" not in left.files
+
+
+def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
+    suite = project.root / "test_tiny.py"
+    step = "\n\n@cpu\ndef test_{}(accel, step):\n    accel.measure(step, work=1, unit='calls')\n"
+    stops = "\n\n@cpu\ndef test_stops():\n    import pytest\n    pytest.exit('no more time', 2)\n"
+    whole = suite.read_text() + step.format("step_two") + step.format("third")
+    suite.write_text(suite.read_text() + stops)
+    (marker,) = [project.root / ".accel" / "recording-cpu"]
+    done = project.night(ACCEL_DOCTOR="off", ACCEL_RUNS="1", ACCEL_OUT="out")
+    assert "the next night goes on with it" in done.stdout, saying(done)
+    assert done.returncode == 2
+    assert marker.exists()
+
+    suite.write_text(whole.replace("@cpu\ndef test_step_two", "@cpu\n@__import__('pytest').mark.sweep\ndef test_step_two"))
+    done = project.night(ACCEL_DOCTOR="off", ACCEL_RUNS="1", ACCEL_OUT="out")
+    assert done.returncode == 0, saying(done)
+    assert not marker.exists()
 
 
 def test_hardware_that_is_missing_fails_and_another_night_is_not_told_again(project):

@@ -51,7 +51,7 @@ def _index(texts: dict[str, str]) -> str:
         title, _, rest = text.removeprefix("# ").partition("\n")
         rows.append((f"[{title}]({name})", sentence(rest.strip().partition("\n\n")[0])))
     return f"# Reference\n\nWritten from the code by `{COMMAND}`, so that it cannot drift.\n\n" + table(
-        ("page", ""), rows
+        ("page", "what it lists"), rows
     )
 
 

@@ -16,6 +16,12 @@ FIXTURES = "fixtures.py"
 # What a step is built with is passed on by the fixtures: they choose these themselves.
 _NOT_GIVEN = frozenset({"device", "ranks", "feeding", "data_root", "data_required", "model"})
 
+_TAKEN = "What `train`, `infer` and `converge` take"
+
+
+def _slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
 
 def fixtures() -> str:
     parts = [
@@ -71,9 +77,11 @@ def _calls(function: ast.FunctionDef) -> str:
         return ""
     rest = inner[0].args.kwarg
     shown = _signature(function.name, source.arguments(FIXTURES, function.name, inner[0].name))
-    if rest is not None:
-        shown = f"{shown[:-1]}, **{rest.arg})"  # these are short
-    return f"```python\n{shown}\n```\n\n"
+    if rest is None:
+        return f"```python\n{shown}\n```\n\n"
+    shown = f"{shown[:-1]}, **{rest.arg})"  # these are short
+    told = f"`{rest.arg}` are listed under [{_TAKEN}](#{_slug(_TAKEN)}).\n\n" if rest.arg == "choices" else ""
+    return f"```python\n{shown}\n```\n\n{told}"
 
 
 def _signature(name: str, arguments: list[source.Field]) -> str:
@@ -106,7 +114,7 @@ def _choices() -> str:
         each for each in source.fields("workloads/feeding.py", "DataChoices") if each.name not in _NOT_GIVEN
     ]
     return (
-        "## What `train`, `infer` and `converge` take\n\n"
+        f"## {_TAKEN}\n\n"
         "The model first, by name or as a callable; all others by name.\n\n"
         + _table_of(shared)
         + "How batches come to the step ([Data](../data.md)):\n\n"
@@ -122,7 +130,7 @@ def _choices() -> str:
 
 def _table_of(fields: list[source.Field]) -> str:
     return table(
-        ("name", "type", "default", ""),
+        ("name", "type", "default", "meaning"),
         [
             (code(each.name), code(each.type), code(each.default), capital(_spelt(each.note)))
             for each in fields
@@ -175,9 +183,9 @@ def verdicts() -> str:
         "Every end that a benchmark can come to, in the terminal and in files.\n\n"
         "[How the gate decides](../gate.md) has the statistics.\n\n"
         "## What the gate says\n\n"
-        + table(("in the terminal", "in files", "", "the test"), outcomes)
+        + table(("in the terminal", "in files", "meaning", "the test"), outcomes)
         + "## Ends without a verdict\n\n"
-        + table(("in the report", "in files", ""), endings)
+        + table(("in the report", "in files", "meaning"), endings)
         + "## What a verdict holds\n\n"
         + prose(source.docstring("core/verdict.py", "Verdict"))
         + "\n"
@@ -219,7 +227,7 @@ def table_columns() -> str:
         "# The table\n\n"
         "Columns of the table after a run, by the names that `--accel-columns` takes.\n\n"
         f"{always} are always there, and the verdict comes last. Without `--accel-columns` a column is shown where a row has something in it.\n\n"
-        + table(("name", "column", ""), rows)
+        + table(("name", "column", "meaning"), rows)
     )
 
 
@@ -234,7 +242,7 @@ def metrics() -> str:
         "## Of a run\n\n"
         "`metrics` of a run in baselines, results and the history; `accel.measure(..., metrics=...)` adds your own. In a gang they "
         "are means over the ranks; names that end in `_j` are summed over devices.\n\n"
-        + table(("name", ""), ours)
+        + table(("name", "meaning"), ours)
         + "## Of a published figure\n\n"
         + table(("metric", "better is"), [(code(name), better[way]) for name, way in PUBLISHED.items()])
         + "## `pytest-accel compare --metric`\n\n"

@@ -33,12 +33,12 @@ def _page(name: str, title: str) -> str:
             (
                 code(field),
                 _type(schema, told),
-                "" if field in each.get("required", ()) else "optional",
+                "yes" if field in each.get("required", ()) else "no",
                 _about(schema, told),
             )
             for field, told in each["properties"].items()
         ]
-        parts.append(table(("field", "type", "", ""), rows))
+        parts.append(table(("field", "type", "required", "meaning"), rows))
     return "".join(parts)
 
 
@@ -104,7 +104,7 @@ def benchmark() -> str:
         "# In pytest-benchmark's JSON\n\n"
         "`--benchmark-json` is pytest-benchmark's own file; under `extra_info.accel` of each benchmark stands what we measured.\n\n"
         "`pytest-accel compare` and `report` read it too.\n\n"
-        + table(("field", ""), rows)
+        + table(("field", "meaning"), rows)
         + "`run` is as in [baselines](baseline-json.md#run), with every field. Of a gang, `ranks` has for each rank:\n\n"
         + _fields(source.fields("core/ranks.py", "RankResult"))
     )
@@ -112,7 +112,8 @@ def benchmark() -> str:
 
 def _fields(fields: list[source.Field]) -> str:
     return table(
-        ("field", "type", ""), [(code(each.name), code(each.type), capital(each.note)) for each in fields]
+        ("field", "type", "meaning"),
+        [(code(each.name), code(each.type), capital(each.note)) for each in fields],
     )
 
 

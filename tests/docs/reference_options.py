@@ -39,7 +39,7 @@ def options() -> str:
     }
     parts.append(
         table(
-            ("", "as"),
+            ("value", "written as"),
             [(code(name) if name.isupper() else name, said or "") for name, said in written.items()],
         )
     )
@@ -94,7 +94,7 @@ def markers() -> str:
         f"`on(names)`: {described}\n\n"
         "## `@pytest.mark.accel(...)`\n\n"
         "Settings of one benchmark, before those of the session. It takes keywords only; of several marks the closest counts.\n\n"
-        + table(("keyword", ""), rows)
+        + table(("keyword", "meaning"), rows)
         + "They are written as the [option](options.md) of their name is, numbers as text or as numbers.\n"
     )
 
@@ -130,7 +130,7 @@ def platforms() -> str:
         + "## Your own\n\n"
         "`[tool.pytest-accel.platforms.NAME]` in pyproject.toml, or the hook [`pytest_accel_platforms`](hooks.md). A table of a "
         "known name extends that device. Fields of a variant may stand at the top, for all variants or for the only one.\n\n"
-        + table(("field", ""), own)
+        + table(("field", "meaning"), own)
     )
 
 
@@ -165,13 +165,15 @@ def commands() -> str:
         words = " ".join(command.name)
         level = "###" if group else "##"
         usage = " ".join(("pytest-accel", words, *(_usage(*each) for each in command.arguments)))
-        if command.name == ("launch",):
-            usage += " -- [PYTEST'S ARGUMENTS]"
+        if command.runs_pytest:
+            usage += " -- PYTEST_ARGS"
         about = (command.run.__doc__ or "").strip()
         rows = [(code(_named(names, given)), _help(given)) for names, given in command.arguments]
+        if command.runs_pytest:
+            rows.append((code("-- PYTEST_ARGS"), "What pytest is called with: `-- bench_suites -m gh200`."))
         parts.append(
             f"{level} {words}\n\n```text\n{usage}\n```\n\n{about}\n\n"
-            + (table(("argument", ""), rows) if rows else "")
+            + (table(("argument", "meaning"), rows) if rows else "")
         )
     return "".join(parts)
 

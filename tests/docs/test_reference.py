@@ -89,6 +89,28 @@ def test_every_command_and_argument_is_there_with_words():
             assert given.get("help"), f"{command.name}: {names} says nothing of itself"
 
 
+def test_commands_that_call_pytest_say_where_its_arguments_go():
+    import pytest_accel.cli  # noqa: F401 - registers them
+    from pytest_accel.commands.registry import COMMANDS
+
+    calling = {" ".join(command.name) for command in COMMANDS.values() if command.runs_pytest}
+    usages = re.findall(r"^pytest-accel (.*) -- PYTEST_ARGS$", PAGES["commands.md"], re.MULTILINE)
+    assert {usage.partition(" -")[0] for usage in usages} == calling == {"launch", "upgrade"}
+
+
+@pytest.mark.parametrize("fixture", ["train", "infer", "converge"])
+def test_a_fixture_that_takes_choices_leads_to_them(fixture):
+    part = PAGES["fixtures.md"].partition(f"## `{fixture}`\n")[2].partition("\n## ")[0]
+    assert "**choices" in part
+    assert "(#what-train-infer-and-converge-take)" in part
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_column_of_every_table_has_a_heading(name):
+    heads = re.findall(r"^(\|.*\|)\n\|(?: --- \|)+$", PAGES[name], re.MULTILINE)
+    assert all(cell.strip() for head in heads for cell in head.strip("|").split("|")), heads
+
+
 def test_every_column_has_words():
     for name, shown in COLUMNS.items():
         for column, text in shown:

@@ -119,6 +119,74 @@ def test_results_are_read_without_pytest_accel(tmp_path):
     assert done.stdout.splitlines() == shown
 
 
+def every_node(
+    folder: Path, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "every-node.sh", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONG_S,
+    )
+
+
+def with_nodes(folder: Path, environment: dict[str, str], states: dict[str, str]) -> dict[str, str]:
+    """An environment whose sinfo knows these nodes, and whose srun only notes where it was sent."""
+    tools = folder / "tools"
+    tools.mkdir()
+    (folder / "nodes.txt").write_text("".join(f"{node} {state}\n" for node, state in states.items()))
+    (tools / "sinfo").write_text("#!/bin/sh\ncat nodes.txt\n")
+    (tools / "srun").write_text('#!/bin/sh\necho "$@" >> started.txt\ntest "$FAILING" != yes\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    return {**environment, "PATH": f"{tools}{os.pathsep}{environment['PATH']}"}
+
+
+def test_every_node_without_a_partition_says_how_it_is_called(tmp_path, environment):
+    folder = copied("site", tmp_path)
+    done = every_node(folder, environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: bash every-node.sh PARTITION")
+    assert not (folder / "results").exists()
+
+
+def test_nodes_that_can_run_something_are_told_by_their_state(tmp_path, environment):
+    folder = copied("site", tmp_path)
+    healthy = ("idle", "mix", "alloc", "comp", "plnd", "idle-", "mix-", "alloc-", "alloc+", "idle~", "idle#")
+    sick = (
+        "idle*",
+        "alloc*",
+        "down",
+        "down*",
+        "drain",
+        "drng",
+        "drain~",
+        "idle$",
+        "idle@",
+        "idle%",
+        "resv",
+        "unk",
+    )
+    states = {f"node{at:02}": state for at, state in enumerate((*healthy, *sick))}
+    done = every_node(folder, with_nodes(folder, environment, states), "gpu", "-m", "a40")
+    assert done.returncode == 0
+    started = re.findall(r"--nodelist=(\S+)", (folder / "started.txt").read_text())
+    assert {states[node] for node in started} == set(healthy)
+    assert done.stderr.splitlines() == [
+        f"left out: {node} ({state})" for node, state in states.items() if state in sick
+    ]
+
+
+@pytest.mark.parametrize(("state", "status"), [("idle", 1), ("down", 2)])
+def test_every_node_leaves_with_what_became_of_them(state, status, tmp_path, environment):
+    folder = copied("site", tmp_path)
+    done = every_node(folder, with_nodes(folder, {**environment, "FAILING": "yes"}, {"node1": state}), "gpu")
+    assert done.returncode == status
+
+
 def test_every_node_of_a_partition_has_its_own_session(tmp_path, environment):
     if reason := missing():
         pytest.skip(reason)
@@ -126,15 +194,8 @@ def test_every_node_of_a_partition_has_its_own_session(tmp_path, environment):
     with cluster(nodes=2, gpus=0) as slurm:
         down = slurm.nodes[1]
         slurm.ask("scontrol", "update", f"NodeName={down}", "State=DRAIN", "Reason=broken")
-        done = subprocess.run(
-            ["bash", "every-node.sh", "main", "-m", "cpu", "-k", "copy"],
-            cwd=folder,
-            env={**environment, "SLURM_CONF": slurm.environment["SLURM_CONF"]},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LONG_S,
-        )
+        inside = {**environment, "SLURM_CONF": slurm.environment["SLURM_CONF"]}
+        done = every_node(folder, inside, "main", "-m", "cpu", "-k", "copy")
     assert done.returncode == 0, done.stderr + "".join(
         each.read_text() for each in folder.glob("results/*.txt")
     )

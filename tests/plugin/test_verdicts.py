@@ -387,3 +387,12 @@ class TestStopping:
         bench.benchmarks("test_a", "test_b")
         bench.baseline(test_a=bench.FASTER, test_b=bench.FASTER)
         bench.run("--maxfail=2").assert_outcomes(failed=2)
+
+
+def test_a_module_that_cannot_be_imported_is_pytests_own_error(bench):
+    bench.benchmarks("test_step")
+    bench.pytester.makepyfile(test_torn="assert 0")
+    result = bench.run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["ERROR test_torn.py*"])
+    assert "user_properties" not in result.stdout.str() + result.stderr.str()

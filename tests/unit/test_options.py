@@ -106,9 +106,10 @@ class TestErrors:
     def test_columns_are_named_in_their_order(self):
         assert read({"columns": "mfu, throughput,mfu"}).columns == ("mfu", "throughput")
         for wrong in ("mfu,speed", "", " , "):
-            assert "is not a list of columns. Valid, separated by commas: data, " in refused(
-                {"columns": wrong}
-            )
+            said = refused({"columns": wrong})
+            assert "is not a list of columns" in said
+            assert "Valid, separated by commas: data, " in said
+        assert "there is no 'speed'" in refused({"columns": "mfu,speed"})
 
     @pytest.mark.parametrize("text", ["0", "11", "-1", "2.5", "bench_suites", "²"])
     def test_number_of_runs(self, text):

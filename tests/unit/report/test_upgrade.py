@@ -65,7 +65,7 @@ def test_the_screen_has_the_gravest_first_and_a_line_for_all_that_is_not_ok():
     assert "ok  test_same" not in text
     assert "differs: driver 570.124.06 -> 580.159.04, cuDNN 9.10.2 -> 9.19.0" in text
     assert (
-        "REJECT: the new environment is worse (1 REGRESSED, 1 LOST, 1 INCONCLUSIVE, 1 improved, 1 ok)."
+        "REJECT: the new environment is worse (1 REGRESSED, 1 LOST, 1 INCONCLUSIVE, 1 improved, 1 ok; tolerance 5.0 %)."
         in text
     )
 

@@ -67,3 +67,19 @@ def test_the_end_of_a_log_has_no_colours_and_no_empty_lines(tmp_path):
     log.write_bytes(b"first\n\n\x1b[31mred\x1b[0m\n\xff\x07\n")
     assert last_lines(log, 2) == ["red", "\ufffd\\x07"]
     assert last_lines(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("answer", ["[]", "{}", "7", "{", '{"python": "3.12"}'])
+def test_an_answer_that_is_not_ours_is_none(tmp_path, answer):
+    def answering(words, log):
+        mark = next(word for word in words if word.startswith("pytest-accel-probe"))
+        log.write_text(f"{mark}{answer}\n")
+        return 0
+
+    with pytest.raises(ValueError, match="no Python answered there"):
+        probe(place_of("new", sys.executable), answering, tmp_path / "log", tmp_path)
+
+
+def test_a_token_in_a_command_is_not_repeated():
+    token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT" * 2
+    assert token not in place_of("new", f"env HF_TOKEN={token}").option

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 
 import pytest
@@ -18,6 +20,27 @@ def test_two_do_not_work_in_one_folder(tmp_path):
     with folder.held(), pytest.raises(ValueError, match="is at work there"), folder.held():
         pass
     with folder.held():  # and afterwards it is free again
+        pass
+
+
+def test_where_nothing_can_be_locked_it_goes_on(tmp_path, monkeypatch):
+    """Lustre without -o flock, some NFS."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    folder = prepared(str(tmp_path / "kept"), tmp_path)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with folder.held() as lock:
+        assert lock > 0
+
+
+def test_what_cannot_be_a_folder_is_told_in_a_line(tmp_path):
+    with pytest.raises(ValueError, match="there is no such home"):
+        prepared("~nobody-of-this-name/x", tmp_path)
+    folder = prepared(str(tmp_path / "kept"), tmp_path)
+    (folder.root / ".lock").mkdir()
+    with pytest.raises(ValueError, match="cannot be opened"), folder.held():
         pass
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.project import CI, LONG_S, Left, Project, sessions
-from tests.deploy.steps import containers, run_github, run_gitlab
+from tests.deploy.steps import containers, load, run_github, run_gitlab, scripts
 from tests.slurm.cluster import cluster, missing
 
 needs_jq = pytest.mark.skipif(
@@ -111,11 +111,13 @@ def test_three_nights_on_github(project, tmp_path):
     assert sessions(kept) == sessions(first.folder / "history.sqlite") == 1
     assert github.decide() == ["issue list", "issue create"]
 
-    steps, second = github.night(ACCEL_DOCTOR="off")
+    project.become_unfit()  # which a night that judges only tells
+    steps, second = github.night()
     assert steps == [0, 0, 0]
     verdict = second.result["verdicts"][0]
     assert (second.result["status"], verdict["baseline_runs"]) == ("ok", 2)
-    assert second.files == ARTIFACTS - {"doctor.txt"}
+    assert second.files == ARTIFACTS
+    assert "PROBLEM" in second.text("doctor.txt")
     assert sessions(kept) == 2
     assert github.decide() == []
 
@@ -308,16 +310,29 @@ def test_a_night_by_the_line_of_scrontab(project):
 # --- what else can happen ---------------------------------------------------------------------------
 
 
-def test_a_night_that_is_stopped_keeps_what_it_measured(project):
+WAITS = """
+
+@cpu
+def test_then(accel, step):
+    import pathlib, time
+
+    if pathlib.Path("slow").exists():
+        pathlib.Path("waits").touch()
+        time.sleep(600)
+    accel.measure(step, work=1, unit="calls")
+"""
+
+
+@contextmanager
+def night_that_waits(project: Project, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """In its second benchmark, with the first one measured; another night may be tried beside it."""
     suite = project.root / "test_tiny.py"
-    suite.write_text(
-        suite.read_text() + "\n\n@cpu\ndef test_then_waits():\n"
-        "    import pathlib, time\n    pathlib.Path('waits').touch()\n    time.sleep(600)\n"
-    )
+    suite.write_text(suite.read_text() + WAITS)
+    (project.root / "slow").touch()
     process = subprocess.Popen(
         ["bash", "deploy/ci/night.sh"],
         cwd=project.root,
-        env={**project.environment, "ACCEL_RECORD": "never", "ACCEL_DOCTOR": "off", "ACCEL_OUT": "out"},
+        env={**project.environment, "ACCEL_DOCTOR": "off", "ACCEL_OUT": "out", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -329,18 +344,50 @@ def test_a_night_that_is_stopped_keeps_what_it_measured(project):
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=LONG_S)
+        yield process
     finally:
+        (project.root / "slow").unlink()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode not in (0, None), said
+
+
+def stop(process: subprocess.Popen[str]) -> str:
+    """What it said."""
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 2, said
     assert "night: stopped before its end; what was measured is kept." in said
+    return said
+
+
+def test_a_night_that_is_stopped_keeps_what_it_measured_and_another_beside_it_is_refused(project):
+    with night_that_waits(project, ACCEL_RECORD="never") as process:
+        second = project.night("--collect-only", ACCEL_DOCTOR="off", ACCEL_OUT="out")
+        assert second.returncode == 2, saying(second)
+        (line,) = second.stderr.splitlines()
+        assert "another night of cpu is running" in line
+        stop(process)
     left = Left(project.root / "out")
     results = json.loads(left.text("results.json"))["results"]
     measured = next(each for each in results if each["benchmark"] == "test_tiny.py::test_step")
     assert len(measured["runs"]) == 1
-    assert left.text("status") == f"{process.returncode}\n"
+    assert left.text("status") == "2\n"
+
+
+def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
+    def runs() -> dict[str, int]:
+        (baseline,) = (project.root / ".accel" / "baselines").glob("cpu*/tiny.json")
+        entries = json.loads(baseline.read_text())["benchmarks"]
+        return {name.partition("::")[2]: len(entry["runs"]) for name, entry in entries.items()}
+
+    with night_that_waits(project, ACCEL_RUNS="1") as process:
+        assert "the next night goes on with it" in stop(process)
+    assert runs() == {"test_step": 1}
+    done = project.night(ACCEL_DOCTOR="off", ACCEL_RUNS="1", ACCEL_OUT="out")
+    assert done.returncode == 0, saying(done)
+    assert "this night completes it" in done.stdout
+    assert runs() == {"test_step": 1, "test_then": 1}
+    assert not (project.root / ".accel" / "recording-cpu").exists()  # the next one judges
 
 
 @pytest.mark.parametrize(
@@ -391,34 +438,62 @@ def test_a_machine_that_is_not_fit_records_nothing(project, variables):
         assert hidden not in done.stdout
 
 
-def test_a_machine_that_is_not_fit_is_judged_all_the_same(project):
-    recorded = project.night(ACCEL_DOCTOR="off")
-    assert recorded.returncode == 0, saying(recorded)
-    project.become_unfit()
-    judged = project.night("--accel-slowdown=20%", ACCEL_OUT="out")  # a drill: there is nothing to decide
-    assert judged.returncode == 1, saying(judged)
-    assert "measured all the same" in judged.stdout
-    left = Left(project.root / "out")
-    assert left.result["status"] == "regressed"
-    assert "proposal.md" not in left.files
-
-
-def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
+def test_sweeps_are_not_selected_unless_asked_for(project):
     suite = project.root / "test_tiny.py"
-    step = "\n\n@cpu\ndef test_{}(accel, step):\n    accel.measure(step, work=1, unit='calls')\n"
-    stops = "\n\n@cpu\ndef test_stops():\n    import pytest\n    pytest.exit('no more time', 2)\n"
-    whole = suite.read_text() + step.format("step_two") + step.format("third")
-    suite.write_text(suite.read_text() + stops)
-    (marker,) = [project.root / ".accel" / "recording-cpu"]
-    done = project.night(ACCEL_DOCTOR="off", ACCEL_RUNS="1", ACCEL_OUT="out")
-    assert "the next night goes on with it" in done.stdout, saying(done)
-    assert done.returncode == 2
-    assert marker.exists()
+    suite.write_text("import pytest\n" + suite.read_text().replace("@cpu", "@pytest.mark.sweep\n@cpu"))
+    (project.root / "pytest.ini").write_text("[pytest]\nmarkers = sweep\n")
+    arguments = {"ACCEL_DOCTOR": "off", "ACCEL_PYTEST_ARGS": "--collect-only -q"}
+    assert "1 deselected" in project.night(**arguments).stdout
+    assert "test_tiny.py::test_step" in project.night(ACCEL_SELECT="cpu", **arguments).stdout
 
-    suite.write_text(whole.replace("@cpu\ndef test_step_two", "@cpu\n@__import__('pytest').mark.sweep\ndef test_step_two"))
-    done = project.night(ACCEL_DOCTOR="off", ACCEL_RUNS="1", ACCEL_OUT="out")
-    assert done.returncode == 0, saying(done)
-    assert not marker.exists()
+
+FAKE_PYTHON = """#!/usr/bin/env bash
+# An environment takes minutes: this one notes what was asked of it.
+echo "$*" >>"$CALLS"
+[ "$2" != venv ] || { mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; }
+"""
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+@pytest.mark.parametrize("system", ["github", "gitlab"])
+def test_an_environment_is_made_once_where_a_folder_lasts_and_held_to_the_constraints(
+    project, tmp_path, system, lasts
+):
+    steps = {
+        "github": scripts()["github-night-Environment"],
+        "gitlab": load("gitlab.yml")["night"]["before_script"][0],
+    }
+    calls, state = tmp_path / "calls", tmp_path / "state" if lasts else project.root / ".accel-state"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text(FAKE_PYTHON)
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    (project.root / "constraints.txt").touch()
+    for _ in range(2):
+        shutil.rmtree(project.root / ".venv", ignore_errors=True)  # a checkout is clean
+        (project.root / ".venv").unlink(missing_ok=True)
+        done = project.shell(
+            *("bash", "-e", "-c", steps[system]),
+            PATH=f"{tmp_path / 'bin'}:{project.environment['PATH']}",
+            CALLS=str(calls),
+            ACCEL_PYTHON="",
+            ACCEL_STATE=str(state),
+            ACCEL_INSTALL=".[suites]",
+            GITHUB_WORKSPACE=str(project.root),
+            CI_PROJECT_DIR=str(project.root),
+        )
+        assert done.returncode == 0, saying(done)
+        assert (project.root / ".venv" / "bin" / "python").exists()  # where night.sh looks
+    asked = calls.read_text().splitlines()
+    assert sum(each.startswith("-m venv") for each in asked) == (1 if lasts else 2)
+    assert asked.count("-m pip install --quiet -c constraints.txt .[suites]") == 2
+
+
+def test_a_job_of_slurm_that_finds_no_script_says_where_it_looked(project):
+    done = project.shell("bash", "deploy/ci/night.sbatch", ACCEL_PROJECT="/nowhere")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "/nowhere/deploy/ci/night.sh" in line
+    assert "ACCEL_NIGHT" in line
 
 
 def test_hardware_that_is_missing_fails_and_another_night_is_not_told_again(project):

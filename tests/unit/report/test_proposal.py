@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shlex
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pytest_accel.core.results import Ending
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.proposal import ISSUE_CHARACTERS, render_proposal
 from pytest_accel.store.results import write_results
-from tests.support.results import CHANGES, hostile, make_result, make_session, many
+from tests.support.results import CHANGES, hostile, make_result, make_runs, make_session, many
 
 FILE = "bench_suites/test_cnn.py"
 
@@ -29,7 +30,7 @@ def commands(text: str) -> list[list[str]]:
     "status",
     [
         *(Outcome.OK, Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.DOES_NOT_FIT),
-        *(Ending.FAILED, Ending.SKIPPED, Ending.RECORDED, Ending.NOT_MEASURED, Ending.OFF_REFERENCE),
+        *(Ending.FAILED, Ending.SKIPPED, Ending.NOT_MEASURED, Ending.OFF_REFERENCE),
     ],
 )
 def test_what_moves_no_baseline_proposes_nothing(status):
@@ -54,17 +55,58 @@ def test_a_loss_without_a_change_leaves_the_baseline_alone():
     assert "--accel-update" not in text
 
 
-def test_a_drill_moves_nothing():
-    def slowed(status: Outcome):
-        result = make_result(status)
-        return replace(
-            result, runs=tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in result.runs)
-        )
+@pytest.mark.parametrize("status", [Outcome.REGRESSED, Outcome.IMPROVED])
+def test_a_drill_is_left_out(status):
+    result = make_result(status, name="test_drill")
+    drill = replace(result, runs=tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in result.runs))
+    assert render_proposal(make_session([drill])) == ""
+    text = render_proposal(make_session([drill, make_result(Outcome.NO_BASELINE)]))
+    assert text.startswith("# gh200: 1 without a baseline\n")
+    assert "test_drill" not in text
 
-    text = render_proposal(make_session([slowed(Outcome.REGRESSED)]))
-    assert "This was a drill" in text
-    assert commands(text) == []
-    assert render_proposal(make_session([slowed(Outcome.IMPROVED)])) == ""
+
+def recorded(runs: int, *, stored: int = 0, noise: float = 0.004, command: tuple[str, ...] = ()) -> str:
+    """The text on a recording of so many runs beside those of so many earlier sessions."""
+    source = random.Random(7)
+    before = [make_runs(source, 0.04, runs=1, session=f"night-{each}", noise=noise) for each in range(stored)]
+    result = make_result(
+        Ending.RECORDED,
+        runs=make_runs(source, 0.04, runs=runs, noise=noise),
+        baseline=tuple(run for runs_of_night in before for run in runs_of_night),
+    )
+    return render_proposal(make_session([result], command=command))
+
+
+@pytest.mark.parametrize(
+    ("stored", "runs", "a_day"),
+    [(0, 5, 2), (0, 2, 2), (0, 7, 1), (1, 5, 2), (1, 8, 1), (2, 2, 2)],
+)
+def test_a_provisional_recording_goes_on_for_as_many_runs_as_there_is_room_for(stored, runs, a_day):
+    text = recorded(runs, stored=stored)
+    assert text.startswith("# gh200: 1 recorded provisionally\n")
+    assert "Baselines were recorded." in text
+    ((*_, option),) = commands(text)
+    assert option == f"--accel-record={a_day}"
+
+
+def test_a_full_baseline_of_one_session_is_recorded_anew():
+    ((*_, update, reason),) = commands(recorded(10))
+    assert (update, reason) == ("--accel-update", "--accel-reason=provisional: 1 session of 3")
+
+
+def test_a_recording_that_is_enough_asks_for_nothing():
+    assert recorded(3, stored=2) == ""
+    assert "1 session of 3" in recorded(5, stored=2, command=("--accel-update",))  # those two are gone
+
+
+def test_a_recording_that_is_too_noisy_is_made_anew_and_of_two_runs_nobody_knows():
+    text = recorded(5, stored=2, noise=0.05)
+    assert text.startswith("# gh200: 1 recorded too noisily\n")
+    assert "too noisy for its tolerance" in text
+    look, again = commands(text)
+    assert look == ["pytest-accel", "doctor"]
+    assert again[-2:] == ["--accel-update", "--accel-reason=too noisy for its tolerance"]
+    assert recorded(2, noise=0.05).startswith("# gh200: 1 recorded provisionally\n")
 
 
 def test_a_gain_is_kept_with_the_reason_that_is_known():
@@ -90,7 +132,16 @@ def test_what_is_missing_is_recorded_and_what_is_gone_is_removed():
 
 def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
     command = (
-        *("bench_suites", "-m", "gh200", "--accel-baselines", "/srv/b", "--accel-data=/d", "--accel-json=x"),
+        *(
+            "bench_suites",
+            "-m",
+            "gh200",
+            "--accel-baselines",
+            "/srv/b",
+            "--accel-history=/h",
+            "--accel-data=/d",
+            "--accel-json=x",
+        ),
         *(
             "--accel-require",
             "--accel-budget",
@@ -104,7 +155,14 @@ def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
     session = make_session([make_result(Outcome.IMPROVED), make_result(Ending.VANISHED)], command=command)
     update, remove = commands(render_proposal(session))
     assert update[4:-2] == [
-        *("--accel-baselines=/srv/b", "--accel-data=/d", "--accel-budget=9s", "-o", "a=b"),
+        *(
+            "--accel-baselines=/srv/b",
+            "--accel-history=/h",
+            "--accel-data=/d",
+            "--accel-budget=9s",
+            "-o",
+            "a=b",
+        ),
         "--accel-data-required",
     ]
     assert "--baselines=/srv/b" in remove

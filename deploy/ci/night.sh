@@ -18,7 +18,7 @@
 #   ACCEL_STATE         a folder that lasts from night to night                         (.accel)
 #   ACCEL_BASELINES     the baselines; name the project's own folder to commit them     ($ACCEL_STATE/baselines)
 #   ACCEL_HISTORY       the history of all nights                                       ($ACCEL_STATE/history.sqlite)
-#   ACCEL_OUT           what tonight leaves; see below                                  ($ACCEL_STATE/nights/TIME)
+#   ACCEL_OUT           what tonight leaves; see below                                  ($ACCEL_STATE/nights/TIME-PLATFORM)
 #   ACCEL_RECORD        auto: record where nothing is recorded; always: record tonight, beside what there is;
 #                       never: a missing baseline fails                                 (auto)
 #   ACCEL_RUNS          runs of a recording, in fresh processes                         (5)
@@ -35,6 +35,7 @@
 # In ACCEL_STATE, beside the above: lock-PLATFORM, held while a night runs; recording-PLATFORM, there until a first
 # recording has come to its end.
 set -euo pipefail
+unset CDPATH # with it, `cd` would look elsewhere, and say so
 
 say() { printf 'night: %s\n' "$*"; }
 refuse() {
@@ -48,7 +49,7 @@ one_of() { # one_of NAME VALUE VALID...
     refuse "$name: '$value' is not one of: $*."
 }
 folder() { # the absolute name of a folder, which is made
-    if ! { mkdir -p -- "$1" && cd -- "$1" && pwd; }; then
+    if ! { mkdir -p -- "$1" && cd -- "$1" && pwd -P; }; then
         refuse "$1: no folder can be made there. Name another."
     fi
 }
@@ -70,7 +71,7 @@ if [[ -z $python ]]; then
 fi
 accel=("$python" -m pytest_accel.cli)
 machine=$("${accel[@]}" platform --json) ||
-    refuse "'$python' cannot run pytest-accel. Install it there (pip install pytest-accel), or name another with ACCEL_PYTHON."
+    refuse "'$python' cannot run pytest-accel. Install it there (pip install CHECKOUT), or name another with ACCEL_PYTHON."
 # Baselines are kept by variant (a100-pcie, a CPU's model): the folder is asked for, not guessed. Platforms of several
 # nodes are satisfied by no single one, and have no variants in their name.
 { read -r variant && read -r has_plotly; } < <("$python" -c '
@@ -97,14 +98,19 @@ except OSError as error:
 baselines=$(folder "${ACCEL_BASELINES:-$state/baselines}")
 history=${ACCEL_HISTORY:-$state/history.sqlite}
 [[ $history == /* ]] || history=$PWD/$history
-out=$(folder "${ACCEL_OUT:-$state/nights/$(date -u +%Y%m%dT%H%M%SZ)}")
+out=$(folder "${ACCEL_OUT:-$state/nights/$(date -u +%Y%m%dT%H%M%SZ)-$platform}")
+for lasts in "$state" "$baselines" "$(folder "$(dirname -- "$history")")"; do
+    [[ $lasts/ != "$out"/* ]] ||
+        refuse "ACCEL_OUT: $out holds $lasts, which lasts, and what an earlier night left in ACCEL_OUT is removed. Name a folder for tonight alone."
+done
 # A folder that is used again must not tell of another night.
 rm -rf -- "$out"/{doctor.txt,results.json,junit.xml,summary.md,metrics.txt,report.html,changes.txt,history.sqlite,baselines,proposal.md,status}
 
 # --- judge or record --------------------------------------------------------------------------------------
 
 runs=${ACCEL_RUNS:-5} marker=$state/recording-$platform nothing_recorded='' completing=''
-if ! compgen -G "$baselines/$variant/*.json" >/dev/null; then
+recorded=("$baselines/$variant"/*.json) # the pattern itself, where there is none
+if [[ ! -e ${recorded[0]} ]]; then
     nothing_recorded=1
     if [[ $record == auto ]]; then
         say "nothing is recorded for $variant in $baselines: this night records, the next one judges."

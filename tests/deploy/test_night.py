@@ -410,6 +410,38 @@ def test_a_wrong_variable_is_one_error_with_its_remedy(variables, problem, remed
     assert not (project.root / ".accel").exists() or "ACCEL_STATE" not in variables
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"ACCEL_STATE": "st", "ACCEL_OUT": "st"},
+        {"ACCEL_STATE": "st", "ACCEL_OUT": ".", "ACCEL_BASELINES": "baselines"},
+        {"ACCEL_STATE": "st", "ACCEL_OUT": "st/", "ACCEL_HISTORY": "st/history.sqlite"},
+    ],
+    ids=["the state", "the checkout", "the history"],
+)
+def test_what_lasts_is_never_where_a_night_clears_up(project, variables):
+    kept = project.root / "baselines" / "kept.json"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("{}")
+    done = project.night(**variables)
+    assert done.returncode == 2
+    assert "which lasts" in done.stderr
+    assert kept.exists()
+
+
+def test_a_folder_is_a_name_and_no_pattern(project):
+    project.become_unfit()
+    stored = project.root / "a[b]" / "st" / "baselines" / "gh200" / "suite.json"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("{}")
+    done = project.night(
+        ACCEL_STATE="a[b]/st", ACCEL_PLATFORM="gh200", ACCEL_DOCTOR="require", CDPATH="/tmp:."
+    )
+    assert done.returncode == 1, saying(done)
+    assert "nothing is recorded for" not in done.stdout
+    assert [each.name.partition("-")[2] for each in (project.root / "a[b]/st/nights").iterdir()] == ["gh200"]
+
+
 def test_a_machine_that_must_be_fit_and_is_not_measures_nothing(project):
     project.become_unfit()
     done = project.night(ACCEL_DOCTOR="require", ACCEL_OUT="out")

@@ -13,7 +13,6 @@ from enum import Enum
 
 from pytest_accel.core.environment import Change, describe
 from pytest_accel.core.judgement import was_slowed
-from pytest_accel.core.keys import in_wheel
 from pytest_accel.core.quantities import si
 from pytest_accel.core.results import Ending, Result, SessionResults, Status
 from pytest_accel.core.runs import RECORD_RUNS
@@ -21,6 +20,7 @@ from pytest_accel.core.standing import SESSIONS, Standing, standing
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
+from pytest_accel.report.repeating import kept_options, naming, with_values
 from pytest_accel.store.schema import MAX_RUNS
 
 ISSUE_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
@@ -32,13 +32,6 @@ _NAME_CHARACTERS = 800  # of a name in a command
 _LINE_CHARACTERS = 120
 _RUNS_THAT_TELL = 3  # of the noise, as the terminal has it
 _RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of the day and what of the process
-# Of a session's options, those that make another measurement of the same benchmark, or keep it elsewhere.
-_KEPT_WITH_VALUE = (
-    *(f"--accel-{name}" for name in ("baselines", "history", "data", "budget", "warmup")),
-    *(f"--accel-{name}" for name in ("threads", "timeout", "rendezvous", "bind", "compile")),
-    *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
-)
-_KEPT_ALONE = ("--accel-data-required", "--accel-gang")
 
 
 class _Kind(Enum):
@@ -259,11 +252,11 @@ def _changes(changes: Sequence[Change]) -> str:
 
 def _commands(group: _Group, session: SessionResults) -> list[str]:
     """Lines to paste. What cannot be pasted, a name of control characters or of pages, is left out of them."""
-    kept = _kept(session.command)
+    kept = kept_options(session.command)
     usable = [result for result in group.results if _can_be_pasted(result.benchmark)]
     if not usable:
         return []
-    again = [*_naming([result.benchmark for result in usable], session.command), "-m", group.platform, *kept]
+    again = [*naming([result.benchmark for result in usable], session.command), "-m", group.platform, *kept]
     update = ("--accel-update", f"--accel-reason={_reason(group, session)}")
     match group.kind:
         case _Kind.REMOVE:
@@ -299,7 +292,7 @@ def _command(*words: str) -> list[str]:
 
 
 def _removal(group: _Group, usable: Sequence[Result], kept: Sequence[str]) -> list[str]:
-    folder = next((word for name, word in _pairs(kept) if name == "--accel-baselines"), "")
+    folder = next((word for name, word in with_values(kept) if name == "--accel-baselines"), "")
     return _command(
         *("pytest-accel", "baseline", "prune", group.results[0].disk_name or group.platform),
         *(f"--benchmark={result.key or result.benchmark}" for result in usable),
@@ -318,27 +311,3 @@ def _reason(group: _Group, session: SessionResults) -> str:
     else:
         said = "faster" + (f" at revision {session.revision[:12]}" if session.revision else "")
     return clipped(said, _REASON_CHARACTERS)
-
-
-def _naming(ids: Sequence[str], command: Sequence[str]) -> list[str]:
-    """Node ids; of suites that came with the wheel, the names by which pytest finds them there."""
-    return ["--pyargs", *map(in_wheel, ids)] if "--pyargs" in command else list(ids)
-
-
-def _kept(command: Sequence[str]) -> list[str]:
-    """The session's options that belong to the measurement, as `--name=value` where they have one."""
-    kept = []
-    for name, value in _pairs(command):
-        if name in _KEPT_ALONE:
-            kept.append(name)
-        elif name in _KEPT_WITH_VALUE and value:
-            kept += [f"{name}={value}"] if name.startswith("--") else [name, value]
-    return kept
-
-
-def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each option with what may be its value: joined by `=`, or the next word."""
-    for index, word in enumerate(command):
-        name, joined, value = word.partition("=")
-        if word.startswith("-"):
-            yield name, value if joined else "".join(command[index + 1 : index + 2])

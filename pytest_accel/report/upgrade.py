@@ -17,6 +17,7 @@ from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.report.attention import deciding, status_word, told_verdicts
 from pytest_accel.report.escaping import code, prose
 from pytest_accel.report.lines import changed, explain
+from pytest_accel.report.repeating import kept_options, naming
 from pytest_accel.report.table import Cell, Column, lines_of
 from pytest_accel.store.schema import rendered
 
@@ -25,6 +26,7 @@ SCHEMA_VERSION = 1
 _ROWS = 40  # of a screen; what is ok gives way first
 _CHANGES = 12
 _NAMED = 5  # benchmarks in one command
+_COMPARISONS_OWN = ("--accel-baselines=", "--accel-history=")
 _QUIET = frozenset({Effect.OK, Effect.IMPROVED})
 _GRAVITY = (
     *(Effect.REGRESSED, Effect.LOST, Effect.DRIFTED, Effect.INCONCLUSIVE, Effect.NOT_JUDGED),
@@ -283,7 +285,10 @@ def _update(title: str, rows: Sequence[Row], upgrade: Upgrade, told: Told) -> St
     names = [row.benchmark for row in rows]
     platforms = list(dict.fromkeys(row.platform for row in rows if row.platform))
     reason = describe(upgrade.changes[:3]) or "the new environment"
-    words = [*names, *(["-m", " or ".join(platforms)] if platforms else [])]
+    command = told.sessions["new"].command
+    words = [*naming(names, command), *(["-m", " or ".join(platforms)] if platforms else [])]
+    # Not the folders of this comparison: the site's own baselines are to move.
+    words += [word for word in kept_options(command) if not word.startswith(_COMPARISONS_OWN)]
     words += ["--accel-update", "--accel-reason", reason]
     return Step(title=title, text=f"{told.new_pytest} {shlex.join(words)}", is_command=True)
 

@@ -97,6 +97,26 @@ def test_what_to_do_next_is_the_exact_command():
     assert "keep the gain" not in steps({"test_same": Outcome.OK})
 
 
+def test_the_command_measures_as_the_session_did_and_moves_the_sites_own_baselines():
+    old = recorded(["test_slow"])
+    command = (
+        "--accel-baselines=/kept/baselines",
+        "--accel-json=/kept/new.json",
+        "--pyargs",
+        "pytest_accel.suites",
+    )
+    command += ("--accel-budget=1s", "--accel-data", "/data", "-m", "gh200")
+    new = replace(make_session([make_result(Outcome.REGRESSED, name="test_slow")]), command=command)
+    text = "\n".join(screen(assess(old, new), told(old, new)))
+    (line,) = (line for line in text.splitlines() if "accept all the same" in line)
+    assert (
+        "--pyargs pytest_accel/suites/test_cnn.py::test_slow" in line
+        or "--pyargs pytest_accel.suites" in line
+    )
+    assert "--accel-budget=1s --accel-data=/data" in line
+    assert "/kept" not in line
+
+
 def test_a_drill_moves_no_baseline():
     result = make_result(Outcome.REGRESSED, name="test_slow")
     runs = tuple(replace(run, metrics={**run.metrics, "slowdown_felt": 0.1}) for run in result.runs)

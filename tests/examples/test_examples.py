@@ -23,26 +23,56 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LONG_S = 120.0  # of waiting for a command; only a broken one takes so long
 
-# Short rounds, and a tolerance that this machine can hold whatever else it is busy with; few plugins, since each costs
-# time in every process.
+# No test hopes for a timing: the steps are real, and what they take is a twentieth of a second a round, of a clock that only moves
+# when it is read. A delay on purpose reads it, and is felt.
+STEADY = """
+import types
+
+import pytest_accel.measure.device
+import pytest_accel.measure.steps
+import pytest_accel.measure.timer
+
+now_s = 0.0
+
+
+def ticking(tick_s):
+    def read():
+        global now_s
+        now_s += tick_s
+        return now_s
+
+    return types.SimpleNamespace(perf_counter=read, process_time=read)
+
+
+pytest_accel.measure.steps.time = pytest_accel.measure.timer.time = ticking(0.05)
+pytest_accel.measure.device.time = ticking(0.005)
+"""
+# Short rounds; few plugins, since each costs time in every process.
 QUICK = {
     "PYTEST_ACCEL_BUDGET": "60ms",
     "PYTEST_ACCEL_WARMUP": "50ms",
-    "PYTEST_ACCEL_TOLERANCE": "85%",
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
+    "PYTEST_ADDOPTS": "-p benchmark -p accel -p steady -p no:cacheprovider",
 }
 
 
 @pytest.fixture
-def environment():
+def environment(tmp_path_factory):
     """This process's own, without what a CI system or an outer pytest says in it."""
+    plugins = tmp_path_factory.mktemp("plugins")
+    (plugins / "steady.py").write_text(STEADY)
     own = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
     }
-    return {**own, **QUICK, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"}
+    found = os.pathsep.join(filter(None, (str(plugins), own.get("PYTHONPATH"))))
+    return {
+        **own,
+        **QUICK,
+        "PYTHONPATH": found,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}",
+    }
 
 
 def copied(example: str, to: Path) -> Path:

@@ -109,10 +109,7 @@ def test_the_command_measures_as_the_session_did_and_moves_the_sites_own_baselin
     new = replace(make_session([make_result(Outcome.REGRESSED, name="test_slow")]), command=command)
     text = "\n".join(screen(assess(old, new), told(old, new)))
     (line,) = (line for line in text.splitlines() if "accept all the same" in line)
-    assert (
-        "--pyargs pytest_accel/suites/test_cnn.py::test_slow" in line
-        or "--pyargs pytest_accel.suites" in line
-    )
+    assert "--pyargs pytest_accel.suites.test_cnn::test_slow -m gh200" in line
     assert "--accel-budget=1s --accel-data=/data" in line
     assert "/kept" not in line
 

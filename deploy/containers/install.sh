@@ -30,8 +30,8 @@ rm "$kept"
 if ! grep -q "^[^:]*:[^:]*:${USER_ID:-10001}:" /etc/passwd; then
     echo "bench:x:${USER_ID:-10001}:0:pytest-accel:/home/bench:/bin/sh" >>/etc/passwd
 fi
-mkdir -p /home/bench /work/baselines /work/data /work/history
-chmod 1777 /home/bench /work /work/baselines /work/data /work/history
+mkdir -p /home/bench /accel/baselines /accel/data /accel/history
+chmod 1777 /home/bench /accel /accel/baselines /accel/data /accel/history
 
 NAME=${NAME:-} REVISION=${REVISION:-} BASE=${BASE:-} python3 - <<'PYTHON'
 import json, os

@@ -34,13 +34,13 @@ def baselines_folder(args: argparse.Namespace) -> Path:
     if args.baselines:
         return Path(args.baselines).expanduser()
     found = _setting("baselines")
-    return _shown(found.root / Path(found.value).expanduser())
+    return _from_here(found.root / Path(found.value).expanduser())
 
 
 def history_file(args: argparse.Namespace) -> Path | None:
     """What `--history` names, else where a session of pytest that is called here keeps it; None where it keeps none."""
     found = _setting("history", args.history)
-    return _shown(found.root / Path(found.value).expanduser()) if found.value else None
+    return _from_here(found.root / Path(found.value).expanduser()) if found.value else None
 
 
 def required_history(args: argparse.Namespace) -> Path:
@@ -59,7 +59,7 @@ def data_folder(args: argparse.Namespace) -> Path | None:
         return None
     # As in a session: a file means its own folder, and who calls the command where he stands.
     base = found.root if found.is_from_file else Path.cwd()
-    return _shown(base / Path(found.value).expanduser())
+    return _from_here(base / Path(found.value).expanduser())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +98,6 @@ def _setting(name: str, told: str | None = None) -> _Setting:
     return _Setting(value=getattr(Settings(), option.target), origin="the default", root=project.root)
 
 
-def _shown(path: Path) -> Path:
-    """As short as it can be said from here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
 def by_keyword(expression: str) -> Callable[[str], bool]:
     """Whether a benchmark's name is one that `-k` wants; ValueError for what is no expression."""
     if not expression.strip():
@@ -123,3 +118,9 @@ def by_keyword(expression: str) -> Callable[[str], bool]:
         return compiled.evaluate(is_in)
 
     return wanted
+
+
+def _from_here(path: Path) -> Path:
+    from pytest_accel.store.whole import seen_from
+
+    return seen_from(Path.cwd(), path)

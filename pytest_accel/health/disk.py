@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.core.quantities import gibibytes
 from pytest_accel.health.findings import Sheet
+from pytest_accel.store.whole import nearest_folder
 
 if TYPE_CHECKING:
     from pytest_accel.core.findings import Finding
@@ -48,7 +49,7 @@ def examine(folder: Folder) -> list[Finding]:
 
 def _judged(folder: Folder) -> Finding:
     sheet = Sheet(group=GROUP)
-    there = nearest(folder.path)
+    there = nearest_folder(folder.path)
     if there != folder.path and not folder.written:
         return sheet.warning(
             folder.purpose,
@@ -78,8 +79,3 @@ def _judged(folder: Folder) -> Finding:
     if folder.written and free < folder.little_bytes:
         return sheet.warning(folder.purpose, text, folder.remedy)
     return sheet.ok(folder.purpose, text)
-
-
-def nearest(path: Path) -> Path:
-    """The folder itself, or the nearest one above that exists: where it would be made."""
-    return next((each for each in (path, *path.absolute().parents) if os.path.exists(each)), path)  # noqa: PTH110 -- Path's raises where it may not look

@@ -21,6 +21,7 @@ from pytest_accel.health.packages import Packages, installed
 from pytest_accel.platforms import image
 from pytest_accel.platforms.environment import Host, container
 from pytest_accel.platforms.numa import allowed_cpus
+from pytest_accel.store.whole import is_open, nearest_folder
 
 IMAGE = Sheet(group="image")
 USER = Sheet(group="user")
@@ -169,9 +170,9 @@ def _written(subject: str, folder: str, remedy: str) -> Finding:
     if not folder.strip("/"):
         return USER.warning(subject, f"{folder or 'no folder'} is no folder for files", remedy)
     path = Path(folder)
-    there = disk.nearest(path)
+    there = nearest_folder(path)
     text = str(path) if there == path else f"{path} (not there yet)"
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+    if not is_open(there):
         return USER.problem(subject, f"{text} cannot be written to", remedy)
     return USER.ok(subject, text)
 

@@ -137,6 +137,13 @@ class CudaDevice:
         return spin
 
 
+def is_nvidia(kind: str) -> bool:
+    """Of torch's kinds of device: ROCm calls its own `cuda` too."""
+    import torch
+
+    return kind == "cuda" and torch.version.hip is None
+
+
 def widen_device_queues() -> bool:
     """Have as many queues to a CUDA device as it has streams; False where CUDA was started with fewer.
 

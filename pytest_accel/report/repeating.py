@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_accel.core.keys import in_wheel
+from pytest_accel.core.keys import WHEEL_SUITES, in_wheel
 
 # Of a session's options, those that make another measurement of the same benchmark, or keep it elsewhere.
 _KEPT_WITH_VALUE = (
@@ -17,7 +17,8 @@ _KEPT_ALONE = ("--accel-data-required", "--accel-gang")
 
 def naming(ids: Sequence[str], command: Sequence[str]) -> list[str]:
     """Node ids; of suites that came with the wheel, the names by which pytest finds them there."""
-    return ["--pyargs", *map(in_wheel, ids)] if "--pyargs" in command else list(ids)
+    of_wheel = "--pyargs" in command and any(word.startswith(WHEEL_SUITES) for word in command)
+    return ["--pyargs", *map(in_wheel, ids)] if of_wheel else list(ids)
 
 
 def kept_options(command: Sequence[str]) -> list[str]:

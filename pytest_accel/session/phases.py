@@ -17,6 +17,7 @@ from types import FrameType
 from pytest_accel.core.quantities import seconds
 from pytest_accel.slurm.launch import Console, last_line
 from pytest_accel.spmd.processes import send_group
+from pytest_accel.store.whole import seen_from
 
 _POLL_S = 0.1
 # pytest tells and writes what it has measured when it is interrupted; a gang may take its time to end.
@@ -66,7 +67,7 @@ class Phases:
         """Its exit status, negative for the signal that killed it; InterruptedPhaseError when it was us who ended it."""
         self._refuse_interrupted()
         begun_s = self.clock()
-        self.console.show(f"{title} (log: {_shown(log)})", topic=title)
+        self.console.show(f"{title} (log: {seen_from(Path.cwd(), log)})", topic=title)
         process = self._start(command, log)
         told = _Tail(log)
         try:
@@ -148,9 +149,3 @@ class _Tail:
         self._shown_bytes += len(fresh)
         sys.stdout.write(fresh.decode("utf-8", errors="replace"))
         sys.stdout.flush()
-
-
-def _shown(log: Path) -> Path:
-    """As short as it can be said from here."""
-    here = Path.cwd()
-    return log.relative_to(here) if log.is_relative_to(here) else log

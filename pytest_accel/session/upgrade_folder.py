@@ -22,7 +22,7 @@ from pytest_accel.core.upgrade import was_recorded
 from pytest_accel.store.reading import BaselineError, Node, decode, load
 from pytest_accel.store.results import ResultsError, read_results
 from pytest_accel.store.schema import rendered
-from pytest_accel.store.whole import write_whole
+from pytest_accel.store.whole import seen_from, write_whole
 
 PhaseName = Literal["old", "new", "old-again"]
 _ORDER: tuple[PhaseName, ...] = ("old", "new", "old-again")
@@ -53,9 +53,7 @@ class Folder:
 
     @property
     def shown(self) -> Path:
-        """As short as it can be said from here."""
-        here = Path.cwd()
-        return self.root.relative_to(here) if self.root.is_relative_to(here) else self.root
+        return seen_from(Path.cwd(), self.root)
 
     @property
     def baselines(self) -> Path:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_accel.store.whole import seen_from
+
 SCRIPT, LOG, STATUS, JUNIT, JSON = "job.sh", "log.txt", "status", "junit.xml", "benchmark.json"
 RUNTIMES = ("apptainer", "singularity")
 
@@ -161,7 +163,8 @@ def script(request: Request) -> str:
 
 def directives(request: Request) -> list[str]:
     """The options of sbatch, in its own quoting."""
-    log = str(_seen_from(request.directory, request.folder) / LOG)
+    # Relative where it can be: a directive must not hold what only the directory's name has, accents say.
+    log = str(seen_from(request.directory, request.folder) / LOG)
     stated = {
         "job-name": request.name,
         "nodes": str(request.nodes),
@@ -222,11 +225,6 @@ def _value_of(arguments: Sequence[str], *names: str) -> str | None:
         if name in names:
             value = rest if equals else "".join(arguments[index + 1 : index + 2])
     return value
-
-
-def _seen_from(directory: Path, folder: Path) -> Path:
-    """Relative where it can be: a directive must not hold what only the directory's name has, accents say."""
-    return folder.relative_to(directory) if folder.is_relative_to(directory) else folder
 
 
 def _lines(command: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and whether a place can be written to."""
+"""Files that are written whole or not at all; whether a place can be written to, and how it is said."""
 
 from __future__ import annotations
 
@@ -49,9 +49,14 @@ def _sync_folder(folder: Path) -> None:
 
 def nearest_folder(path: Path) -> Path:
     """What there is already of the way to it, itself included: that is where the first folder or file would be made."""
-    return next(each for each in (path, *path.parents) if each.exists())
+    return next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110 - Path's raises where it may not look
 
 
 def is_open(folder: Path) -> bool:
     """Whether it is a folder that we may write to."""
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def seen_from(directory: Path, path: Path) -> Path:
+    """Relative where it lies below: as short as it can be said there."""
+    return path.relative_to(directory) if path.is_relative_to(directory) else path

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pytest_accel.data.sets import IMAGE_SETS
-from pytest_accel.measure.device import widen_device_queues
+from pytest_accel.measure.device import is_nvidia, widen_device_queues
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.settings import COMPILE_MODES
 from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, check_data, plan_data
@@ -149,7 +149,7 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
     )
     fed = feed(choices.feeding, plan, destination, task=task)
     compile_mode = _settle_compile(choices, model, plan, task=task, threaded=fed.threaded)
-    if compile_mode is not None and memory_format == "channels_last" and _is_nvidia(device):
+    if compile_mode is not None and memory_format == "channels_last" and is_nvidia(device.type):
         stand_in_for_slow_layers(model, precision.name)
     configuration: Configuration = {
         "definition": DEFINITION,
@@ -183,10 +183,6 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
         seed=choices.seed,
         ranks=choices.ranks,
     )
-
-
-def _is_nvidia(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.version.hip is None
 
 
 def _batch(choices: Choices) -> Configuration:

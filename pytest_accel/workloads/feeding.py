@@ -26,7 +26,7 @@ from pytest_accel.data.readers import ArrayReader, EncodedReader, InventedReader
 from pytest_accel.data.sampling import Sampler
 from pytest_accel.data.sets import IMAGE_SETS
 from pytest_accel.data.sources import Batch, Dealt, Decoded, Loaded, Resident, Rotation, Source
-from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, widen_device_queues
+from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, seed_of
 from pytest_accel.workloads.errors import unknown_value
@@ -338,7 +338,7 @@ def _model_input(plan: DataPlan, to: Destination) -> ModelInput:
 
 
 def _decodes_on_device(choices: DataChoices, device: torch.device) -> bool:
-    able = device.type == "cuda" and torch.version.hip is None  # nvJPEG
+    able = is_nvidia(device.type)  # nvJPEG
     if choices.decode == "device" and not able:
         raise ValueError(f"decode: {device} has no decoder for JPEG. Write decode='host'.")
     return able and choices.decode != "host"

@@ -14,6 +14,7 @@ import struct
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,14 @@ def jpeg(height: int, width: int, kind: str = "rgb", seed: int = 0) -> bytes:
         return out.getvalue()
     channels = 1 if kind == "grey" else 3
     return bytes(encode_jpeg(torch.from_numpy(planes[:channels].copy()), quality=95).numpy())
+
+
+def decoded_jpeg(height: int, width: int, seed: int = 0) -> Any:
+    """Its pixels, (3, height, width), by a decoder that is not ours: smooth, so that a way of sampling shows."""
+    import torch
+    from PIL import Image
+
+    return torch.tensor(np.asarray(Image.open(io.BytesIO(jpeg(height, width, seed=seed)))).transpose(2, 0, 1))
 
 
 def jpegs(count: int, seed: int = 0) -> list[bytes]:

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from pytest_accel.core.keys import WHEEL_SUITES, in_wheel
 from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.core.results import Ending, ReferenceFigure, Result
 from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
@@ -17,6 +16,7 @@ from pytest_accel.report.page.markup import unbroken
 from pytest_accel.report.page.metrics import failed_metrics, from_to, metric
 from pytest_accel.report.page.rows import times, units_per_wh
 from pytest_accel.report.page.statuses import LOOKS, Look, shown_status
+from pytest_accel.report.repeating import naming
 
 Pair = tuple[str, str]
 LONGEST_TEXT = 4000  # characters of a traceback's end; the whole is in pytest's own output
@@ -220,10 +220,8 @@ def _wants_more_baseline(result: Result) -> bool:
 
 def rerun(results: Sequence[Result], command: Sequence[str]) -> str:
     """pytest with these node ids, and with the session's own -m, which says as which platform they ran."""
-    names = dict.fromkeys(result.benchmark for result in results)
-    if "--pyargs" in command and any(word.startswith(WHEEL_SUITES) for word in command):
-        names = dict.fromkeys(["--pyargs", *map(in_wheel, names)])
-    return shlex.join(["pytest", *names, *_marker(command)])
+    ids = list(dict.fromkeys(result.benchmark for result in results))
+    return shlex.join(["pytest", *naming(ids, command), *_marker(command)])
 
 
 def _marker(command: Sequence[str]) -> list[str]:

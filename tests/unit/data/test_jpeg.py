@@ -13,7 +13,7 @@ from PIL import Image
 from pytest_accel.data.crops import Crop
 from pytest_accel.data.errors import DataError
 from pytest_accel.data.jpeg import decode_on_device, decode_on_host, sized_on_host
-from tests.support.data_sets import jpeg
+from tests.support.data_sets import decoded_jpeg, jpeg
 
 CPU = torch.device("cpu")
 
@@ -71,15 +71,10 @@ def test_what_is_no_photograph_is_named(data):
         decode_on_host(data, "cats/1.jpg")
 
 
-def some_image(height, width, seed=0):
-    """Smooth, so that a way of sampling shows and noise does not."""
-    return torch.tensor(np.asarray(Image.open(io.BytesIO(jpeg(height, width, seed=seed)))).transpose(2, 0, 1))
-
-
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (7, 50), (1, 1), (90, 30)])
 def test_the_host_cuts_then_resizes_then_mirrors(height, width, mirrored):
-    image = some_image(100, 90)
+    image = decoded_jpeg(100, 90)
     crop = Crop(top=5, left=20, height=height, width=width, mirrored=mirrored)
     found = sized_on_host(image, crop, 16)
     part = Image.fromarray(image[:, 5 : 5 + height, 20 : 20 + width].permute(1, 2, 0).numpy())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from random import Random
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from pytest_accel.data.crops import Crop, random_crop
 from pytest_accel.data.finish import Finish, ModelInput
 from pytest_accel.data.sampling import Sampler
-from tests.support.data_sets import jpeg
+from tests.support.data_sets import decoded_jpeg
 
 
 def wanted(size, **other):
@@ -27,11 +24,6 @@ def wanted(size, **other):
         "std": (1 / 255,) * 3,
     }
     return ModelInput(size=size, **{**plain, **other})
-
-
-def some_image(height, width, seed=0):
-    """Smooth, so that a way of sampling shows and noise does not."""
-    return torch.tensor(np.asarray(Image.open(io.BytesIO(jpeg(height, width, seed=seed)))).transpose(2, 0, 1))
 
 
 def sampled(part, size, *, mirrored):
@@ -52,7 +44,7 @@ def sampled(part, size, *, mirrored):
 
 def test_images_of_mixed_sizes_become_one_batch():
     sizes = [(40, 60), (70, 30), (12, 12), (1, 1), (3, 90), (33, 47), (1500, 2)]
-    images = [some_image(height, width, seed=each) for each, (height, width) in enumerate(sizes)]
+    images = [decoded_jpeg(height, width, seed=each) for each, (height, width) in enumerate(sizes)]
     random = Random(0)
     crops = [random_crop(height, width, random) for height, width in sizes for _ in range(4)]
     crops += [Crop(top=0, left=0, height=h, width=w, mirrored=m) for h, w in sizes for m in (False, True)]
@@ -76,7 +68,7 @@ def test_a_white_image_that_grows_has_no_dark_edge():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_comes_out_is_what_the_model_reads(dtype, memory_format):
     chosen = wanted(8, dtype=dtype, memory_format=memory_format, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
-    image = some_image(8, 8)
+    image = decoded_jpeg(8, 8)
     found = Sampler(chosen)([image], [Crop(top=0, left=0, height=8, width=8)])
     assert found.dtype == dtype
     assert found.is_contiguous(memory_format=memory_format)
@@ -85,4 +77,4 @@ def test_what_comes_out_is_what_the_model_reads(dtype, memory_format):
 
 def test_as_many_crops_as_images():
     with pytest.raises(ValueError, match="zip"):
-        Sampler(wanted(8))([some_image(8, 8)] * 2, [Crop(top=0, left=0, height=8, width=8)])
+        Sampler(wanted(8))([decoded_jpeg(8, 8)] * 2, [Crop(top=0, left=0, height=8, width=8)])

@@ -31,6 +31,17 @@ def root(tmp_path) -> Path:
     return tmp_path / "baselines"
 
 
+def measurement(run) -> Measurement:
+    return Measurement(
+        run=run,
+        work_per_step=256.0,
+        unit="images",
+        configuration={"batch_size": 256},
+        environment=H200,
+        steady=True,
+    )
+
+
 def stored(root, key=KEY, suite="cnn"):
     return BaselineStore(root).read("h200", suite).benchmarks[key]
 
@@ -167,14 +178,7 @@ class TestAccept:
 
     def benchmark_json(self, **more) -> str:
         (run,) = runs(1, session="b")
-        measured = Measurement(
-            run=run,
-            work_per_step=256.0,
-            unit="images",
-            configuration={"batch_size": 256},
-            environment=H200,
-            steady=True,
-        )
+        measured = measurement(run)
         info = {"platform": "h200", **measured.to_plain(), **more}
         return json.dumps(
             {"machine_info": {}, "benchmarks": [{"fullname": KEY, "extra_info": {"accel": info}}]}
@@ -273,17 +277,7 @@ class TestAccept:
         assert (candidate.platform, candidate.suite) == ("h200", "cnn")
 
     def unsaved(self, tmp_path, **more) -> Path:
-        plain = [
-            Measurement(
-                run=run,
-                work_per_step=256.0,
-                unit="images",
-                configuration={"batch_size": 256},
-                environment=H200,
-                steady=True,
-            ).to_plain()
-            for run in runs(3, session="kept")
-        ]
+        plain = [measurement(run).to_plain() for run in runs(3, session="kept")]
         path = tmp_path / "pytest-accel-unsaved-x.json"
         path.write_text(json.dumps({"node_id": KEY, **more, "measurements": plain}))
         return path

@@ -19,6 +19,7 @@ from pytest_accel.core.runs import RECORD_RUNS, Run
 from pytest_accel.core.verdict import Policy, StepTime
 
 SESSIONS = 3  # runs of one evening resemble each other
+_RUNS_THAT_TELL = 3  # of the noise; of fewer it is said that they are few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,11 @@ class Standing:
     def too_noisy(self) -> str:
         """That the noise does not allow what the tolerance asks; empty where the gate can hold it."""
         return "too noisy for its tolerance" if self.resolution > self.tolerance else ""
+
+    @property
+    def is_surely_noisy(self) -> bool:
+        """Whether enough runs say so for somebody to be told unasked."""
+        return bool(self.too_noisy) and self.runs >= _RUNS_THAT_TELL
 
 
 def standing(runs: Sequence[Run], tolerance: float | None) -> Standing:

@@ -30,7 +30,6 @@ _REASON_CHANGES = 4  # in the ledger's line; the table has all
 _REASON_CHARACTERS = 200
 _NAME_CHARACTERS = 800  # of a name in a command
 _LINE_CHARACTERS = 120
-_RUNS_THAT_TELL = 3  # of the noise, as the terminal has it
 _RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of the day and what of the process
 
 
@@ -159,7 +158,7 @@ def _kind(result: Result, *, updated: bool) -> _Kind | None:
         return _KINDS[result.status]
     if result.status is Ending.RECORDED and result.runs:
         now = _standing(result, updated=updated)
-        if now.too_noisy and now.runs >= _RUNS_THAT_TELL:
+        if now.is_surely_noisy:
             return _Kind.QUIETEN
         return _Kind.COMPLETE if now.provisional else None
     if any(map(was_slowed, result.runs)):  # a drill: the gate has seen it, and nothing is to be decided

@@ -80,9 +80,6 @@ def write_summary(
         _write_recorded(terminal, config, settings, measured)
 
 
-_RUNS_THAT_TELL = 3  # of the noise; of fewer it is said that they are few
-
-
 def _write_recorded(
     terminal: pytest.TerminalReporter, config: pytest.Config, settings: Settings, measured: Sequence[Case]
 ) -> None:
@@ -101,7 +98,7 @@ def _write_recorded(
         text = f"Provisional ({'; '.join(few)}): record again on other days, runs of one session resemble each other."
         terminal.write_line(text)
     for case, found in kept:
-        if found.too_noisy and found.runs >= _RUNS_THAT_TELL:
+        if found.is_surely_noisy:
             terminal.write_line(
                 f"NOISY  {case.label}: run-to-run noise {percent(found.noise)} resolves a loss of {percent(found.resolution)} "
                 f"here, and its tolerance is {percent(found.tolerance)}: quieten the machine (pytest-accel doctor), and "

@@ -111,9 +111,19 @@ class CudaDevice:
         torch.cuda.reset_peak_memory_stats(self.index)
 
     def peak_memory_bytes(self) -> int | None:
+        """The most that was allocated at once, what recorded steps keep for their next replay with it.
+
+        A CUDA graph allocates when it is recorded, not when it is replayed: memory that it took and gave back while it
+        was recorded stays its own, and no counter of torch's sees its replays use it.
+        """
         import torch
 
-        return int(torch.cuda.max_memory_allocated(self.index))
+        kept = sum(
+            segment["total_size"] - segment["allocated_size"]
+            for segment in torch.cuda.memory_snapshot()
+            if segment["device"] == self.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+        )
+        return int(torch.cuda.max_memory_allocated(self.index) + kept)
 
     def delay(self, seconds: float) -> Delay:
         """A kernel that spins: a host-side sleep would hide behind the launches that run ahead.

@@ -140,3 +140,26 @@ def test_a_batch_that_does_not_fit_fails_and_is_not_made_smaller(pytester, platf
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*a batch of 200000 did not fit*NOT made smaller*"])
+
+
+def test_the_peak_of_a_recorded_step_counts_what_its_replays_use():
+    import torch
+
+    device, size = CudaDevice(), 256 << 20
+    device.prepare()
+    held = torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total = (held[:1].repeat(size) + 1).sum()
+    del held
+    device.reset_peak_memory()
+    graph.replay()
+    device.synchronize()
+
+    assert torch.cuda.max_memory_allocated() < size
+    assert 2 * size <= device.peak_memory_bytes() < 4 * size
+    assert int(total) == 2 * size
+    del graph, total
+    device.restore()
+    device.reset_peak_memory()
+    assert device.peak_memory_bytes() < size

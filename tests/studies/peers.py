@@ -17,6 +17,7 @@ from statistics import fmean, stdev
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
+from pytest_accel.core.student import t_quantile
 from pytest_accel.workloads.steps import InferStep, TrainStep
 
 BLOCK_S = 1.0
@@ -143,7 +144,7 @@ def compare(name: str, contest: Contest, device: torch.device, groups: int) -> N
         rates["ours"].append(contest.batch_size / fmean([first, last]))
         rates["peer"].append(contest.batch_size / fmean(middle))
         logs.append(math.log(sum(middle) / (first + last)))
-    ratio, half = fmean(logs), 1.96 * stdev(logs) / math.sqrt(len(logs))
+    ratio, half = fmean(logs), t_quantile(0.025, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     print(
         f"{name:15} ours {fmean(rates['ours']):8,.0f} images/s   {contest.peer} {fmean(rates['peer']):8,.0f} images/s   "
         f"ratio {math.exp(ratio):.3f} ± {half:.3f}",

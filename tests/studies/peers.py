@@ -128,12 +128,19 @@ def timed(step: Callable[[], None], device: torch.device, steps: int) -> float:
     return (time.perf_counter() - begin) / steps
 
 
-def compare(name: str, contest: Contest, device: torch.device, groups: int) -> None:
+def compare(
+    name: str,
+    contest: Contest,
+    device: torch.device,
+    groups: int,
+    in_turn: Callable[[], None] = lambda: None,  # called when both are compiled, before anything is timed
+) -> None:
     torch.backends.cudnn.benchmark = True
     peer = (timms_way if contest.peer == "timm" else guides_way)(contest, device)
     timed(peer, device, 5)
     ours = our_way(contest, device)
     timed(ours, device, 5)
+    in_turn()
     counts = [max(2, math.ceil(BLOCK_S / timed(step, device, 3))) for step in (ours, peer)]
     rates: dict[str, list[float]] = {"ours": [], "peer": []}
     logs: list[float] = []

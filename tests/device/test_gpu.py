@@ -62,7 +62,7 @@ def test_recorded_judged_ok_and_regressed(bench, pytester, platform):
     slowed.assert_outcomes(failed=1)
     assert slowed.ret == 1
     slowed.stdout.fnmatch_lines(
-        ["REGRESSED*test_product*% slower*", "*--accel-slowdown 0.5 delayed every step*"]
+        ["REGRESSED*test_product*% slower*", "*--accel-slowdown 50.0 % delayed every step*"]
     )
 
 

@@ -58,6 +58,16 @@ def test_the_autoencoder_learns_to_return_what_it_was_given():
         assert step.flops_per_step > 0
 
 
+def test_the_wide_autoencoder_trains_as_its_suite_has_it():
+    step = TrainStep.build("zoo/autoencoder", data="mnist", batch_size=2, optimiser="adam")  # SGD at .01 explodes
+    losses = []
+    for _ in range(8):
+        step()
+        losses.append(step.loss_value())
+    assert losses[-1] < losses[0]
+    assert max(losses) < 2 * losses[0]
+
+
 def test_the_autoencoder_has_no_classes_to_be_asked_for():
     _, info = build_model("zoo/autoencoder-tiny", num_classes=10)
     assert info.task == "reconstruction"

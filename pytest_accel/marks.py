@@ -34,7 +34,7 @@ def register_platforms(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.addinivalue_line(
         "markers",
-        "accel(tolerance, budget, warmup, timeout, bind, compile, gang, reference): settings of one benchmark, before those of the session",
+        "accel(tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference): settings of one benchmark, before those of the session",
     )
     _register_names(config, catalogue, catalogue.names())
     _configs.append(config)

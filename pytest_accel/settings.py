@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
+from pytest_accel.core import parsing
 from pytest_accel.core.quantities import parse_fraction, parse_seconds
-from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
+from pytest_accel.core.runs import FEWEST_CALIBRATION_RUNS, MAX_RUNS, MOST_CALIBRATION_RUNS, RECORD_RUNS
 
 Consequence = Literal["warn", "fail"]
 
@@ -26,9 +27,12 @@ class Settings:
     timeout_s: float = 600.0
     rendezvous_s: float = 120.0
     bind: Literal["auto", "none"] = "auto"
+    lock: Literal["wait", "fail", "off"] = "wait"  # where another session measures on the same device
     data: str | None = None  # the root of real data sets
     data_required: bool = False
     compile: str = "auto"
+    # Metrics gated beside throughput, and what is tolerated of each; None: the tolerance above, else 5 %.
+    gate: Mapping[str, float | None] = field(default_factory=dict)
     columns: tuple[str, ...] = ()  # of the table; none: all that have something in them
     reference: str = ""  # from a benchmark's mark: the published figures that stand beside it
     references: bool = False  # shown beside every result
@@ -49,6 +53,7 @@ class Settings:
     record: int = 0  # runs to record; 0 measures and judges
     update: bool = False
     reason: str = ""
+    calibrate: int = 0  # A/A runs to measure the noise with; 0: none
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, name: str) -> str:
@@ -63,58 +68,14 @@ class Settings:
     def recording(self) -> bool:
         return self.record > 0
 
+    @property
+    def calibrating(self) -> bool:
+        return self.calibrate > 0
 
-def _count(low: int, high: int, remedy: str = "") -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.strip().isdecimal() and low <= int(text) <= high):
-            raise ValueError(f"is not a whole number from {low} to {high}. {remedy}".rstrip())
-        return int(text)
-
-    return parse
-
-
-def _choice(*values: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in values:
-            raise ValueError(f"is not one of: {', '.join(values)}.")
-        return text
-
-    return parse
-
-
-def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            wrong = f": there is no {unknown[0]!r}" if unknown else ""
-            raise ValueError(
-                f"is not a list of columns{wrong}. Valid, separated by commas: {', '.join(known)}. Benchmark, platform "
-                "and verdict are always there."
-            )
-        return names
-
-    return parse
-
-
-def _truth(text: str) -> bool:
-    match text.strip().lower():
-        case "1" | "true" | "yes" | "on":
-            return True
-        case "0" | "false" | "no" | "off" | "":
-            return False
-    raise ValueError("is not true or false.")
-
-
-def _history(text: str) -> str:
-    return "" if text.strip().lower() in ("off", "none") else text
-
-
-def _tolerance(text: str) -> float:
-    value = parse_fraction(text)
-    if not value:
-        raise ValueError("leaves no room for noise. Write 0.05 or 5%.")
-    return value
+    @property
+    def unjudged_runs(self) -> int:
+        """Runs of each benchmark that are measured in fresh processes and not judged: to record, or to calibrate."""
+        return self.record or self.calibrate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +110,7 @@ class Option:
             raise pytest.UsageError(f"{self.key}: {text!r} (from {origin}) {error}") from None
 
 
-_CONSEQUENCE = _choice("warn", "fail")
+_CONSEQUENCE = parsing.choice("warn", "fail")
 COLUMN_NAMES = (
     "data",
     "throughput",
@@ -164,6 +125,8 @@ COLUMN_NAMES = (
     "memory",
     "mfu",
     "energy",
+    "power",
+    "clocks",
     "scaling",
 )
 COMPILE_MODES = (
@@ -179,7 +142,7 @@ OPTIONS = (
         kind="optional",
         const=str(RECORD_RUNS),
         metavar="RUNS",
-        parse=_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
+        parse=parsing.count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
         in_ini=False,
         help=f"measure each selected benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
     ),
@@ -187,7 +150,7 @@ OPTIONS = (
         target="update",
         name="update",
         kind="flag",
-        parse=_truth,
+        parse=parsing.truth,
         in_ini=False,
         help="like --accel-record, but replace the baseline; needs --accel-reason",
     ),
@@ -200,18 +163,35 @@ OPTIONS = (
         help="why the baseline moves; goes into its ledger",
     ),
     Option(
+        target="calibrate",
+        name="calibrate",
+        metavar="RUNS",
+        parse=parsing.count(FEWEST_CALIBRATION_RUNS, MOST_CALIBRATION_RUNS, "Write --accel-calibrate=12."),
+        in_ini=False,
+        help="measure each selected benchmark in RUNS fresh processes of the same code, and store how noisy this machine "
+        "is and which loss the gate can catch here",
+    ),
+    Option(
         target="require",
         name="require",
         kind="flag",
-        parse=_truth,
+        parse=parsing.truth,
         help="missing hardware, and a session that measured nothing, are failures (for CI runners)",
     ),
     Option(
         target="tolerance",
         name="tolerance",
         metavar="FRACTION",
-        parse=_tolerance,
+        parse=parsing.tolerance,
         help="throughput loss that is tolerated, such as 5%% (default: the baseline's own, else 5%%)",
+    ),
+    Option(
+        target="gate",
+        name="gate",
+        metavar="METRICS",
+        parse=parsing.gates,
+        help="what is gated, such as throughput,energy or throughput,energy=8%%: a step that uses more energy at the same "
+        "speed is a regression then (default: throughput alone, which is gated always)",
     ),
     Option(
         target="inconclusive",
@@ -266,14 +246,14 @@ OPTIONS = (
         target="looks",
         name="looks",
         metavar="N",
-        parse=_count(1, 5),
+        parse=parsing.count(1, 5),
         help="runs the gate may take for one verdict, the first included (default 5)",
     ),
     Option(
         target="threads",
         name="threads",
         metavar="N",
-        parse=_count(1, 4096),
+        parse=parsing.count(1, 4096),
         help="threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
     ),
     Option(
@@ -294,8 +274,15 @@ OPTIONS = (
         target="bind",
         name="bind",
         metavar="auto|none",
-        parse=_choice("auto", "none"),
+        parse=parsing.choice("auto", "none"),
         help="bind each rank to the CPUs and the memory nearest to its device (default auto)",
+    ),
+    Option(
+        target="lock",
+        name="lock",
+        metavar="wait|fail|off",
+        parse=parsing.choice("wait", "fail", "off"),
+        help="what to do while another session measures on the same device (default wait; off: measure beside it)",
     ),
     Option(
         target="data",
@@ -308,28 +295,29 @@ OPTIONS = (
         target="data_required",
         name="data-required",
         kind="flag",
-        parse=_truth,
+        parse=parsing.truth,
         help="a benchmark whose real data is not there fails, and is not run on synthetic data",
     ),
     Option(
         target="compile",
         name="compile",
         metavar="auto|off|MODE",
-        parse=_choice("auto", "off", *COMPILE_MODES),
+        parse=parsing.choice("auto", "off", *COMPILE_MODES),
         help="how train and infer compile a model that does not say it itself (default auto: on accelerators)",
     ),
     Option(
         target="columns",
         name="columns",
         metavar="NAMES",
-        parse=_names(*COLUMN_NAMES),
-        help="columns of the table, in this order, such as throughput,step,mfu (default: all that have something in them)",
+        parse=parsing.columns(*COLUMN_NAMES),
+        help="columns of the table, in this order, such as throughput,step,mfu (default: all that have something in them, "
+        "less power and clocks)",
     ),
     Option(
         target="references",
         name="reference",
         kind="flag",
-        parse=_truth,
+        parse=parsing.truth,
         help="show what the studies published beside each result",
     ),
     Option(
@@ -371,14 +359,14 @@ OPTIONS = (
         target="history",
         name="history",
         metavar="FILE|off",
-        parse=_history,
+        parse=parsing.history,
         help="where every run is kept, relative to the root directory (default .accel/history.sqlite)",
     ),
     Option(
         target="gang",
         name="gang",
         kind="flag",
-        parse=_truth,
+        parse=parsing.truth,
         in_ini=False,
         help="measure benchmarks of one device too in a process group, of one rank",
     ),
@@ -395,4 +383,4 @@ OPTIONS = (
 REFERENCE = Option(
     target="reference", name="reference", parse=str, in_ini=False, help="published figures beside a benchmark"
 )
-MARKER_KEYS = ("tolerance", "budget", "warmup", "timeout", "bind", "compile", "gang", "reference")
+MARKER_KEYS = ("tolerance", "gate", "budget", "warmup", "timeout", "bind", "compile", "gang", "reference")

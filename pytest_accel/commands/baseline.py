@@ -32,13 +32,16 @@ GROUPS["baseline"] = "Look at baselines, accept runs into them, prune and verify
 def show(args: argparse.Namespace) -> int:
     """Say how many runs each baseline has, how noisy they are, and what loss the gate can catch with them."""
     from pytest_accel.report.baselines import Stored, shown, shown_json
+    from pytest_accel.store.calibrations import CalibrationStore
     from pytest_accel.store.gathering import find
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
+    calibrations = CalibrationStore(folder)
     name = f"platform:{args.platform}" if args.platform else f"file:{folder}"
     stored = [
-        Stored(file=file, key=key, entry=entry)
+        Stored(file=file, key=key, entry=entry, calibration=known.benchmarks.get(key) if known else None)
         for file in find(name, folder).files
+        for known in (calibrations.read(file.platform, file.suite),)
         for key, entry in file.benchmarks.items()
         if wanted(key)
     ]

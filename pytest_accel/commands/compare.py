@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         default=[],
         metavar="NAME",
         help="throughput, energy, scaling, mfu (these are shown if none is named), memory, time, first-step, accuracy, "
-        "or a metric of your own; repeatable",
+        "power, clocks, or a metric of your own; repeatable",
     ),
     argument("--ratio-to", default="", metavar="NAME", help="the column that ratios are to (the first)"),
     argument("--sort", choices=("name", "ratio", "throughput"), default="", help="ratio: the worst first"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pytest_accel.core.figures import Value
 from pytest_accel.core.judgement import Entry, Judgement, configuration_changes, judged
+from pytest_accel.core.metrics import DESCRIPTIVE, less_is_better
 from pytest_accel.core.references import METRICS, RELATIVE_ONLY
 from pytest_accel.core.verdict import THROUGHPUT, Outcome
 
@@ -16,6 +17,8 @@ from pytest_accel.core.verdict import THROUGHPUT, Outcome
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "throughput": (THROUGHPUT, "first_epoch_throughput"),
     "energy": ("work_per_energy", "energy"),
+    "power": ("power_mean_w", "power_peak_w", "tdp_share"),
+    "clocks": ("sm_clock_mhz", "memory_clock_mhz", "temperature_c"),
     "scaling": ("scaling_efficiency",),
     "mfu": ("mfu",),
     "memory": ("peak_memory",),
@@ -159,9 +162,9 @@ def ordered(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
 
 
 def is_better_less(metric: str) -> bool:
-    """Which way is better; a name of a user's own tells by its unit: seconds and joules are costs."""
+    """Which way is better, of what is published and of what is measured."""
     known = METRICS.get(metric)
-    return known == "less" if known else metric in _LESS or metric.endswith(("_s", "_j"))
+    return known == "less" if known else metric in _LESS or less_is_better(metric)
 
 
 # --- which rows belong together ---------------------------------------------------------------------
@@ -348,7 +351,8 @@ def _cell(
 
 
 def _ratio(mine: float, theirs: float, metric: str) -> float | None:
-    if METRICS.get(metric, "more") is None:  # it describes a platform: no way is better
+    # It describes a platform, or how it was measured: no way is better.
+    if METRICS.get(metric, "more") is None or metric in DESCRIPTIVE:
         return None
     above, below = (theirs, mine) if is_better_less(metric) else (mine, theirs)
     return above / below if below > 0 and above > 0 else None

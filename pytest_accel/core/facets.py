@@ -1,4 +1,4 @@
-"""Gated figures beside throughput, such as an accuracy: each is judged by the same gate, and the worst decides."""
+"""Gated figures beside throughput, such as an accuracy or energy: each is judged by the same gate, and the worst decides."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_accel.core.gate import judge
-from pytest_accel.core.verdict import Outcome, Verdict
+from pytest_accel.core.metrics import less_is_better
+from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_accel.core.runs import Run
     from pytest_accel.core.verdict import Policy
+
+_LEAST_KEPT = (
+    2.0**-53
+)  # of 1: a loss that rounds to all of it is an increase beyond counting, and still a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +37,12 @@ class Facet:
 def judge_metrics(
     baseline: Sequence[Run], runs: Sequence[Run], gates: Mapping[str, float], policy: Policy
 ) -> tuple[Facet, ...]:
-    """Judge each gated metric with its own tolerance and the policy otherwise as it is, in the order of `gates`."""
+    """Judge each gated metric with its own tolerance and the policy otherwise as it is, in the order of `gates`.
+
+    The tolerance is a loss of the metric, or its increase where less of it is better.
+    """
     return tuple(
-        Facet(name=name, verdict=_judged(name, baseline, runs, replace(policy, tolerance=tolerance)))
+        Facet(name=name, verdict=_judged(name, baseline, runs, tolerance, policy))
         for name, tolerance in gates.items()
     )
 
@@ -63,26 +71,49 @@ def is_gateable(value: float) -> bool:
     return value > 0 and math.isfinite(value) and math.isfinite(1 / value)
 
 
-def _judged(name: str, baseline: Sequence[Run], runs: Sequence[Run], policy: Policy) -> Verdict:
+def _judged(
+    name: str, baseline: Sequence[Run], runs: Sequence[Run], tolerance: float, policy: Policy
+) -> Verdict:
     stored = _as_times(baseline, name)
-    if stored:
-        return replace(judge(stored, _as_times(runs, name), policy), of=name)
-    return Verdict(
-        outcome=Outcome.NO_BASELINE,
-        tolerance=policy.tolerance,
-        looks=len(runs),
-        reason="no stored run has it above zero, so that it was not judged; add runs that do with --accel-record",
-        of=name,
+    if not stored:
+        return Verdict(
+            outcome=Outcome.NO_BASELINE,
+            tolerance=tolerance,
+            looks=len(runs),
+            reason="no stored run has it above zero, so that it was not judged; add runs that do with --accel-record",
+            of=name,
+        )
+    if not less_is_better(name):
+        found = judge(stored, _as_times(runs, name), replace(policy, tolerance=tolerance))
+        return replace(found, of=name)
+    # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
+    found = judge(stored, _as_times(runs, name), replace(policy, tolerance=tolerance / (1 + tolerance)))
+    return replace(_as_increases(found), of=name, tolerance=tolerance)
+
+
+def _as_increases(verdict: Verdict) -> Verdict:
+    found, resolution = verdict.slowdown, verdict.resolution
+    return replace(
+        verdict,
+        slowdown=found
+        and Estimate(point=_increase(found.point), low=_increase(found.low), high=_increase(found.high)),
+        resolution=None if resolution is None else _increase(resolution),
     )
 
 
-def _as_times(runs: Sequence[Run], name: str) -> list[Run]:
-    """The runs that measured a metric q, each with one round of 1/q in place of its step times.
+def _increase(loss: float) -> float:
+    """From 1 - exp(-d) to exp(d) - 1."""
+    return loss / max(1 - loss, _LEAST_KEPT)
 
-    Its summary is then -ln q, and a lower metric a slower run.
+
+def _as_times(runs: Sequence[Run], name: str) -> list[Run]:
+    """The runs that measured a metric q, each with one round in place of its step times: of q where less is better.
+
+    Where more is, of 1/q: the summary is then -ln q, and a lower metric a slower run.
     """
+    is_time = less_is_better(name)
     return [
-        replace(run, rounds_s=(1 / run.metrics[name],), steps_per_round=1)
+        replace(run, rounds_s=(value if is_time else 1 / value,), steps_per_round=1)
         for run in runs
-        if is_gateable(run.metrics.get(name, 0.0))
+        if is_gateable(value := run.metrics.get(name, 0.0))
     ]

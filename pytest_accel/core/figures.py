@@ -6,12 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from pytest_accel.core.energy import units_per_wh, wh_per_epoch
 from pytest_accel.core.gate import interval
+from pytest_accel.core.metrics import RATES
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import THROUGHPUT, Policy
 
-SHARES = frozenset({"mfu", "scaling_efficiency"})  # stored as fractions, read as percentages
+# Stored as fractions, read as percentages.
+SHARES = frozenset(
+    {"mfu", "scaling_efficiency", "tdp_share", "power_capped_share", "throttled_share", "roofline_share"}
+)
 _FRACTIONS = frozenset({"accuracy"})  # as the studies give it
+# Of our own names alone: what a user's name ends in need not be a unit.
+_UNITS = {
+    "power_mean_w": "W",
+    "power_peak_w": "W",
+    "sm_clock_mhz": "MHz",
+    "memory_clock_mhz": "MHz",
+    "temperature_c": "°C",
+    "memory_gb_per_s": "GB/s",
+}
 _SECONDS = {"epoch_s": "epoch_time"}  # by the name that a published figure has
 
 
@@ -46,15 +60,6 @@ def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     return found
 
 
-def work_per_wh(step_j: float, work_per_step: float) -> float:
-    """Units of work that a watt-hour buys, as the studies of energy give it."""
-    return work_per_step * 3600 / step_j
-
-
-def epoch_wh(step_j: float, epoch_size: float, work_per_step: float) -> float:
-    return step_j * epoch_size / work_per_step / 3600
-
-
 def _measured(runs: Sequence[Run]) -> Mapping[str, list[float]]:
     values: dict[str, list[float]] = {}
     for run in runs:
@@ -75,10 +80,10 @@ def _energy(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     if not steps_j:
         return {}
     step_j = median(steps_j)
-    found = {"work_per_energy": Value(value=work_per_wh(step_j, work_per_step), unit=f"{unit}/Wh")}
+    found = {"work_per_energy": Value(value=units_per_wh(step_j, work_per_step), unit=f"{unit}/Wh")}
     epoch = next((run.metrics["epoch_size"] for run in runs if run.metrics.get("epoch_size")), None)
     if epoch:
-        found["energy"] = Value(value=epoch_wh(step_j, epoch, work_per_step), unit="Wh/epoch")
+        found["energy"] = Value(value=wh_per_epoch(step_j, epoch, work_per_step), unit="Wh/epoch")
     return found
 
 
@@ -93,6 +98,6 @@ def _named(name: str) -> tuple[str, str, float]:
     if name.endswith("_time"):
         return name, "s", 1.0
     for ending, unit in (("_s", "s"), ("_j", "J"), ("_bytes", "B")):
-        if name.endswith(ending):
+        if name.endswith(ending) and not name.endswith(RATES):
             return _SECONDS.get(name, name), unit, 1.0
-    return name, "", 1.0
+    return name, _UNITS.get(name, ""), 1.0

@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from pytest_accel.core.metrics import OF_ANY_STEP
 from pytest_accel.core.runs import log_step_time
 
 ENERGY_SUFFIX = "_j"  # of metrics that belong to a device and not to a process: joules
+HIGHEST = frozenset({"power_peak_w", "temperature_c"})  # of all devices, and no mean of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +30,22 @@ class RankResult:
     loss: float | None = None  # of its own batches
     binding: str = ""  # to which CPUs, or why not
     metrics: Mapping[str, float] = field(default_factory=dict)  # its own
+    invalid: str = ""  # why its figures mean nothing
+    notes: tuple[str, ...] = ()  # what should be known of them
+    no_energy: str = ""  # why its energy is not known
 
     @property
     def step_time_s(self) -> float:
         return math.exp(log_step_time(self.rounds_s))
 
     def to_plain(self) -> dict[str, Any]:
-        return asdict(self) | {"rounds_s": list(self.rounds_s), "metrics": dict(self.metrics)}
+        lists = {"rounds_s": list(self.rounds_s), "notes": list(self.notes)}
+        return asdict(self) | lists | {"metrics": dict(self.metrics)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> RankResult:
-        return cls(**{**plain, "rounds_s": tuple(plain["rounds_s"])})
+        tuples = {"rounds_s": tuple(plain["rounds_s"]), "notes": tuple(plain.get("notes", ()))}
+        return cls(**{**plain, **tuples})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,9 @@ class Merged:
     loss: float | None
     metrics: Mapping[str, float]
     rank_step_s: tuple[float, ...]  # empty for one rank, whose time is the run's
+    invalid: str = ""
+    notes: tuple[str, ...] = ()
+    no_energy: str = ""
 
 
 def merge(results: Iterable[RankResult]) -> Merged:
@@ -73,6 +83,10 @@ def merge(results: Iterable[RankResult]) -> Merged:
         loss=_of(fmean, (result.loss for result in ranks)),
         metrics=_merge_metrics(ranks),
         rank_step_s=tuple(result.step_time_s for result in ranks) if len(ranks) > 1 else (),
+        # One disturbed rank holds up all of them.
+        invalid="; ".join(_said(ranks, lambda result: (result.invalid,))),
+        notes=tuple(_said(ranks, lambda result: result.notes)),
+        no_energy="; ".join(_said(ranks, lambda result: (result.no_energy,))),
     )
 
 
@@ -94,17 +108,38 @@ def _check(ranks: Sequence[RankResult]) -> None:
         raise ValueError(f"ranks measured different numbers of rounds ({counts})")
 
 
+def _said(ranks: Sequence[RankResult], words: Callable[[RankResult], Iterable[str]]) -> list[str]:
+    """What ranks say, each text once, with the ranks that say it where others do not."""
+    said: dict[str, list[int]] = {}
+    for result in ranks:
+        for text in filter(None, words(result)):
+            said.setdefault(text, []).append(result.rank)
+    return [
+        text if len(numbers) == len(ranks) else f"rank {', '.join(map(str, numbers))}: {text}"
+        for text, numbers in said.items()
+    ]
+
+
 def _of(summary: Callable[[list[Any]], Any], values: Iterable[float | None]) -> Any:  # noqa: ANN401 - int or float
     known = [value for value in values if value is not None]
     return summary(known) if known else None
 
 
 def _merge_metrics(ranks: Sequence[RankResult]) -> dict[str, float]:
-    names = {name: None for result in ranks for name in result.metrics}
-    return {name: _merge_metric(name, [r for r in ranks if name in r.metrics]) for name in sorted(names)}
+    names = sorted({name for result in ranks for name in result.metrics})
+    told = {name: [result for result in ranks if name in result.metrics] for name in names}
+    return {name: _merge_metric(name, those) for name, those in told.items() if _is_whole(name, those, ranks)}
+
+
+def _is_whole(name: str, those: Sequence[RankResult], ranks: Sequence[RankResult]) -> bool:
+    """Whether a sum of energies has all its parts: that of one node of two is no figure of the gang."""
+    ours = name in OF_ANY_STEP and name.endswith(ENERGY_SUFFIX)  # one rank of each node reads all its devices
+    return not ours or {each.host for each in those} == {each.host for each in ranks}
 
 
 def _merge_metric(name: str, ranks: Sequence[RankResult]) -> float:
+    if name in HIGHEST:
+        return max(result.metrics[name] for result in ranks)
     if not name.endswith(ENERGY_SUFFIX):
         return fmean(result.metrics[name] for result in ranks)
     devices: dict[tuple[str, str], float] = {}

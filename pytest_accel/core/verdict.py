@@ -97,7 +97,9 @@ class StepTime:
 class Verdict:
     """One benchmark, judged. Fractions are losses of throughput, 1 - exp(-d): above 0 is slower.
 
-    A metric that is gated beside throughput has a verdict of its own: then all losses are its.
+    A metric that is gated beside throughput has a verdict of its own: then all losses are its. Where less of it is
+    better (energy, a latency; `core.metrics.less_is_better`) they are increases, exp(d) - 1: `slowdown`, `resolution` and
+    `tolerance` alike, so that above 0 is worse and they compare as they stand.
 
     The bounds of `slowdown` are one-sided and those that the look's own tests used, so that a
     rendered bound always agrees with the outcome:
@@ -109,7 +111,7 @@ class Verdict:
     """
 
     outcome: Outcome  # one of those above
-    tolerance: float  # the loss that is tolerated
+    tolerance: float  # the loss that is tolerated; the increase, where less is better
     slowdown: Estimate | None = None  # None where nothing was compared
     noise: float | None = None  # run-to-run standard deviation of ln(step time)
     resolution: float | None = None  # loss caught in 80 % of cases at the last look, at this noise

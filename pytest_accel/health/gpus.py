@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_accel.core.clock_events import EVENTS, IDLE, KNOWN
 from pytest_accel.core.quantities import counted, gibibytes
 from pytest_accel.health.findings import Sheet
 
@@ -15,17 +16,6 @@ if TYPE_CHECKING:
 
 GROUP = "devices"
 
-IDLE = 0x1
-# NVML's clock event reasons (nvml.h): words, and whether the hardware is in distress or somebody asked for it.
-_ASKED_FOR = {0x2: "application clocks", 0x4: "power limit", 0x10: "sync boost", 0x100: "display clocks"}
-_DISTRESS = {
-    0x8: "hardware slowdown",
-    0x20: "too hot (software)",
-    0x40: "too hot (hardware)",
-    0x80: "power brake",
-    0x200: "board limit",
-    0x400: "reliability",
-}
 # Below: what an idle driver or a display server holds. A CUDA context alone takes hundreds of MiB.
 FOREIGN_BYTES = 128 << 20
 BUSY_PERCENT = 5  # a monitoring agent that asks NVML every second wakes a GPU for less
@@ -185,9 +175,8 @@ def _throttling(gpu: GpuState, sheet: Sheet) -> Finding:
     if gpu.event_reasons is None:
         return sheet.unknown("throttling", NOT_SUPPORTED)
     reasons = gpu.event_reasons & ~IDLE
-    distress = _named(reasons, _DISTRESS)
-    asked_for = _named(reasons, _ASKED_FOR)
-    known = IDLE | sum(_DISTRESS) | sum(_ASKED_FOR)
+    distress = [event.words for event in EVENTS if event.distress and reasons & event.bit]
+    asked_for = [event.words for event in EVENTS if not event.distress and reasons & event.bit]
     if distress:
         return sheet.problem(
             "throttling",
@@ -195,18 +184,14 @@ def _throttling(gpu: GpuState, sheet: Sheet) -> Finding:
             "Look at cooling and power supply (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`); measure when it "
             "has gone.",
         )
-    if asked_for or reasons & ~known:
-        unknown = [f"unknown reason {reasons & ~known:#x}"] if reasons & ~known else []
+    if asked_for or reasons & ~KNOWN:
+        unknown = [f"unknown reason {reasons & ~KNOWN:#x}"] if reasons & ~KNOWN else []
         return sheet.warning(
             "throttling",
             f"clocks are held down now: {', '.join(asked_for + unknown)}",
             "Somebody set or loads this GPU: see its clocks, power limit and other users here.",
         )
     return sheet.ok("throttling", "none")
-
-
-def _named(reasons: int, words: dict[int, str]) -> list[str]:
-    return [word for bit, word in words.items() if reasons & bit]
 
 
 def _power(gpu: GpuState, sheet: Sheet) -> Finding:

@@ -28,6 +28,10 @@ class Device(Protocol):
     def synchronize(self) -> None: ...
     def reset_peak_memory(self) -> None: ...
     def peak_memory_bytes(self) -> int | None: ...
+    def held_bytes(self) -> int | None:
+        """What this process has taken of the device's memory, used or not; None where that is not told."""
+        ...
+
     def delay(self, seconds: float) -> Delay: ...
 
 
@@ -69,6 +73,9 @@ class CpuDevice:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
         return None
+
+    def held_bytes(self) -> int | None:
+        return None  # of no interest: the host's memory is everybody's
 
     def delay(self, seconds: float) -> Delay:
         def spin() -> None:
@@ -124,6 +131,11 @@ class CudaDevice:
             if segment["device"] == self.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
         )
         return int(torch.cuda.max_memory_allocated(self.index) + kept)
+
+    def held_bytes(self) -> int | None:
+        import torch
+
+        return int(torch.cuda.memory_reserved(self.index))
 
     def delay(self, seconds: float) -> Delay:
         """A kernel that spins: a host-side sleep would hide behind the launches that run ahead.

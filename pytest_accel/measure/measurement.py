@@ -28,6 +28,9 @@ class Measurement:
     # Metrics of the run that are gated too, with the loss that is tolerated. What is asked for, not what was
     # measured: another tolerance makes no baseline stale.
     gates: Mapping[str, float] = field(default_factory=dict)
+    invalid: str = ""  # why it is not to be judged: the device was not fair to it
+    notes: tuple[str, ...] = ()  # what should be known of it
+    no_energy: str = ""  # why its energy is not known
 
     @property
     def throughput(self) -> float:
@@ -55,7 +58,8 @@ class Measurement:
             plain["ranks"] = [result.to_plain() for result in self.ranks]
         if self.gates:
             plain["gates"] = dict(self.gates)
-        return plain
+        said = {"invalid": self.invalid, "notes": list(self.notes), "no_energy": self.no_energy}
+        return plain | {name: told for name, told in said.items() if told}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Measurement:
@@ -71,6 +75,9 @@ class Measurement:
             steady=plain["steady"],
             ranks=tuple(RankResult.from_plain(result) for result in plain.get("ranks", ())),
             gates=plain.get("gates", {}),
+            invalid=plain.get("invalid", ""),
+            notes=tuple(plain.get("notes", ())),
+            no_energy=plain.get("no_energy", ""),
         )
 
 

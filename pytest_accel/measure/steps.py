@@ -41,6 +41,26 @@ class Watcher(Protocol):
     def tick(self) -> None: ...
 
 
+class Window(Protocol):
+    """Told where the timed rounds begin and where they end, for what else is to be known of that time."""
+
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class Unwatched:
+    """Nobody wants to know."""
+
+    def begin(self) -> None:
+        """Nothing to read."""
+
+    def end(self) -> None:
+        """Nothing to read."""
+
+
+UNWATCHED = Unwatched()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """What it took until steps were steady."""
@@ -60,7 +80,7 @@ class Timed:
     steps_per_round: int
     peak_memory_bytes: int | None
     host_cpu_s: float  # of this process, per step: all of a step on the CPU, the launching of it on a GPU
-    energy_j: float | None = None  # of the device, per step; None where nobody counts it
+    steps: int  # between the ends of the window: all timed ones, and the one that pytest-benchmark adds
 
     @property
     def step_s(self) -> float:
@@ -117,7 +137,7 @@ def time_rounds(
     settled: Settled,
     budget_s: float,
     slowdown: float = 0.0,
-    energy: Callable[[], float | None] = lambda: None,
+    window: Window = UNWATCHED,
     ranks: Ranks = ALONE,
 ) -> Timed:
     """Fill the budget with rounds of the settled step.
@@ -133,22 +153,21 @@ def time_rounds(
     timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)
     device.reset_peak_memory()
     with _garbage_frozen():
-        joules = energy()
+        window.begin()
         cpu_s = time.process_time()
         benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)
         cpu_s = time.process_time() - cpu_s
         device.synchronize()
-        joules_after = energy()
+        window.end()
     one_more = plan.steps_per_round > 1  # pytest-benchmark's untimed call, for the return value
     taken = plan.rounds * plan.steps_per_round + one_more
-    used = None if joules is None or joules_after is None else (joules_after - joules) / taken
     return Timed(
         settled=settled,
         rounds_s=tuple(benchmark.stats.stats.data),  # type: ignore[attr-defined]
         steps_per_round=plan.steps_per_round,
         peak_memory_bytes=device.peak_memory_bytes(),
         host_cpu_s=cpu_s / taken,
-        energy_j=used,
+        steps=taken,
     )
 
 

@@ -8,7 +8,7 @@ from pytest_accel.core.results import Ending, Result, Status
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.lines import word
 
-SETTLED: frozenset[Status] = frozenset({Outcome.OK, Ending.RECORDED, Ending.SKIPPED})
+SETTLED: frozenset[Status] = frozenset({Outcome.OK, Ending.RECORDED, Ending.CALIBRATED, Ending.SKIPPED})
 # The gravest first. A verdict on the machine comes before a benchmark that broke: it is what was asked for.
 _GRAVITY: tuple[Status, ...] = (
     Outcome.REGRESSED,
@@ -24,6 +24,7 @@ _GRAVITY: tuple[Status, ...] = (
     Outcome.IMPROVED,
     Outcome.OK,
     Ending.RECORDED,
+    Ending.CALIBRATED,
     Ending.SKIPPED,
 )
 

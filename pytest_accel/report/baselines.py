@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_accel.core.environment import TITLES, Environment, describe
 from pytest_accel.core.printing import inert, printable
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.standing import Standing, standing
+from pytest_accel.report.calibration import calibrated_text
 from pytest_accel.report.table import Cell, Column, lines_of
+from pytest_accel.store.calibrations import CalibrationEntry
 from pytest_accel.store.difference import Kind, Moved
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry
 from pytest_accel.store.verifying import Report
@@ -34,6 +36,7 @@ class Stored:
     file: BaselineFile
     key: str
     entry: BaselineEntry
+    calibration: CalibrationEntry | None = None
 
     @property
     def standing(self) -> Standing:
@@ -65,7 +68,14 @@ def shown(stored: Sequence[Stored]) -> list[str]:
     lines: list[str] = []
     for platform in platforms:
         own = [each for each in stored if each.file.platform == platform]
-        lines += [printable(platform), *map(inert, _table(own)), *_environments(own), *_ledger(own), ""]
+        lines += [
+            printable(platform),
+            *map(inert, _table(own)),
+            *_calibrations(own),
+            *_environments(own),
+            *_ledger(own),
+            "",
+        ]
     lines.append("± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases.")
     return lines
 
@@ -94,6 +104,16 @@ def _row(each: Stored) -> list[str]:
         percent(found.tolerance) + ("" if entry.tolerance is not None else " (default)"),
         each.state or "ok",
     ]
+
+
+def _calibrations(stored: Sequence[Stored]) -> Iterator[str]:
+    for each in stored:
+        found = each.calibration
+        if found is not None:
+            changed = found.configuration_hash != each.entry.configuration_hash
+            old = "; the benchmark changed since" if changed else ""
+            name = each.key.partition("::")[2] or each.key
+            yield printable(f"calibrated {found.at[:10]} {name}: {calibrated_text(found.figures)}{old}")
 
 
 def _environments(stored: Sequence[Stored]) -> Iterator[str]:
@@ -143,6 +163,13 @@ def _as_json(each: Stored) -> dict[str, Any]:
         "tolerance": found.tolerance,
         "tolerance_is_default": entry.tolerance is None,
         "provisional": found.provisional or None,
+        "calibration": None
+        if each.calibration is None
+        else {
+            **asdict(each.calibration.figures),
+            "at": each.calibration.at,
+            "configuration_hash": each.calibration.configuration_hash,
+        },
         "configuration": dict(entry.configuration),
         "configuration_hash": entry.configuration_hash,
         "environment": {

@@ -10,6 +10,7 @@ from pytest_accel.core.comparison import Cell, Comparison, Judged, Row, Side, or
 from pytest_accel.core.environment import describe
 from pytest_accel.core.figures import Value
 from pytest_accel.core.judgement import was_slowed
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.printing import inert, printable
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.references import DOUBTS
@@ -31,6 +32,12 @@ TITLES = {
     "first_step_time": "time of the first step",
     "scaling_efficiency": "scaling (throughput per device)",
     "mfu": "MFU (share of the dense peak)",
+    "power_mean_w": "mean power",
+    "power_peak_w": "peak power",
+    "tdp_share": "share of TDP",
+    "sm_clock_mhz": "SM clock",
+    "memory_clock_mhz": "memory clock",
+    "temperature_c": "peak temperature",
 }
 
 
@@ -134,7 +141,7 @@ def short_verdict(each: Judged) -> str:
         return "MISSING" if found.missing else "not judged"
     deciding = next(verdict for verdict in found.verdicts if verdict.outcome is found.outcome)
     change = changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
-    of = "" if deciding.of == THROUGHPUT else f"{deciding.of} "
+    of = "" if deciding.of == THROUGHPUT else f"{shown_name(deciding.of)} "
     return f"{word(found.outcome)} {of}{change}".rstrip()
 
 

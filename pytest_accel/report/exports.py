@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_accel.core.environment import fingerprint
 from pytest_accel.core.gate import interval
+from pytest_accel.core.metrics import less_is_better
 from pytest_accel.core.quantities import si
 from pytest_accel.core.verdict import Policy
 from pytest_accel.store.history import belongs_to_series
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_accel.store.history import Measured, Point
 
 _PEAK_MEMORY = "peak_memory_bytes"
-_LESS_IS_BETTER = frozenset({"energy_per_step_j", "host_cpu_s_per_step", _PEAK_MEMORY})
 _COMMIT = re.compile(r"[0-9a-f]{40}")  # Conbench looks it up at GitHub: nothing shorter will do
 
 
@@ -123,7 +123,7 @@ def otava_files(tracks: Iterable[Track]) -> dict[str, str]:
             "time_column": "time",
             "attributes": ["commit", "session"],
             "metrics": {
-                metric: {"direction": -1 if metric in _LESS_IS_BETTER else 1}
+                metric: {"direction": -1 if metric == _PEAK_MEMORY or less_is_better(metric) else 1}
                 for metric in ("throughput", *metrics)
             },
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import assert_never
 
+from pytest_accel.core.metrics import less_is_better, shown_name
 from pytest_accel.core.quantities import counted, percent
 from pytest_accel.core.runs import MAX_RUNS
 from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
@@ -22,7 +23,7 @@ MARKUP: dict[Outcome, dict[str, bool]] = {
 }
 
 
-_NO_GATE = 0.3  # a loss that large needs none to be noticed
+NO_GATE = 0.3  # a loss that large needs none to be noticed
 
 
 def word(outcome: Outcome) -> str:
@@ -32,7 +33,7 @@ def word(outcome: Outcome) -> str:
 
 
 def verdict_line(label: str, verdict: Verdict) -> str:
-    what = label if verdict.of == THROUGHPUT else f"{label} {verdict.of}"
+    what = label if verdict.of == THROUGHPUT else f"{label} {shown_name(verdict.of)}"
     return f"{word(verdict.outcome)}  {what}: {explain(verdict)}"
 
 
@@ -85,7 +86,7 @@ def _way_out(verdict: Verdict) -> str:
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
     if 3.7 * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
-    elif resolution > _NO_GATE:
+    elif resolution > NO_GATE:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"
     else:
         remedy = f"{_quieten(verdict.of)}, or tolerate {percent(resolution, 0)}"
@@ -101,6 +102,12 @@ def _at_most(found: Estimate, of: str) -> str:
 
 
 def changed(loss: float, of: str = THROUGHPUT) -> str:
-    """A loss of throughput, or of a metric, in words; a negative one is a gain."""
-    worse, better = ("slower", "faster") if of == THROUGHPUT else ("lower", "higher")
+    """A loss of throughput, or of a metric, in words; a negative one is a gain. Of what less is better, an increase."""
+    worse, better = _worse_and_better(of)
     return f"{percent(loss)} {worse}" if loss >= 0 else f"{percent(-loss)} {better}"
+
+
+def _worse_and_better(of: str) -> tuple[str, str]:
+    if of == THROUGHPUT:
+        return "slower", "faster"
+    return ("more", "less") if less_is_better(of) else ("lower", "higher")

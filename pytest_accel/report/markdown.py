@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_accel.core.environment import Change, safe_arguments
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.quantities import counted, percent, seconds, si
 from pytest_accel.core.results import Ending, ReferenceFigure, Result, SessionResults
 from pytest_accel.core.verdict import THROUGHPUT, Outcome
@@ -310,12 +311,13 @@ def _rate(throughput: float | None, unit: str) -> str:
 
 def _change(result: Result) -> str:
     """Of its throughput, and of a metric where that is not simply ok; why, where nothing was compared."""
-    if result.status in {Ending.SKIPPED, Ending.RECORDED}:  # the others have their words above the table
+    # The others have their words above the table.
+    if result.status in {Ending.SKIPPED, Ending.RECORDED, Ending.CALIBRATED}:
         return prose(result.text, characters=200)
     said = [
         changed(verdict.slowdown.point)
         if verdict.of == THROUGHPUT
-        else f"{prose(verdict.of, characters=80)} {changed(verdict.slowdown.point, verdict.of)}"
+        else f"{prose(shown_name(verdict.of), characters=80)} {changed(verdict.slowdown.point, verdict.of)}"
         for verdict in told_verdicts(result)
         if verdict.slowdown and (verdict.of == THROUGHPUT or verdict.outcome not in SETTLED)
     ]

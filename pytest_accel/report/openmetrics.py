@@ -49,7 +49,7 @@ THROUGHPUT = _Family(name="accel_throughput", help="Work a second, in the unit o
 SLOWDOWN = _Family(
     name="accel_slowdown_ratio",
     unit="ratio",
-    help="Loss of throughput, or of a gated metric, against the baseline. Below 0 is a gain.",
+    help="Loss of throughput, or of a gated metric, against the baseline; its increase where less is better. Below 0 is a gain.",
 )
 MEMORY = _Family(name="accel_peak_memory_bytes", unit="bytes", help="Peak memory of the device.")
 METRIC = _Family(name="accel_metric", help="A further figure of the newest run. Its name carries its unit.")

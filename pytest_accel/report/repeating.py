@@ -9,7 +9,7 @@ from pytest_accel.core.keys import WHEEL_SUITES, in_wheel
 # Of a session's options, those that make another measurement of the same benchmark, or keep it elsewhere.
 _KEPT_WITH_VALUE = (
     *(f"--accel-{name}" for name in ("baselines", "history", "data", "budget", "warmup")),
-    *(f"--accel-{name}" for name in ("threads", "timeout", "rendezvous", "bind", "compile")),
+    *(f"--accel-{name}" for name in ("threads", "timeout", "rendezvous", "bind", "compile", "gate")),
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
 _KEPT_ALONE = ("--accel-data-required", "--accel-gang")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from pytest_accel.core.environment import Change, describe
 from pytest_accel.core.judgement import was_slowed
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.printing import inert, printable
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.results import Result, SessionResults
@@ -187,7 +188,7 @@ def _short(result: Result) -> str:
     verdict = deciding(result)
     if verdict is None or verdict.slowdown is None:
         return str(result.status.value)
-    of = "" if verdict.of == THROUGHPUT else f"{verdict.of} "
+    of = "" if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)} "
     return f"{result.status.value} {of}{changed(verdict.slowdown.point, verdict.of)}"
 
 
@@ -199,7 +200,7 @@ def _of_new(result: Result) -> str:
         if verdict is first or verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
     ]
     return "; ".join(
-        _verdict(verdict) if verdict.of == THROUGHPUT else f"{verdict.of} {_verdict(verdict)}"
+        _verdict(verdict) if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)} {_verdict(verdict)}"
         for verdict in grave
     )
 

@@ -7,7 +7,7 @@ import platform as host
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,11 +25,13 @@ from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.measure.steps import Step, Timed, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.platforms.machine import Device as Hardware
-from pytest_accel.power.nvml import NvmlCounter
 from pytest_accel.session.binding import BINDING
 from pytest_accel.session.environment import environment_of
+from pytest_accel.session.exclusivity import alone_on_devices
 from pytest_accel.session.failing import fail_plainly
-from pytest_accel.session.metrics import check_gated, checked_gates, checked_metrics
+from pytest_accel.session.metrics import check_gated, checked_gates, checked_metrics, gates_asked
+from pytest_accel.session.observing import Observation, Observed
+from pytest_accel.session.roofline import rates
 from pytest_accel.session.terminal import live_progress
 from pytest_accel.settings import Settings
 from pytest_accel.workloads.errors import OutOfMemory, StepError
@@ -77,6 +79,8 @@ class Accel:
         unit: str,
         configuration: Mapping[str, Scalar] | None = None,
         flops: float | None = None,
+        least_flops: float | None = None,
+        bytes_moved: float | None = None,
         precision: str | None = None,
         loss: Callable[[], float] | None = None,
         check: Callable[[], None] | None = None,
@@ -89,15 +93,17 @@ class Accel:
         `work` is what one step does, counted in `unit` (images, tokens, ...); in a gang, what this rank's
         step does: the work of all ranks is summed. `configuration` says what
         exactly is measured: a baseline of another configuration is stale. `flops` of a step give its
-        rate, and with `precision` its share of the device's dense peak (MFU). `loss` is asked once, after
+        rate, and with `precision` its share of the device's dense peak (MFU); `bytes_moved`, which it moves through the
+        device's memory at the least, how near it is to the roofline. More than the device can do is an error of
+        measuring, and fails; `least_flops` are those that no algorithm saves, where `flops` are more. `loss` is asked once, after
         a fixed number of steps, and `check` at the end: it raises if the step did no real work. None
         comes back where measuring is switched off by --benchmark-disable.
 
         `metrics` are further figures by name, such as an accuracy: a mapping, or a function that is asked for it once
         after that, on every rank, with the seconds of a step. Their mean over the ranks is stored with the run, or the
         sum over devices of a name that ends in `_j`. `gates` names those that are judged as throughput is, with the
-        relative loss that is tolerated: `gates={"accuracy": 0.02}`. More of a gated metric is better, and it is
-        positive. At least `settling_steps` go before the timed ones: as many as find their work done already.
+        relative loss that is tolerated: `gates={"accuracy": 0.02}`. A gated metric is positive, and more of it is better,
+        but for times (`_s`) and energies (`_j`), of which an increase is tolerated. At least `settling_steps` go before the timed ones: as many as find their work done already.
         """
         with self._failing_together():
             asked, gated = self._checked(step, work, unit, configuration, gates)
@@ -109,19 +115,21 @@ class Accel:
             self.item.stash[MEASURING_OFF] = True
             self.benchmark.pedantic(step)  # type: ignore[no-untyped-call]
             return None
-        with _plain_questions():
-            timed, loss_value = self._time(step, loss, settling_steps)
-        with self._failing_together():
-            if check:
-                check()
-            if loss_value is not None and not math.isfinite(loss_value):
-                pytest.fail(
-                    f"accel.measure: the loss is {loss_value}: this step trains nothing", pytrace=False
-                )
-            figures = self._metrics(timed, flops, precision)
-        # Not together: they may wait for all ranks themselves. One that fails leaves, and the gang is ended.
-        figures |= self._own_metrics(metrics, timed)
-        measurement = self._merged(asked, timed, loss_value, figures, gated)
+        with alone_on_devices(self.item, self.settings, self.ranks, self.hardware):
+            with _plain_questions():
+                timed, observed, loss_value = self._time(step, loss, settling_steps)
+            with self._failing_together():
+                if check:
+                    check()
+                if loss_value is not None and not math.isfinite(loss_value):
+                    pytest.fail(
+                        f"accel.measure: the loss is {loss_value}: this step trains nothing", pytrace=False
+                    )
+                arithmetic = self._rates(timed, flops, least_flops, bytes_moved, precision)
+            figures = {**self._metrics(timed), **arithmetic, **observed.metrics}
+            # Not together: they may wait for all ranks themselves. One that fails leaves, and the gang is ended.
+            figures |= self._own_metrics(metrics, timed)
+        measurement = self._merged(asked, timed, loss_value, replace(observed, metrics=figures), gated)
         extra_info = {"platform": str(self.platform), **measurement.to_plain()}
         self.benchmark.extra_info["accel"] = self.item.stash[EXTRA_INFO] = extra_info
         self.item.stash[MEASUREMENT] = measurement
@@ -132,8 +140,8 @@ class Accel:
         asked: Question,
         timed: Timed,
         loss: float | None,
-        metrics: Mapping[str, float],
-        gates: Mapping[str, float],
+        observed: Observed,
+        own_gates: Mapping[str, float],
     ) -> Measurement:
         """What all ranks measured as one, the same on every rank."""
         mine = RankResult(
@@ -147,10 +155,18 @@ class Accel:
             peak_memory_bytes=timed.peak_memory_bytes,
             loss=loss,
             binding=self.item.config.stash.get(BINDING, ""),
-            metrics=metrics,
+            metrics=observed.metrics,
+            invalid=observed.invalid,
+            notes=observed.notes,
+            no_energy=observed.no_energy,
         )
         results = tuple(RankResult.from_plain(plain) for plain in self.ranks.gather(mine.to_plain()))
         merged = merge(results)
+        gates, missed = gates_asked(
+            self.settings, merged.metrics, own_gates, {"energy_per_step_j": merged.no_energy}
+        )
+        if missed:
+            fail_plainly("\n".join(missed))
         with _plain_questions():  # of the merged metrics: the same on every rank
             check_gated(gates, merged.metrics)
         environment = self._shared_environment()
@@ -174,6 +190,9 @@ class Accel:
             steady=timed.settled.steady and steady_rounds(merged.rounds_s),
             ranks=results if len(results) > 1 else (),
             gates=gates,
+            invalid=merged.invalid,
+            notes=merged.notes,
+            no_energy=merged.no_energy,
         )
 
     @contextmanager
@@ -207,10 +226,10 @@ class Accel:
 
     def _time(
         self, step: Step, loss: Callable[[], float] | None, settling_steps: int
-    ) -> tuple[Timed, float | None]:
+    ) -> tuple[Timed, Observed, float | None]:
         losses: list[float] = []
-        counter = NvmlCounter(self.hardware.uuid if self.hardware and not self.hardware.mig else "")
-        with counter, live_progress(self.item.config, self.item.name) as progress:
+        observation = Observation.of(self.item.config, self.device_, self.hardware, self.ranks)
+        with observation, live_progress(self.item.config, self.item.name) as progress:
             settled = settle(
                 step,
                 self.device_,
@@ -229,15 +248,14 @@ class Accel:
                 settled=settled,
                 budget_s=self.settings.budget_s,
                 slowdown=self.settings.slowdown,
-                energy=counter.read_j,
+                window=observation,
                 ranks=self.ranks,
             )
-        return timed, losses[0] if losses else None
+            observed = observation.observed(timed.steps)
+        return timed, observed, losses[0] if losses else None
 
-    def _metrics(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
-        metrics = {"host_cpu_s_per_step": timed.host_cpu_s, **self._rates(timed, flops, precision)}
-        if timed.energy_j is not None:
-            metrics["energy_per_step_j"] = timed.energy_j
+    def _metrics(self, timed: Timed) -> dict[str, float]:
+        metrics = {"host_cpu_s_per_step": timed.host_cpu_s}
         if self.settings.slowdown:
             # What was asked for; a device with idle time or a power limit gives some of it back.
             metrics["slowdown_felt"] = 1 - timed.settled.step_s / timed.step_s
@@ -251,21 +269,28 @@ class Accel:
         with _plain_questions():
             return checked_metrics(ask(step_s) if callable(ask) else ask or {})
 
-    def _rates(self, timed: Timed, flops: float | None, precision: str | None) -> dict[str, float]:
-        """Arithmetic per second, and its share of the peak; a share above one is impossible, and said."""
-        if not flops:
-            return {}
-        tflops = flops / min(timed.rounds_s) / 1e12
-        variant = self.hardware.variant if self.hardware else None
-        peak = variant.peak_tflops(precision) if variant and precision else None
-        if peak and tflops > peak:
-            pytest.fail(
-                f"impossible: {tflops:.0f} TFLOP/s in the fastest round, where the dense {precision} peak of "
-                f"{self.platform.device} is {peak:g}. Is the device synchronised, and does the step do its work?",
-                pytrace=False,
-            )
-        rate = {"tflops": flops / timed.step_s / 1e12}
-        return rate | ({"mfu": rate["tflops"] / peak} if peak else {})
+    def _rates(
+        self,
+        timed: Timed,
+        flops: float | None,
+        least_flops: float | None,
+        bytes_moved: float | None,
+        precision: str | None,
+    ) -> dict[str, float]:
+        """Arithmetic and traffic a second, and their shares of what the device can do; the impossible is said."""
+        found, impossible = rates(
+            timed_step_s=timed.step_s,
+            fastest_step_s=min(timed.rounds_s),
+            flops=flops,
+            bytes_moved=bytes_moved,
+            precision=precision,
+            variant=self.hardware.variant if self.hardware else None,
+            least_flops=least_flops,
+            device=self.platform.device,
+        )
+        if impossible:
+            fail_plainly(impossible)
+        return found
 
     def _shared_environment(self) -> Environment:
         """Rank 0's, with the identity of all: one capped device of four makes another gang."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
 from functools import cache
-from types import FrameType
 
 import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
@@ -20,11 +17,19 @@ from pytest_accel.report.progress import Progress
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.binding import bound_to
-from pytest_accel.session.cases import Case
+from pytest_accel.session.calibrating import Calibrations
+from pytest_accel.session.cases import MOST_REPLACED, Case
 from pytest_accel.session.fitting import UNFIT, Unfit
 from pytest_accel.session.gangs import Found, Gangs, needs_gang
+from pytest_accel.session.interrupts import terminated_like_interrupted
 from pytest_accel.session.placement import Placement, is_xdist_worker
-from pytest_accel.session.recording import refuse_mixture, refuse_too_many_runs, refuse_unwritable, write_down
+from pytest_accel.session.recording import (
+    refuse_disturbed,
+    refuse_mixture,
+    refuse_too_many_runs,
+    refuse_unwritable,
+    write_down,
+)
 from pytest_accel.session.references import References
 from pytest_accel.session.replay import replay
 from pytest_accel.session.reports import (
@@ -37,6 +42,7 @@ from pytest_accel.session.reports import (
     properties,
     reports_of_ranks,
     vanished_report,
+    without_traces,
 )
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.seating import unseated
@@ -69,6 +75,7 @@ class Bench:
         self.collected = collected  # before deselection, with the platforms they are marked with
         self.vanished: list[str] = []
         self.gangs = Gangs(config)
+        self.calibrations = Calibrations(self.store.root)
         self.references = References(self.store.root, config.rootpath, settings)
         self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
 
@@ -80,7 +87,7 @@ class Bench:
             return
         benchmarks = list(filter(what.is_benchmark, session.items))
         what.refuse_shared_ids(benchmarks, self.config.rootpath)
-        if self.settings.recording:
+        if self.settings.unjudged_runs:
             refuse_unwritable(self.store.root)
         if benchmarks:
             self.references.refuse_unknown_platforms(self.placement.catalogue)
@@ -100,6 +107,7 @@ class Bench:
             refuse_too_many_runs(case)
             self.references.of(item, case.settings)  # a link that leads nowhere is said now
             self.cases[item.nodeid] = case
+        self.calibrations.refuse_below(self.cases.values())
 
     def _read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
         try:
@@ -179,6 +187,8 @@ class Bench:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         case, unfit = self.cases.get(item.nodeid), item.stash.get(UNFIT, None)
+        if case is not None:
+            report.sections = without_traces(report.sections)
         if case is not None and report.when == "call" and (report.passed or is_strict_xpass(report)):
             self.conclude(case, report)
         elif case is not None and unfit is not None and report.skipped and report.when != "teardown":
@@ -197,7 +207,7 @@ class Bench:
                     case.item,
                 )
             return
-        case.measurements.append(measurement)
+        case.take(measurement)
         case.judge()
         if not case.undecided:
             self.settle(case, report)
@@ -228,9 +238,9 @@ class Bench:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         ours = bool(self.cases) or any(self.in_gang(item) for item in session.items)
-        with _terminated_like_interrupted(active=ours):
+        with terminated_like_interrupted(active=ours):
             try:
-                if self.settings.recording:  # not here: the loop tears down as if they did not exist
+                if self.settings.unjudged_runs:  # not here: the loop tears down as if they did not exist
                     self.waiting = list(self.cases.values())
                     session.items = [item for item in session.items if item.nodeid not in self.cases]
                 result = yield
@@ -245,24 +255,32 @@ class Bench:
     def measure_waiting(self, session: pytest.Session) -> None:
         """One more run for every open case, in turn, until all are decided or out of looks.
 
-        In turn, because runs back to back see the same throttling.
+        In turn, because runs back to back see the same throttling. A run that was disturbed is replaced by another.
         """
-        first, last = (1, self.settings.record) if self.settings.recording else (2, self.settings.looks)
+        unjudged = self.settings.unjudged_runs
+        first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
         pace = Pacemaker(self.config)
-        for look in range(first, last + 1):
+        for look in range(first, last + MOST_REPLACED + 1):
             in_turn = list(self.waiting)
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
-                left = len(in_turn) - position + len(self.waiting) * (last - look)
-                label = f"{case.item.name}: run {look} of {last} in {_apart(case)}"
+                left = len(in_turn) - position + len(self.waiting) * max(0, last - look)
+                label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
                 with pace.run(label, left) as progress:
                     self.measure_fresh(case, progress)
                 if self.settings.recording:
                     refuse_mixture(case)
-                ended = case.problem or case.skipped or case.unfit
-                if ended or not (self.settings.recording or self.undecided(case)):
+                if not self.wants_another_run(case):
                     self.release(case)
+
+    def wants_another_run(self, case: Case) -> bool:
+        if case.problem or case.skipped or case.unfit:
+            return False
+        if unjudged := self.settings.unjudged_runs:
+            return len(case.measurements) < unjudged and case.may_be_replaced
+        case.judge()
+        return case.undecided
 
     def measure_fresh(self, case: Case, progress: Progress) -> None:
         """One more run; its measurement, or why there is none, is left in the case."""
@@ -275,20 +293,21 @@ class Bench:
         elif found.outcome == "failed" or found.measurement is None:
             case.problem = _no_measurement(case, found)
         else:
-            measured = with_scaling(case, found.measurement, self.store, self.placement.machine)
-            case.measurements.append(measured)
-
-    def undecided(self, case: Case) -> bool:
-        case.judge()
-        return case.undecided
+            case.take(with_scaling(case, found.measurement, self.store, self.placement.machine))
 
     def release(self, case: Case) -> None:
-        """Let go of a case: write it down if recording, and log its reports."""
+        """Let go of a case: write it down if recording or calibrating, and log its reports."""
         self.waiting.remove(case)
-        reached = case.measurements or case.problem or case.skipped or case.unfit
-        if self.settings.recording and not reached:
+        reached = case.measurements or case.disturbed or case.problem or case.skipped or case.unfit
+        if self.settings.unjudged_runs and not reached:
             return  # nothing to tell
+        if self.settings.calibrating:
+            refuse_disturbed(case)
+            self.calibrations.write_down(case, self.config.stash[SESSION_ID])
+            self.log(case.item, built_reports(case))
+            return
         if self.settings.recording:
+            refuse_disturbed(case)
             self.references.look_up(case)
             write_down(case, self.store, self.config.stash[SESSION_ID])
             self.log(case.item, built_reports(case))
@@ -352,6 +371,8 @@ class Bench:
             write_unmatched(terminalreporter, self.references.unmatched(self.collected))
         write_gangs(terminalreporter, self.gangs.looked_over)
         write_idle_ranks(terminalreporter, self.config, cases)
+        if remark := self.calibrations.remark:
+            terminalreporter.write_line(remark, yellow=True)
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 
@@ -376,21 +397,3 @@ def _no_measurement(case: Case, found: Found) -> str:
     if not found.reports:  # the processes are gone, and these are their last words
         return f"{case.label}: {where} gave no measurement: {found.text}"
     return f"{case.label} failed in {where}: {found.cause}\n{found.text}"
-
-
-@contextmanager
-def _terminated_like_interrupted(*, active: bool) -> Iterator[None]:
-    """SIGTERM, the end of a job's time, and SIGHUP, that of a connection, are treated as Ctrl-C."""
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    endings = (signal.SIGTERM, signal.SIGHUP)
-    ours = [number for number in endings if active and signal.getsignal(number) is signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)

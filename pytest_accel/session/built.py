@@ -120,6 +120,8 @@ def measure_step(
         unit=step.unit,
         configuration=step.configuration,
         flops=step.flops_per_step,
+        least_flops=step.least_flops_per_step,
+        bytes_moved=step.bytes_per_step,
         precision=str(step.configuration["precision"]),
         loss=loss,
         check=step.check,

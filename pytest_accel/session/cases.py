@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -29,6 +29,7 @@ from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration
 # Seeded steps repeat to the last bit on one machine on the CPU; GPU kernels that add atomically differ
 # in the last digits of fp32 and the third of bf16.
 LOSS_TOLERANCE = 0.01
+MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Case:
     settings: Settings
     baseline: BaselineFile | None = None  # the file, whatever it holds of this benchmark
     measurements: list[Measurement] = field(default_factory=list)
+    disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
     scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
     verdict: Verdict | None = None  # of its throughput
     facets: tuple[Facet, ...] = ()  # of the metrics that it gates beside
@@ -51,6 +53,7 @@ class Case:
     unfit: Unfit | None = None  # it did not fit in memory
     recorded: str = ""  # what was written down, when recording
     standing: Standing | None = None  # how good its baseline is since
+    calibrated: str = ""  # what was found out of the noise, when calibrating
     references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
 
     @property
@@ -92,6 +95,19 @@ class Case:
         return self.baseline.environments[run.environment]
 
     # --- what was measured ----------------------------------------------------------------------
+
+    def take(self, measurement: Measurement) -> None:
+        """Keep a run for judging, or apart where the device was not fair to it."""
+        (self.disturbed if measurement.invalid else self.measurements).append(measurement)
+
+    @property
+    def may_be_replaced(self) -> bool:
+        return len(self.disturbed) <= MOST_REPLACED
+
+    @property
+    def replaced(self) -> list[Measurement]:
+        """Disturbed runs in whose place others are judged."""
+        return self.disturbed if self.measurements else []
 
     @property
     def latest(self) -> Measurement:
@@ -156,10 +172,20 @@ class Case:
         """What is to be said without any statistics; None where they have the word."""
         if self.unfit is not None:
             return self._does_not_fit(self.unfit)
+        if not self.measurements:
+            return self._invalid()
         if self.entry is None:
             return self._verdict(Outcome.NO_BASELINE, f"{self._not_stored()}; record it with --accel-record")
         why = self.stale()
         return self._verdict(Outcome.STALE_BASELINE, why) if why else None
+
+    def _invalid(self) -> Verdict:
+        """Nothing but disturbed runs: one more may do better, up to a point."""
+        found, count = self.disturbed[-1].invalid, len(self.disturbed)
+        reason = f"{found}, and {count} runs in turn were disturbed" if count > 1 else found
+        return replace(
+            self._verdict(Outcome.INVALID, reason), looks=count, wants_another_run=self.may_be_replaced
+        )
 
     def _not_stored(self) -> str:
         others = set(both_keys(self.node_id)) - {self.key}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from pytest_accel.core.figures import epoch_wh, work_per_wh
+from pytest_accel.core.energy import joules_per_unit, units_per_wh, wh_per_epoch
 from pytest_accel.core.gate import interval
 from pytest_accel.core.keys import SOURCE, is_real
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.quantities import gibibytes, percent, seconds, si
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.lines import MARKUP, changed, word
@@ -33,6 +34,7 @@ _IN_COLUMNS = frozenset(
         "energy_per_step_j",
     }
 )
+_ENERGY = "energy_per_step_j"
 _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 Text: TypeAlias = Callable[[Case], str]
 
@@ -41,10 +43,11 @@ def columns_and_rows(
     cases: Sequence[Case], wanted: Sequence[str] = ()
 ) -> tuple[list[Column], list[list[Cell]]]:
     """The columns that are wanted, in that order, or all; the table leaves out those in which no row has anything."""
+    chosen = COLUMNS if wanted else COLUMNS | UNASKED
     names = [*ALWAYS, *(wanted or [name for name in COLUMNS if name not in ALWAYS])]
     if all_synthetic(cases) and not wanted:  # said once below the table
         names.remove("data")
-    texts = [each for name in names for each in COLUMNS[name]]
+    texts = [each for name in names for each in chosen[name]]
     rows = [[*(Cell(text=text(case)) for _, text in texts), verdict_cell(case)] for case in cases]
     return [*(column for column, _ in texts), Column(title="verdict")], rows
 
@@ -66,20 +69,23 @@ def verdict_cell(case: Case) -> Cell:
     """What became of it, and by how much what decided that changed."""
     if case.recorded:
         return Cell(text=case.recorded, markup={"green": True})
+    if case.calibrated:
+        return Cell(text="calibrated", markup={"green": True})
     if case.problem:
         return Cell(text="FAILED", markup={"red": True})
     if case.shortfalls and not failures(case):
         return Cell(text="OFF-REFERENCE", markup={"red": True, "bold": True})
     outcome = case.outcome
     if outcome is None:
-        return Cell(text="not recorded", markup={"yellow": True})
+        unfinished = "not calibrated" if case.settings.calibrating else "not recorded"
+        return Cell(text=unfinished, markup={"yellow": True})
     deciding = [verdict for verdict in case.verdicts if verdict.outcome is outcome]
     if outcome in {Outcome.OK, Outcome.IMPROVED}:
         deciding = deciding[:1]  # the throughput
     changes = [
         changed(verdict.slowdown.point, verdict.of)
         if verdict is case.verdict
-        else f"{verdict.of} {changed(verdict.slowdown.point, verdict.of)}"
+        else f"{shown_name(verdict.of)} {changed(verdict.slowdown.point, verdict.of)}"
         for verdict in deciding
         if verdict.slowdown
     ]
@@ -214,20 +220,55 @@ def latency(case: Case) -> str:
 
 def energy_of_epoch(case: Case) -> str:
     """What the devices' own counters say of an epoch."""
-    step_j = _metric(case, "energy_per_step_j")
+    step_j = _metric(case, _ENERGY)
     epoch_units = _metric(case, "epoch_size")
     if step_j is None or epoch_units is None:
         return ""
-    return si(epoch_wh(step_j, epoch_units, case.latest.work_per_step))
+    return si(wh_per_epoch(step_j, epoch_units, case.latest.work_per_step))
 
 
 def work_per_energy(case: Case) -> str:
     """Units of work that a watt-hour buys."""
-    step_j = _metric(case, "energy_per_step_j")
-    # Beside the energy of an epoch: of a benchmark that asks for neither it would only widen the table.
-    if not step_j or _metric(case, "epoch_size") is None:
-        return ""
-    return si(work_per_wh(step_j, case.latest.work_per_step))
+    step_j = _metric(case, _ENERGY)
+    return si(units_per_wh(step_j, case.latest.work_per_step)) if step_j else ""
+
+
+def work_per_energy_unasked(case: Case) -> str:
+    """Beside the energy of an epoch, or where it is gated: of other benchmarks it would only widen the table."""
+    gated = case.measurements and _ENERGY in case.latest.gates
+    return work_per_energy(case) if gated or _metric(case, "epoch_size") is not None else ""
+
+
+def energy_of_unit(case: Case) -> str:
+    """What a unit of work takes, in joules."""
+    step_j = _metric(case, _ENERGY)
+    return si(joules_per_unit(step_j, case.latest.work_per_step)) if step_j else ""
+
+
+def mean_power(case: Case) -> str:
+    """Over the measured window."""
+    return _rounded(case, "power_mean_w")
+
+
+def peak_power(case: Case) -> str:
+    """The highest that was sampled."""
+    return _rounded(case, "power_peak_w")
+
+
+def share_of_tdp(case: Case) -> str:
+    """Mean power over what the device is built for."""
+    share = _metric(case, "tdp_share")
+    return "" if share is None else percent(share)
+
+
+def sm_clock(case: Case) -> str:
+    """Of the multiprocessors, its mean."""
+    return _rounded(case, "sm_clock_mhz")
+
+
+def temperature(case: Case) -> str:
+    """The highest in the window."""
+    return _rounded(case, "temperature_c")
 
 
 def mfu(case: Case) -> str:
@@ -272,8 +313,27 @@ COLUMNS: dict[str, tuple[tuple[Column, Text], ...]] = {
     "energy": (
         (Column(title="Wh/epoch", right=True), energy_of_epoch),
         (Column(title="units/Wh", right=True), work_per_energy),
+        (Column(title="J/unit", right=True), energy_of_unit),
+    ),
+    "power": (
+        (Column(title="mean W", right=True), mean_power),
+        (Column(title="peak W", right=True), peak_power),
+        (Column(title="of TDP", right=True), share_of_tdp),
+    ),
+    "clocks": (
+        (Column(title="SM MHz", right=True), sm_clock),
+        (Column(title="peak °C", right=True), temperature),
     ),
     "scaling": ((Column(title="scaling", right=True), scaling),),
+}
+# Where nobody asked for columns the table is wide already.
+UNASKED: dict[str, tuple[tuple[Column, Text], ...]] = {
+    "energy": (
+        (Column(title="Wh/epoch", right=True), energy_of_epoch),
+        (Column(title="units/Wh", right=True), work_per_energy_unasked),
+    ),
+    "power": (),
+    "clocks": (),
 }
 
 
@@ -285,3 +345,9 @@ def _rate(case: Case, metric: str) -> str:
     """The work of a step over its time, in the unit of the throughput."""
     step_s = _metric(case, metric)
     return si(case.latest.work_per_step / step_s) if step_s else ""
+
+
+def _rounded(case: Case, metric: str) -> str:
+    """As a whole number; its column's title has the unit."""
+    value = _metric(case, metric)
+    return "" if value is None else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""Metrics that a benchmark measures itself, and which of them are gated: checked, and named when they cannot be."""
+"""Metrics that a benchmark measures itself, and which metrics are gated: checked, and named when they cannot be."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 
 from pytest_accel.core.facets import is_gateable
-from pytest_accel.core.metrics import LESS_IS_BETTER, OF_ANY_STEP
-from pytest_accel.core.verdict import THROUGHPUT
+from pytest_accel.core.metrics import DESCRIPTIVE, MEASURED, OF_ANY_STEP, shown_name
+from pytest_accel.core.verdict import THROUGHPUT, Policy
 from pytest_accel.measure.question import QuestionError
+from pytest_accel.settings import Settings
 
 # What `accel.measure` and the session measure themselves.
 OURS = frozenset({THROUGHPUT, *OF_ANY_STEP})
@@ -16,7 +17,7 @@ _LONGEST_NAME = 40  # characters: it stands in a line of the terminal
 
 
 def checked_gates(gates: object) -> dict[str, float]:
-    """Metric names and the relative loss that is tolerated of each, or QuestionError."""
+    """Metric names and the relative loss that is tolerated of each (increase, where less is better), or QuestionError."""
     if gates is None:
         return {}
     found = {_name("gates", name): _tolerance(name, value) for name, value in _pairs("gates", gates)}
@@ -24,10 +25,11 @@ def checked_gates(gates: object) -> dict[str, float]:
         raise QuestionError(
             'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").'
         )
-    if wrong := sorted(LESS_IS_BETTER & found.keys()):
+    if wrong := sorted(DESCRIPTIVE & found.keys()):
+        known = ", ".join(sorted(MEASURED.keys() - DESCRIPTIVE))
         raise QuestionError(
-            f"gates: less of {wrong[0]!r} is better, and a gate takes more for better. Gate its inverse under a name of "
-            'your own: metrics=lambda step_s: {"units_per_j": ...}.'
+            f"gates: {wrong[0]!r} says how it was measured, and neither more nor less of it is better. Gate a metric of "
+            f"your own, or one of: {known}."
         )
     return found
 
@@ -55,9 +57,40 @@ def check_gated(gates: Mapping[str, float], metrics: Mapping[str, float]) -> Non
             )
         if not is_gateable(metrics[name]):
             raise QuestionError(
-                f"gates: {name!r} is {metrics[name]:g}, and a gated metric is positive: more of it is better, and a "
-                "loss is a share of it. Gate another figure, or check this one in the test itself."
+                f"gates: {name!r} is {metrics[name]:g}, and a gated metric is positive: a change is a share of it. "
+                "Gate another figure, or check this one in the test itself."
             )
+
+
+def gates_asked(
+    settings: Settings,
+    metrics: Mapping[str, float],
+    own_gates: Mapping[str, float],
+    why: Mapping[str, str] | None = None,
+) -> tuple[dict[str, float], list[str]]:
+    """What is gated of what was measured; then a text for everything that should be and cannot be: each fails the test.
+
+    `own_gates` are those of the benchmark (`gates=`). A tolerance that the session names goes before theirs. `why` says by
+    metric why it was not measured, where somebody knows. A metric that any step may have, such as energy, is missed
+    wherever it is not: a gate that judges nothing must not be green. One that belongs to some benchmarks alone,
+    such as a latency, is missed only where the benchmark's own mark asks for it.
+    """
+    gates, missed = dict(own_gates), []
+    for name, tolerance in settings.gate.items():
+        if is_gateable(metrics.get(name, 0.0)):
+            default = gates.get(name) or settings.tolerance or Policy().tolerance
+            gates[name] = default if tolerance is None else tolerance
+        elif name in metrics or name in OF_ANY_STEP or settings.origin("gate").startswith("@"):
+            missed.append(_missed(name, settings, metrics, (why or {}).get(name, "")))
+    return gates, missed
+
+
+def _missed(name: str, settings: Settings, metrics: Mapping[str, float], why: str) -> str:
+    what = f"is {metrics[name]:g}, which cannot be" if name in metrics else "was not measured"
+    return (
+        f"{shown_name(name)} is gated (from {settings.origin('gate')}) and {what}{f': {why}' if why else ''}. Measure where "
+        'it is known, or gate this benchmark without it: @pytest.mark.accel(gate="throughput").'
+    )
 
 
 def _pairs(argument: str, value: object) -> list[tuple[str, object]]:

@@ -16,7 +16,7 @@ from pytest_accel.session.fitting import UNFIT
 from pytest_accel.session.groups import STRAGGLERS
 from pytest_accel.session.items import is_benchmark
 from pytest_accel.session.placement import PLACEMENT, RANK_END
-from pytest_accel.session.reports import is_strict_xpass
+from pytest_accel.session.reports import is_strict_xpass, without_traces
 from pytest_accel.spmd.gang import Order
 from pytest_accel.spmd.rank import begin_rank
 
@@ -75,7 +75,7 @@ class RankProcess:
         reports = runtestprotocol(item, log=False, nextitem=None)
         off, unfit = item.stash.get(MEASURING_OFF, False), item.stash.get(UNFIT, None)
         for report in reports:
-            report.sections = [(title, _shortened(text)) for title, text in report.sections]
+            report.sections = [(title, _shortened(text)) for title, text in without_traces(report.sections)]
         answer: dict[str, Any] = _plain(
             {
                 **self._outcome(reports, must_measure=is_benchmark(item) and not off),

@@ -97,6 +97,16 @@ def refuse_mixture(case: Case) -> None:
         case.problem = f"{case.label}: {why}"
 
 
+def refuse_disturbed(case: Case) -> None:
+    """A device that disturbed more runs than may be replaced is fit neither for a baseline nor for a calibration."""
+    if case.may_be_replaced or case.problem:
+        return
+    case.problem = (
+        f"{case.label}: {counted(len(case.disturbed), 'run')} were disturbed, the last one: {case.disturbed[-1].invalid}. "
+        "Look at the device with pytest-accel doctor, and measure again."
+    )
+
+
 def _kept(case: Case) -> str:
     return f"Nothing was recorded; what was measured ({counted(len(case.runs), 'run')}) is kept in {_keep(case)}."
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.core.figures import epoch_wh, work_per_wh
+from pytest_accel.core.energy import units_per_wh, wh_per_epoch
 from pytest_accel.core.quantities import si
 from pytest_accel.core.references import (
     METRICS,
@@ -155,12 +155,14 @@ def measured_of(case: Case) -> list[Measured]:
         found.append(Measured(metric="epoch_time", value=metrics["epoch_s"], unit="s"))
     step_j, epoch_size = metrics.get("energy_per_step_j"), metrics.get("epoch_size")
     if step_j:
-        per_wh = work_per_wh(step_j, now.work_per_step)
+        per_wh = units_per_wh(step_j, now.work_per_step)
         found.append(Measured(metric="work_per_energy", value=per_wh, unit=f"{now.unit}/Wh"))
         if epoch_size:
             found.append(
                 Measured(
-                    metric="energy", value=epoch_wh(step_j, epoch_size, now.work_per_step), unit="Wh/epoch"
+                    metric="energy",
+                    value=wh_per_epoch(step_j, epoch_size, now.work_per_step),
+                    unit="Wh/epoch",
                 )
             )
     return found

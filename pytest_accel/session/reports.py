@@ -11,7 +11,7 @@ import pytest
 from pytest_accel.core.quantities import percent
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.lines import explain, shortfall_line, verdict_line
-from pytest_accel.session.accel import EXTRA_INFO
+from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT
 from pytest_accel.session.cases import Case
 from pytest_accel.settings import Settings
 
@@ -100,6 +100,17 @@ def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
     report.longrepr = Finding(text, item)  # type: ignore[assignment]
 
 
+def without_traces(sections: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What was captured, less torch's log of its own compiling: thousands of empty lines above the one that matters."""
+    kept = [
+        (title, "\n".join(line for line in text.splitlines() if " torch.__trace:" not in line))
+        if title.startswith("Captured log")
+        else (title, text)
+        for title, text in sections
+    ]
+    return [(title, text) for title, text in kept if text]
+
+
 def failure_text(case: Case) -> str:
     """A line for all that fails the test, and below them what may explain it."""
     lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
@@ -111,6 +122,11 @@ def failure_text(case: Case) -> str:
             if changes
             else "nothing in the recorded environment changed since the baseline"
         )
+    if case.outcome is Outcome.INVALID:
+        lines.append(
+            "Look at the device with pytest-accel doctor; it was not judged, and its baseline is as it was."
+        )
+    lines += [f"a run before was replaced: {each.invalid}" for each in case.replaced]
     if news := case.loss_change():
         lines.append(f"numerics changed too: {news}")
     if case.settings.slowdown and case.measurements:
@@ -177,7 +193,11 @@ def note_verdict(case: Case) -> None:
             "throughput": case.verdict.outcome.value,
             "metrics": {facet.name: _noted(facet.verdict) for facet in case.facets},
         }
-    info["further_runs"] = [asdict(run) for run in case.runs[1:]]
+    first = case.item.stash.get(
+        MEASUREMENT, None
+    )  # what stands there already; of no use where it was disturbed
+    further = case.runs if first is None or first.invalid else case.runs[1:]
+    info["further_runs"] = [asdict(run) for run in further]
 
 
 def _noted(verdict: Verdict) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import pytest
 from pytest_accel._version import __version__
 from pytest_accel.core import keys
 from pytest_accel.core.environment import Environment, safe_arguments
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.results import Ending, Result, ScalingFigure, SessionResults, Status
 from pytest_accel.core.verdict import THROUGHPUT, Verdict
 from pytest_accel.report.lines import explain
@@ -156,6 +157,8 @@ def _status(case: Case, told: Told) -> Status:
     """Its verdict; where it has none, how it ended."""
     if case.recorded:
         return Ending.RECORDED
+    if case.calibrated:
+        return Ending.CALIBRATED
     if case.problem or (told.broken and not failures(case) and not case.shortfalls):
         return Ending.FAILED
     if told.broken and case.shortfalls and not failures(case):
@@ -166,8 +169,8 @@ def _status(case: Case, told: Told) -> Status:
 
 
 def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
-    if case.recorded:
-        return case.recorded, ()
+    if case.recorded or case.calibrated:
+        return case.recorded or case.calibrated, ()
     failing = failures(case)
     if case.problem or (told.broken and not failing and not case.shortfalls):
         first, *rest = (case.problem or told.text).splitlines() or [""]
@@ -179,13 +182,15 @@ def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
     said = [*failing, *others]
     lines = [_line(verdict) for verdict in said]
     lines[len(failing) : len(failing)] = case.shortfalls
+    lines += [f"replaced a disturbed run: {each.invalid}" for each in case.replaced]
+    lines += dict.fromkeys(note for each in case.measurements for note in each.notes)
     if told.failed and not told.broken:
         lines += [f"torn down: {told.text}", *told.details]
     return (lines[0], tuple(lines[1:])) if lines else (told.text, ())
 
 
 def _line(verdict: Verdict) -> str:
-    return explain(verdict) if verdict.of == THROUGHPUT else f"{verdict.of}: {explain(verdict)}"
+    return explain(verdict) if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)}: {explain(verdict)}"
 
 
 def _scaling(case: Case) -> ScalingFigure | None:

@@ -18,6 +18,7 @@ from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.options import baselines_root
+from pytest_accel.report.calibration import calibrated_line
 from pytest_accel.report.lines import MARKUP, shortfall_line, vanished_line, verdict_line
 from pytest_accel.report.table import write_table
 from pytest_accel.session.cases import Case
@@ -28,9 +29,12 @@ from pytest_accel.session.reports import failures
 from pytest_accel.session.seating import SEATS
 from pytest_accel.settings import Settings
 from pytest_accel.spmd.arguments import Takes, without_options
+from pytest_accel.store.calibrations import FOLDER as CALIBRATION
 
 # Of the command that measured: what a recording has no use for.
 _NOT_FOR_RECORDING: Mapping[str, Takes] = {
+    "--accel-calibrate": "one",
+    "--accel-gate": "one",
     "--accel-gate-reference": "one",
     "--accel-json": "one",
     "--accel-looks": "one",
@@ -53,7 +57,7 @@ def write_summary(
     vanished: Sequence[str],
 ) -> None:
     measured = [case for case in cases if case.measurements]
-    shown = [case for case in cases if case.measurements or case.unfit]
+    shown = [case for case in cases if case.measurements or case.disturbed or case.unfit]
     if shown:
         terminal.section("accelerator benchmarks", sep="-", blue=True)
         write_table(terminal, *columns_and_rows(shown, settings.columns))
@@ -71,6 +75,7 @@ def write_summary(
         _write_metrics(terminal, case)
         _write_remarks(terminal, case)
         _write_scaling(terminal, case)
+    _write_notes(terminal, settings, measured)
     if measured:
         _write_references(terminal, settings, measured)
     for node_id in vanished:
@@ -78,6 +83,21 @@ def write_summary(
     _write_remedy(terminal, config, settings, measured)
     if settings.recording:
         _write_recorded(terminal, config, settings, measured)
+    if settings.calibrating:
+        _write_calibrated(terminal, config, settings, measured)
+
+
+def _write_calibrated(
+    terminal: pytest.TerminalReporter, config: pytest.Config, settings: Settings, measured: Sequence[Case]
+) -> None:
+    """What the noise is, and where it says so."""
+    kept = [case for case in measured if case.calibrated]
+    for case in kept:
+        terminal.write_line(calibrated_line(case.label, case.calibrated))
+    root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
+    files = sorted({f"{root}/{case.disk_name}/{CALIBRATION}/{case.suite}.json" for case in kept})
+    if files:
+        terminal.write_line(f"Stored in {', '.join(files)}: a smaller tolerance is refused here from now on.")
 
 
 def _write_recorded(
@@ -196,7 +216,7 @@ def _write_references(
             terminal.write_line(line)
         if not lines:
             terminal.write_line("REFERENCE  nothing was published that these benchmarks could stand beside")
-    if settings.recording:  # judges nothing
+    if settings.unjudged_runs:
         for case in measured:
             for text in case.shortfalls:
                 terminal.write_line(shortfall_line(case.label, text), yellow=True)
@@ -216,6 +236,20 @@ def _write_metrics(terminal: pytest.TerminalReporter, case: Case) -> None:
         terminal.write_line(f"METRIC  {case.label}: {name} {value:.6g}")
 
 
+def _write_notes(terminal: pytest.TerminalReporter, settings: Settings, measured: Sequence[Case]) -> None:
+    """What should be known of the devices, each once; why there is no energy, where somebody asked for it."""
+    notes: dict[str, list[Case]] = {}
+    for case in measured:
+        for note in case.latest.notes:
+            notes.setdefault(note, []).append(case)
+    for note, cases in notes.items():
+        of = cases[0].label if len(cases) == 1 else counted(len(cases), "benchmark")
+        terminal.write_line(f"NOTE  {of}: {note}", yellow=True)
+    if {"energy", "power"} & {*settings.columns}:
+        for why in dict.fromkeys(case.latest.no_energy for case in measured if case.latest.no_energy):
+            terminal.write_line(f"NO-ENERGY  {why}", yellow=True)
+
+
 def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Verdicts that need an explanation and did not already print one as a failure."""
     if case.verdict is not None and not case.problem:
@@ -226,6 +260,8 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
                 terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
         if news := case.loss_change():
             terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
+    for each in case.replaced:
+        terminal.write_line(f"REPLACED  {case.label}: a run was disturbed: {each.invalid}", yellow=True)
     if case.measurements and not case.latest.steady:
         terminal.write_line(
             f"UNSTEADY  {case.label}: steps drifted, or {seconds(case.latest.run.warmup_s or 0)} of warm-up were too "

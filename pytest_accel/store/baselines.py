@@ -116,16 +116,27 @@ class BaselineStore:
     ) -> BaselineFile:
         path = self.path(platform, suite)
         empty = BaselineFile(platform=platform, suite=suite, environments={}, benchmarks={})
-        with _write_errors(path):
-            # A link to shared storage stays a link: its target is what is locked and replaced.
-            target = Path(os.path.realpath(path))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(target.parent, path, self.lock_timeout_s):
-                changed = change(self.read(platform, suite) or empty)
-                data = _checked(changed, path)
-                _sweep(target)
-                replace_whole(target, data)
+        changed = empty
+
+        def content() -> bytes:
+            nonlocal changed
+            changed = change(self.read(platform, suite) or empty)
+            return _checked(changed, path)
+
+        rewrite_locked(path, content, self.lock_timeout_s)
         return changed
+
+
+def rewrite_locked(path: Path, content: Callable[[], bytes], timeout_s: float) -> None:
+    """Replace a file as a whole by what `content` makes of it while nobody else can write."""
+    with _write_errors(path):
+        # A link to shared storage stays a link: its target is what is locked and replaced.
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.parent, path, timeout_s):
+            data = content()
+            _sweep(target)
+            replace_whole(target, data)
 
 
 def read_file(path: Path) -> BaselineFile | None:

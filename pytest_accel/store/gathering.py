@@ -16,6 +16,7 @@ from pytest_accel.core.quantities import counted
 from pytest_accel.core.references import Figure, Source, linked, similar_links
 from pytest_accel.core.results import Ending, Result, SessionResults
 from pytest_accel.store.baselines import read_text
+from pytest_accel.store.calibrations import FOLDER as CALIBRATION
 from pytest_accel.store.reading import MAX_BYTES, BaselineError, decode, load, restore_remedy
 from pytest_accel.store.references import published_folder, read_source
 from pytest_accel.store.results import MAX_BYTES as MAX_RESULTS_BYTES
@@ -25,6 +26,7 @@ from pytest_accel.store.revisions import read_tree
 from pytest_accel.store.schema import BaselineFile, parse
 
 PUBLISHED = "published"  # the folder of studies among those of platforms
+_NO_PLATFORMS = frozenset({PUBLISHED, CALIBRATION})  # folders below a root that hold no baselines
 KINDS = ("platform", "published", "git", "file")
 _OURS, _THEIRS = (
     {"suite", "benchmarks"},
@@ -203,7 +205,7 @@ def _platform_folders(root: Path) -> list[Path]:
     return sorted(
         each
         for each in root.iterdir()
-        if each.is_dir() and each.name != PUBLISHED and not each.name.startswith(".")
+        if each.is_dir() and each.name not in _NO_PLATFORMS and not each.name.startswith(".")
     )
 
 
@@ -309,7 +311,7 @@ def of_revision(name: str, baselines: Path) -> Gathered:
             files = [
                 parse(decode(data, f"{name}/{where}"), f"{name}/{where}")
                 for where, data in read.items()
-                if PUBLISHED not in where.parts[:-1]
+                if _NO_PLATFORMS.isdisjoint(where.parts[:-1])
             ]
     except BaselineError as error:
         raise _in_revision(error) from None

@@ -13,6 +13,8 @@ from pytest_accel.core.keys import baseline_key, node_id_of
 from pytest_accel.core.quantities import counted
 from pytest_accel.core.standing import standing
 from pytest_accel.store.baselines import BaselineStore, read_text, without_unused
+from pytest_accel.store.calibrations import FOLDER as CALIBRATION
+from pytest_accel.store.calibrations import CalibrationStore
 from pytest_accel.store.reading import BaselineError
 from pytest_accel.store.references import read_source
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, faults
@@ -128,10 +130,20 @@ class _Findings:
             elif path.suffix == ".json" and not path.name.startswith("."):
                 seen = True
                 self.look_at_file(folder.name, path)
+            elif path.name == CALIBRATION and path.is_dir():
+                self.look_at_calibrations(folder.name, path)
             elif not path.name.startswith("."):
                 self.remarks.append(f"{path}: is no baseline, and nothing reads it")
         if not seen:
             self.remarks.append(f"{folder}: holds no baselines")
+
+    def look_at_calibrations(self, platform: str, folder: Path) -> None:
+        store = CalibrationStore(self.store.root)
+        for path in sorted(folder.glob("*.json")):
+            try:
+                store.read(platform, path.stem)
+            except BaselineError as error:
+                self.error(error)
 
     def look_at_file(self, platform: str, path: Path) -> None:
         self.looked_at += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -18,7 +18,7 @@ from pytest_accel.settings import COMPILE_MODES
 from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, check_data, plan_data
 from pytest_accel.workloads.errors import OutOfMemory, unknown_value
 from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, feed
-from pytest_accel.workloads.flops import count_flops, output_classes
+from pytest_accel.workloads.flops import count, output_classes
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
 from pytest_accel.workloads.models import ModelInfo, build_model, is_language_model
 from pytest_accel.workloads.optimisers import callable_name
@@ -115,6 +115,7 @@ class Parts:
     configuration: Configuration
     seed: int
     ranks: Ranks
+    known_as: Hashable  # what counts of it are kept under; None: under nothing
 
 
 def assemble(choices: Choices, *, task: Task) -> Parts:
@@ -148,7 +149,8 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
         rotation=rotation,
     )
     fed = feed(choices.feeding, plan, destination, task=task)
-    compile_mode = _settle_compile(choices, model, plan, task=task, threaded=fed.threaded)
+    known_as = _known_as(choices, info)
+    compile_mode = _settle_compile(choices, model, plan, task=task, threaded=fed.threaded, known_as=known_as)
     if compile_mode is not None and memory_format == "channels_last" and is_nvidia(device.type):
         stand_in_for_slow_layers(model, precision.name)
     configuration: Configuration = {
@@ -182,6 +184,7 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
         configuration=configuration,
         seed=choices.seed,
         ranks=choices.ranks,
+        known_as=known_as,
     )
 
 
@@ -240,6 +243,14 @@ def _plan(choices: Choices, model: nn.Module, info: ModelInfo) -> DataPlan:
     return plan
 
 
+def _known_as(choices: Choices, info: ModelInfo) -> Hashable:
+    """Say what a model's shapes do not; None where a name and plain options do not say it: it is the user's own."""
+    options = choices.model_options
+    if info.own or not all(isinstance(value, str | int | float | None) for value in options.values()):
+        return None
+    return info.name, tuple(sorted(options.items()))
+
+
 def _plain(value: object) -> str | int | float | bool | None:
     """Return a model option as a configuration can hold it; no address in it, so that it is stable."""
     if value is None or isinstance(value, str | int | float | bool):
@@ -265,7 +276,13 @@ def _check_parameters(millions: float | None, info: ModelInfo) -> None:
 
 
 def _settle_compile(
-    choices: Choices, model: nn.Module, plan: DataPlan, *, task: Task, threaded: bool
+    choices: Choices,
+    model: nn.Module,
+    plan: DataPlan,
+    *,
+    task: Task,
+    threaded: bool,
+    known_as: Hashable,
 ) -> str | None:
     """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
 
@@ -279,7 +296,8 @@ def _settle_compile(
     if device.type == "cpu":
         return None
     passes = 3 if task == "train" else 1  # backward is twice forward
-    flops = passes * (count_flops(model, plan) or LAUNCH_BOUND_FLOPS)
+    counted = count(model, plan, known_as=known_as)
+    flops = passes * (counted.flops if counted else LAUNCH_BOUND_FLOPS)
     pays = threaded or flops < LAUNCH_BOUND_FLOPS
     return (
         "reduce-overhead"

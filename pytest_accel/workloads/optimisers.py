@@ -24,12 +24,15 @@ class Optimiser:
     torch_name: str
     lr: float
     options: tuple[tuple[str, float], ...]
+    states: int  # tensors that it keeps of each parameter, as large as that
 
 
 OPTIMISERS = {
-    "sgd": Optimiser(torch_name="SGD", lr=0.01, options=(("momentum", 0.9), ("weight_decay", 1e-4))),
-    "adam": Optimiser(torch_name="Adam", lr=1e-4, options=()),
-    "adamw": Optimiser(torch_name="AdamW", lr=1e-4, options=(("weight_decay", 0.01),)),
+    "sgd": Optimiser(
+        torch_name="SGD", lr=0.01, options=(("momentum", 0.9), ("weight_decay", 1e-4)), states=1
+    ),
+    "adam": Optimiser(torch_name="Adam", lr=1e-4, options=(), states=2),
+    "adamw": Optimiser(torch_name="AdamW", lr=1e-4, options=(("weight_decay", 0.01),), states=2),
 }
 
 

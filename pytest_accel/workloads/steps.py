@@ -28,23 +28,23 @@ from pytest_accel.workloads.assembly import (
 )
 from pytest_accel.workloads.data import seed_of
 from pytest_accel.workloads.errors import StepError
-from pytest_accel.workloads.flops import count_flops
+from pytest_accel.workloads.evidence import sample, sample_tensors, tensors_in
+from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.judging import Judge
 from pytest_accel.workloads.optimisers import (
+    OPTIMISERS,
     OptimiserFactory,
     build_optimiser,
     callable_name,
     check_optimiser,
 )
 from pytest_accel.workloads.parallel import data_parallel
+from pytest_accel.workloads.traffic import Demand, cache_bytes, demand_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     Loss = Callable[[Any, Any], Any]  # what the model returned, targets -> a scalar
-
-SAMPLED_TENSORS = 16
-SAMPLED_ELEMENTS = 1024
 
 
 class Step:
@@ -62,7 +62,12 @@ class Step:
         self._source: Source = parts.feed.source
         self._compile = parts.compile
         self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
-        self._flops: int | None = None
+        self._precision = parts.precision
+        self._input_bytes = parts.destination.dtype.itemsize  # an element
+        self._known_as = parts.known_as
+        self._loss_function: Loss | None = None  # of training
+        self._states: int | None = None  # of an optimiser that surely updates every parameter
+        self._demand: Demand | None = None
         self._cleanup = ExitStack()
 
     @classmethod
@@ -137,6 +142,33 @@ class Step:
             error, name=self.info.name, batch_size=self._plan.batch_size, device=self.device
         )
 
+    @property
+    def flops_per_step(self) -> int | None:
+        """The model's floating-point operations, backward ones of training too; None where they cannot be counted."""
+        return self._counted().flops
+
+    @property
+    def least_flops_per_step(self) -> int | None:
+        """Those that no algorithm saves: what an alarm may be raised for."""
+        return self._counted().least_flops
+
+    @property
+    def bytes_per_step(self) -> int | None:
+        """What it moves through the device's memory at the least; None where a cache could hold that."""
+        return self._counted().bytes_moved
+
+    def _counted(self) -> Demand:
+        if self._demand is None and self._model is not None:
+            self._demand = demand_of(
+                self._model,
+                count(self._model, self._plan, loss=self._loss_function, known_as=self._known_as),
+                input_bytes=self._input_bytes,
+                compute=self._precision.dtype.itemsize,
+                states=self._states,
+                cache_bytes=cache_bytes(self.device),
+            )
+        return self._demand or Demand()
+
     def close(self) -> None:
         """Free the model, its batches and what was compiled, and put the backend flags back."""
         self._cleanup.close()
@@ -186,7 +218,11 @@ class TrainStep(Step):
         reconstructs = parts.plan.reconstructs
         default = F.mse_loss if reconstructs else smoothed_cross_entropy(label_smoothing)
         loss_function = loss or default
-        self._loss_function: Loss = loss_function
+        self._loss_function = loss_function
+        if loss is not None:
+            self._known_as = None  # it may have products of its own
+        if isinstance(optimiser, str) and not precision.scales_loss:  # a scaler skips updates
+            self._states = OPTIMISERS[optimiser].states
         loss_name = ("mse" if reconstructs else "cross_entropy") if loss is None else callable_name(loss)
         self.configuration |= described | {"loss": loss_name, "label_smoothing": label_smoothing}
         if not ddp:
@@ -301,13 +337,6 @@ class TrainStep(Step):
             f"{name}: the parameters did not move in {self.steps} steps; is lr zero? {NO_BENCHMARK}"
         )
 
-    @property
-    def flops_per_step(self) -> int | None:
-        """The model's floating-point operations, forward and backward; None where they cannot be counted."""
-        if self._flops is None and self._model is not None:
-            self._flops = count_flops(self._model, self._plan, loss=self._loss_function)
-        return self._flops
-
     def _forget(self) -> None:
         super()._forget()
         self._optimiser = self._scaler = self._forward_loss = self.loss = self.judge = None
@@ -353,13 +382,6 @@ class InferStep(Step):
                     "Choose a precision with a wider range (bf16, fp32)."
                 )
 
-    @property
-    def flops_per_step(self) -> int | None:
-        """The model's floating-point operations; None where they cannot be counted."""
-        if self._flops is None and self._model is not None:
-            self._flops = count_flops(self._model, self._plan)
-        return self._flops
-
     def _forget(self) -> None:
         super()._forget()
         self._forward = self.output = None
@@ -381,28 +403,3 @@ def smoothed_cross_entropy(label_smoothing: float) -> Loss:
         return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing)
 
     return cross_entropy
-
-
-def sample_tensors(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Choose up to SAMPLED_TENSORS parameters, evenly from the first to the last."""
-    names = list(parameters)
-    count = min(SAMPLED_TENSORS, len(names))
-    chosen = [names[index * (len(names) - 1) // max(1, count - 1)] for index in range(count)]
-    return {name: parameters[name] for name in chosen}
-
-
-def sample(parameter: Any) -> torch.Tensor:  # noqa: ANN401 - torch is untyped here
-    """Copy the first elements of a parameter to the host."""
-    return parameter.detach().flatten()[:SAMPLED_ELEMENTS].to("cpu", torch.float32, copy=True)
-
-
-def tensors_in(output: Any) -> Iterable[torch.Tensor]:  # noqa: ANN401 - whatever a model returns
-    """Yield the tensors of an output: itself, or those in its mappings and sequences."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from tensors_in(value)
-    elif isinstance(output, list | tuple):
-        for value in output:
-            yield from tensors_in(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_accel.core.gating import NAMES
 from pytest_accel.core.quantities import parse_fraction, parse_seconds
 from pytest_accel.platforms.kinds import PRECISIONS
 from pytest_accel.settings import (
@@ -34,6 +35,8 @@ def options() -> str:
         "FRACTION": parse_fraction.__doc__,
         "SECONDS": parse_seconds.__doc__,
         "NAMES": f"separated by commas: {', '.join(map(code, COLUMN_NAMES))}",
+        "METRICS": f"separated by commas: {', '.join(map(code, NAMES))}; each with a tolerance of its own where it needs one, "
+        "`energy=8%`",
         "MODE": f"of torch.compile: {', '.join(map(code, COMPILE_MODES))}",
         "a flag": "`true`, `yes`, `on` or `1`, and their opposites, in the environment and the ini file",
     }
@@ -68,7 +71,7 @@ def _option(option: Option) -> str:
 def _default(option: Option) -> str:
     """As the settings have it; what is off or not there by default needs no words."""
     value = getattr(Settings(), option.target)
-    if value in (None, False, "", (), 0):
+    if value in (None, False, "", (), {}, 0):
         return ""
     return code(f"{value:g} s" if option.target.endswith("_s") else str(value))
 

@@ -146,7 +146,10 @@ def test_every_field_of_a_page_has_words(path, owner):
 MAKERS = (
     "session/accel.py",
     "session/built.py",
+    "session/observing.py",
+    "session/roofline.py",
     "session/scaling.py",
+    "core/fairness.py",
     "workloads/rates.py",
     "workloads/convergence.py",
 )
@@ -159,11 +162,15 @@ def test_every_metric_that_is_measured_has_words():
     text = "\n".join((source.PACKAGE / path).read_text(encoding="utf-8") for path in MAKERS)
     named = set(
         re.findall(
-            r'"([a-z0-9_]*(?:_s|_j|_share|_felt|_per_step|_efficiency|_size|mfu|tflops|accuracy))"', text
+            r'"([a-z0-9_]*(?:_s|_j|_share|_felt|_per_step|_efficiency|_size|_w|_mhz|_c|mfu|tflops|accuracy))"',
+            text,
         )
     )
     assert named - NO_METRICS <= MEASURED.keys()
-    assert MEASURED.keys() - named == {f"latency_p{share}_s" for share in (50, 90, 99)}
+    assert MEASURED.keys() - named == {
+        *(f"latency_p{share}_s" for share in (50, 90, 99)),
+        *(f"node_{kind}_energy_per_step_j" for kind in ("cpu", "module")),
+    }
     assert OURS - {THROUGHPUT} <= MEASURED.keys()
     assert MEASURED.keys() >= _IN_COLUMNS
 
@@ -180,6 +187,9 @@ def test_every_field_of_extra_info_is_described():
         environment=Environment(identity={}, context={}),
         steady=True,
         gates={"accuracy": 0.02},
+        invalid="throttled",
+        notes=("hot",),
+        no_energy="MIG",
     )
     written = {*found.to_plain(), "platform", "ranks"}
     of_measurement = {field.name for field in source.fields("measure/measurement.py", "Measurement")}

@@ -19,6 +19,7 @@ AT_START = {
     "pytest_accel._version",
     "pytest_accel.core",
     "pytest_accel.core.grammar",
+    "pytest_accel.core.parsing",
     "pytest_accel.core.quantities",
     "pytest_accel.core.runs",
     "pytest_accel.fixtures",

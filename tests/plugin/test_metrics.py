@@ -62,6 +62,32 @@ def test_a_drop_beyond_its_tolerance_is_a_failed_test(gated):
     assert bench.accel_info()["run"]["metrics"]["accuracy"] == 0.8
 
 
+def test_more_of_what_less_is_better_is_a_regression_at_equal_speed(bench):
+    bench.write(
+        """
+        def test_step(accel):
+            measure(accel, metrics={"latency_p99_s": 0.0108}, gates={"latency_p99_s": 0.05})
+        """
+    )
+    bench.baseline(test_step=bench.SAME)
+    content = bench.load_baseline()
+    for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
+        run["metrics"]["latency_p99_s"] = 0.01
+    bench.save_baseline(content)
+    result = bench.run(bench.TOLERANT, "--accel-json=results.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"^REGRESSED  test_step \(cpu\) latency: 8\.0 % more \(at least \d\.\d %; tolerance 5\.0 %\), 2 runs vs 3 ",
+            r"^test_step .*REGRESSED latency 8\.0 % more$",
+        ]
+    )
+    (found,) = bench.json("results.json")["results"]
+    _, verdict = found["verdicts"]
+    assert verdict["slowdown"]["point"] == pytest.approx(0.08)
+    assert verdict["tolerance"] == 0.05
+
+
 def test_within_its_tolerance_is_ok(gated):
     bench = gated(0.895)
     result = bench.run(bench.TOLERANT, "--benchmark-json=out.json", "-v")
@@ -181,8 +207,8 @@ def test_metrics_are_asked_once_after_the_rounds_and_after_the_check(bench):
         ('metrics=lambda _: {"tflops": 1.0}', "metrics: 'tflops' is measured by pytest-accel. *"),
         ('gates={"accuracy": 1.5}', "gates['accuracy']: 1.5 is not a fraction between 0 and 1. *"),
         ('gates={"accuracy": 0.5}', "gates: 'accuracy' was not measured. *"),
-        ('gates={"energy_per_step_j": 0.1}', "gates: less of 'energy_per_step_j' is better*"),
-        ('gates={"latency_p99_s": 0.1}', "gates: less of 'latency_p99_s' is better*"),
+        ('gates={"energy_per_step_j": 0.1}', "gates: 'energy_per_step_j' was not measured. *"),
+        ('gates={"temperature_c": 0.1}', "gates: 'temperature_c' says how it was measured*"),
         (
             'metrics=lambda _: {"accuracy": 0}, gates={"accuracy": 0.5}',
             "gates: 'accuracy' is 0, and a gated metric is positive*",

@@ -2,18 +2,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
-enum { MAX_DEVICES = 64, MAX_FIELDS = 48 };
+enum { MAX_DEVICES = 64, MAX_FIELDS = 64 };
 
-typedef struct { char key[40], value[104]; } field_t;
+typedef struct { char key[40], value[104]; unsigned step; } field_t;
 typedef struct { field_t fields[MAX_FIELDS]; int count, parent; } device_t; /* parent -1: a GPU */
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
+typedef struct { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; } busy_t;
 typedef struct { char bus_id_legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_info_t;
 typedef struct { unsigned sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, ci_slices; unsigned long long mib; } attributes_t;
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type, status;
+    union { double d; unsigned ui; unsigned long long ull; } value;
+} field_value_t;
 
 static device_t machine, devices[MAX_DEVICES];
 static int device_count;
@@ -26,6 +34,7 @@ static const char *get(const device_t *device, const char *key) {
 static void put(device_t *device, const char *key, const char *value) {
     if (device->count == MAX_FIELDS) abort();
     field_t *field = &device->fields[device->count++];
+    field->step = 0;
     snprintf(field->key, sizeof field->key, "%s", key);
     snprintf(field->value, sizeof field->value, "%s", value);
 }
@@ -67,10 +76,22 @@ static int text(device_t *device, const char *key, char *out, unsigned size) {
     strcpy(out, value);
     return SUCCESS;
 }
+/* "345|1980|lost" answers one after the other, call by call, and then the last for good */
+static const char *next(device_t *device, const char *key) {
+    for (int i = 0; i < device->count; i++) {
+        field_t *field = &device->fields[i];
+        const char *value = field->value;
+        if (strcmp(field->key, key)) continue;
+        for (unsigned n = 0; n < field->step && strchr(value, '|'); n++) value = strchr(value, '|') + 1;
+        if (strchr(value, '|')) field->step++;
+        return value;
+    }
+    return "none";
+}
 static int number(device_t *device, const char *key, unsigned long long *out) {
-    const char *value = get(device, key);
-    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
-    if (!strcmp(value, "none")) return NOT_SUPPORTED;
+    const char *value = next(device, key);
+    if (!strcmp(get(device, "lost"), "1") || !strncmp(value, "lost", 4)) return GPU_IS_LOST;
+    if (!strncmp(value, "none", 4)) return NOT_SUPPORTED;
     *out = strtoull(value, NULL, 10);
     return SUCCESS;
 }
@@ -170,6 +191,16 @@ int nvmlDeviceGetPowerUsage(device_t *device, unsigned *out) { return small(devi
 int nvmlDeviceGetTotalEnergyConsumption(device_t *device, unsigned long long *out) {
     return number(device, "energy_mj", out);
 }
+/* NVML_FI_DEV_POWER_INSTANT 186, by scope: GPU 0, module 1 */
+int nvmlDeviceGetFieldValues(device_t *device, int count, field_value_t *values) {
+    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
+    for (field_value_t *each = values; each < values + count; each++) {
+        const char *key = each->scope ? "power_module_mw" : "power_instant_mw";
+        each->type = 1; /* unsigned int */
+        each->status = each->field != 186 || each->scope > 1 ? NOT_SUPPORTED : small(device, key, &each->value.ui);
+    }
+    return SUCCESS;
+}
 /* NVML_CLOCK_GRAPHICS 0, SM 1, MEM 2, VIDEO 3; graphics and SM run together */
 static int clock_of(device_t *device, int type, const char *sm, const char *mem, unsigned *out) {
     return type > 2 ? NOT_SUPPORTED : small(device, type == 2 ? mem : sm, out);
@@ -223,6 +254,26 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, p
     }
     *count = found;
     return found > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+/* process_utilization: pid:percent, or pid:percent:seconds ago, with commas between */
+int nvmlDeviceGetProcessUtilization(device_t *device, busy_t *out, unsigned *count, unsigned long long since_us) {
+    const char *value = get(device, "process_utilization");
+    unsigned found = 0, room = out ? *count : 0;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
+    if (!strcmp(value, "none")) return NOT_SUPPORTED;
+    while (*value) {
+        char *end;
+        busy_t busy = {(unsigned)strtoul(value, &end, 10), now.tv_sec * 1000000ull + now.tv_nsec / 1000, 0, 0, 0, 0};
+        if (*end != ':') abort();
+        busy.sm = (unsigned)strtoul(end + 1, &end, 10);
+        if (*end == ':') busy.at_us -= strtoull(end + 1, &end, 10) * 1000000ull;
+        if (busy.at_us > since_us && found++ < room) out[found - 1] = busy;
+        value = *end == ',' ? end + 1 : end;
+    }
+    *count = found;
+    return !found ? NOT_FOUND : found > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 int nvmlDeviceGetTotalEccErrors(device_t *device, int type, int counter, unsigned long long *out) {
     if (type != 1) return NOT_SUPPORTED; /* uncorrected ones only */

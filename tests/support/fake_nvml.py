@@ -41,7 +41,10 @@ class FakeSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeGpu:
-    """A GPU and its settings; None where the device does not support the question."""
+    """A GPU and its settings; None where the device does not support the question.
+
+    A number may be a text of several, "345|1980|lost": answers call by call, the last one for good.
+    """
 
     name: str = "NVIDIA H200"
     uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
@@ -52,7 +55,9 @@ class FakeGpu:
     power_limit_min_mw: int = 200_000
     power_limit_max_mw: int = 700_000
     power_mw: int | None = 75_000
-    energy_mj: int | None = 1_000_000
+    power_instant_mw: int | str | None = None  # NVML_FI_DEV_POWER_INSTANT
+    power_module_mw: int | str | None = None  # the same of a whole Grace Hopper module
+    energy_mj: int | str | None = 1_000_000
     clock_sm_mhz: int | None = 345
     clock_mem_mhz: int | None = 3201
     clock_sm_max_mhz: int | None = 1980
@@ -76,6 +81,7 @@ class FakeGpu:
     remapping_pending: int | None = 0
     remapping_failed: int | None = 0
     processes: str | None = ""  # of others, as pid:MiB: "4711:512,4712:0"
+    process_utilization: str | None = ""  # as pid:percent, or pid:percent:seconds ago: "4711:38,4712:2:60"
     pcie_generation_max: int | None = None  # None: what it is now
     pcie_width_max: int | None = None
     lost: int = 0  # 1: every question about it fails with "GPU is lost"

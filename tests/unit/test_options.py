@@ -75,7 +75,7 @@ class TestPrecedence:
     def test_empty_ini_value_is_none(self):
         assert read({}, {"accel_tolerance": ""}).tolerance is None
 
-    @pytest.mark.parametrize("name", ["record", "update", "reason", "slowdown"])
+    @pytest.mark.parametrize("name", ["record", "update", "reason", "slowdown", "calibrate"])
     def test_what_acts_once_comes_from_the_command_line_alone(self, name):
         variable, key = f"PYTEST_ACCEL_{name.upper()}", f"accel_{name}"
         assert read({}, {key: "1"}, {variable: "1"}) == Settings()
@@ -111,6 +111,21 @@ class TestErrors:
             assert "Valid, separated by commas: data, " in said
         assert "there is no 'speed'" in refused({"columns": "mfu,speed"})
 
+    def test_gates_are_metrics_with_what_is_tolerated(self):
+        assert read({}).gate == {}
+        assert read({"gate": "throughput,energy=8%"}).gate == {"energy_per_step_j": 0.08}
+        assert read({}, {"accel_gate": "energy"}).gate == {"energy_per_step_j": None}
+        said = refused({"gate": "throughput,speed"})
+        assert said.startswith(
+            "accel_gate: 'throughput,speed' (from --accel-gate) names 'speed', which is not gated"
+        )
+
+    def test_a_mark_says_what_one_benchmark_gates(self):
+        session = read({"gate": "throughput,energy"})
+        found = for_item(session, [pytest.mark.accel(gate="throughput").mark], "a.py::test_x")
+        assert found.gate == {}
+        assert found.origin("gate") == "@pytest.mark.accel of a.py::test_x"
+
     @pytest.mark.parametrize("text", ["0", "11", "-1", "2.5", "bench_suites", "²"])
     def test_number_of_runs(self, text):
         assert "is not a whole number from 1 to 10. Write --accel-record=5" in refused({"record": text})
@@ -142,6 +157,15 @@ class TestCombinations:
     def test_reason_goes_with_recording(self):
         assert read({"record": "1", "reason": "more runs"}).reason == "more runs"
         assert "goes with --accel-record" in refused({"reason": "why"})
+
+    def test_calibrating_is_not_recording(self):
+        settings = read({"calibrate": "12"})
+        assert (settings.calibrate, settings.calibrating, settings.recording) == (12, True, False)
+        assert settings.unjudged_runs == 12
+        assert "call pytest once for each" in refused({"calibrate": "12", "record": "5"})
+        update = {"calibrate": "12", "update": "true", "reason": "new driver"}
+        assert "--accel-update the baseline: call pytest once" in refused(update)
+        assert "Calibrate without it" in refused({"calibrate": "12", "slowdown": "10%"})
 
     def test_slowdown_is_never_recorded(self):
         assert read({"slowdown": "10%"}).slowdown == pytest.approx(0.1)

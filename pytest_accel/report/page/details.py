@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.core.results import Ending, ReferenceFigure, Result
 from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
@@ -81,7 +82,7 @@ def _texts(verdict: Verdict) -> tuple[str, str]:
 
 
 def _said(verdict: Verdict) -> str:
-    return f"{verdict.of}: {explain(verdict)}"
+    return f"{shown_name(verdict.of)}: {explain(verdict)}"
 
 
 def _unsteady(result: Result) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from statistics import median
 
+from pytest_accel.core.metrics import RATES, less_is_better, shown_name
 from pytest_accel.core.quantities import percent, seconds, si
 from pytest_accel.core.results import Ending, Result
 from pytest_accel.core.runs import Run
@@ -21,6 +22,10 @@ def metric(name: str, value: float) -> tuple[str, str]:
     """Its title, and its value with a unit."""
     if _PERCENTAGES.search(name):
         return title(name), percent(value)
+    if name == "temperature_c":
+        return "peak temperature", f"{value:.0f} °C"
+    if name.endswith(RATES):
+        return title(name), f"{value:.6g}"
     for suffix, unit in (("_j", "J"), ("_w", "W"), ("_mhz", "MHz")):
         if name.endswith(suffix):
             return title(name.removesuffix(suffix)), f"{si(value)} {unit}"
@@ -30,7 +35,7 @@ def metric(name: str, value: float) -> tuple[str, str]:
 
 
 def title(name: str) -> str:
-    return _FIGURES.get(name, name.replace("_", " "))
+    return _FIGURES.get(name, shown_name(name).replace("_", " "))
 
 
 def change_of(verdict: Verdict) -> str:
@@ -76,7 +81,8 @@ def failed_metrics(result: Result) -> list[dict[str, object]]:
             "is_share": bool(_PERCENTAGES.search(verdict.of)),
             "then": _points(result.baseline, verdict.of),
             "now": _points(result.runs, verdict.of),
-            "limit": median(then) * (1 - verdict.tolerance),
+            "limit": median(then)
+            * (1 + verdict.tolerance if less_is_better(verdict.of) else 1 - verdict.tolerance),
             "tolerance_text": percent(verdict.tolerance),
         }
         for verdict in told_verdicts(result)

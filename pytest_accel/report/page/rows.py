@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pytest_accel.core.figures import work_per_wh
+from pytest_accel.core import energy
 from pytest_accel.core.gate import interval
 from pytest_accel.core.quantities import percent, si
 from pytest_accel.core.results import ReferenceFigure, Result
@@ -170,7 +170,7 @@ def _first(figures: Sequence[ReferenceFigure]) -> Cell:
 def units_per_wh(result: Result) -> float | None:
     """Work a watt-hour buys, as the studies of energy give it."""
     step_j = result.metrics.get("energy_per_step_j")
-    return work_per_wh(step_j, result.work_per_step) if step_j else None
+    return energy.units_per_wh(step_j, result.work_per_step) if step_j else None
 
 
 def times(ratio: float) -> str:
@@ -197,7 +197,7 @@ COLUMNS = (
         key="change",
         title="Against baseline",
         cell=change,
-        help="What decided, with its bounds: the shaded middle is the tolerance, left of it is slower or lower",
+        help="What decided, with its bounds: the shaded middle is the tolerance, left of it is worse",
     ),
     Column(
         key="mfu",

@@ -96,6 +96,12 @@ class TestRatios:
         }
         assert all(row.cells[0].ratio is None for row in found.rows)
 
+    def test_what_describes_a_measurement_has_none(self):
+        hot, cold = (entry(measured=runs(metrics={"temperature_c": at})) for at in (80.0, 40.0))
+        found = compare([side("a", hot), side("b", cold)], metrics=["clocks"])
+        assert [cell.value.value for cell in found.rows[0].cells] == [80.0, 40.0]
+        assert found.rows[0].cells[1].ratio is None
+
     def test_ratio_to_another_column(self):
         slow = entry(measured=runs(step_s=0.02))
         found = compare([side("a"), side("b", slow)], ratio_to="b")
@@ -170,6 +176,7 @@ class TestMetrics:
         found = compare([side("a", entry(measured=measured))], metrics=["latency_p99_s"])
         assert (found.rows[0].cells[0].value.value, found.rows[0].unit) == (0.5, "s")
         assert is_better_less("latency_p99_s")
+        assert not is_better_less("tokens_per_s")
 
 
 class TestOrder:
@@ -230,12 +237,14 @@ class TestJudging:
         assert not found.was_judged
         assert why in found.why_not
 
-    def test_gated_metrics_are_judged_too(self):
-        stored = runs(metrics={"accuracy": 0.9})
-        worse = runs(session="s2", metrics={"accuracy": 0.6})
-        found = judged(entry(measured=stored), entry(measured=worse, gates={"accuracy": 0.02}))
+    @pytest.mark.parametrize(
+        ("name", "then", "now"), [("accuracy", 0.9, 0.6), ("energy_per_step_j", 36.0, 39.0)]
+    )
+    def test_gated_metrics_are_judged_too(self, name, then, now):
+        stored, worse = runs(metrics={name: then}), runs(session="s2", metrics={name: now})
+        found = judged(entry(measured=stored), entry(measured=worse, gates={name: 0.02}))
         assert found.outcome is Outcome.REGRESSED
-        assert [verdict.of for verdict in found.verdicts] == ["throughput", "accuracy"]
+        assert [verdict.of for verdict in found.verdicts] == ["throughput", name]
 
     def test_the_tolerance_asked_for_goes_before_the_stored_one(self):
         slow = entry(measured=runs(step_s=0.0105, session="s2"), tolerance=0.2)

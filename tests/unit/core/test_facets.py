@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -117,6 +118,65 @@ class TestOneMetric:
         then, now = spread(level, before), spread(level, after)
         as_time = judge(timed(then), timed(now), replace(POLICY, tolerance=0.05))
         assert of_accuracy(measured(*then), measured(*now)) == replace(as_time, of="accuracy")
+
+
+def of_energy(then, now, tolerance=0.05) -> Verdict:
+    name = "energy_per_step_j"
+    (facet,) = judge_metrics(measured(*then, name=name), measured(*now, name=name), {name: tolerance}, POLICY)
+    return facet.verdict
+
+
+class TestLessIsBetter:
+    def test_eight_percent_more_energy_at_equal_speed_is_a_regression(self):
+        found = of_energy([36.0] * 5, [36.0 * 1.08] * 2)
+        assert found.outcome is Outcome.REGRESSED
+        assert found.slowdown.point == pytest.approx(0.08)
+        assert 0 < found.slowdown.low < 0.08 < found.slowdown.high
+        assert found.tolerance == 0.05
+
+    def test_as_much_less_is_improved(self):
+        found = of_energy([36.0] * 5, [36.0 * 0.92] * 2)
+        assert found.outcome is Outcome.IMPROVED
+        assert found.slowdown.point == pytest.approx(-0.08)
+
+    def test_the_tolerance_is_an_increase(self):
+        """At the last look, an increase by it is what is caught: delta is ln(1 + r), and not -ln(1 - r)."""
+        name, policy = "energy_per_step_j", Policy()
+        then, now = measured(*[1.0] * 5, name=name), measured(*[1.5] * 3, name=name)
+        (facet,) = judge_metrics(then, now, {name: 0.5}, policy)
+
+        def timed(values):
+            return [Run(session="s", rounds_s=(value,), steps_per_round=1) for value in values]
+
+        as_time = judge(timed([1.0] * 5), timed([1.5] * 3), replace(policy, tolerance=0.5 / 1.5))
+        assert facet.verdict.outcome is as_time.outcome
+        assert facet.verdict.slowdown.point == pytest.approx(0.5)
+        assert replace(policy, tolerance=0.5 / 1.5).delta == pytest.approx(math.log(1.5))
+
+    def test_a_baseline_without_it_keeps_the_tolerance_that_was_asked(self):
+        found = of_energy([None], [36.0], tolerance=0.08)
+        assert (found.outcome, found.tolerance) == (Outcome.NO_BASELINE, 0.08)
+
+    @given(METRICS, SPREADS, SPREADS, st.floats(1.01, 2.0), st.floats(0.01, 0.5))
+    def test_more_never_gives_a_better_verdict(self, level, before, after, factor, tolerance):
+        then, now = spread(level, before), spread(level, after)
+        less, more = (of_energy(then, [f * v for v in now], tolerance) for f in (1.0, factor))
+        assert ORDER.index(more.outcome) <= ORDER.index(less.outcome)
+        assert more.slowdown.point > less.slowdown.point
+        assert more.slowdown.low <= more.slowdown.point <= more.slowdown.high
+
+    @given(METRICS, SPREADS, SPREADS, st.floats(0.01, 0.5))
+    def test_is_judged_as_what_it_buys_would_be(self, level, before, after, tolerance):
+        """J/unit up by r, and units/J down by r/(1+r): one outcome."""
+        then, now = spread(level, before), spread(level, after)
+        bought = [measured(*(1 / v for v in values), name="units_per_j") for values in (then, now)]
+        (facet,) = judge_metrics(*bought, {"units_per_j": tolerance / (1 + tolerance)}, POLICY)
+        assert of_energy(then, now, tolerance).outcome is facet.verdict.outcome
+
+    def test_an_absurd_increase_stays_a_number(self):
+        found = of_energy([1e-200] * 5, [1e200] * 2)
+        assert found.outcome is Outcome.REGRESSED
+        assert math.isfinite(found.slowdown.high)
 
 
 @pytest.mark.parametrize(

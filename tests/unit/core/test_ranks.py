@@ -135,3 +135,36 @@ def test_facts_that_differ_between_ranks_are_all_named():
         "device_name": "A100",
         "power_limit_w": "300 | 400 | unknown",
     }
+
+
+def test_one_disturbed_rank_disturbs_the_gang_and_is_named():
+    merged = merge(
+        [
+            result(rank=0, notes=("hot", "narrow")),
+            result(rank=1, invalid="throttled", notes=("hot",), no_energy="MIG"),
+            result(rank=2, notes=("hot",), no_energy="MIG"),
+        ]
+    )
+    assert merged.invalid == "rank 1: throttled"
+    assert merged.notes == ("hot", "rank 0: narrow")
+    assert merged.no_energy == "rank 1, 2: MIG"
+
+
+def test_what_one_rank_says_needs_no_number():
+    merged = merge([result(invalid="throttled", notes=("hot",))])
+    assert (merged.invalid, merged.notes) == ("throttled", ("hot",))
+
+
+def test_energy_of_one_node_of_two_is_no_figure_of_the_gang():
+    nodes = [result(rank=0, metrics={"energy_j": 3.0}), result(rank=1), result(rank=2, host="n1")]
+    assert "energy_j" not in merge(nodes).metrics
+    nodes[2] = result(rank=2, host="n1", metrics={"energy_j": 4.0})
+    assert merge(nodes).metrics["energy_j"] == 7.0
+
+
+def test_peaks_are_the_highest_of_all_devices():
+    gang = [
+        result(rank=rank, metrics={"temperature_c": 60.0 + rank, "sm_clock_mhz": 100.0 * rank})
+        for rank in (0, 2)
+    ]
+    assert merge(gang).metrics == {"temperature_c": 62.0, "sm_clock_mhz": 100.0}

@@ -77,6 +77,21 @@ class Pedantic:
             target()
 
 
+class Ends:
+    """A window that notes when it was told of its ends, and how much work the device still had."""
+
+    def __init__(self, lab) -> None:
+        self._lab = lab
+        self.at_s: list[float] = []
+        self.queued_s: list[float] = []
+
+    def begin(self) -> None:
+        self.at_s.append(self._lab.now_s)
+        self.queued_s.append(self._lab.queued_s)
+
+    end = begin
+
+
 @pytest.fixture
 def lab(monkeypatch):
     made = Laboratory()
@@ -191,24 +206,17 @@ class TestTimeRounds:
         assert 0.001 / found.step_s == pytest.approx(1 - slowdown)
 
     @pytest.mark.parametrize("budget_s", [0.02, 1.0])  # one step a round, and many
-    def test_energy_is_that_of_a_step(self, lab, budget_s):
+    def test_the_window_holds_all_steps_and_nothing_else(self, lab, budget_s):
         lab.step_s = 0.01
-        watts = 300.0
-        found = timed(lab, budget_s=budget_s, energy=lambda: watts * lab.now_s)
-        assert found.energy_j == pytest.approx(watts * 0.01, rel=1e-6)
+        window = Ends(lab)
+        found = timed(lab, budget_s=budget_s, window=window)
+        begin_s, end_s = window.at_s
+        assert end_s - begin_s == pytest.approx(found.steps * 0.01, rel=1e-6)
 
-    def test_energy_of_work_that_is_still_queued_is_counted(self, lab):
-        readings = []
-        timed(lab, energy=lambda: readings.append(lab.queued_s) or 0.0)
-        assert readings == [0.0, 0.0]
-
-    @pytest.mark.parametrize("readings", [[None, None], [None, 5.0], [5.0, None]])
-    def test_energy_that_nobody_counts_is_unknown(self, lab, readings):
-        told = iter(readings)
-        assert timed(lab, energy=lambda: next(told)).energy_j is None
-
-    def test_energy_is_unknown_unless_asked_for(self, lab):
-        assert timed(lab).energy_j is None
+    def test_work_that_is_still_queued_lies_in_the_window(self, lab):
+        window = Ends(lab)
+        timed(lab, window=window)
+        assert window.queued_s == [0.0, 0.0]
 
     def test_collector_is_back_as_it_was(self, lab):
         frozen = gc.get_freeze_count()

@@ -1,4 +1,4 @@
-"""The energy counter of a GPU, through the real pynvml and a driver without a GPU."""
+"""The energy and the power of GPUs, through the real pynvml and a driver without a GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from pytest_accel.power.nvml import NvmlCounter
-from tests.support.fake_nvml import FakeGpu
+from pytest_accel.power.nvml import NvmlSource
+from pytest_accel.power.source import PowerDevice
+from tests.support.fake_nvml import FakeGpu, FakeSlice
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -15,43 +16,64 @@ MINE = FakeGpu(uuid="GPU-aaaaaaaa-0000-0000-0000-000000000001", energy_mj=123_45
 OTHER = FakeGpu(uuid="GPU-aaaaaaaa-0000-0000-0000-000000000002", energy_mj=5)
 NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED = 1, 9
 
-READ = """
+
+ASK = """
 import json
-from pytest_accel.power.nvml import NvmlCounter
-with NvmlCounter({uuid!r}) as counter:
-    inside = counter.read_j()
-print(json.dumps([inside, counter.read_j()]))
+from pytest_accel.power.nvml import NvmlSource
+from pytest_accel.power.source import PowerDevice
+devices = [PowerDevice(vendor="nvidia", uuid=uuid, index=index, mig=mig) for index, (uuid, mig) in enumerate({wanted!r})]
+source = NvmlSource(devices, modules={modules!r})
+readings = [getattr(source, name)() for name in {asked!r}]
+rails = [[rail.name, rail.scope, rail.kind, rail.within] for rail in source.rails]
+print(json.dumps({{"rails": rails, "readings": readings, "problem": source.problem}}))
+source.close()
+source.close()
+assert source.joules() == source.watts() == {{}}
 """
+MODULE = FakeGpu(
+    name="NVIDIA GH200 480GB", uuid=MINE.uuid, power_instant_mw=400_000, power_module_mw="650000|651000"
+)
 
 
-def read(fake_nvml, gpus, uuid=MINE.uuid, **options):
-    inside, afterwards = json.loads(fake_nvml.run(READ.format(uuid=uuid), gpus, **options))
-    assert afterwards is None  # closed
-    return inside
+@pytest.fixture
+def ask(fake_nvml):
+    """What a source says of devices: UUIDs, or a UUID with a MIG profile."""
+
+    def answer(gpus, wanted, *asked, modules=True, **options):
+        wanted = [(each, None) if isinstance(each, str) else each for each in wanted]
+        code = ASK.format(wanted=wanted, asked=asked, modules=modules)
+        return json.loads(fake_nvml.run(code, gpus, **options))
+
+    return answer
+
+
+def gpu_rails(*names):
+    return [[name, "device", "gpu", ""] for name in names]
+
+
+def opened():
+    return NvmlSource([PowerDevice(vendor="nvidia", uuid=MINE.uuid, index=0)])
 
 
 @pytest.mark.parametrize("gpus", [[MINE, OTHER], [OTHER, MINE]])
-def test_joules_are_those_of_the_gpu_that_was_named(fake_nvml, gpus):
-    assert read(fake_nvml, gpus) == 123_456.789
+def test_joules_are_those_of_the_gpu_that_was_named(ask, gpus):
+    assert ask(gpus, [MINE.uuid], "joules")["readings"] == [{"gpu0": 123_456.789}]
 
 
-def test_a_gpu_that_is_not_there_has_no_energy(fake_nvml):
-    assert read(fake_nvml, [OTHER]) is None
-    assert read(fake_nvml, [OTHER], uuid="") is None
-
-
-def test_a_gpu_that_does_not_count_has_no_energy(fake_nvml):
-    silent = FakeGpu(uuid=MINE.uuid, energy_mj=None)
-    assert read(fake_nvml, [silent]) is None
-
-
-def test_a_gpu_that_is_lost_has_no_energy(fake_nvml):
-    lost = FakeGpu(uuid=MINE.uuid, lost=1)
-    assert read(fake_nvml, [lost]) is None
-
-
-def test_a_driver_that_is_not_loaded_is_no_energy(fake_nvml):
-    assert read(fake_nvml, [MINE], init_error=NVML_ERROR_DRIVER_NOT_LOADED) is None
+@pytest.mark.parametrize(
+    ("gpus", "options"),
+    [
+        ([OTHER], {}),
+        ([FakeGpu(uuid=MINE.uuid, energy_mj=None)], {}),
+        ([FakeGpu(uuid=MINE.uuid, lost=1)], {}),
+        ([MINE], {"init_error": NVML_ERROR_DRIVER_NOT_LOADED}),
+    ],
+    ids=["not there", "does not count", "lost", "no driver"],
+)
+def test_a_gpu_that_cannot_be_asked_has_no_energy_and_says_why(ask, gpus, options):
+    out = ask(gpus, [MINE.uuid], "joules", **options)
+    assert out["readings"] == [{}]
+    assert out["problem"]
 
 
 def test_a_machine_without_a_driver_has_no_energy(monkeypatch):
@@ -61,14 +83,12 @@ def test_a_machine_without_a_driver_has_no_energy(monkeypatch):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", missing)
-    with NvmlCounter(MINE.uuid) as counter:
-        assert counter.read_j() is None
+    assert opened().joules() == {}
 
 
 def test_a_machine_without_pynvml_has_no_energy(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
-    with NvmlCounter(MINE.uuid) as counter:
-        assert counter.read_j() is None
+    assert opened().joules() == {}
 
 
 def test_a_driver_that_fails_to_close_spoils_no_measurement(monkeypatch):
@@ -81,5 +101,94 @@ def test_a_driver_that_fails_to_close_spoils_no_measurement(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: object())
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 1500)
     monkeypatch.setattr(pynvml, "nvmlShutdown", fail)
-    with NvmlCounter(MINE.uuid) as counter:
-        assert counter.read_j() == 1.5
+    source = opened()
+    assert source.joules() == {"gpu0": 1.5}
+    source.close()
+
+
+def test_rails_are_numbered_as_the_framework_counts_devices(ask):
+    out = ask([OTHER, MINE], [MINE.uuid, OTHER.uuid], "joules")
+    assert out["rails"] == gpu_rails("gpu0", "gpu1")
+    assert out["readings"] == [{"gpu0": 123_456.789, "gpu1": 0.005}]
+    assert out["problem"] == ""
+
+
+def test_a_gpu_that_is_named_twice_is_counted_once(ask):
+    assert len(ask([MINE], [MINE.uuid, MINE.uuid], "joules")["readings"][0]) == 1
+
+
+def test_instantaneous_power_is_preferred_to_the_average(ask):
+    gpu = FakeGpu(uuid=MINE.uuid, power_instant_mw="680000|681000|690000", power_mw=75_000)
+    out = ask([gpu], [MINE.uuid], "watts", "watts")
+    assert out["readings"] == [{"gpu0": 681.0}, {"gpu0": 690.0}]  # the first was asked when it was opened
+
+
+@pytest.mark.parametrize("instant", [None, 0])
+def test_the_average_is_told_where_there_is_no_instantaneous_power(ask, instant):
+    gpu = FakeGpu(uuid=MINE.uuid, power_instant_mw=instant, power_mw=75_000)
+    assert ask([gpu], [MINE.uuid], "watts")["readings"] == [{"gpu0": 75.0}]
+
+
+def test_a_module_of_grace_hopper_holds_its_gpu(ask):
+    out = ask([MODULE], [MINE.uuid], "watts", "joules")
+    assert out["rails"] == [["gpu0", "device", "gpu", "module0"], ["module0", "node", "module", ""]]
+    assert out["readings"] == [{"gpu0": 400.0, "module0": 651.0}, {"gpu0": 1000.0}]
+
+
+def test_modules_are_left_to_other_sensors_when_told_so(ask):
+    assert ask([MODULE], [MINE.uuid], modules=False)["rails"] == gpu_rails("gpu0")
+
+
+def test_two_gpus_of_one_module_do_not_both_tell_of_it(ask):
+    superchip = [
+        FakeGpu(name="NVIDIA GB200", uuid=uuid, power_instant_mw=1, power_module_mw=1)
+        for uuid in (MINE.uuid, OTHER.uuid)
+    ]
+    assert ask(superchip, [MINE.uuid, OTHER.uuid])["rails"] == gpu_rails("gpu0", "gpu1")
+
+
+@pytest.mark.parametrize("mig", ["1g.10gb", None])
+def test_a_slice_has_no_energy_of_its_own(ask, mig):
+    gpu = FakeGpu(mig=1, slices=(FakeSlice(uuid="MIG-1"),))
+    out = ask([gpu], [("MIG-1", mig)], "joules", "watts")
+    assert out["rails"] == []
+    assert out["readings"] == [{}, {}]
+    which = "1g.10gb of gpu0" if mig else "MIG-1"
+    assert out["problem"] == f"MIG slice {which}: its energy cannot be told apart from the other slices'"
+
+
+def test_an_unknown_gpu_among_others_stays_a_rail_so_that_no_sum_leaves_it_out(ask):
+    out = ask([MINE], ["GPU-gone", MINE.uuid], "joules")
+    assert sorted(out["rails"]) == gpu_rails("gpu0", "gpu1")
+    assert list(out["readings"][0]) == ["gpu1"]
+    assert out["problem"] == "gpu0: NVML does not know this device (GPU-gone)"
+
+
+def test_a_gpu_that_is_lost_mid_run_is_missing_and_said_once(ask):
+    gpus = [
+        FakeGpu(uuid=MINE.uuid, energy_mj="1000|lost", power_mw="75000|lost"),
+        FakeGpu(uuid=OTHER.uuid, energy_mj="1000|2000"),
+    ]
+    out = ask(gpus, [MINE.uuid, OTHER.uuid], *["joules", "watts"] * 3)
+    assert out["readings"][:2] == [{"gpu0": 1.0, "gpu1": 1.0}, {"gpu0": 75.0, "gpu1": 75.0}]
+    assert out["readings"][4:] == [{"gpu1": 2.0}, {"gpu1": 75.0}]
+    assert out["problem"] == "gpu0: no energy counter (GPU is lost); gpu0: power is not told (GPU is lost)"
+
+
+def test_a_module_sensor_that_vanishes_leaves_the_gpu(ask):
+    gpu = FakeGpu(name=MODULE.name, uuid=MINE.uuid, power_instant_mw=400_000, power_module_mw="1000|none")
+    out = ask([gpu], [MINE.uuid], "watts")
+    assert out["readings"] == [{"gpu0": 400.0}]
+    assert out["problem"] == "module0: power is not told (not supported)"
+
+
+def test_impossible_power_is_left_out(ask):
+    gpu = FakeGpu(uuid=MINE.uuid, power_mw=4_294_967_295)
+    out = ask([gpu], [MINE.uuid], "watts")
+    assert out["readings"] == [{}]
+    assert out["problem"] == "gpu0: NVML says 4.29497e+06 W, which cannot be"
+
+
+def test_a_driver_that_is_not_loaded_is_the_problem(ask):
+    out = ask([MINE], [MINE.uuid], "joules", "watts", init_error=NVML_ERROR_DRIVER_NOT_LOADED)
+    assert out == {"rails": [], "readings": [{}, {}], "problem": "driver not loaded"}

@@ -92,6 +92,21 @@ LINES = [
         ),
     ),
     (
+        verdict(Outcome.REGRESSED, 0.083, 0.061, 0.1, of="energy_per_step_j"),
+        (
+            "REGRESSED  test_gpt (h200) energy: 8.3 % more (at least 6.1 %; tolerance 5.0 %), 2 runs vs 5 baseline runs, "
+            "run-to-run noise 0.8 %"
+        ),
+    ),
+    (
+        verdict(Outcome.OK, -0.03, -0.05, 0.01, of="energy_per_step_j"),
+        "ok  test_gpt (h200) energy: 3.0 % less (at most 1.0 % more; tolerance 5.0 %), 2 runs",
+    ),
+    (
+        verdict(Outcome.OK, 0.004, -0.02, 0.027, of="decode_s"),
+        "ok  test_gpt (h200) decode_s: 0.4 % more (at most 2.7 % more; tolerance 5.0 %), 2 runs",
+    ),
+    (
         verdict(Outcome.INCONCLUSIVE, 0.01, -0.03, 0.06, of="accuracy", noise=0.029),
         (
             "INCONCLUSIVE  test_gpt (h200) accuracy: 1.0 % lower (3.0 % higher to 6.0 % lower; tolerance 5.0 %), "

@@ -93,6 +93,7 @@ def read(*results, **more) -> Read:
         ([Outcome.OK, Outcome.OK], 0, "good", "All 2 benchmarks ok"),
         ([Outcome.OK, Ending.SKIPPED], 0, "good", "1 benchmark ok; 1 skipped"),
         ([Ending.RECORDED], 0, "good", "1 benchmark recorded"),
+        ([Ending.CALIBRATED] * 2, 0, "good", "All 2 benchmarks calibrated"),
         ([Outcome.OK, Outcome.REGRESSED], 1, "bad", "1 of 2 benchmarks failed"),
         ([Outcome.OK, Outcome.INCONCLUSIVE], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
         ([Outcome.OK, Ending.VANISHED], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
@@ -329,6 +330,9 @@ def test_more_baseline_runs_are_offered_where_the_verdict_says_that_they_help(st
         ("epoch_s", 0.0, ("epoch s", "0")),
         ("fed_share", 0.9, ("fed share", "90.0 %")),
         ("my_score", 12.0, ("my score", "12")),
+        ("temperature_c", 61.0, ("peak temperature", "61 °C")),
+        ("tdp_share", 0.93, ("tdp share", "93.0 %")),
+        ("gb_per_s", 3.0, ("gb per s", "3")),
     ],
 )
 def test_a_metric_is_shown_in_the_unit_that_its_name_carries(name, value, shown):
@@ -418,6 +422,16 @@ def test_an_open_metric_is_what_an_inconclusive_benchmark_is_explained_by():
         result, status=Outcome.INCONCLUSIVE, failed=False, verdicts=(ok, share), text=explain(ok), details=()
     )
     assert details(result, [])["lines"][0][3].startswith("fed_share: 32.3")
+
+
+def test_of_energy_the_limit_lies_above():
+    grown = Estimate(point=0.08, low=0.06, high=0.1)
+    energy = Verdict(outcome=Outcome.REGRESSED, tolerance=0.05, slowdown=grown, of="energy_per_step_j")
+    result = make_result(Outcome.REGRESSED)
+    stored = tuple(replace(run, metrics={"energy_per_step_j": 36.0}) for run in result.baseline)
+    result = replace(result, baseline=stored, verdicts=(result.verdicts[0], energy))
+    plot = failed_metrics(result)[-1]
+    assert (plot["title"], plot["limit"]) == ("energy", pytest.approx(36.0 * 1.05))
 
 
 def test_a_metric_that_failed_has_its_runs_drawn():

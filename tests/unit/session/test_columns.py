@@ -47,8 +47,8 @@ def case(metrics=None, configuration=None, gates=None, **more) -> Case:
     return unmeasured(measurements=[measured], **more)
 
 
-def cells(*cases: Case) -> list[dict[str, str]]:
-    columns, rows = columns_and_rows(cases)
+def cells(*cases: Case, wanted=()) -> list[dict[str, str]]:
+    columns, rows = columns_and_rows(cases, wanted)
     return [
         {column.title: cell.text for column, cell in zip(columns, row, strict=True) if cell.text}
         for row in rows
@@ -94,6 +94,47 @@ def test_a_metric_has_its_column(metrics, shown):
 def test_energy_of_an_epoch_needs_its_size():
     (found,) = cells(case({"energy_per_step_j": 36.0, "epoch_size": 64_000}))
     assert found["Wh/epoch"] == "10.00"
+
+
+WATCHED = {
+    "energy_per_step_j": 36.0,
+    "power_mean_w": 651.4,
+    "power_peak_w": 699.6,
+    "tdp_share": 0.931,
+    "sm_clock_mhz": 1515.2,
+    "temperature_c": 61.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        ((), {}),
+        (("energy",), {"units/Wh": "6,400", "J/unit": "0.5625"}),
+        (("power",), {"mean W": "651", "peak W": "700", "of TDP": "93.1 %"}),
+        (("clocks",), {"SM MHz": "1515", "peak °C": "61"}),
+    ],
+)
+def test_energy_power_and_clocks_are_shown_when_asked_for(wanted, shown):
+    (found,), (without,) = cells(case(WATCHED), wanted=wanted), cells(case(), wanted=wanted)
+    assert {title: found[title] for title in found.keys() - without.keys()} == shown
+
+
+def test_energy_that_is_gated_is_shown_unasked():
+    (found,) = cells(case(WATCHED, gates={"energy_per_step_j": 0.05}))
+    assert found["units/Wh"] == "6,400"
+    assert "J/unit" not in found
+
+
+def test_what_was_asked_for_and_not_measured_is_empty():
+    (found,) = cells(case({"energy_per_step_j": 0.0}), wanted=("energy", "power", "clocks"))
+    assert found.keys() == {"benchmark", "platform", "verdict"}
+
+
+def test_the_verdict_calls_energy_by_its_name():
+    facet = Facet(name="energy_per_step_j", verdict=said(Outcome.REGRESSED, 0.083, of="energy_per_step_j"))
+    (found,) = cells(case(verdict=said(Outcome.OK, 0.0), facets=(facet,)))
+    assert found["verdict"] == "REGRESSED energy 8.3 % more"
 
 
 def test_what_every_row_has():

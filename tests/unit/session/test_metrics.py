@@ -8,7 +8,8 @@ import re
 import pytest
 
 from pytest_accel.measure.question import QuestionError
-from pytest_accel.session.metrics import check_gated, checked_gates, checked_metrics
+from pytest_accel.session.metrics import check_gated, checked_gates, checked_metrics, gates_asked
+from pytest_accel.settings import Settings
 
 
 class Scalar:
@@ -60,6 +61,14 @@ class TestGates:
     def test_throughput_has_its_own(self):
         refuses(checked_gates, {"throughput": 0.1}, text="the throughput is gated always")
 
+    @pytest.mark.parametrize("name", ["energy_per_step_j", "latency_p99_s"])
+    def test_may_be_of_what_less_is_better(self, name):
+        assert checked_gates({name: 0.08}) == {name: 0.08}
+
+    @pytest.mark.parametrize("name", ["temperature_c", "sm_clock_mhz", "energy_j", "slowdown_felt"])
+    def test_how_it_was_measured_is_not_gated(self, name):
+        refuses(checked_gates, {name: 0.1}, text=f"gates: {name!r} says how it was measured")
+
     def test_what_was_not_measured_is_named_with_what_was(self):
         refuses(check_gated, {"accuracy": 0.1}, {"mfu": 0.4, "acuracy": 0.9}, text="one of: acuracy, mfu")
 
@@ -69,3 +78,47 @@ class TestGates:
 
     def test_one_of_ours_may_be_gated(self):
         check_gated({"mfu": 0.1}, {"mfu": 0.4})
+
+
+ENERGY = "energy_per_step_j"
+
+
+class TestAsked:
+    def test_nothing_asked_leaves_the_benchmarks_own(self):
+        assert gates_asked(Settings(), {ENERGY: 36.0}, {"accuracy": 0.02}) == ({"accuracy": 0.02}, [])
+
+    @pytest.mark.parametrize(
+        ("settings", "tolerance"),
+        [
+            ({"gate": {ENERGY: None}}, 0.05),
+            ({"gate": {ENERGY: None}, "tolerance": 0.1}, 0.1),
+            ({"gate": {ENERGY: 0.08}, "tolerance": 0.1}, 0.08),
+        ],
+    )
+    def test_a_tolerance_is_its_own_else_the_sessions_else_the_gates(self, settings, tolerance):
+        assert gates_asked(Settings(**settings), {ENERGY: 36.0}, {}) == ({ENERGY: tolerance}, [])
+
+    @pytest.mark.parametrize(("asked", "tolerance"), [(None, 0.02), (0.03, 0.03)])
+    def test_a_figure_of_the_session_goes_before_the_benchmarks(self, asked, tolerance):
+        settings = Settings(gate={"accuracy": asked}, tolerance=0.1)
+        assert gates_asked(settings, {"accuracy": 0.9}, {"accuracy": 0.02})[0] == {"accuracy": tolerance}
+
+    def test_energy_that_was_not_measured_is_not_green(self):
+        settings = Settings(gate={ENERGY: None}, origins={"gate": "pyproject.toml"})
+        gates, (text,) = gates_asked(settings, {"mfu": 0.4}, {}, {ENERGY: "NVML: no such counter"})
+        assert gates == {}
+        assert text.startswith(
+            "energy is gated (from pyproject.toml) and was not measured: NVML: no such counter. "
+        )
+        assert text.endswith('gate this benchmark without it: @pytest.mark.accel(gate="throughput").')
+
+    def test_nor_is_energy_of_nothing(self):
+        gates, (text,) = gates_asked(Settings(gate={ENERGY: 0.08}), {ENERGY: 0.0}, {})
+        assert gates == {}
+        assert "energy is gated (from the default) and is 0, which cannot be." in text
+
+    @pytest.mark.parametrize(("origin", "missed"), [("--accel-gate", 0), ("@pytest.mark.accel of x", 1)])
+    def test_what_some_benchmarks_have_is_missed_where_their_mark_asks(self, origin, missed):
+        settings = Settings(gate={"latency_p99_s": None}, origins={"gate": origin})
+        gates, texts = gates_asked(settings, {}, {})
+        assert (gates, len(texts)) == ({}, missed)

@@ -59,7 +59,9 @@ def test_the_autoencoder_learns_to_return_what_it_was_given():
 
 
 def test_the_wide_autoencoder_trains_as_its_suite_has_it():
-    step = TrainStep.build("zoo/autoencoder", data="mnist", batch_size=2, optimiser="adam")  # SGD at .01 explodes
+    step = TrainStep.build(
+        "zoo/autoencoder", data="mnist", batch_size=2, optimiser="adam"
+    )  # SGD at .01 explodes
     losses = []
     for _ in range(8):
         step()

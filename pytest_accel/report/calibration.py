@@ -1,0 +1,49 @@
+"""A calibration in words: on the terminal, in results, and where a tolerance asks more than a machine can tell."""
+
+from __future__ import annotations
+
+import math
+
+from pytest_accel.core.calibration import FEWEST_CANDIDATES, Calibration, FalseAlarms
+from pytest_accel.core.quantities import counted, percent
+from pytest_accel.core.runs import RECORD_RUNS
+from pytest_accel.report.lines import NO_GATE
+
+_GRAIN = 0.005  # of a tolerance that is proposed
+
+
+def calibrated_text(found: Calibration) -> str:
+    """Without the name of its benchmark."""
+    return (
+        f"{counted(found.runs, 'run')}, noise {percent(found.noise)}, smallest detectable loss "
+        f"{percent(found.detectable_loss)}, {_alarms(found.false_alarms)}"
+    )
+
+
+def calibrated_line(label: str, text: str) -> str:
+    return f"CALIBRATED  {label}: {text}"
+
+
+def holds_from(loss: float) -> float:
+    """The smallest tolerance to propose: that loss, rounded up."""
+    return min(math.ceil(round(loss / _GRAIN, 6)) * _GRAIN, 1 - _GRAIN)
+
+
+def way_out(loss: float, runs: int) -> str:
+    """What to do where a tolerance is smaller than that loss, which was calibrated with so many runs."""
+    enough = f"{100 * holds_from(loss):.3g}%"  # as options and marks take it
+    again = f"quieten the machine (pytest-accel doctor), and calibrate again with --accel-calibrate={runs}."
+    if loss > NO_GATE:
+        return f"It would take a tolerance of {enough}, which is no gate: {again}"
+    marked = f'@pytest.mark.accel(tolerance="{enough}")'
+    return f"Tolerate at least {enough} (--accel-tolerance={enough}, or {marked}), or {again}"
+
+
+def _alarms(found: FalseAlarms | None) -> str:
+    if found is None:
+        return (
+            f"false alarms not counted: {RECORD_RUNS} runs for a baseline and {FEWEST_CANDIDATES} to judge are "
+            f"{RECORD_RUNS + FEWEST_CANDIDATES}"
+        )
+    rule = f"mean:5% {percent(found.mean / found.draws)}"
+    return f"false alarms of the gate {found.gate:,} of {found.draws:,} draws ({rule})"

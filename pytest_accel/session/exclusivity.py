@@ -1,0 +1,67 @@
+"""A gang alone on its devices: on each node one rank locks all of them, node after node in one order."""
+
+from __future__ import annotations
+
+import platform as host
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from pytest_accel.session.failing import fail_plainly
+from pytest_accel.session.locks import LockedError, lock_devices
+from pytest_accel.session.terminal import live_progress
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_accel.measure.ranks import Ranks
+    from pytest_accel.platforms.machine import Device as Hardware
+    from pytest_accel.settings import Settings
+
+
+@contextmanager
+def alone_on_devices(
+    item: pytest.Item, settings: Settings, ranks: Ranks, hardware: Hardware | None
+) -> Iterator[None]:
+    """Hold the locks of all devices that measure together; the host has none.
+
+    A rank that locked its own device alone could wait for one whose rank waits for ours.
+    """
+    if settings.lock == "off":
+        yield
+        return
+    told = ranks.gather((host.node(), hardware.uuid if hardware else ""))
+    with ExitStack() as held:
+        for leader, uuids in by_leader(dict(enumerate(told))).items():
+            problem = _locked(item, settings, uuids, held) if ranks.rank == leader else ""
+            if problems := [each for each in ranks.gather(problem) if each]:
+                fail_plainly(problems[0])
+        yield
+
+
+def by_leader(told: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
+    """The lowest rank of each node, in the order of the nodes' names, with the devices of the node."""
+    nodes = sorted({node for node, uuid in told.values() if uuid})
+    return {
+        min(rank for rank, (where, _) in told.items() if where == node): frozenset(
+            uuid for where, uuid in told.values() if where == node and uuid
+        )
+        for node in nodes
+    }
+
+
+def _locked(item: pytest.Item, settings: Settings, uuids: frozenset[str], held: ExitStack) -> str:
+    """Why they could not be locked; empty where they are, until `held` is closed."""
+    with live_progress(item.config, item.name) as progress:
+        try:
+            held.enter_context(
+                lock_devices(
+                    uuids,
+                    mode=settings.lock,
+                    waiting=lambda text: progress.phase(text, None),
+                    timeout_s=settings.timeout_s,
+                )
+            )
+        except LockedError as error:
+            return str(error)
+    return ""

@@ -1,0 +1,159 @@
+"""Energy from a meter that a conftest adds, and the gate on it: joules here are chosen, step by step."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+ENERGY = "energy_per_step_j"
+BASELINE_J = 0.036
+
+# It counts steps, so that the energy of one is exact whatever the time of it.
+METER = """
+from pytest_accel.core.energy import Rail
+
+STEPS = []
+
+
+class Meter:
+    name = "step meter"
+    problem = ""
+    rails = (Rail(name="node0", scope="node", kind="cpu", wraps_j={wraps_j}),)
+
+    def joules(self):
+        return {{"node0": len(STEPS) * {step_j} % ({wraps_j} or float("inf"))}}
+
+    def watts(self):
+        return {{}}
+
+    def close(self):
+        pass
+
+
+def pytest_accel_power_sources(config):
+    return [Meter()]
+"""
+STEP = """
+{marks}
+def test_step(accel):
+    from conftest import STEPS
+    measure(accel, step=lambda: STEPS.append(sum(range(2000))))
+"""
+
+
+@pytest.fixture
+def metered(bench):
+    """A benchmark on a machine that counts energy: 36 mJ a step in the baseline, and now as much as is said."""
+
+    def write(now_j, *, marks="", wraps_j=None):
+        meter = METER.format(step_j=now_j, wraps_j=wraps_j) if now_j else "STEPS = []\n"
+        bench.path("conftest.py").write_text(meter)
+        bench.write(STEP.format(marks=marks))
+        bench.baseline(test_step=bench.SAME)
+        content = bench.load_baseline()
+        for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
+            run["metrics"][ENERGY] = BASELINE_J
+        bench.save_baseline(content)
+        return bench
+
+    return write
+
+
+def metrics_of(bench):
+    return bench.accel_info()["run"]["metrics"]
+
+
+def test_a_meter_of_the_users_own_is_read_at_the_ends_of_the_window(metered):
+    bench = metered(BASELINE_J)
+    bench.run(bench.TOLERANT, "--benchmark-json=out.json").assert_outcomes(passed=1)
+    found = metrics_of(bench)
+    assert found[ENERGY] == pytest.approx(BASELINE_J)
+    assert found["energy_j"] > 6 * BASELINE_J
+    assert found["power_mean_w"] > 0
+    assert "power_peak_w" not in found  # nobody told its power
+
+
+def test_energy_is_in_baselines_and_in_results(metered):
+    bench = metered(BASELINE_J)
+    bench.path("baselines").rename(bench.path("before"))
+    bench.run("--accel-record=2", "--accel-json=out-accel.json").assert_outcomes(passed=1)
+    (stored,) = bench.load_baseline()["benchmarks"].values()
+    assert [run["metrics"][ENERGY] for run in stored["runs"]] == pytest.approx([BASELINE_J] * 2)
+    (result,) = json.loads(bench.path("out-accel.json").read_text())["results"]
+    assert result["runs"][0]["metrics"][ENERGY] == pytest.approx(BASELINE_J)
+
+
+def test_the_columns_that_were_asked_for_show_it(metered):
+    bench = metered(BASELINE_J)
+    result = bench.run(bench.TOLERANT, "--accel-columns=throughput,energy,power")
+    result.stdout.re_match_lines(
+        [r"^benchmark .* units/Wh +J/unit +.*verdict$", r"^test_step .* 200,000,000 +.* +.*$"]
+    )
+
+
+def test_why_there_is_no_energy_is_said_where_it_was_asked_for(metered):
+    bench = metered(None)
+    silent = bench.run(bench.TOLERANT)
+    silent.stdout.no_fnmatch_line("*NO-ENERGY*")
+    asked = bench.run(bench.TOLERANT, "--accel-columns=throughput,energy")
+    asked.stdout.fnmatch_lines(["NO-ENERGY  *"])
+
+
+def test_eight_percent_more_energy_at_equal_speed_is_a_regression(metered):
+    bench = metered(BASELINE_J * 1.08)
+    result = bench.run(bench.TOLERANT, "--accel-gate=throughput,energy=5%", "--benchmark-json=out.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"^REGRESSED  test_step \(cpu\) energy: 8\.0 % more \(at least \d\.\d %; tolerance 5\.0 %\), 2 runs vs 3 ",
+            r"^test_step .*REGRESSED energy 8\.0 % more$",
+        ]
+    )
+    verdict = bench.accel_info()["verdict"]
+    assert verdict["throughput"] in {"ok", "improved"}
+    assert verdict["metrics"][ENERGY]["slowdown"]["point"] == pytest.approx(0.08)
+    assert bench.accel_info()["gates"] == {ENERGY: 0.05}
+
+
+def test_energy_is_not_judged_unless_it_is_asked_for(metered):
+    bench = metered(BASELINE_J * 1.5)
+    bench.run(bench.TOLERANT).assert_outcomes(passed=1)
+
+
+def test_as_much_as_is_tolerated_of_throughput_is_tolerated_of_it(metered):
+    bench = metered(BASELINE_J * 1.08)
+    result = bench.run("--accel-tolerance=90%", "--accel-gate=energy", "--benchmark-json=out.json")
+    result.assert_outcomes(passed=1)
+    assert bench.accel_info()["gates"] == {ENERGY: 0.9}
+
+
+def test_energy_that_is_gated_and_not_measured_fails_and_says_why(metered):
+    result = metered(None).run("--accel-gate=throughput,energy")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*energy is gated (from --accel-gate) and was not measured: *"])
+
+
+def test_a_mark_leaves_it_out(metered):
+    bench = metered(None, marks='@pytest.mark.accel(gate="throughput")')
+    bench.run(bench.TOLERANT, "--accel-gate=throughput,energy").assert_outcomes(passed=1)
+
+
+def test_an_unknown_metric_ends_the_session_before_anything_is_measured(metered):
+    result = metered(BASELINE_J).run("--accel-gate=throughput,enrgy")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*accel_gate: 'throughput,enrgy' (from --accel-gate) names 'enrgy'*"])
+
+
+def test_a_meter_that_breaks_costs_its_readings_and_not_the_measurement(metered):
+    bench = metered(BASELINE_J)
+    conftest = bench.path("conftest.py")
+    conftest.write_text(
+        conftest.read_text().replace(
+            'return {"node0"', "raise OSError('unplugged')\n        return {\"node0\""
+        )
+    )
+    result = bench.run(bench.TOLERANT, "--accel-columns=throughput,energy", "--benchmark-json=out.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["NO-ENERGY  *unplugged*"])
+    assert ENERGY not in metrics_of(bench)

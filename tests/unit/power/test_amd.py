@@ -1,0 +1,214 @@
+"""AMD's counters, from an amdsmi made for the test that answers as ROCm's does."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from pytest_accel.power.amd import AmdSource
+from pytest_accel.power.source import PowerDevice
+
+
+class SmiError(Exception):
+    """As AmdSmiLibraryException: no relative of OSError."""
+
+
+class Smi(types.ModuleType):
+    """GPUs as dicts; `serial` and what the questions answer, or an exception to raise."""
+
+    def __init__(self, *gpus):
+        super().__init__("amdsmi")
+        self.gpus = gpus
+        self.open = 0
+
+    def amdsmi_init(self):
+        self.open += 1
+
+    def amdsmi_shut_down(self):
+        self.open -= 1
+
+    def amdsmi_get_processor_handles(self):
+        return [{"of": gpu} for gpu in self.gpus]
+
+    def amdsmi_get_gpu_asic_info(self, handle):
+        return {"market_name": "AMD Instinct", "asic_serial": handle["of"]["serial"]}
+
+    def amdsmi_get_energy_count(self, handle):
+        return self._told(handle["of"]["energy"])
+
+    def amdsmi_get_power_info(self, handle):
+        return self._told(handle["of"]["power"])
+
+    @staticmethod
+    def _told(answer):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def gpu(serial, *, ticks=1_000_000, current="N/A", average="N/A"):
+    return {
+        "serial": f"0x{serial:016X}",
+        "energy": {"energy_accumulator": ticks, "counter_resolution": 15.3, "timestamp": 1},
+        "power": {"current_socket_power": current, "average_socket_power": average, "power_limit": 750},
+    }
+
+
+def devices(*serials):
+    return [
+        PowerDevice(vendor="amd", uuid=f"GPU-{serial:016x}", index=index)
+        for index, serial in enumerate(serials)
+    ]
+
+
+@pytest.fixture
+def smi(monkeypatch):
+    def install(*gpus):
+        made = Smi(*gpus)
+        monkeypatch.setitem(sys.modules, "amdsmi", made)
+        return made
+
+    return install
+
+
+def test_joules_and_watts_of_the_gpus_that_were_named(smi):
+    made = smi(gpu(0xA, current=100), gpu(0xB, ticks=2_000_000, current=300))
+    source = AmdSource(devices(0xB, 0xA))
+    assert [(rail.name, rail.scope, rail.kind) for rail in source.rails] == [
+        ("gpu0", "device", "gpu"),
+        ("gpu1", "device", "gpu"),
+    ]
+    assert source.joules() == pytest.approx({"gpu0": 30.6, "gpu1": 15.3})
+    assert source.watts() == {"gpu0": 300.0, "gpu1": 100.0}
+    assert source.problem == ""
+    source.close()
+    assert made.open == 0
+    assert source.joules() == source.watts() == {}
+
+
+def test_the_average_is_told_where_there_is_no_power_of_now(smi):
+    smi(gpu(0xA, average=89))
+    assert AmdSource(devices(0xA)).watts() == {"gpu0": 89.0}
+
+
+def test_the_counter_had_another_name_before_rocm_6_2_1(smi):
+    old = gpu(0xA) | {"energy": {"power": 8152136, "counter_resolution": 15.3, "timestamp": 1}}
+    smi(old)
+    assert AmdSource(devices(0xA)).joules() == pytest.approx({"gpu0": 124.7276808})
+
+
+@pytest.mark.parametrize("none", ["N/A", 65535, 0xFFFF_FFFF, None, float("nan"), -1])
+def test_power_that_is_none_is_missing_and_said_once(smi, none):
+    smi(gpu(0xA, current=none))
+    source = AmdSource(devices(0xA))
+    assert source.watts() == source.watts() == {}
+    assert source.problem == (
+        f"gpu0: power is not told (ValueError: current_socket_power {none!r}, average_socket_power 'N/A')"
+    )
+
+
+class TestTwoDiesOfOneBoard:
+    """As an MI250 tells them: the first for both, the second 0."""
+
+    BOARDS = (gpu(1, average=89), gpu(2, ticks=0, average=0), gpu(3, average=93), gpu(4, ticks=0, average=0))
+
+    def test_a_board_is_counted_once(self, smi):
+        smi(*self.BOARDS)
+        source = AmdSource(devices(1, 2, 3, 4))
+        assert [rail.name for rail in source.rails] == ["gpu0", "gpu2"]
+        assert source.joules() == pytest.approx({"gpu0": 15.3, "gpu2": 15.3})
+        assert source.problem == ""
+
+    def test_the_first_die_alone_tells_of_the_whole_board(self, smi):
+        smi(*self.BOARDS)
+        source = AmdSource(devices(3))
+        assert source.watts() == {"gpu0": 93.0}
+        assert source.problem == "gpu0: its energy is that of the whole board, the other die included"
+
+    def test_the_second_die_alone_has_no_energy(self, smi):
+        smi(*self.BOARDS)
+        source = AmdSource(devices(2))
+        assert source.rails == ()
+        assert source.problem == (
+            "gpu0: the second die of a board, whose energy only the first one tells: measure both"
+        )
+
+    def test_a_second_die_without_its_first_keeps_others_from_a_sum(self, smi):
+        smi(*self.BOARDS)
+        source = AmdSource(devices(1, 2, 4))
+        assert [rail.name for rail in source.rails] == ["gpu0", "gpu2"]
+        assert set(source.joules()) == {"gpu0"}
+
+
+def test_partitions_of_one_gpu_are_counted_once(smi):
+    smi(gpu(0xA, current=100), gpu(0xA, current="N/A"))
+    source = AmdSource(devices(0xA, 0xA))
+    assert source.watts() == {"gpu0": 100.0}
+    assert len(source.rails) == 1
+
+
+@pytest.mark.parametrize("serial", ["N/A", "0x0", ""])
+def test_a_gpu_without_a_serial_number_is_not_taken_for_another(smi, serial):
+    smi(gpu(0xA) | {"serial": serial})
+    source = AmdSource(devices(0))
+    assert source.rails == ()
+    assert source.problem == "gpu0: amdsmi does not know this device (GPU-0000000000000000)"
+
+
+def test_a_gpu_that_fails_mid_run_is_missing_and_said_once(smi):
+    made = smi(gpu(0xA, current=100), gpu(0xB, current=200))
+    source = AmdSource(devices(0xA, 0xB))
+    made.gpus[0]["energy"] = SmiError("AMDSMI_STATUS_NO_DATA")
+    made.gpus[0]["power"] = SmiError("AMDSMI_STATUS_NO_DATA")
+    for _ in range(3):
+        assert set(source.joules()) == set(source.watts()) == {"gpu1"}
+    assert source.problem == (
+        "gpu0: no energy counter (SmiError: AMDSMI_STATUS_NO_DATA); "
+        "gpu0: power is not told (SmiError: AMDSMI_STATUS_NO_DATA)"
+    )
+
+
+@pytest.mark.parametrize("garbage", [{}, {"energy_accumulator": "N/A", "counter_resolution": 15.3}, None])
+def test_a_counter_that_answers_garbage_is_missing(smi, garbage):
+    smi(gpu(0xA) | {"energy": garbage})
+    source = AmdSource(devices(0xA))
+    assert source.joules() == {}
+    assert source.problem.startswith("gpu0: no energy counter (")
+
+
+def test_gpus_that_cannot_be_listed_are_the_problem(smi):
+    made = smi()
+    made.amdsmi_get_processor_handles = lambda: (_ for _ in ()).throw(
+        SmiError("AMDSMI_STATUS_DRIVER_NOT_LOADED")
+    )
+    source = AmdSource(devices(0xA))
+    assert source.problem == "the GPUs cannot be listed (SmiError: AMDSMI_STATUS_DRIVER_NOT_LOADED)"
+    source.close()
+    assert made.open == 0
+
+
+def test_amdsmi_that_does_not_start_is_the_problem(smi):
+    made = smi()
+    made.amdsmi_init = lambda: (_ for _ in ()).throw(SmiError("no driver"))
+    source = AmdSource(devices(0xA))
+    assert source.problem == "amdsmi does not start (SmiError: no driver)"
+    source.close()
+
+
+def test_an_amdsmi_without_rocm_is_the_problem(monkeypatch):
+    """Importing it raises KeyError there, not ImportError."""
+    finder = types.SimpleNamespace(
+        find_spec=lambda name, *_: (_ for _ in ()).throw(KeyError("ROCM")) if name == "amdsmi" else None
+    )
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    source = AmdSource(devices(0xA))
+    assert source.problem == "amdsmi cannot be used without ROCm (KeyError: 'ROCM')"
+    assert source.joules() == source.watts() == {}
+
+
+def test_a_machine_without_amdsmi_says_where_it_comes_from(monkeypatch):
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    assert "it comes with ROCm" in AmdSource(devices(0xA)).problem

@@ -1,0 +1,143 @@
+"""Grace's power meters, replayed from a tree in the layout of the kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel.core.energy import EnergyWindow, PowerSample, energy_of, total_j
+from pytest_accel.power.grace import GraceSource
+
+# As a node of two Grace Hopper modules tells it, in the order of its hwmon folders.
+QUAD = {
+    "Module Power Socket 0": 598_000_000,
+    "Grace Power Socket 0": 139_000_000,
+    "CPU Power Socket 0": 63_000_000,
+    "SysIO Power Socket 0": 34_000_000,
+    "Module Power Socket 1": 611_000_000,
+    "Grace Power Socket 1": 141_000_000,
+    "CPU Power Socket 1": 64_000_000,
+    "SysIO Power Socket 1": 33_000_000,
+}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Write meters, name to microwatts; give back the path of each meter's reading."""
+
+    def write(meters, *, inner="device"):
+        hwmon = tmp_path / "sys" / "class" / "hwmon"
+        (hwmon / "hwmon0").mkdir(parents=True)  # an NVMe disk: it has no power meter
+        (hwmon / "hwmon0" / "name").write_text("nvme\n")
+        paths = {}
+        for place, (name, microwatts) in enumerate(meters.items(), 1):
+            folder = hwmon / f"hwmon{place}" / inner
+            folder.mkdir(parents=True)
+            (folder / "power1_oem_info").write_text(f"{name}\n")
+            paths[name] = folder / "power1_average"
+            paths[name].write_text(f"{microwatts}\n")
+        return paths
+
+    return write
+
+
+def test_watts_of_every_rail(tree, tmp_path):
+    tree(QUAD)
+    source = GraceSource(tmp_path)
+    assert source.watts() == {
+        "module0": 598.0, "grace0": 139.0, "cpu0": 63.0, "sysio0": 34.0,
+        "module1": 611.0, "grace1": 141.0, "cpu1": 64.0, "sysio1": 33.0,
+    }  # fmt: skip
+    assert source.joules() == {}
+    assert source.problem == ""
+
+
+def test_what_lies_within_what(tree, tmp_path):
+    tree(QUAD)
+    rails = GraceSource(tmp_path).rails
+    assert {rail.scope for rail in rails} == {"node"}
+    assert {rail.name: (rail.kind, rail.within) for rail in rails if rail.name.endswith("1")} == {
+        "module1": ("module", ""),
+        "grace1": ("grace", "module1"),
+        "cpu1": ("cpu", "grace1"),
+        "sysio1": ("sysio", "grace1"),
+    }
+
+
+def test_a_node_is_the_sum_of_its_modules_and_of_nothing_twice(tree, tmp_path):
+    tree(QUAD)
+    source = GraceSource(tmp_path)
+    samples = tuple(PowerSample(at_s=at_s / 10, power_w=source.watts()) for at_s in range(21))
+    energy = energy_of(EnergyWindow(begin_s=0.0, end_s=2.0, samples=samples, rails=source.rails))
+    assert total_j(energy, source.rails, scope="node") == pytest.approx(2 * (598 + 611))
+
+
+def test_grace_without_a_module_stands_for_itself(tree, tmp_path):
+    tree({name: value for name, value in QUAD.items() if "Module" not in name})
+    rails = {rail.name: rail.within for rail in GraceSource(tmp_path).rails}
+    assert (rails["grace0"], rails["cpu0"]) == ("", "grace0")
+
+
+def test_a_missing_rail_is_stepped_over(tree, tmp_path):
+    tree({name: value for name, value in QUAD.items() if "Grace" not in name})
+    assert {rail.name: rail.within for rail in GraceSource(tmp_path).rails}["cpu0"] == "module0"
+
+
+def test_meters_in_the_folder_itself_are_found(tree, tmp_path):
+    tree(QUAD, inner="")
+    assert len(GraceSource(tmp_path).watts()) == 8
+
+
+def test_meters_of_others_are_left_alone(tree, tmp_path):
+    tree({"Chassis Power": 1, "CPU Power Socket 0 (estimated)": 1, "": 1})
+    source = GraceSource(tmp_path)
+    assert source.rails == ()
+    assert source.watts() == {}
+    assert source.problem == (
+        "/sys/class/hwmon has no power meter of Grace (the kernel's acpi_power_meter; a container may hide it)"
+    )
+
+
+def test_a_machine_without_hwmon_has_no_meters(tmp_path):
+    assert GraceSource(tmp_path).problem.startswith("/sys/class/hwmon has no power meter of Grace")
+
+
+@pytest.mark.parametrize("garbage", ["", "-1", "N/A", "1e9", "999999999999999", "9" * 40, "\0\0", "12 34"])
+def test_garbage_is_dropped_with_its_reason_and_the_others_go_on(tree, tmp_path, garbage):
+    paths = tree(QUAD)
+    source = GraceSource(tmp_path)
+    source.watts()
+    paths["Module Power Socket 0"].write_text(garbage)
+    assert "module0" not in source.watts()
+    paths["Module Power Socket 0"].write_text("1000000")
+    assert "module0" not in source.watts()  # not to be trusted again
+    assert len(source.watts()) == 7
+    assert source.problem.startswith(f"module0: {paths['Module Power Socket 0']} says ")
+    assert source.problem.count("module0:") == 1
+
+
+def test_a_sensor_that_vanishes_mid_run_is_dropped_and_its_node_has_no_sum(tree, tmp_path):
+    paths = tree(QUAD)
+    source = GraceSource(tmp_path)
+    samples = []
+    for tenth in range(21):
+        if tenth == 10:
+            paths["Module Power Socket 1"].unlink()
+        samples.append(PowerSample(at_s=tenth / 10, power_w=source.watts()))
+    assert source.problem == (
+        f"module1: {paths['Module Power Socket 1']} no such file or directory; it is asked no more"
+    )
+    window = EnergyWindow(begin_s=0.0, end_s=2.0, samples=tuple(samples), rails=source.rails)
+    assert total_j(energy_of(window), source.rails, scope="node") is None
+
+
+def test_a_folder_or_a_pipe_in_the_place_of_a_sensor_does_not_hold_us_up(tree, tmp_path):
+    import os
+
+    paths = tree(QUAD)
+    for name, put in (("Module Power Socket 0", os.mkdir), ("Module Power Socket 1", os.mkfifo)):
+        paths[name].unlink()
+        put(paths[name])
+    source = GraceSource(tmp_path)
+    assert set(source.watts()) == {"grace0", "cpu0", "sysio0", "grace1", "cpu1", "sysio1"}
+    assert "is a directory" in source.problem
+    assert "says ''" in source.problem

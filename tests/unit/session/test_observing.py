@@ -1,0 +1,184 @@
+"""What is read beside the timed rounds, with sensors that answer as they are told."""
+
+from __future__ import annotations
+
+import os
+import platform
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_accel.core.energy import Energy, Rail
+from pytest_accel.measure.device import CpuDevice
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.session import observing
+from pytest_accel.session.observing import Observation, ancestry, energy_metrics
+
+GPU0, GPU1 = (Rail(name=f"gpu{index}", scope="device", kind="gpu") for index in (0, 1))
+MODULE = Rail(name="module0", scope="node", kind="module")
+GRACE = Rail(name="cpu0", scope="node", kind="cpu", within="grace0")
+PACKAGE = Rail(name="package-0", scope="node", kind="cpu")
+
+
+class Meter:
+    """Counts what it is told to; its power is constant."""
+
+    name = "meter"
+    problem = ""
+
+    def __init__(self, *counts_j, rail=PACKAGE, power_w=None):
+        self.rails = (rail,)
+        self._counts_j = iter(counts_j)
+        self._power_w = power_w
+        self.closed = 0
+
+    def joules(self):
+        return {self.rails[0].name: next(self._counts_j)}
+
+    def watts(self):
+        return {} if self._power_w is None else {self.rails[0].name: self._power_w}
+
+    def close(self):
+        self.closed += 1
+
+
+class Gang:
+    """One of two ranks, and what the other one says."""
+
+    size = 2
+
+    def __init__(self, rank, other):
+        self.rank = rank
+        self._other = other
+
+    def gather(self, mine):
+        return [mine, self._other] if self.rank == 0 else [self._other, mine]
+
+
+def config(*meters, asked=None):
+    def hook(config):
+        if asked is not None:
+            asked.append(True)
+        return [list(meters)] if meters else []
+
+    return SimpleNamespace(hook=SimpleNamespace(pytest_accel_power_sources=hook))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(observing, "time", SimpleNamespace(perf_counter=lambda: made.now_s))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_sensors_of_this_machine(monkeypatch):
+    monkeypatch.setattr(observing, "open_sources", lambda devices, more=(): tuple(more))
+
+
+def observe(clock, meter, *, seconds=4.0, steps=10, ranks=None):
+    observation = Observation.of(config(meter), CpuDevice(threads=1), None, ranks or Alone())
+    with observation:
+        observation.begin()
+        clock.now_s += seconds
+        observation.end()
+        return observation.observed(steps)
+
+
+def test_energy_is_that_between_the_ends_of_the_window(clock):
+    meter = Meter(50.0, 450.0, power_w=100.0)
+    found = observe(clock, meter)
+    assert found.metrics == pytest.approx(
+        {
+            "energy_j": 400.0,
+            "energy_per_step_j": 40.0,
+            "energy_sampled_per_step_j": 40.0,
+            "power_mean_w": 100.0,
+            "power_peak_w": 100.0,
+        }
+    )
+    assert (found.invalid, found.notes, found.no_energy) == ("", (), "")
+    assert meter.closed == 1
+
+
+def test_a_counter_that_goes_backwards_is_no_energy_and_says_so(clock):
+    found = observe(clock, Meter(450.0, 50.0))
+    assert "energy_j" not in found.metrics
+    assert "package-0" in found.no_energy
+
+
+def test_without_any_sensor_it_is_said(clock, monkeypatch):
+    monkeypatch.setattr(observing, "open_sources", lambda devices, more=(): ())
+    found = observe(clock, Meter(0.0, 0.0))
+    assert (found.metrics, found.no_energy) == ({}, "nothing here counts it")
+
+
+@pytest.mark.parametrize(("rank", "reads"), [(0, True), (1, False)])
+def test_the_lowest_rank_of_a_node_reads_for_all_of_it(clock, rank, reads):
+    other = (platform.node(), [4711], ("nvidia", "GPU-b", 1, None))
+    asked = []
+    observation = Observation.of(
+        config(Meter(0.0, 0.0), asked=asked), CpuDevice(threads=1), None, Gang(rank, other)
+    )
+    assert bool(asked) is reads
+    with observation:
+        observation.begin()
+        clock.now_s += 1
+        observation.end()
+        found = observation.observed(1)
+    assert bool(found.no_energy or found.metrics) is reads  # the other one has nothing to say
+
+
+def test_each_node_has_a_reader(clock):
+    asked = []
+    Observation.of(config(asked=asked), CpuDevice(threads=1), None, Gang(1, ("another node", [4711], None)))
+    assert asked
+
+
+def test_a_hook_that_gives_no_sources_fails_in_words():
+    with pytest.raises(pytest.fail.Exception, match="pytest_accel_power_sources"):
+        Observation.of(config(object()), CpuDevice(threads=1), None, Alone())
+
+
+def test_devices_are_summed_and_their_power_is_that_of_one():
+    energy = Energy(
+        energy_j={"gpu0": 300.0, "gpu1": 500.0},
+        sampled_j={"gpu0": 290.0, "gpu1": 510.0},
+        peak_w={"gpu0": 350.0, "gpu1": 600.0},
+    )
+    found = energy_metrics(energy, [GPU0, GPU1], steps=10, window_s=2.0, devices=2, tdp_w=400.0)
+    assert found == pytest.approx(
+        {
+            "energy_j": 800.0,
+            "energy_per_step_j": 80.0,
+            "energy_sampled_per_step_j": 80.0,
+            "power_mean_w": 200.0,
+            "power_peak_w": 600.0,
+            "tdp_share": 0.5,
+        }
+    )
+
+
+def test_a_module_is_told_beside_its_gpu_and_never_added_to_it():
+    rails = [Rail(name="gpu0", scope="device", kind="gpu", within="module0"), MODULE, GRACE]
+    energy = Energy(energy_j={"gpu0": 300.0, "module0": 500.0, "cpu0": 120.0})
+    found = energy_metrics(energy, rails, steps=10, window_s=1.0, devices=1, tdp_w=None)
+    assert found["energy_j"] == 300.0
+    assert found["node_module_energy_per_step_j"] == 50.0
+    assert found["node_cpu_energy_per_step_j"] == 12.0
+
+
+def test_a_device_that_did_not_tell_leaves_no_sum():
+    energy = Energy(energy_j={"gpu0": 300.0}, peak_w={"gpu0": 350.0})
+    found = energy_metrics(energy, [GPU0, GPU1], steps=10, window_s=2.0, devices=2, tdp_w=400.0)
+    assert "energy_j" not in found
+
+
+def test_ancestry_is_this_process_and_those_that_started_it(tmp_path):
+    assert ancestry()[:2] == [os.getpid(), os.getppid()]
+    me = tmp_path / str(os.getpid())
+    me.mkdir()
+    (me / "stat").write_text(f"{os.getpid()} (a (b) c) S 77 1 1 0")
+    assert ancestry(tmp_path) == [os.getpid(), 77]
+    (me / "stat").write_text("garbage")
+    assert ancestry(tmp_path) == [os.getpid()]

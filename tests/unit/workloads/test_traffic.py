@@ -1,0 +1,110 @@
+"""The bytes that a step cannot avoid, against the same by hand; what a cache could hold proves nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_accel.workloads import InferStep, TrainStep, steps
+from pytest_accel.workloads.flops import INPUTS, Count
+from pytest_accel.workloads.optimisers import OPTIMISERS, build_optimiser
+from pytest_accel.workloads.traffic import LARGEST_CACHE_BYTES, cache_bytes, least_bytes
+
+STORED = {INPUTS: 4, "w": 4}
+
+
+def counted(weight=1000, *, inputs=0, trained=True):
+    return Count(
+        flops=1,
+        least_flops=1,
+        forward={"w": weight, INPUTS: inputs},
+        backward={"w": weight} if trained else {},
+        gradients={"w": weight} if trained else {},
+    )
+
+
+def least(count, *, compute=4, states=None, cache=0, stored=STORED):
+    return least_bytes(count, stored, compute=compute, states=states, cache_bytes=cache)
+
+
+def test_inference_reads_weights_and_inputs_once():
+    assert least(counted(inputs=50, trained=False)) == 4 * 1050
+    assert least(counted(inputs=50, trained=False), stored={INPUTS: 2, "w": 2}, compute=2) == 2 * 1050
+
+
+@pytest.mark.parametrize(("states", "passes"), [(None, 3), (0, 3 + 3), (1, 3 + 5), (2, 3 + 7)])
+def test_training_passes_over_its_weights_several_times(states, passes):
+    """Forward, backward, gradients; then weights, gradients and states read, weights and states written."""
+    assert least(counted(), states=states) == 4 * 1000 * passes
+
+
+def test_autocast_leaves_a_smaller_copy_for_the_backward_pass():
+    assert least(counted(), compute=2) == 4 * 1000 + 2 * 1000 + 4 * 1000
+
+
+def test_every_pass_may_find_a_cacheful():
+    assert least(counted(), cache=1000) == 3 * (4000 - 1000)
+    assert least(counted(), cache=4000) is None
+    assert least(counted(), states=2, cache=4000) == (16000 - 4000) + (12000 - 4000)
+
+
+@pytest.mark.parametrize("cache", [0, 10, 999, 4000, 10**9])
+def test_a_larger_cache_never_makes_for_more(cache):
+    assert (least(counted(), states=2, cache=cache + 1) or 0) <= (
+        least(counted(), states=2, cache=cache) or 0
+    )
+
+
+def test_a_cache_that_cannot_be_asked_for_is_the_largest():
+    assert cache_bytes(torch.device("cpu")) == LARGEST_CACHE_BYTES
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_optimisers_keep_as_many_tensors_as_is_said(name):
+    layer = nn.Linear(5, 3)
+    optimiser, _ = build_optimiser(name, layer.parameters(), device=torch.device("cpu"))
+    layer(torch.ones(2, 5)).sum().backward()
+    optimiser.step()
+    kept = [tensor for tensor in optimiser.state[layer.weight].values() if tensor.shape == layer.weight.shape]
+    assert len(kept) == OPTIMISERS[name].states
+
+
+class TestSteps:
+    """28 x 28 pixels -> 10 classes: one weight of 7840, a bias of 10."""
+
+    PARAMETERS = 7850
+
+    @pytest.fixture(autouse=True)
+    def no_cache(self, monkeypatch):
+        monkeypatch.setattr(steps, "cache_bytes", lambda device: 0)
+
+    def bytes_of(self, kind, **choices):
+        def layer():
+            return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+        with kind.build(layer, data="mnist", batch_size=4, **choices) as step:
+            return step.bytes_per_step
+
+    @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16", 2)])
+    def test_inference_in_the_precision_that_its_weights_have(self, precision, size):
+        assert self.bytes_of(InferStep, precision=precision) == size * (self.PARAMETERS + 4 * 784)
+
+    @pytest.mark.parametrize(("optimiser", "states"), [("sgd", 1), ("adamw", 2)])
+    @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16", 2)])
+    def test_training_keeps_its_weights_in_fp32(self, optimiser, states, precision, size):
+        forward = 4 * (self.PARAMETERS + 4 * 784)
+        backward = size * 4 * 784  # the images, for the gradient of the weight
+        update = 4 * self.PARAMETERS * (1 + 2 + states + 1 + states)
+        found = self.bytes_of(TrainStep, optimiser=optimiser, precision=precision)
+        assert found == forward + backward + update
+
+    def test_an_optimiser_of_the_users_own_may_do_nothing(self):
+        found = self.bytes_of(TrainStep, optimiser=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+        assert found == 4 * (self.PARAMETERS + 4 * 784) + 4 * 4 * 784 + 4 * self.PARAMETERS
+
+
+def test_a_small_model_proves_nothing():
+    with TrainStep.build("zoo/gpt-tiny", batch_size=2, sequence=16) as step:
+        assert step.flops_per_step
+        assert step.bytes_per_step is None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import platform as host
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pytest_accel.session.failing import fail_plainly
 from pytest_accel.session.locks import LockedError, lock_devices
-from pytest_accel.session.terminal import live_progress
+from pytest_accel.session.terminal import live_progress, say_in_log
 
 if TYPE_CHECKING:
-    import pytest
-
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.platforms.machine import Device as Hardware
     from pytest_accel.settings import Settings
@@ -53,12 +54,21 @@ def by_leader(told: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
 def _locked(item: pytest.Item, settings: Settings, uuids: frozenset[str], held: ExitStack) -> str:
     """Why they could not be locked; empty where they are, until `held` is closed."""
     with live_progress(item.config, item.name) as progress:
+        told: list[str] = []
+
+        def waiting(text: str) -> None:
+            if not told:  # a log need not know it every second
+                say_in_log(item.config, f"{item.name}: {text}")
+            told.append(text)
+            progress.phase(text, None)
+
         try:
             held.enter_context(
                 lock_devices(
                     uuids,
                     mode=settings.lock,
-                    waiting=lambda text: progress.phase(text, None),
+                    waiting=waiting,
+                    unlocked=lambda text: warnings.warn(pytest.PytestWarning(text), stacklevel=1),
                     timeout_s=settings.timeout_s,
                 )
             )

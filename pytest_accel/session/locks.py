@@ -31,11 +31,14 @@ from pytest_accel.health.gpus import short
 from pytest_accel.report.escaping import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Mode = Literal["wait", "fail", "off"]
 
-FOLDER = "pytest-accel-locks"  # below the folder for temporary files
+FOLDER = (
+    "pytest-accel-locks"  # in /tmp, whatever TMPDIR says: jobs that have one of their own must still meet
+)
+FOLDER_VARIABLE = "PYTEST_ACCEL_LOCKS"  # another place, such as a volume that containers share
 _POLL_S, _TELL_S = 0.1, 1.0
 _TRIES, _TRY_AGAIN_S = 5, 0.02  # another user has made the file and is about to open it to all
 _WORDS = 60  # characters of a command
@@ -52,14 +55,15 @@ def lock_devices(
     *,
     mode: Mode,
     waiting: Callable[[str], object],
+    unlocked: Callable[[str], object],
     timeout_s: float,
     folder: Path | None = None,
 ) -> Iterator[None]:
-    """Hold these devices. `waiting` is told every second for whom; and, once, of a device that cannot be locked.
+    """Hold these devices. `waiting` is told every second for whom; `unlocked`, once, of one that cannot be locked.
 
     In one order for all, so that two sessions that want the same devices never wait for each other.
     """
-    where = Path(tempfile.gettempdir()) / FOLDER if folder is None else folder
+    where = lock_folder() if folder is None else folder
     until_s = time.monotonic() + timeout_s
     with ExitStack() as held:
         for uuid in sorted(set(uuids)) if mode != "off" else ():
@@ -67,11 +71,18 @@ def lock_devices(
             try:
                 held.enter_context(_registered(device))
             except OSError as error:
-                _say_once(device, error, waiting)
+                _say_once(device, error, unlocked)
                 continue
             if _take(device, mode, waiting, until_s, timeout_s):
                 held.callback(_release, device)
         yield
+
+
+def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """One folder for everybody on the machine."""
+    if named := environ.get(FOLDER_VARIABLE):
+        return Path(named)
+    return (Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())) / FOLDER  # noqa: S108 - shared on purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +148,7 @@ def _take(
             if _taken(device):
                 return True
         except OSError as error:  # a file system without locks
-            _say_once(device, error, waiting)
+            _say_once(device, error, unlocked)
             return False
         held_by = f"held by {_holder(device)}"
         now_s = time.monotonic()
@@ -196,13 +207,13 @@ def _release(device: _Device) -> None:
                 fcntl.lockf(file.fd, fcntl.LOCK_UN)
 
 
-def _say_once(device: _Device, error: OSError, waiting: Callable[[str], object]) -> None:
+def _say_once(device: _Device, error: OSError, unlocked: Callable[[str], object]) -> None:
     """No lock is no reason not to measure: on most machines nobody else is there."""
     if device.path in _said:
         return
     _said.add(device.path)
     why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
-    waiting(
+    unlocked(
         f"{short(device.uuid)} is not locked, and others may measure on it meanwhile: {device.path}: {why}. Remove it, or "
         "let everybody write there (chmod 1777 the folder, 666 the file); --accel-lock=off says nothing."
     )

@@ -42,6 +42,14 @@ def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
         progress.close()
 
 
+def say_in_log(config: pytest.Config, text: str) -> None:
+    """A line for those who read no terminal but a log; on a terminal the live line says it."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not reporter.isatty and config.getoption("verbose") >= 0:
+        reporter.ensure_newline()
+        reporter.write_line(text)
+
+
 def show_uncaptured(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
     """With -s, what rank 0 printed: its process had to capture it."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -69,21 +77,13 @@ class Pacemaker:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._reporter = config.pluginmanager.get_plugin("terminalreporter")
         self._durations_s: list[float] = []
 
     @contextmanager
     def run(self, label: str, runs_left: int) -> Iterator[Progress]:
         """Around one run; `runs_left` counts it and all that are still to come."""
         mean_s = fmean(self._durations_s) if self._durations_s else None
-        if (
-            self._reporter is not None
-            and not self._reporter.isatty
-            and self._config.getoption("verbose") >= 0
-        ):
-            left = f", about {seconds(mean_s * runs_left)} left" if mean_s else ""
-            self._reporter.ensure_newline()
-            self._reporter.write_line(f"{label}{left}")
+        say_in_log(self._config, label + (f", about {seconds(mean_s * runs_left)} left" if mean_s else ""))
         begun = time.monotonic()
         with live_progress(self._config, label) as progress:
             progress.phase("measuring", mean_s * runs_left if mean_s else None)

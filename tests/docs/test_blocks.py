@@ -150,8 +150,8 @@ def test_ini_keys_and_variables_are_real(page):
     assert unknown == set()
 
 
-# Set by what we deploy, and by a session for its ranks; no settings.
-OUR_OWN_VARIABLES = frozenset({"PYTEST_ACCEL_GANG", "PYTEST_ACCEL_GANG_ID"})
+# Set by what we deploy, and by a session for its ranks; no settings. Or of a machine, not of a session.
+OUR_OWN_VARIABLES = frozenset({"PYTEST_ACCEL_GANG", "PYTEST_ACCEL_GANG_ID", "PYTEST_ACCEL_LOCKS"})
 
 
 # --- commands ---------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def locked(monkeypatch):
     taken = []
 
     @contextmanager
-    def lock(uuids, *, mode, waiting, timeout_s):
+    def lock(uuids, *, mode, waiting, unlocked, timeout_s):
         taken.append(set(uuids))
         if "GPU-held" in uuids:
             raise LockedError("GPU-held is held by pid 4711")

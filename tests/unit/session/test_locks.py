@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.session import locks
-from pytest_accel.session.locks import LockedError, lock_devices
+from pytest_accel.session.locks import LockedError, lock_devices, lock_folder
 from pytest_accel.settings import OPTIONS, Settings
 
 A, B = "GPU-8f3aab12-0000-0000-0000-000000000001", "GPU-9c000000-0000-0000-0000-000000000002"
@@ -31,7 +31,7 @@ from pathlib import Path
 from pytest_accel.session.locks import LockedError, lock_devices
 folder, mode, then, *uuids = sys.argv[1:]
 try:
-    with lock_devices(uuids, mode=mode, waiting=lambda text: print(text, flush=True), timeout_s=60, folder=Path(folder)):
+    with lock_devices(uuids, mode=mode, waiting=lambda text: print(text, flush=True), unlocked=print, timeout_s=60, folder=Path(folder)):
         if then == "fork":
             worker = os.fork()
             if not worker:
@@ -77,7 +77,9 @@ def answer(folder: Path, *uuids: str) -> str:
 
 
 def take(folder: Path, *uuids: str, mode="wait", waiting=lambda text: None, timeout_s=PATIENCE_S):
-    return lock_devices(uuids, mode=mode, waiting=waiting, timeout_s=timeout_s, folder=folder)
+    return lock_devices(
+        uuids, mode=mode, waiting=waiting, unlocked=waiting, timeout_s=timeout_s, folder=folder
+    )
 
 
 def as_user(uid: int, check: Callable[[], None]) -> None:
@@ -440,3 +442,8 @@ def test_the_option_takes_its_three_words():
         pytest.UsageError, match=r"accel_lock: 'on' \(from here\) is not one of: wait, fail, off\."
     ):
         option.read("on", "here")
+
+
+def test_the_folder_is_everybodys_whatever_the_jobs_own_one_is():
+    assert lock_folder({"TMPDIR": "/scratch/job"}) == lock_folder({})
+    assert lock_folder({"PYTEST_ACCEL_LOCKS": "/shared/locks"}) == Path("/shared/locks")

@@ -1,0 +1,115 @@
+"""A GPU that is watched while it is measured: the real driver package over a driver without a GPU; steps run on the CPU."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
+from tests.support.fake_nvml import FakeGpu
+
+pytest_plugins = ("tests.support.fake_nvml",)
+
+UUID = "GPU-8f3aab12-0000-0000-0000-000000000001"
+HW_THERMAL, POWER_CAP = 0x40, 0x4
+
+# The GPU is the driver's; what it would compute is computed here.
+CONFTEST = """
+import pytest_accel.session.cases
+import pytest_accel.session.bench
+from pytest_accel.measure.device import CpuDevice
+from pytest_accel.session import placement
+
+
+def open_device(item, settings):
+    placed = item.config.stash[placement.PLACEMENT]
+    platform = placed.place(item).platform
+    return platform, CpuDevice(threads=1), placement.hardware_of(placed.machine, platform, 0)
+
+
+placement.open_device = open_device
+pytest_accel.session.cases.MOST_REPLACED = pytest_accel.session.bench.MOST_REPLACED = 0
+"""
+SUITE = """
+import pytest
+
+
+@pytest.mark.h200
+def test_step(accel):
+    accel.measure(lambda: sum(range(2000)), work=2000, unit="numbers")
+"""
+
+
+@pytest.fixture
+def measured(pytester, fake_nvml, tmp_path):
+    """Run the suite on a machine with this GPU; its result, and what its JSON says of the benchmark."""
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_suite=SUITE)
+    locks = tmp_path / "locks"
+
+    def run(gpu, *arguments):
+        environ = fake_nvml.environment(
+            [gpu], PYTEST_ACCEL_LOCKS=str(locks), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"
+        )
+        command = [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-json=a.json", *arguments]
+        done = subprocess.run(
+            command,
+            cwd=pytester.path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+            check=False,
+        )
+        content = json.loads((pytester.path / "a.json").read_text())
+        return done, content["results"][0]
+
+    run.locks = locks
+    return run
+
+
+def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
+    gpu = FakeGpu(
+        uuid=UUID,
+        energy_mj="1000000|1024000",
+        power_instant_mw=350_000,
+        clock_sm_mhz=1755,
+        temperature_c=61,
+        clock_event_reasons=POWER_CAP,
+    )
+    done, found = measured(gpu, "--accel-columns=throughput,energy,power,clocks", "--accel-budget=400ms")
+    assert found["status"] == "no-baseline", done.stdout
+    metrics = found["runs"][0]["metrics"]
+    assert metrics["energy_j"] == pytest.approx(24.0)
+    assert metrics["power_peak_w"] == 350.0
+    assert metrics["sm_clock_mhz"] == 1755
+    assert metrics["temperature_c"] == 61
+    assert metrics["power_capped_share"] == 1.0
+    assert metrics["tdp_share"] == pytest.approx(metrics["power_mean_w"] / 700)
+    header = next(line for line in done.stdout.splitlines() if line.startswith("benchmark  "))
+    assert all(title in header for title in ("J/unit", "mean W", "peak W", "of TDP", "SM MHz", "peak °C"))
+
+
+def test_a_throttled_gpu_is_not_judged(measured):
+    done, found = measured(FakeGpu(uuid=UUID, clock_event_reasons=HW_THERMAL | 0x8))
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert found["status"] == "invalid"
+    assert found["text"] == "throttled (HW thermal, 100 % of the window)"
+
+
+def test_a_gpu_that_is_held_by_another_session_is_not_measured_on(measured):
+    measured.locks.mkdir(mode=0o1777)
+    with (measured.locks / f"{UUID}.lock").open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        file.write(
+            json.dumps({"pid": 4711, "host": "", "user": "ana", "command": "pytest nightly", "since_s": 0})
+        )
+        file.flush()
+        done, found = measured(FakeGpu(uuid=UUID), "--accel-lock=fail")
+    assert found["status"] == "failed"
+    assert "GPU-8f3aab12 is held by pid 4711" in done.stdout
+    assert "ana, pytest nightly" in done.stdout

@@ -70,10 +70,10 @@ def lock_devices(
             device = _Device(uuid=uuid, path=where / f"{quote(uuid, safe='')}.lock")
             try:
                 held.enter_context(_registered(device))
-            except OSError as error:
+                _take(device, mode, waiting, until_s, timeout_s)
+            except OSError as error:  # no such file for us, or a file system without locks
                 _say_once(device, error, unlocked)
-                continue
-            if _take(device, mode, waiting, until_s, timeout_s):
+            else:
                 held.callback(_release, device)
         yield
 
@@ -140,16 +140,10 @@ def _registered(device: _Device) -> Iterator[None]:
 
 def _take(
     device: _Device, mode: Mode, waiting: Callable[[str], object], until_s: float, timeout_s: float
-) -> bool:
-    """Ours, sooner or later; False where nothing can be locked."""
+) -> None:
+    """Ours, sooner or later; OSError where nothing can be locked."""
     tell_s = time.monotonic()
-    while True:
-        try:
-            if _taken(device):
-                return True
-        except OSError as error:  # a file system without locks
-            _say_once(device, error, unlocked)
-            return False
+    while not _taken(device):
         held_by = f"held by {_holder(device)}"
         now_s = time.monotonic()
         if mode == "fail":

@@ -33,8 +33,8 @@ _CAUSES = HW_THERMAL | POWER_BRAKE
 THROTTLED_SHARE = 0.05
 # Of the SMs. What others take is missing here: 5 % is the default tolerance. A monitoring agent takes less.
 BUSY_SHARE = 0.05
-# Below: what a driver, a display server or a forgotten context holds.
-FOREIGN_BYTES = 256 << 20
+# Below: the CUDA context of our own process, hundreds of MiB that are not known apart; a driver, a display server.
+FOREIGN_BYTES = 1 << 30
 # An idle process does not allocate, and the context of one that begins takes hundreds of MiB.
 MOVED_BYTES = 64 << 20
 # Unwatched for more of the window, and longer than any period of sampling, shares of the samples are not the window's.

@@ -1,0 +1,100 @@
+"""Energy, health and the lock on a real GPU: the counter against samples, a second process, a killed holder."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s
+from pytest_accel.platforms.detect import detect
+
+pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s]
+
+SUITE = """
+    import pytest
+    import torch
+
+    @pytest.mark.{platform}
+    def test_product(accel):
+        a = torch.randn(8192, 8192, device=accel.device, dtype=torch.bfloat16)
+        accel.measure(lambda: a @ a, work=1, unit="products")
+"""
+LOAD = """
+import torch
+a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+print("loading", flush=True)
+while True:
+    for _ in range(20):
+        a @ a
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.fixture
+def platform():
+    return next(device.key for device in detect().devices if device.key and not device.mig)
+
+
+@pytest.fixture
+def suite(pytester, platform, monkeypatch):
+    monkeypatch.setenv("PYTEST_ACCEL_LOCKS", str(pytester.path / "locks"))
+    pytester.makepyfile(test_bench=SUITE.format(platform=platform))
+    return [sys.executable, "-m", "pytest", "-q", "-m", platform, "--accel-json=a.json"]
+
+
+def run(pytester, command, *arguments):
+    done = subprocess.run(
+        [*command, *arguments], cwd=pytester.path, capture_output=True, text=True, timeout=300, check=False
+    )
+    print(done.stdout, done.stderr)
+    return done, json.loads((pytester.path / "a.json").read_text())["results"][0]
+
+
+def test_the_counter_agrees_with_sampled_power_and_clocks_are_read(pytester, suite):
+    done, found = run(pytester, suite, "--accel-budget=5s", "--accel-columns=throughput,energy,power,clocks")
+    assert found["status"] == "no-baseline", done.stdout
+    metrics = found["runs"][0]["metrics"]
+    print(json.dumps(metrics, indent=1))
+    assert metrics["energy_sampled_per_step_j"] == pytest.approx(metrics["energy_per_step_j"], rel=0.05)
+    assert 0.3 < metrics["tdp_share"] < 1.1
+    assert metrics["power_peak_w"] >= 0.9 * metrics["power_mean_w"]
+    assert 300 < metrics["sm_clock_mhz"] < 3000
+    assert 20 < metrics["temperature_c"] < 100
+    assert 0 <= metrics["power_capped_share"] <= 1
+
+
+def test_a_second_process_on_the_device_makes_a_run_invalid(pytester, suite):
+    with subprocess.Popen([sys.executable, "-c", LOAD], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline().strip() == "loading"
+            done, found = run(pytester, suite, "--accel-budget=2s")
+        finally:
+            other.kill()
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert found["status"] == "invalid"
+    assert found["text"].startswith("foreign load")
+
+
+def test_a_lock_is_held_while_measuring_and_free_after_a_kill(pytester, suite):
+    lock = pytester.path / "locks"
+    first = subprocess.Popen(
+        [*suite[:-1], "--accel-budget=200s"], cwd=pytester.path, stdout=subprocess.DEVNULL
+    )
+    try:
+        while first.poll() is None and not any(
+            file.read_text() for file in (lock.iterdir() if lock.exists() else ())
+        ):
+            time.sleep(0.2)
+        refused, found = run(pytester, suite, "--accel-lock=fail", "--accel-budget=1s")
+        assert f"held by pid {first.pid}" in refused.stdout
+        assert found["status"] == "failed"
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    after, found = run(pytester, suite, "--accel-lock=fail", "--accel-budget=1s")
+    assert found["status"] == "no-baseline", after.stdout

@@ -124,6 +124,7 @@ COLUMN_NAMES = (
     "accuracy",
     "memory",
     "mfu",
+    "roofline",
     "energy",
     "power",
     "clocks",
@@ -311,7 +312,7 @@ OPTIONS = (
         metavar="NAMES",
         parse=parsing.columns(*COLUMN_NAMES),
         help="columns of the table, in this order, such as throughput,step,mfu (default: all that have something in them, "
-        "less power and clocks)",
+        "less power, clocks and roofline)",
     ),
     Option(
         target="references",

@@ -21,6 +21,7 @@ SYNTHETIC = "synthetic"
 _IN_COLUMNS = frozenset(
     {
         "mfu",
+        "roofline_share",
         "scaling_efficiency",
         "loader_step_s",
         "compute_step_s",
@@ -277,6 +278,12 @@ def mfu(case: Case) -> str:
     return "" if found is None else percent(found)
 
 
+def of_roofline(case: Case) -> str:
+    """The least time that arithmetic and memory allow, as a share of the step's."""
+    share = _metric(case, "roofline_share")
+    return "" if share is None else percent(share)
+
+
 def scaling(case: Case) -> str:
     """Throughput per device against the baseline of the same benchmark on fewer devices."""
     return percent(case.scaling[1].efficiency) if case.scaling else ""
@@ -310,6 +317,7 @@ COLUMNS: dict[str, tuple[tuple[Column, Text], ...]] = {
     ),
     "memory": ((Column(title="memory", right=True), memory),),
     "mfu": ((Column(title="MFU", right=True), mfu),),
+    "roofline": ((Column(title="of roofline", right=True), of_roofline),),
     "energy": (
         (Column(title="Wh/epoch", right=True), energy_of_epoch),
         (Column(title="units/Wh", right=True), work_per_energy),
@@ -334,6 +342,7 @@ UNASKED: dict[str, tuple[tuple[Column, Text], ...]] = {
     ),
     "power": (),
     "clocks": (),
+    "roofline": (),
 }
 
 

@@ -34,33 +34,38 @@ def pytest_accel_platforms(config: pytest.Config) -> Mapping[str, Mapping[str, A
 def pytest_accel_power_sources(config: pytest.Config) -> Sequence[Source]:  # type: ignore[empty-body]
     """Add sources of power and energy: sensors that pytest-accel does not know.
 
-    A rail of scope "device" is counted with the devices, one of scope "node" with the host; one that lies within
-    another names it, and is never added to it. Readings that are missing or impossible are left out and said, and an
-    error in a source costs its readings, never the measurement. Counters are asked at the two ends of a window, power
-    some times a second from a thread; leave out of the answer what cannot be read.
+    A rail of scope "node" is of the whole host, as at its power supplies or in its management controller. It takes the
+    place of the host's own sensors (RAPL, Grace), which are then not read: what they see would be counted twice. Write
+    "device" for an accelerator that nothing else reads; it is counted with the devices, and one that NVML, amdsmi or
+    gcipuinfo reads already would be counted twice. A rail that lies within another names it (`within=`), and is never
+    added to it. Of a node beside devices the kinds "cpu" and "module" are shown: without the devices, and with them.
 
-    Paste into a conftest.py::
+    Counters are asked at the two ends of a window, power some times a second, both from a thread of the source's own;
+    leave out of the answer what cannot be read. Readings that are missing, late or impossible are left out and said,
+    and an error in a source costs its readings, never the measurement.
+
+    Paste into a conftest.py, and it counts on every platform::
 
         from pathlib import Path
 
         from pytest_accel.core.energy import Rail
 
 
-        class BoardMeter:
-            name = "board meter"
+        class NodeMeter:
+            name = "node meter"
             problem = ""  # why it tells nothing
-            rails = (Rail(name="npu0", scope="device", kind="npu"),)
+            rails = (Rail(name="supply", scope="node", kind="module"),)  # module: with its devices
 
             def joules(self):  # counted since whenever; {} where there is no counter
-                return {"npu0": float(Path("/run/npu0/energy_j").read_text())}
+                return {"supply": float(Path("/run/node-meter/energy_j").read_text())}
 
             def watts(self):  # now; {} where there is only a counter
-                return {"npu0": float(Path("/run/npu0/power_w").read_text())}
+                return {"supply": float(Path("/run/node-meter/power_w").read_text())}
 
             def close(self):
                 pass
 
 
         def pytest_accel_power_sources(config):
-            return [BoardMeter()]
+            return [NodeMeter()]
     """

@@ -31,24 +31,49 @@ GROUPS["baseline"] = "Look at baselines, accept runs into them, prune and verify
 )
 def show(args: argparse.Namespace) -> int:
     """Say how many runs each baseline has, how noisy they are, and what loss the gate can catch with them."""
-    from pytest_accel.report.baselines import Stored, shown, shown_json
+    from pytest_accel.report.baselines import Calibrated, Stored, shown, shown_json
     from pytest_accel.store.calibrations import CalibrationStore
-    from pytest_accel.store.gathering import find
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
-    calibrations = CalibrationStore(folder)
-    name = f"platform:{args.platform}" if args.platform else f"file:{folder}"
+    calibrations = {
+        (file.platform, file.suite, key): entry
+        for file in CalibrationStore(folder).files(args.platform)
+        for key, entry in file.benchmarks.items()
+        if wanted(key)
+    }
     stored = [
-        Stored(file=file, key=key, entry=entry, calibration=known.benchmarks.get(key) if known else None)
-        for file in find(name, folder).files
-        for known in (calibrations.read(file.platform, file.suite),)
+        Stored(
+            file=file,
+            key=key,
+            entry=entry,
+            calibration=calibrations.pop((file.platform, file.suite, key), None),
+        )
+        for file in _shown_files(folder, args.platform, may_be_none=bool(calibrations))
         for key, entry in file.benchmarks.items()
         if wanted(key)
     ]
-    if not stored:
+    calibrated = [
+        Calibrated(platform=platform, suite=suite, key=key, calibration=entry)
+        for (platform, suite, key), entry in calibrations.items()
+    ]
+    if not stored and not calibrated:
         raise ValueError(f"No baseline in {folder / args.platform} fits -k {args.keyword!r}.")
-    print(json.dumps(shown_json(stored), indent=2) if args.json else "\n".join(shown(stored)))
+    if args.json:
+        print(json.dumps(shown_json(stored, calibrated), indent=2))
+    else:
+        print("\n".join(shown(stored, calibrated)))
     return 0
+
+
+def _shown_files(folder: Path, platform: str, *, may_be_none: bool) -> tuple[BaselineFile, ...]:
+    from pytest_accel.store.gathering import NoBaselinesError, find
+
+    try:
+        return find(f"platform:{platform}" if platform else f"file:{folder}", folder).files
+    except NoBaselinesError:
+        if not may_be_none:  # nor is there a calibration to show
+            raise
+        return ()
 
 
 @command(
@@ -244,7 +269,7 @@ def verify(args: argparse.Namespace) -> int:
         folder, lambda name: catalogue.find(name.partition("-")[0]) is not None, _misplaced(catalogue)
     )
     print("\n".join(verified(report)))
-    if not (report.files or report.studies or report.faults):
+    if not (report.files or report.calibrations or report.studies or report.faults):
         raise ValueError(
             f"{folder}: there is nothing in it to verify. Name the folder that platforms' folders are in."
         )

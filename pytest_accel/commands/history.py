@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from pytest_accel.core.changepoints import Trend
     from pytest_accel.core.environment import Environment
     from pytest_accel.core.results import SessionResults
+    from pytest_accel.core.verdict import Verdict
     from pytest_accel.report.history import Shift, Track
     from pytest_accel.store.history import History, Point, Tracked
 
 GROUPS["history"] = "Look at what was measured on other days, and what changed."
 
+_BY_A_METRIC = ("regressed", "inconclusive")  # what a gated metric alone can make of a benchmark
 _UNITS_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -82,14 +84,15 @@ def show(args: argparse.Namespace) -> int:
     from pytest_accel.report.exports import json_lines
     from pytest_accel.report.history import overview, series_table
 
-    tracks = _tracks(_history(args), args)
+    history = _history(args)
+    tracks = _tracks(history, args)
     if args.json:
         print(f"[{', '.join(json_lines(tracks))}]")
         return 0
     for track in tracks:
         print("\n".join(overview(track)))
     if len(tracks) == 1:
-        print("\n".join(["", *series_table(tracks[0])]))
+        print("\n".join(["", *series_table(tracks[0], _decided(history, tracks[0]))]))
     return 0
 
 
@@ -276,6 +279,25 @@ def _tracks(history: History, args: argparse.Namespace, *, everything: bool = Fa
         )
         for each in _chosen(history, args, everything=everything)
     ]
+
+
+def _decided(history: History, track: Track) -> dict[str, tuple[Verdict, ...]]:
+    """By session, the metrics that decided: rows keep the loss of throughput alone, documents every verdict."""
+    from pytest_accel.report.history import metrics_that_decided
+    from pytest_accel.store.history import HistoryError
+
+    found = {}
+    for point in track.points:
+        if point.status not in _BY_A_METRIC or point.loss is None:
+            continue
+        try:
+            results = history.session(point.session).results
+        except HistoryError:
+            continue  # a damaged document hides which; the row still has the rest
+        for result in results:
+            if (result.disk_name, result.key or result.benchmark) == (track.platform, track.key):
+                found[point.session] = metrics_that_decided(result)
+    return found
 
 
 def _shifts(history: History, trend: Trend[Point], since: datetime | None) -> tuple[Shift, ...]:

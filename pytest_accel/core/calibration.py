@@ -41,6 +41,19 @@ class FalseAlarms:
     undecided: int  # draws that it could not decide with that many looks
     mean: int  # draws that mean:5% would have failed
 
+    @property
+    def ok(self) -> int:
+        """Draws that it decided, and rightly."""
+        return self.draws - self.gate - self.undecided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a session shares with a calibration that binds it: under others the noise is another one."""
+
+    budget_s: float  # of the rounds of one run
+    threads: int  # of a benchmark on the CPU
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:

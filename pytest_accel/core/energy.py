@@ -22,9 +22,11 @@ UNSEEN_SHARE = 0.1
 UNSEEN_SAMPLES = 3
 # One sample in a window: shorter than the period of sampling (some times a second), or else starved of samples.
 LONE_SAMPLE_S = 0.25
-# How far a counter that began again may be from its samples. A tick of 100 ms, or power that is averaged, makes
-# tens of percent in a window of a second; a reset that is taken for a wrap makes anything.
-WRAP_FACTOR = 2.0
+# How far a counter may be from its samples. Counters tick, every 100 ms the slowest, so that each end of the window
+# may lack a tick or have one too many; power that is averaged makes tens of percent in a window of a second. A reset
+# that is taken for a wrap, or a counter of another unit, makes anything.
+TICK_S = 0.1
+DOUBT_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,8 @@ def energy_of(window: EnergyWindow) -> Energy:
         ]
         integral_j, no_integral = _integrated(series, window)
         count_j, no_count = _counted(rail, window, integral_j)
+        if count_j and integral_j == 0:
+            integral_j, no_integral = None, "its samples say 0 W though its counter moved"
         if integral_j is not None:
             integrals_j[rail.name] = integral_j
             inside_w = [power_w for at_s, power_w in series if window.begin_s <= at_s <= window.end_s]
@@ -175,8 +179,9 @@ def _counted(rail: Rail, window: EnergyWindow, integral_j: float | None) -> tupl
         doubt = ": no device draws that much"
     elif integral_j is not None and energy_j == 0 < integral_j:
         doubt = f": it stood still, and its samples make {integral_j:.4g} J"
-    elif integral_j is not None and not _alike(energy_j, integral_j, rail, began_again=after_j < before_j):
-        doubt = f", and its samples make {integral_j:.4g} J: it was reset, or began again more than once"
+    elif integral_j is not None and not _alike(energy_j, integral_j, rail, window_s):
+        why = "counts something else than joules" if rail.wraps_j is None else "began again more than once"
+        doubt = f", and its samples make {integral_j:.4g} J: it was reset, or {why}"
     if doubt:
         return (
             None,
@@ -185,13 +190,17 @@ def _counted(rail: Rail, window: EnergyWindow, integral_j: float | None) -> tupl
     return energy_j, ""
 
 
-def _alike(count_j: float, integral_j: float, rail: Rail, *, began_again: bool) -> bool:
-    """Whether the samples bear out how often a counter that wraps seems to have begun again."""
-    if rail.wraps_j is None:
+def _alike(count_j: float, integral_j: float, rail: Rail, window_s: float) -> bool:
+    """Whether the samples bear the counter out, and how often one that wraps seems to have begun again.
+
+    Samples of 0 W bear nothing out: a device that counts is on.
+    """
+    if integral_j == 0:
         return True
-    if began_again and not integral_j / WRAP_FACTOR <= count_j <= integral_j * WRAP_FACTOR:
+    ticks_j = integral_j / window_s * 2 * TICK_S
+    if not integral_j / DOUBT_FACTOR - ticks_j <= count_j <= integral_j * DOUBT_FACTOR + ticks_j:
         return False
-    return abs(count_j - integral_j) <= rail.wraps_j / 2
+    return rail.wraps_j is None or abs(count_j - integral_j) <= rail.wraps_j / 2
 
 
 def _integrated(series: Sequence[tuple[float, float]], window: EnergyWindow) -> tuple[float | None, str]:
@@ -233,11 +242,31 @@ def total_j(energy: Energy, rails: Sequence[Rail], *, scope: Scope) -> float | N
 
     None where a rail that belongs to the sum has no energy: a node whose third GPU went silent did not use less.
     """
-    known = {rail.name: rail for rail in rails}
-    own = [rail for rail in known.values() if rail.scope == scope and not _is_contained(rail, known)]
-    parts_j = [energy.energy_j.get(rail.name) for rail in own]
+    parts_j = [energy.energy_j.get(name) for name in _outermost(rails, scope)]
     told_j = [part_j for part_j in parts_j if part_j is not None]
     return math.fsum(told_j) if told_j and len(told_j) == len(parts_j) else None
+
+
+def peak_total_w(window: EnergyWindow, *, scope: Scope) -> float | None:
+    """The most that the rails of that scope drew in one moment, each watt once; None where no sample has them all.
+
+    Their peaks added up would be more than was ever drawn, and the peak of one of them less.
+    """
+    names = _outermost(window.rails, scope)
+    if not names:
+        return None
+    together_w = [
+        [sample.power_w[name] for name in names]
+        for sample in window.samples
+        if window.begin_s <= sample.at_s <= window.end_s and all(name in sample.power_w for name in names)
+    ]
+    return max((math.fsum(each) for each in together_w if all(map(_is_power, each))), default=None)
+
+
+def _outermost(rails: Sequence[Rail], scope: Scope) -> list[str]:
+    """Those of that scope that lie in no other of it."""
+    known = {rail.name: rail for rail in rails}
+    return [rail.name for rail in known.values() if rail.scope == scope and not _is_contained(rail, known)]
 
 
 def _is_contained(rail: Rail, known: Mapping[str, Rail]) -> bool:

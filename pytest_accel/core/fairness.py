@@ -29,8 +29,10 @@ THROTTLES = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 # Drivers set HW slowdown beside what caused it, and for a moment with any change of clocks (nvml.h).
 _CAUSES = HW_THERMAL | POWER_BRAKE
 # Of the samples. HW slowdown halves the clocks: in 5 % of the window it costs 2.5 % and more, half the default
-# tolerance, while one sample of a change of clocks among twenty or more is no reason to measure again.
+# tolerance. One sample of a change of clocks is no reason to measure again, in a short window where it is a large
+# share of few neither.
 THROTTLED_SHARE = 0.05
+THROTTLED_SAMPLES = 2
 # Of the SMs. What others take is missing here: 5 % is the default tolerance. A monitoring agent takes less.
 BUSY_SHARE = 0.05
 # Below: the CUDA context of our own process, hundreds of MiB that are not known apart; a driver, a display server.
@@ -195,9 +197,11 @@ def _throttled(samples: Sequence[HealthSample], shares: Mapping[str, float]) -> 
     seen = [name for name in shares if name in names]
     if not seen:
         return _NOTHING
-    share = _share(_reasons(samples), THROTTLES)
+    reasons = _reasons(samples)
+    share = _share(reasons, THROTTLES)
     text = f"throttled ({' and '.join(seen)}, {_percent(share)} of the window)"
-    return ([text], ()) if share >= THROTTLED_SHARE else ((), [text])
+    often = sum(1 for each in reasons if each & THROTTLES) >= THROTTLED_SAMPLES
+    return ([text], ()) if often and share >= THROTTLED_SHARE else ((), [text])
 
 
 def _asked_for(watch: DeviceWatch, shares: Mapping[str, float]) -> _Texts:

@@ -8,7 +8,7 @@ from statistics import median
 
 from pytest_accel.core.energy import units_per_wh, wh_per_epoch
 from pytest_accel.core.gate import interval
-from pytest_accel.core.metrics import RATES
+from pytest_accel.core.metrics import is_rate
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import THROUGHPUT, Policy
 
@@ -98,6 +98,6 @@ def _named(name: str) -> tuple[str, str, float]:
     if name.endswith("_time"):
         return name, "s", 1.0
     for ending, unit in (("_s", "s"), ("_j", "J"), ("_bytes", "B")):
-        if name.endswith(ending) and not name.endswith(RATES):
+        if name.endswith(ending) and not is_rate(name):
             return _SECONDS.get(name, name), unit, 1.0
     return name, _UNITS.get(name, ""), 1.0

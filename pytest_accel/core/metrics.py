@@ -61,10 +61,36 @@ DESCRIPTIVE = frozenset(
     }
 )
 _COSTS = ("_s", "_j")  # the units in a name: seconds and joules
-RATES = ("_per_s", "_per_j")  # what they buy
-LESS_IS_BETTER = (
-    frozenset({"host_cpu_s_per_step"} | {name for name in MEASURED if name.endswith(_COSTS)}) - DESCRIPTIVE
+# What they buy: said in full, or as everybody writes it (`bandwidth_gb_s`).
+_SIZES = ("b", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib", "bytes", "bits")
+_COUNTS = (
+    "flop",
+    "flops",
+    "tflop",
+    "tflops",
+    "ops",
+    "images",
+    "tokens",
+    "samples",
+    "sequences",
+    "requests",
+    "frames",
 )
+_BOUGHT = ("per", *_SIZES, *_COUNTS, "items", "steps", "words", "units")
+_RATES = tuple(f"_{word}{cost}" for word in _BOUGHT for cost in _COSTS)
+
+
+def is_rate(name: str) -> bool:
+    """Whether a name says what a second or a joule buys: `tokens_per_s`, `bandwidth_gb_s`."""
+    return f"_{name}".endswith(_RATES)
+
+
+def is_cost(name: str) -> bool:
+    """Whether a name ends in seconds or joules that are spent: `decode_s`, and not `tokens_per_s`."""
+    return name.endswith(_COSTS) and not is_rate(name)
+
+
+LESS_IS_BETTER = frozenset({"host_cpu_s_per_step", *filter(is_cost, MEASURED)}) - DESCRIPTIVE
 
 # By what name people ask for a metric, and read it: work per step belongs to the configuration, so that energy per
 # step and energy per unit of work rise together, and both are "energy".
@@ -76,7 +102,7 @@ def less_is_better(name: str) -> bool:
     """Which way is better; a name of a user's own tells by its unit: `decode_s` is a cost, `tokens_per_s` is not."""
     if name in MEASURED:
         return name in LESS_IS_BETTER
-    return name.endswith(_COSTS) and not name.endswith(RATES)
+    return is_cost(name)
 
 
 def shown_name(metric: str) -> str:

@@ -28,12 +28,16 @@ class Pace:
 
 
 def pace(step_s: float, budget_s: float) -> Pace:
-    """Ten steps a round; fewer where a step is long, more where it is tiny; never fewer than six rounds."""
+    """Ten steps a round; fewer where a step is long, more where it is tiny; never fewer than six rounds.
+
+    More also where a large budget would have more rounds than are kept: they grow longer, so that it is used.
+    """
     if not (step_s > 0 and budget_s > 0):
         raise ValueError(f"a step of {step_s} s in a budget of {budget_s} s cannot be paced")
     longest = max(1, math.floor(budget_s / MIN_ROUNDS / step_s))
     shortest = math.ceil(MIN_ROUND_S / step_s)
-    steps = max(1, min(max(STEPS_PER_ROUND, shortest), longest))
+    filling = math.ceil(budget_s / MAX_ROUNDS / step_s)
+    steps = max(1, min(max(STEPS_PER_ROUND, shortest, filling), longest))
     rounds = round(budget_s / (steps * step_s))
     return Pace(steps_per_round=steps, rounds=min(max(rounds, MIN_ROUNDS), MAX_ROUNDS))
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from pytest_accel.core.metrics import OF_ANY_STEP
+from pytest_accel.core.metrics import OF_ANY_STEP, is_cost
 from pytest_accel.core.runs import log_step_time
 
 ENERGY_SUFFIX = "_j"  # of metrics that belong to a device and not to a process: joules
@@ -140,7 +140,7 @@ def _is_whole(name: str, those: Sequence[RankResult], ranks: Sequence[RankResult
 def _merge_metric(name: str, ranks: Sequence[RankResult]) -> float:
     if name in HIGHEST:
         return max(result.metrics[name] for result in ranks)
-    if not name.endswith(ENERGY_SUFFIX):
+    if not (name.endswith(ENERGY_SUFFIX) and is_cost(name)):
         return fmean(result.metrics[name] for result in ranks)
     devices: dict[tuple[str, str], float] = {}
     for result in ranks:  # by rank: where ranks share a device, the lowest one's reading counts

@@ -108,8 +108,8 @@ class Watch:
         self._given_up = True  # the thread leaves if ever it comes back
         self._stop.set()
         self._problems.append(
-            f"{self._sampling or 'the thread that watches'} did not come back within {self._limit_s:g} s: nothing was "
-            "watched from then on. Look at the driver (`dmesg`) and at the load of this host."
+            f"{self._sampling or 'the thread that watches'} did not come back within {self._limit_s:g} s, and nothing was "
+            "watched from then on: look at the driver (`dmesg`) and at the load of this host"
         )
 
     # --- in the thread ------------------------------------------------------------------------------
@@ -157,6 +157,7 @@ def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
 
 
 def _name(sampler: Callable[[], object]) -> str:
-    """As its owner calls itself (`NVML GPU-8f3aab12`), else as the code does."""
+    """As its owner calls itself (`NVML GPU-8f3aab12`), else in the words of the code: nobody knows our classes."""
     owner = getattr(sampler, "__self__", None)
-    return str(getattr(owner, "name", "") or getattr(sampler, "__qualname__", type(sampler).__name__))
+    words = getattr(sampler, "__name__", type(sampler).__name__).strip("_").replace("_", " ")
+    return str(getattr(owner, "name", "") or words)

@@ -135,7 +135,9 @@ class CudaDevice:
     def held_bytes(self) -> int | None:
         import torch
 
-        return int(torch.cuda.memory_reserved(self.index))
+        return (
+            int(torch.cuda.memory_reserved(self.index)) or None
+        )  # nothing: another library's, which torch does not know
 
     def delay(self, seconds: float) -> Delay:
         """A kernel that spins: a host-side sleep would hide behind the launches that run ahead.

@@ -31,6 +31,7 @@ class Measurement:
     invalid: str = ""  # why it is not to be judged: the device was not fair to it
     notes: tuple[str, ...] = ()  # what should be known of it
     no_energy: str = ""  # why its energy is not known
+    missed: tuple[str, ...] = ()  # what should be judged of it and was not measured, in words
 
     @property
     def throughput(self) -> float:
@@ -58,7 +59,12 @@ class Measurement:
             plain["ranks"] = [result.to_plain() for result in self.ranks]
         if self.gates:
             plain["gates"] = dict(self.gates)
-        said = {"invalid": self.invalid, "notes": list(self.notes), "no_energy": self.no_energy}
+        said = {
+            "invalid": self.invalid,
+            "notes": list(self.notes),
+            "no_energy": self.no_energy,
+            "missed": list(self.missed),
+        }
         return plain | {name: told for name, told in said.items() if told}
 
     @classmethod
@@ -78,6 +84,7 @@ class Measurement:
             invalid=plain.get("invalid", ""),
             notes=tuple(plain.get("notes", ())),
             no_energy=plain.get("no_energy", ""),
+            missed=tuple(plain.get("missed", ())),
         )
 
 

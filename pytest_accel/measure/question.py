@@ -46,6 +46,17 @@ def checked(step: Callable[[], object]) -> Callable[[], object]:
     return first
 
 
+def check_demand(**demands: object) -> None:
+    """Operations and bytes of a step are positive numbers, where they are given at all."""
+    for name, value in demands.items():
+        plain = _plain(value)
+        number = isinstance(plain, int | float) and not isinstance(plain, bool)
+        if value is not None and not (number and math.isfinite(plain) and plain >= 0):  # type: ignore[arg-type, operator]
+            raise QuestionError(
+                f"{name}: {value!r} is not a positive, finite number. Count what one step takes."
+            )
+
+
 def _check_step(step: object) -> None:
     if not callable(step):
         raise QuestionError(

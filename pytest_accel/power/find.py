@@ -30,11 +30,13 @@ def open_sources(
 ) -> tuple[Source, ...]:
     """Those of the devices, those of the host, then those of other plugins. Open them once per node, not per rank.
 
+    A plugin that meters the node takes the place of the host's own sensors: what they see is in its figures already.
     `host` is where the kernel's files lie, `machine` the architecture: tests replace both. `close_sources` when done.
     """
-    sources = _of_host(host, machine or platform.machine())
+    metered = any(rail.scope == "node" for source in more for rail in source.rails)
+    sources = [] if metered else _of_host(host, machine or platform.machine())
     # Both tell the power of Grace Hopper modules, and nobody says which socket a GPU of NVML's is on.
-    modules = not any(rail.kind == "module" for source in sources for rail in source.rails)
+    modules = not metered and not any(rail.kind == "module" for source in sources for rail in source.rails)
     sources = [*_of_devices(devices, modules=modules), *sources]
     taken = {rail.name: source.name for source in sources for rail in source.rails}
     for source in more:

@@ -10,7 +10,7 @@ from pytest_accel.core.environment import TITLES, Environment, describe
 from pytest_accel.core.printing import inert, printable
 from pytest_accel.core.quantities import counted, percent, si
 from pytest_accel.core.standing import Standing, standing
-from pytest_accel.report.calibration import calibrated_text
+from pytest_accel.report.calibration import calibrated_text, conditions_text
 from pytest_accel.report.table import Cell, Column, lines_of
 from pytest_accel.store.calibrations import CalibrationEntry
 from pytest_accel.store.difference import Kind, Moved
@@ -59,24 +59,40 @@ class Stored:
         return "; ".join(filter(None, [provisional, found.too_noisy]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A benchmark that was calibrated and has no baseline yet."""
+
+    platform: str
+    suite: str
+    key: str
+    calibration: CalibrationEntry
+
+
 # --- show -------------------------------------------------------------------------------------------
 
 
-def shown(stored: Sequence[Stored]) -> list[str]:
+def shown(stored: Sequence[Stored], calibrated: Sequence[Calibrated] = ()) -> list[str]:
     """One table a platform; below it where it was measured, and the ledger."""
-    platforms = dict.fromkeys(each.file.platform for each in stored)
+    platforms = sorted({each.file.platform for each in stored} | {each.platform for each in calibrated})
     lines: list[str] = []
     for platform in platforms:
         own = [each for each in stored if each.file.platform == platform]
         lines += [
             printable(platform),
-            *map(inert, _table(own)),
+            *(map(inert, _table(own)) if own else ()),
             *_calibrations(own),
+            *(
+                _calibration(each.key, each.calibration, "no baseline yet")
+                for each in calibrated
+                if each.platform == platform
+            ),
             *_environments(own),
             *_ledger(own),
             "",
         ]
-    lines.append("± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases.")
+    if stored:
+        lines.append("± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases.")
     return lines
 
 
@@ -111,9 +127,13 @@ def _calibrations(stored: Sequence[Stored]) -> Iterator[str]:
         found = each.calibration
         if found is not None:
             changed = found.configuration_hash != each.entry.configuration_hash
-            old = "; the benchmark changed since" if changed else ""
-            name = each.key.partition("::")[2] or each.key
-            yield printable(f"calibrated {found.at[:10]} {name}: {calibrated_text(found.figures)}{old}")
+            yield _calibration(each.key, found, "the benchmark changed since" if changed else "")
+
+
+def _calibration(key: str, found: CalibrationEntry, beside: str) -> str:
+    name = key.partition("::")[2] or key
+    said = f"{calibrated_text(found.figures)}; with {conditions_text(found.conditions)}"
+    return printable(f"calibrated {found.at[:10]} {name}: {'; '.join(filter(None, [said, beside]))}")
 
 
 def _environments(stored: Sequence[Stored]) -> Iterator[str]:
@@ -141,9 +161,27 @@ def ledger_line(line: LedgerEntry) -> str:
     return printable(f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}{reason}")
 
 
-def shown_json(stored: Iterable[Stored]) -> list[dict[str, Any]]:
-    """The same for programs; nothing is rounded."""
-    return [_as_json(each) for each in stored]
+def shown_json(stored: Iterable[Stored], calibrated: Iterable[Calibrated] = ()) -> list[dict[str, Any]]:
+    """The same for programs; nothing is rounded. What was only calibrated has no runs, and no figures of any."""
+    return [_as_json(each) for each in stored] + [
+        {
+            "platform": each.platform,
+            "suite": each.suite,
+            "benchmark": each.key,
+            "runs": 0,
+            "calibration": _calibration_json(each.calibration),
+        }
+        for each in calibrated
+    ]
+
+
+def _calibration_json(found: CalibrationEntry) -> dict[str, Any]:
+    return {
+        **asdict(found.figures),
+        "at": found.at,
+        "configuration_hash": found.configuration_hash,
+        "conditions": asdict(found.conditions) if found.conditions else None,
+    }
 
 
 def _as_json(each: Stored) -> dict[str, Any]:
@@ -163,13 +201,7 @@ def _as_json(each: Stored) -> dict[str, Any]:
         "tolerance": found.tolerance,
         "tolerance_is_default": entry.tolerance is None,
         "provisional": found.provisional or None,
-        "calibration": None
-        if each.calibration is None
-        else {
-            **asdict(each.calibration.figures),
-            "at": each.calibration.at,
-            "configuration_hash": each.calibration.configuration_hash,
-        },
+        "calibration": _calibration_json(each.calibration) if each.calibration else None,
         "configuration": dict(entry.configuration),
         "configuration_hash": entry.configuration_hash,
         "environment": {
@@ -234,9 +266,10 @@ def verified(report: Report) -> list[str]:
     lines = [line for fault in report.faults for line in (f"FAULT  {fault}", f"    {fault.remedy}")]
     lines += [f"provisional  {line}" for line in report.provisional]
     lines += [f"remark  {line}" for line in report.remarks]
+    calibrations = f", {counted(report.calibrations, 'calibration')}" if report.calibrations else ""
     counts = (
         f"Looked at {counted(report.files, 'file')} ({counted(report.benchmarks, 'benchmark')}, "
-        f"{counted(report.runs, 'run')}) and {report.studies} published ({counted(report.figures, 'figure')})"
+        f"{counted(report.runs, 'run')}){calibrations} and {report.studies} published ({counted(report.figures, 'figure')})"
     )
     end = f"{counted(len(report.faults), 'fault')}" if report.faults else "no fault"
     return [inert(printable(line)) for line in lines] + [f"{counts}: {end}."]

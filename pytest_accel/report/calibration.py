@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pytest_accel.core.calibration import FEWEST_CANDIDATES, Calibration, FalseAlarms
-from pytest_accel.core.quantities import counted, percent
+from pytest_accel.core.calibration import FEWEST_CANDIDATES, Calibration, Conditions, FalseAlarms
+from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.runs import RECORD_RUNS
 from pytest_accel.report.lines import NO_GATE
 
@@ -22,6 +22,12 @@ def calibrated_text(found: Calibration) -> str:
 
 def calibrated_line(label: str, text: str) -> str:
     return f"CALIBRATED  {label}: {text}"
+
+
+def conditions_text(found: Conditions | None) -> str:
+    if found is None:
+        return "an unknown budget"
+    return f"a budget of {seconds(found.budget_s)} and {counted(found.threads, 'thread')}"
 
 
 def holds_from(loss: float) -> float:
@@ -45,5 +51,8 @@ def _alarms(found: FalseAlarms | None) -> str:
             f"false alarms not counted: {RECORD_RUNS} runs for a baseline and {FEWEST_CANDIDATES} to judge are "
             f"{RECORD_RUNS + FEWEST_CANDIDATES}"
         )
-    rule = f"mean:5% {percent(found.mean / found.draws)}"
-    return f"false alarms of the gate {found.gate:,} of {found.draws:,} draws ({rule})"
+    alarms = "1 false alarm" if found.gate == 1 else f"{found.gate:,} false alarms"
+    return (
+        f"{found.draws:,} draws: {found.ok:,} ok, {found.undecided:,} undecided, {alarms}; "
+        f"pytest-benchmark's mean:5% would have failed {percent(found.mean / found.draws)}"
+    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_accel.core.changepoints import MIN_VALUES
 from pytest_accel.core.environment import describe, diff, diff_identity
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.printing import inert
 from pytest_accel.core.quantities import counted, percent, seconds, si
+from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.report.escaping import printable
 from pytest_accel.report.lines import changed
 from pytest_accel.report.table import Cell, Column, lines_of
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_accel.core.changepoints import ChangePoint, Night, Trend
     from pytest_accel.core.environment import Environment
+    from pytest_accel.core.results import Result
+    from pytest_accel.core.verdict import Verdict
     from pytest_accel.store.history import Point, Pruned, SessionFacts
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -106,8 +111,14 @@ def overview(track: Track) -> list[str]:
     ]
 
 
-def series_table(track: Track) -> list[str]:
-    """One row a session, the newest last."""
+def metrics_that_decided(result: Result) -> tuple[Verdict, ...]:
+    """The verdicts of metrics that its status comes from; none where its throughput has it too."""
+    deciding = tuple(verdict for verdict in result.verdicts if verdict.outcome is result.status)
+    return () if any(verdict.of == THROUGHPUT for verdict in deciding) else deciding
+
+
+def series_table(track: Track, decided: Mapping[str, Sequence[Verdict]] = MappingProxyType({})) -> list[str]:
+    """One row a session, the newest last; `decided` has, by session, the metrics that decided in place of throughput."""
     columns = [
         Column(title="when (UTC)"),
         Column(title="session"),
@@ -126,12 +137,23 @@ def series_table(track: Track) -> list[str]:
             str(len(point.runs)),
             seconds(point.step_time_s),
             si(point.throughput),
-            point.status if point.loss is None else f"{point.status}, {changed(point.loss)}",
+            _verdict(point, decided.get(point.session, ())),
             point.environment,
         ]
         for point in track.points
     ]
     return _table(columns, rows)
+
+
+def _verdict(point: Point, decided: Sequence[Verdict]) -> str:
+    if decided:
+        return f"{point.status}: {', '.join(map(_of_metric, decided))}"
+    return point.status if point.loss is None else f"{point.status}, {changed(point.loss)}"
+
+
+def _of_metric(verdict: Verdict) -> str:
+    name, found = shown_name(verdict.of), verdict.slowdown
+    return name if found is None else f"{name} {changed(found.point, verdict.of)}"
 
 
 def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:

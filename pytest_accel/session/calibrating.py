@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.core.calibration import calibrate, detectable_loss
+from pytest_accel.core.calibration import Conditions, calibrate, detectable_loss
 from pytest_accel.core.gate import count_sessions
 from pytest_accel.core.quantities import counted, percent
 from pytest_accel.core.runs import FEWEST_CALIBRATION_RUNS, Run
 from pytest_accel.core.verdict import Policy
-from pytest_accel.report.calibration import calibrated_text, way_out
+from pytest_accel.report.calibration import calibrated_text, conditions_text, way_out
 from pytest_accel.session.cases import Case
 from pytest_accel.store.calibrations import CalibrationEntry, CalibrationFile, CalibrationStore
 from pytest_accel.store.schema import BaselineError, configuration_hash
@@ -34,16 +34,31 @@ class Beyond:
     loss: float  # the smallest that can be detected, with the baseline that there is if that is a better one
 
     @property
+    def is_alike(self) -> bool:
+        """Whether it was calibrated as this session measures; else it is no reason to refuse anything."""
+        return self.entry.conditions == _conditions(self.case)
+
+    @property
     def figures(self) -> str:
-        return f"noise {percent(self.entry.figures.noise)} resolves {percent(self.loss)}"
+        return (
+            f"noise {percent(self.entry.figures.noise)} resolves {percent(self.loss)} for {self.case.label}"
+        )
+
+    @property
+    def calibrated(self) -> str:
+        """Which calibration says so."""
+        return (
+            f"calibrated on {self.entry.at[:10]} for {self.case.disk_name} with "
+            f"{conditions_text(self.entry.conditions)}"
+        )
 
     @property
     def line(self) -> str:
         found = self.entry.figures
         return (
             f"{self.case.label}: a tolerance of {percent(self.tolerance)} (from {self.origin}) is less than the "
-            f"smallest loss that this machine can detect, {percent(self.loss)} (calibrated with "
-            f"{counted(found.runs, 'run')} on {self.entry.at[:10]}: noise {percent(found.noise)})."
+            f"smallest loss that can be detected, {percent(self.loss)} ({self.calibrated}: "
+            f"{counted(found.runs, 'run')}, noise {percent(found.noise)})."
         )
 
 
@@ -53,6 +68,7 @@ class Calibrations:
     def __init__(self, root: Path) -> None:
         self.store = CalibrationStore(root)
         self.beyond_default: list[Beyond] = []
+        self.unlike: list[Beyond] = []  # calibrated under other conditions
         self._read = cache(self._read_file)
 
     def of(self, case: Case) -> CalibrationEntry | None:
@@ -69,11 +85,14 @@ class Calibrations:
     # --- before anything is measured ------------------------------------------------------------
 
     def refuse_below(self, cases: Iterable[Case]) -> None:
-        """One usage error for all tolerances that were asked for and cannot hold; a default is only remembered.
+        """One usage error for all tolerances that were asked for and cannot hold.
 
-        A session that calibrates is never refused: it is the way out.
+        A default, and what was calibrated under other conditions, is only remembered. No tolerance is refused to a session
+        that calibrates: it is the way out.
         """
-        found = [beyond for case in cases if (beyond := self.beyond(case)) is not None]
+        every = [beyond for case in cases if _is_measured(case) and (beyond := self.beyond(case)) is not None]
+        found = [each for each in every if each.is_alike]
+        self.unlike = [each for each in every if not each.is_alike]
         self.beyond_default = [each for each in found if not each.origin]
         asked = [each for each in found if each.origin]
         if not asked:
@@ -86,10 +105,8 @@ class Calibrations:
 
     def beyond(self, case: Case) -> Beyond | None:
         """Its tolerance, if that is smaller than what can be detected; None where it holds, or nobody calibrated."""
-        if case.settings.calibrating:
-            return None
-        entry = self.of(case)
-        if entry is None:
+        entry = self.of(case)  # also when calibrating: a bad file must be known before anything is measured
+        if entry is None or case.settings.calibrating:
             return None
         tolerance, origin = _tolerance(case)
         smallest = _smallest_loss(case, entry)
@@ -99,15 +116,26 @@ class Calibrations:
 
     @property
     def remark(self) -> str:
-        """That the default tolerance does not hold, once for the session; empty where it does."""
+        """What does not hold and was not refused, each kind once for the session; empty where all holds."""
+        return "\n".join(filter(None, (self._default_remark(), self._unlike_remark())))
+
+    def _default_remark(self) -> str:
         if not self.beyond_default:
             return ""
-        worst = max(self.beyond_default, key=lambda each: each.loss)
-        others = len(self.beyond_default) - 1
-        beside = f" (and of {counted(others, 'further benchmark')})" if others else ""
+        worst, beside = _worst(self.beyond_default)
         return (
-            f"calibrated: {worst.figures} for {worst.case.label}{beside}: the default tolerance of "
-            f"{percent(worst.tolerance)} does not hold here. {way_out(worst.loss, worst.entry.figures.runs)}"
+            f"{worst.calibrated}: {worst.figures}{beside}: the default tolerance of {percent(worst.tolerance)} does not "
+            f"hold here. {way_out(worst.loss, worst.entry.figures.runs)}"
+        )
+
+    def _unlike_remark(self) -> str:
+        if not self.unlike:
+            return ""
+        worst, beside = _worst(self.unlike)
+        return (
+            f"{worst.calibrated}: {worst.figures}{beside}; its tolerance is {percent(worst.tolerance)}. This session has "
+            f"{conditions_text(_conditions(worst.case))}, so that this may not hold for it. Calibrate again with these: "
+            f"--accel-calibrate={worst.entry.figures.runs}."
         )
 
     # --- afterwards -----------------------------------------------------------------------------
@@ -142,6 +170,7 @@ class Calibrations:
             runs=tuple(map(_timed, case.runs)),
             at=now().isoformat(timespec="seconds"),
             session=session_id,
+            conditions=_conditions(case),
         )
         try:
             environments = [measurement.environment for measurement in case.measurements]
@@ -150,6 +179,23 @@ class Calibrations:
             case.problem = f"{error}\n{calibrated_text(figures)}"  # what was found out is not lost
             return
         case.calibrated = calibrated_text(figures)
+
+
+def _worst(found: Sequence[Beyond]) -> tuple[Beyond, str]:
+    """The one to name, and that there are others."""
+    others = len(found) - 1
+    beside = f" (and for {counted(others, 'further benchmark')})" if others else ""
+    return max(found, key=lambda each: each.loss), beside
+
+
+def _conditions(case: Case) -> Conditions:
+    return Conditions(budget_s=case.settings.budget_s, threads=case.settings.threads)
+
+
+def _is_measured(case: Case) -> bool:
+    """Unless pytest-benchmark is told not to: then no tolerance matters."""
+    config = case.item.config
+    return not any(config.getoption(name, default=False) for name in ("benchmark_disable", "benchmark_skip"))
 
 
 def _timed(run: Run) -> Run:

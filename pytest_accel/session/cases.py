@@ -106,8 +106,13 @@ class Case:
 
     @property
     def replaced(self) -> list[Measurement]:
-        """Disturbed runs in whose place others are judged."""
-        return self.disturbed if self.measurements else []
+        """Disturbed runs in whose place others were judged."""
+        return [] if self.outcome is Outcome.INVALID else self.disturbed
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """What should have been judged of it and was not measured."""
+        return self.latest.missed if self.measurements else ()
 
     @property
     def latest(self) -> Measurement:
@@ -152,6 +157,8 @@ class Case:
             stored, runs, policy = self.comparable_runs(), self.runs, self.policy
             self.verdict = judge(stored, runs, policy)
             self.facets = judge_metrics(stored, runs, self.latest.gates, policy)
+            if self.undecided and not self.may_be_replaced:  # what could decide it was disturbed
+                self.verdict, self.facets = self._invalid(), ()
 
     @property
     def undecided(self) -> bool:
@@ -180,12 +187,10 @@ class Case:
         return self._verdict(Outcome.STALE_BASELINE, why) if why else None
 
     def _invalid(self) -> Verdict:
-        """Nothing but disturbed runs: one more may do better, up to a point."""
+        """Disturbed runs where fair ones are needed: one more may do better, up to a point."""
         found, count = self.disturbed[-1].invalid, len(self.disturbed)
-        reason = f"{found}, and {count} runs in turn were disturbed" if count > 1 else found
-        return replace(
-            self._verdict(Outcome.INVALID, reason), looks=count, wants_another_run=self.may_be_replaced
-        )
+        reason = f"{found}; {count} runs were disturbed" if count > 1 else found
+        return replace(self._verdict(Outcome.INVALID, reason), wants_another_run=self.may_be_replaced)
 
     def _not_stored(self) -> str:
         others = set(both_keys(self.node_id)) - {self.key}

@@ -1,10 +1,13 @@
-"""A gang alone on its devices: on each node one rank locks all of them, node after node in one order."""
+"""A gang alone on its devices: on each node one rank locks all of them, node after node in one order.
+
+A session waits for its devices before it orders ranks to measure: their time to answer is for measuring.
+"""
 
 from __future__ import annotations
 
 import platform as host
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,12 +15,16 @@ import pytest
 
 from pytest_accel.session.failing import fail_plainly
 from pytest_accel.session.locks import LockedError, lock_devices
+from pytest_accel.session.placement import RANK_END
 from pytest_accel.session.terminal import live_progress, say_in_log
 
 if TYPE_CHECKING:
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.platforms.machine import Device as Hardware
+    from pytest_accel.report.progress import Progress
     from pytest_accel.settings import Settings
+
+IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer
 
 
 @contextmanager
@@ -51,27 +58,50 @@ def by_leader(told: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
     }
 
 
+def wait_until_free(
+    config: pytest.Config, settings: Settings, uuids: Iterable[str], progress: Progress, *, label: str
+) -> str:
+    """Before ranks are ordered to lock these devices: why they are not to be had; empty where they are free.
+
+    Nothing is held afterwards. Whoever comes between is waited for by the ranks; and they say what cannot be locked.
+    """
+    waiting = _telling(config, progress, label)
+    try:
+        with lock_devices(
+            uuids, mode=settings.lock, waiting=waiting, unlocked=None, timeout_s=settings.timeout_s
+        ):
+            return ""
+    except LockedError as error:
+        return str(error)
+
+
 def _locked(item: pytest.Item, settings: Settings, uuids: frozenset[str], held: ExitStack) -> str:
     """Why they could not be locked; empty where they are, until `held` is closed."""
+    # A rank says whom it waits for before the session that ordered it takes that for a hang.
+    patience = IN_RANK if RANK_END in item.config.stash else 1.0
     with live_progress(item.config, item.name) as progress:
-        told: list[str] = []
-
-        def waiting(text: str) -> None:
-            if not told:  # a log need not know it every second
-                say_in_log(item.config, f"{item.name}: {text}")
-            told.append(text)
-            progress.phase(text, None)
-
         try:
             held.enter_context(
                 lock_devices(
                     uuids,
                     mode=settings.lock,
-                    waiting=waiting,
+                    waiting=_telling(item.config, progress, item.name),
                     unlocked=lambda text: warnings.warn(pytest.PytestWarning(text), stacklevel=1),
-                    timeout_s=settings.timeout_s,
+                    timeout_s=patience * settings.timeout_s,
                 )
             )
         except LockedError as error:
             return str(error)
     return ""
+
+
+def _telling(config: pytest.Config, progress: Progress, label: str) -> Callable[[str], None]:
+    told: set[str] = set()
+
+    def waiting(text: str) -> None:
+        if text not in told:  # a log need not know it every second
+            say_in_log(config, f"{label}: {text}")
+        told.add(text)
+        progress.phase(text, None)
+
+    return waiting

@@ -11,9 +11,12 @@ import pytest
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.report.progress import Progress
+from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.arguments import arguments_for_ranks
+from pytest_accel.session.exclusivity import wait_until_free
 from pytest_accel.session.fitting import Unfit
+from pytest_accel.session.placement import PLACEMENT
 from pytest_accel.session.seating import SEATS, bound_by_launcher
 from pytest_accel.settings import Settings
 from pytest_accel.spmd.gang import Gang, GangAnswer, Order
@@ -76,6 +79,8 @@ class Gangs:
         shape = _Shape(platform=platform, process_group=needs_gang(platform, settings), bind=settings.bind)
         if fresh or shape != self._shape or self._gang is None or not self._gang.alive:
             self.close()
+        if problem := self._not_free(item, platform, settings, progress):
+            return Found.failed(problem)
         try:
             if self._gang is None:
                 self._gang, self._shape = self._start(shape, settings, progress), shape
@@ -97,6 +102,16 @@ class Gangs:
         if fresh or not found.sound:
             self.close()
         return found
+
+    def _not_free(
+        self, item: pytest.Item, platform: PlatformName, settings: Settings, progress: Progress
+    ) -> str:
+        """Why the devices of this node are not to be had for measuring; waits for those that others measure on."""
+        if not what.is_benchmark(item) or self._config.getoption("benchmark_disable", default=False):
+            return ""
+        devices = self._config.stash[PLACEMENT].machine.devices_for(platform)
+        uuids = [device.uuid for device in devices if device.uuid]
+        return wait_until_free(self._config, settings, uuids, progress, label=item.name)
 
     def close(self) -> None:
         gang, self._gang = self._gang, None

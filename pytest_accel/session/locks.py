@@ -46,7 +46,7 @@ _RESTLESS = "somebody removes it again and again"
 
 
 class LockedError(ValueError):
-    """A device is held by another session; the text says by whom, and what to do."""
+    """A device is held by another session, or locks are asked for where nobody meets; the text says what to do."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def lock_devices(
     *,
     mode: Mode,
     waiting: Callable[[str], object],
-    unlocked: Callable[[str], object],
+    unlocked: Callable[[str], object] | None,
     timeout_s: float,
     folder: Path | None = None,
 ) -> Iterator[None]:
@@ -63,16 +63,18 @@ def lock_devices(
 
     In one order for all, so that two sessions that want the same devices never wait for each other.
     """
-    where = lock_folder() if folder is None else folder
+    wanted = sorted(set(uuids)) if mode != "off" else []
+    where = folder or (lock_folder() if wanted else Path())
     until_s = time.monotonic() + timeout_s
     with ExitStack() as held:
-        for uuid in sorted(set(uuids)) if mode != "off" else ():
+        for uuid in wanted:
             device = _Device(uuid=uuid, path=where / f"{quote(uuid, safe='')}.lock")
             try:
                 held.enter_context(_registered(device))
                 _take(device, mode, waiting, until_s, timeout_s)
             except OSError as error:  # no such file for us, or a file system without locks
-                _say_once(device, error, unlocked)
+                if unlocked is not None:
+                    _say_once(device, error, unlocked)
             else:
                 held.callback(_release, device)
         yield
@@ -81,6 +83,11 @@ def lock_devices(
 def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """One folder for everybody on the machine."""
     if named := environ.get(FOLDER_VARIABLE):
+        if not Path(named).is_absolute():
+            raise LockedError(
+                f"{FOLDER_VARIABLE}: {named!r} is not an absolute path, and sessions that start in other folders would "
+                f"not meet there. Write one that all of them share, such as /var/lock/{FOLDER}."
+            )
         return Path(named)
     return (Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())) / FOLDER  # noqa: S108 - shared on purpose
 
@@ -207,10 +214,22 @@ def _say_once(device: _Device, error: OSError, unlocked: Callable[[str], object]
         return
     _said.add(device.path)
     why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
+    named = Path(os.fsdecode(error.filename or ""))
+    where = named if named.is_absolute() else device.path  # what is in the way may be a folder above
     unlocked(
-        f"{short(device.uuid)} is not locked, and others may measure on it meanwhile: {device.path}: {why}. Remove it, or "
-        "let everybody write there (chmod 1777 the folder, 666 the file); --accel-lock=off says nothing."
+        f"{short(device.uuid)} is not locked, and others may measure on it meanwhile: {where}: {why}. "
+        f"{_remedy(error)}; --accel-lock=off silences this."
     )
+
+
+def _remedy(error: OSError) -> str:
+    match error.errno:
+        case errno.ELOOP | errno.ENOTDIR | errno.EPERM:  # something else is in its place
+            return "Remove it"
+        case errno.EACCES:
+            return "Let everybody write there (chmod 1777 the folder, 666 the file)"
+        case _:
+            return f"Name another folder, that all sessions of this machine share, with {FOLDER_VARIABLE}"
 
 
 # --- the file -----------------------------------------------------------------------------------------
@@ -251,12 +270,22 @@ def _opened_or_made(name: str, flags: int, folder: int) -> int:
 def _opened_folder(path: Path) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
+        _make_parents(path)
         path.mkdir(mode=0o777)
     except FileExistsError:
         return os.open(path, flags)
     folder = os.open(path, flags)
     os.fchmod(folder, 0o1777)  # all may come, and none may remove another's file
     return folder
+
+
+def _make_parents(path: Path) -> None:
+    """All may pass through, whatever the umask."""
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            with suppress(FileExistsError):
+                parent.mkdir()
+                parent.chmod(0o755)
 
 
 def _still_there(fd: int, path: Path) -> bool:
@@ -285,13 +314,13 @@ def _sign(fd: int) -> None:
 
 
 def _holder(device: _Device) -> str:
-    """As the file tells it. Anybody may write there, so that it is shown and never believed."""
+    """As the file tells it, once it is signed. Anybody may write there, so that it is shown and never believed."""
     try:
         who = json.loads(os.pread(_files[device.path].fd, 4096, 0))
         told = [str(who["user"]), str(who["command"]), f"since {_since(float(who['since_s']))}"]
         host = "" if who["host"] == os.uname().nodename else f" on {who['host']}"
         return clipped(printable(f"pid {int(who['pid'])}{host} ({', '.join(told)})"), 4 * _WORDS)
-    except (OSError, ValueError, TypeError, KeyError, OverflowError):  # just taken, and not signed yet
+    except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError):
         return "another process"
 
 

@@ -88,8 +88,8 @@ def gates_asked(
 def _missed(name: str, settings: Settings, metrics: Mapping[str, float], why: str) -> str:
     what = f"is {metrics[name]:g}, which cannot be" if name in metrics else "was not measured"
     return (
-        f"{shown_name(name)} is gated (from {settings.origin('gate')}) and {what}{f': {why}' if why else ''}. Measure where "
-        'it is known, or gate this benchmark without it: @pytest.mark.accel(gate="throughput").'
+        f"{shown_name(name)} is gated (from {settings.origin('gate')}) and {what}{f': {why}' if why else ''}. Take it out of "
+        'there, or leave this benchmark out of it: @pytest.mark.accel(gate="throughput").'
     )
 
 

@@ -15,9 +15,9 @@ from pytest_accel.core.energy import (
     Energy,
     EnergyWindow,
     PowerSample,
-    Rail,
     Scope,
     energy_of,
+    peak_total_w,
     tdp_share,
     total_j,
 )
@@ -27,7 +27,6 @@ from pytest_accel.health.watching import Watch
 from pytest_accel.power.find import close_sources, open_sources, problems
 from pytest_accel.power.guarded import from_hook
 from pytest_accel.power.source import PowerDevice, Source
-from pytest_accel.session.failing import fail_plainly
 
 if TYPE_CHECKING:
     import pytest
@@ -62,12 +61,14 @@ class Observation:
         powered: Sequence[PowerDevice] | None,  # whose energy is read here; None: another rank reads it
         more: Sequence[Source] = (),
         own_pids: frozenset[int] = frozenset(),
+        problems: Sequence[str] = (),  # of finding sources
     ) -> None:
         self._device = device
         self._hardware = hardware
         self._powered = powered
         self._more = more
         self._own_pids = own_pids
+        self._problems = tuple(problems)
         self._sources: tuple[Source, ...] = ()
         self._watcher: DeviceWatcher | None = None
         self._watch = Watch([])
@@ -83,30 +84,42 @@ class Observation:
         told = ranks.gather((host.node(), ancestry(), mine))
         here = [rank for rank, (node, _, _) in enumerate(told) if node == host.node()]
         leads = ranks.rank == here[0]
-        asked = config.hook.pytest_accel_power_sources(config=config) if leads else []
+        more, problem = _sources_of_others(config) if leads else ((), "")
         return cls(
             device,
             hardware,
             powered=_of_node([told[rank][2] for rank in here]) if leads else None,
-            more=_more(asked),
+            more=more,
             own_pids=frozenset(pid for rank in here for pid in told[rank][1]),
+            problems=[problem] if problem else (),
         )
+
+    @property
+    def name(self) -> str:
+        """Whom a `Watch` blames when power is not told."""
+        return " and ".join(source.name for source in self._sources)
 
     def __enter__(self) -> Self:
         hardware = self._hardware
-        if self._powered is not None:
-            self._sources = open_sources(self._powered, more=self._more)
-        self._opened.callback(close_sources, self._sources)
-        samplers = [self._sample_power] if self._sources else []
-        if hardware is not None and hardware.vendor == "nvidia":
-            watcher = DeviceWatcher(hardware.uuid, self._own_pids, own_bytes=self._device.held_bytes)
-            self._watcher = self._opened.enter_context(watcher)
-            samplers.append(watcher.sample)
-        self._watch = self._opened.enter_context(Watch(samplers))
+        with ExitStack() as opened:  # closes what is open where the next one fails
+            if self._powered is not None:
+                self._sources = open_sources(self._powered, more=self._more)
+            opened.callback(close_sources, self._sources)
+            samplers = [self._sample_power] if self._sources else []
+            if hardware is not None and hardware.vendor == "nvidia":
+                watcher = DeviceWatcher(hardware.uuid, self._ours, own_bytes=self._device.held_bytes)
+                self._watcher = opened.enter_context(watcher)
+                samplers.append(watcher.sample)
+            self._watch = opened.enter_context(Watch(samplers))
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._opened.close()
+
+    def _ours(self) -> frozenset[int]:
+        """Processes that belong to the measurement: the ranks, who started them, and what they started."""
+        return self._own_pids | descendants(os.getpid())
 
     # --- the window: both are called outside timed rounds --------------------------------------------
 
@@ -114,25 +127,28 @@ class Observation:
         self._samples.clear()
         if self._watcher is not None:
             self._watcher.begin()
-        self._watch.begin()
-        self._before_j = self._counters()
+        self._before_j = self._counters()  # while the thread rests: a source answers one question at a time
         self._begin_s = time.perf_counter()
+        self._watch.begin()
 
     def end(self) -> None:
+        self._watch.end()
         self._end_s = time.perf_counter()
         self._after_j = self._counters()
-        self._watch.end()
 
     def observed(self, steps: int) -> Observed:
         """What the window showed, of so many steps in it; takes milliseconds."""
-        metrics, no_energy = self._energy(steps)
+        metrics, doubts = self._energy(steps)
+        counted = "energy_j" in metrics
+        no_energy = "" if counted or self._powered is None else "; ".join(doubts) or "nothing here counts it"
+        notes = tuple(f"energy: {doubt}" for doubt in doubts) if counted else self._problems
         if self._watcher is None:
-            return Observed(metrics=metrics, no_energy=no_energy)
+            return Observed(metrics=metrics, notes=notes, no_energy=no_energy)
         fairness = assess(self._watcher.end())
         return Observed(
             metrics={**metrics, **fairness.figures},
             invalid="; ".join(fairness.invalid),
-            notes=fairness.notes,
+            notes=(*fairness.notes, *notes),
             no_energy=no_energy,
         )
 
@@ -144,9 +160,10 @@ class Observation:
         power_w = {name: watts for source in self._sources for name, watts in source.watts().items()}
         self._samples.append(PowerSample(at_s=at_s, power_w=power_w))
 
-    def _energy(self, steps: int) -> tuple[dict[str, float], str]:
+    def _energy(self, steps: int) -> tuple[dict[str, float], tuple[str, ...]]:
+        """Figures, and what is doubtful about them or missing."""
         if self._powered is None:
-            return {}, ""
+            return {}, ()
         rails = tuple(rail for source in self._sources for rail in source.rails)
         window = EnergyWindow(
             begin_s=self._begin_s,
@@ -155,39 +172,37 @@ class Observation:
             after_j=self._after_j,
             samples=tuple(self._samples),
             rails=rails,
-            problems=(*problems(self._sources), *self._watch.problems),
         )
         energy = energy_of(window)
         tdp_w = self._hardware.variant.tdp_w if self._hardware and self._hardware.variant else None
-        found = energy_metrics(
-            energy,
-            rails,
-            steps=steps,
-            window_s=self._end_s - self._begin_s,
-            devices=len(self._powered),
-            tdp_w=tdp_w,
-        )
-        return found, "" if "energy_j" in found else "; ".join(energy.problems) or "nothing here counts it"
+        found = energy_metrics(energy, window, steps=steps, devices=len(self._powered), tdp_w=tdp_w)
+        unread = problems(self._sources) if "energy_j" not in found else ()
+        if not self._powered and any(rail.scope == "device" for rail in rails):
+            unread = (
+                *unread,
+                "rails of scope 'device' are of no use here: this platform has no device but the node",
+            )
+        doubts = (*self._problems, *unread, *energy.problems, *self._watch.problems)
+        return found, tuple(dict.fromkeys(doubts))
 
 
 def energy_metrics(
-    energy: Energy, rails: Sequence[Rail], *, steps: int, window_s: float, devices: int, tdp_w: float | None
+    energy: Energy, window: EnergyWindow, *, steps: int, devices: int, tdp_w: float | None
 ) -> dict[str, float]:
     """Of the devices (without any: of the whole node), and beside it of what the node's other sensors saw."""
+    rails = window.rails
     scope: Scope = "device" if devices else "node"
     found: dict[str, float] = {}
     if (total := total_j(energy, rails, scope=scope)) is not None:
-        mean_w = total / window_s / max(1, devices)
+        mean_w = total / (window.end_s - window.begin_s) / max(1, devices)
         found |= {"energy_j": total, "energy_per_step_j": total / steps, "power_mean_w": mean_w}
         share = tdp_share(mean_w, tdp_w)
         found |= {} if share is None else {"tdp_share": share}
     sampled = replace(energy, energy_j=energy.sampled_j)
     if (integral_j := total_j(sampled, rails, scope=scope)) is not None:
         found["energy_sampled_per_step_j"] = integral_j / steps
-    if peaks_w := [
-        energy.peak_w[rail.name] for rail in rails if rail.scope == scope and rail.name in energy.peak_w
-    ]:
-        found["power_peak_w"] = max(peaks_w)
+    if (peak_w := _peak_w(energy, window, devices)) is not None:
+        found["power_peak_w"] = peak_w
     for kind in ("cpu", "module") if devices else ():
         of_kind = [rail for rail in rails if rail.scope == "node" and rail.kind == kind]
         node_j = total_j(energy, of_kind, scope="node") if of_kind else None
@@ -195,11 +210,22 @@ def energy_metrics(
     return found
 
 
-def _more(answers: Sequence[object]) -> tuple[Source, ...]:
+def _peak_w(energy: Energy, window: EnergyWindow, devices: int) -> float | None:
+    """Of the device that drew the most; of a node, of all its parts at one time."""
+    if not devices:
+        return peak_total_w(window, scope="node")
+    of_devices = [rail.name for rail in window.rails if rail.scope == "device"]
+    return max((energy.peak_w[name] for name in of_devices if name in energy.peak_w), default=None)
+
+
+def _sources_of_others(config: pytest.Config) -> tuple[tuple[Source, ...], str]:
+    """What plugins and conftest files add; an error of theirs costs their readings, and not the measurement."""
     try:
-        return from_hook(answers)
+        return from_hook(config.hook.pytest_accel_power_sources(config=config)), ""
     except ValueError as error:
-        fail_plainly(str(error))
+        return (), str(error)
+    except Exception as error:  # noqa: BLE001 -- somebody else's code
+        return (), f"pytest_accel_power_sources raised {type(error).__name__}: {error}"
 
 
 def _of_node(told: Sequence[tuple[str, str, int, str | None] | None]) -> list[PowerDevice]:
@@ -214,13 +240,30 @@ def _of_node(told: Sequence[tuple[str, str, int, str | None] | None]) -> list[Po
 def ancestry(proc: Path = Path("/proc")) -> list[int]:
     """This process and those that started it: what they hold on a device is no stranger's."""
     pids = [os.getpid()]
-    while len(pids) < 64:  # deeper than any chain of launchers
-        try:
-            # pid (name) state ppid: the name may hold anything, parentheses too.
-            parent = int((proc / str(pids[-1]) / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-        if parent <= 1 or parent in pids:
-            break
+    while (parent := _parent(proc / str(pids[-1]))) is not None and parent > 1 and parent not in pids:
         pids.append(parent)
     return pids
+
+
+def descendants(pid: int, proc: Path = Path("/proc")) -> frozenset[int]:
+    """What a process has started, and what that has: loader workers, a server that a step asks."""
+    children: dict[int, list[int]] = {}
+    for folder in proc.iterdir():
+        if folder.name.isdecimal() and (parent := _parent(folder)) is not None:
+            children.setdefault(parent, []).append(int(folder.name))
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return frozenset(found)
+
+
+def _parent(folder: Path) -> int | None:
+    """From `pid (name) state ppid ...`: the name may hold anything, parentheses too."""
+    try:
+        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):  # gone meanwhile
+        return None

@@ -99,10 +99,12 @@ def refuse_mixture(case: Case) -> None:
 
 def refuse_disturbed(case: Case) -> None:
     """A device that disturbed more runs than may be replaced is fit neither for a baseline nor for a calibration."""
-    if case.may_be_replaced or case.problem:
+    stopped = case.disturbed and not case.measurements  # the session ended before another run took its place
+    if case.problem or (case.may_be_replaced and not stopped):
         return
+    were = f"{counted(len(case.disturbed), 'run')} {'was' if len(case.disturbed) == 1 else 'were'}"
     case.problem = (
-        f"{case.label}: {counted(len(case.disturbed), 'run')} were disturbed, the last one: {case.disturbed[-1].invalid}. "
+        f"{case.label}: {were} disturbed, the last one: {case.disturbed[-1].invalid}. "
         "Look at the device with pytest-accel doctor, and measure again."
     )
 

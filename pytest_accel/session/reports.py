@@ -67,8 +67,10 @@ def costs(outcome: Outcome, settings: Settings) -> bool:
 
 
 def failures(case: Case) -> list[Verdict]:
-    """Of its throughput and its metrics, what fails the test."""
-    return [verdict for verdict in case.verdicts if costs(verdict.outcome, case.settings)]
+    """Of its throughput and its metrics, what fails the test; one that --accel-gate names may for want of a baseline."""
+    named = case.settings.gate
+    unjudged = [facet.verdict for facet in case.facets if facet.name in named and not facet.was_judged]
+    return [verdict for verdict in (*case.verdicts, *unjudged) if costs(verdict.outcome, case.settings)]
 
 
 def apply_verdict(case: Case, report: pytest.TestReport) -> None:
@@ -76,7 +78,7 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
     if case.verdict is None:
         return
     report.user_properties.extend(properties(case))
-    failing = [*map(explain, failures(case)), *case.shortfalls]
+    failing = [*map(explain, failures(case)), *case.shortfalls, *case.missed]
     if not failing:
         return
     if _expected_to_fail(report):
@@ -115,6 +117,7 @@ def failure_text(case: Case) -> str:
     """A line for all that fails the test, and below them what may explain it."""
     lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
     lines += [shortfall_line(case.label, text) for text in case.shortfalls]
+    lines += [f"{case.label}: {text}" for text in case.missed]
     if case.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}:
         changes = case.environment_changes()
         lines.append(

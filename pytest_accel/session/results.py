@@ -184,6 +184,8 @@ def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
     lines[len(failing) : len(failing)] = case.shortfalls
     lines += [f"replaced a disturbed run: {each.invalid}" for each in case.replaced]
     lines += dict.fromkeys(note for each in case.measurements for note in each.notes)
+    if case.measurements and case.latest.no_energy and {"energy", "power"} & {*case.settings.columns}:
+        lines.append(f"no energy: {case.latest.no_energy}")
     if told.failed and not told.broken:
         lines += [f"torn down: {told.text}", *told.details]
     return (lines[0], tuple(lines[1:])) if lines else (told.text, ())

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.keys import in_wheel
+from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
@@ -97,7 +98,9 @@ def _write_calibrated(
     root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
     files = sorted({f"{root}/{case.disk_name}/{CALIBRATION}/{case.suite}.json" for case in kept})
     if files:
-        terminal.write_line(f"Stored in {', '.join(files)}: a smaller tolerance is refused here from now on.")
+        terminal.write_line(
+            f"Stored in {', '.join(files)}: a smaller tolerance is refused from now on, with this budget and these threads."
+        )
 
 
 def _write_recorded(
@@ -245,9 +248,21 @@ def _write_notes(terminal: pytest.TerminalReporter, settings: Settings, measured
     for note, cases in notes.items():
         of = cases[0].label if len(cases) == 1 else counted(len(cases), "benchmark")
         terminal.write_line(f"NOTE  {of}: {note}", yellow=True)
+    _write_ungated(terminal, settings, measured)
     if {"energy", "power"} & {*settings.columns}:
         for why in dict.fromkeys(case.latest.no_energy for case in measured if case.latest.no_energy):
             terminal.write_line(f"NO-ENERGY  {why}", yellow=True)
+
+
+def _write_ungated(terminal: pytest.TerminalReporter, settings: Settings, measured: Sequence[Case]) -> None:
+    """A gate that found nothing to judge: green, and of no use."""
+    for name in settings.gate:
+        if measured and not any(name in case.latest.gates or case.missed for case in measured):
+            terminal.write_line(
+                f"--accel-gate: {shown_name(name)} was measured in none of {counted(len(measured), 'benchmark')}, so that "
+                "nothing was gated on it",
+                yellow=True,
+            )
 
 
 def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:

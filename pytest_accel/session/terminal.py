@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -43,11 +43,15 @@ def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
 
 
 def say_in_log(config: pytest.Config, text: str) -> None:
-    """A line for those who read no terminal but a log; on a terminal the live line says it."""
+    """A line for those who read no terminal but a log, now; on a terminal the live line says it."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not reporter.isatty and config.getoption("verbose") >= 0:
+    if reporter is None or reporter.isatty or config.getoption("verbose") < 0:
+        return
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
         reporter.ensure_newline()
         reporter.write_line(text)
+        reporter.flush()  # what stays in the buffer of a pipe is captured with the item's own
 
 
 def show_uncaptured(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:

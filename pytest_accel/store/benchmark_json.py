@@ -22,16 +22,18 @@ def is_benchmark_json(top: Node) -> bool:
 def session_of_benchmark_json(top: Node) -> SessionResults:
     """Its JSON has our measurement of each benchmark; what failed before it was measured is not in it."""
     environments: dict[str, Environment] = {}
-    results = []
+    results: list[Result] = []
+    session = ""
     for node in top["benchmarks"].items():
         if "extra_info" in node and "accel" in node["extra_info"]:
             measured = node["extra_info"]["accel"]
             results.append(_of_extra_info(node["fullname"].text(), measured, environments))
+            session = session or measured["run"]["session"].text()
     if not results:
         top.fail("no benchmark here was measured by pytest-accel", "Name a file that --accel-json wrote.")
     at = top["datetime"].text() if "datetime" in top else ""
     return SessionResults(
-        session=results[0].runs[0].session,
+        session=session,
         at=at,
         duration_s=0.0,
         exit_status=0,
@@ -49,7 +51,8 @@ def _of_extra_info(fullname: str, node: Node, environments: dict[str, Environmen
     )
     environments[environment.key] = environment
     further = node["further_runs"].items() if "further_runs" in node else []
-    runs = tuple(_run_as_measured(each, environments, environment) for each in [node["run"], *further])
+    first = [] if "invalid" in node else [node["run"]]  # disturbed: others were judged in its place, or none
+    runs = tuple(_run_as_measured(each, environments, environment) for each in [*first, *further])
     configuration = {name: value.scalar() for name, value in node["configuration"].members()}
     path, _, _ = fullname.partition("::")
     platform = node["platform"].text()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_accel.core.calibration import Calibration, FalseAlarms
+from pytest_accel.core.calibration import Calibration, Conditions, FalseAlarms
 from pytest_accel.core.environment import Environment
 from pytest_accel.core.gate import count_sessions
 from pytest_accel.core.runs import FEWEST_CALIBRATION_RUNS, MOST_CALIBRATION_RUNS, Run
@@ -43,6 +43,7 @@ class CalibrationEntry:
     runs: tuple[Run, ...]  # in the order in which they were measured
     at: str  # ISO 8601, UTC
     session: str
+    conditions: Conditions | None = None  # None: of a file from before they were kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,14 @@ class CalibrationStore:
     def path(self, platform: str, suite: str) -> Path:
         baseline = BaselineStore(self.root).path(platform, suite)
         return baseline.parent / FOLDER / baseline.name
+
+    def files(self, platform: str = "") -> Iterator[CalibrationFile]:
+        """All of a platform, or of every one."""
+        folders = [self.root / platform] if platform else sorted(self.root.glob("[!.]*"))
+        for folder in folders:
+            for path in sorted((folder / FOLDER).glob("*.json")):
+                if (file := self.read(folder.name, path.stem)) is not None:
+                    yield file
 
     def read(self, platform: str, suite: str) -> CalibrationFile | None:
         """What is stored, None when there is nothing, BaselineError when it cannot be used."""
@@ -172,6 +181,8 @@ def _entry_content(entry: CalibrationEntry) -> dict[str, object]:
     }
     if alarms is not None:
         content["false_alarms"] = dataclasses.asdict(alarms)
+    if entry.conditions is not None:
+        content["conditions"] = dataclasses.asdict(entry.conditions)
     return content
 
 
@@ -211,7 +222,7 @@ def _entry(node: Node, known: Mapping[str, Environment]) -> CalibrationEntry:
             "tolerance",
             "runs",
         ),
-        optional=("false_alarms",),
+        optional=("false_alarms", "conditions"),
     )
     stored = node["runs"].items()
     if not FEWEST_CALIBRATION_RUNS <= len(stored) <= MOST_CALIBRATION_RUNS:
@@ -233,7 +244,13 @@ def _entry(node: Node, known: Mapping[str, Environment]) -> CalibrationEntry:
         runs=runs,
         at=moment_of(node["at"]),
         session=node["session"].text(),
+        conditions=_conditions(node["conditions"]) if "conditions" in node else None,
     )
+
+
+def _conditions(node: Node) -> Conditions:
+    node.check_keys(required=("budget_s", "threads"))
+    return Conditions(budget_s=node["budget_s"].number(least=0), threads=node["threads"].integer(least=1))
 
 
 def _alarms(node: Node) -> FalseAlarms:

@@ -38,6 +38,10 @@ class GatheringError(ValueError):
     """A name that leads to no set, or to two; the message says what there is and how to say which."""
 
 
+class NoBaselinesError(GatheringError):
+    """A folder without any."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
     """What one name led to: for each platform its baselines or runs, or the figures of a study."""
@@ -181,7 +185,7 @@ def _read_folder(folder: Path) -> list[BaselineFile]:
     own = sorted(folder.glob("*.json"))
     paths = own or [path for each in _platform_folders(folder) for path in sorted(each.glob("*.json"))]
     if not paths:
-        raise GatheringError(
+        raise NoBaselinesError(
             f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
             "and in it one JSON file for each suite: record some with --accel-record."
         )

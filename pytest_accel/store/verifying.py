@@ -44,6 +44,7 @@ class Report:
     files: int
     benchmarks: int  # of files without a fault
     runs: int
+    calibrations: int  # of benchmarks, in files without a fault
     studies: int
     figures: int
     faults: tuple[Fault, ...]
@@ -87,7 +88,7 @@ class _Findings:
         self.provisional: list[str] = []
         self.remarks: list[str] = []
         self.files: list[BaselineFile] = []
-        self.looked_at = self.studies = self.figures = 0
+        self.looked_at = self.calibrations = self.studies = self.figures = 0
 
     def fault(self, file: str, place: str, problem: str, remedy: str) -> None:
         self.faults.append(Fault(file=file, place=place, problem=problem, remedy=remedy))
@@ -101,6 +102,7 @@ class _Findings:
             files=self.looked_at,
             benchmarks=len(entries),
             runs=sum(len(entry.runs) for entry in entries),
+            calibrations=self.calibrations,
             studies=self.studies,
             figures=self.figures,
             faults=tuple(self.faults),
@@ -141,9 +143,11 @@ class _Findings:
         store = CalibrationStore(self.store.root)
         for path in sorted(folder.glob("*.json")):
             try:
-                store.read(platform, path.stem)
+                file = store.read(platform, path.stem)
             except BaselineError as error:
                 self.error(error)
+            else:
+                self.calibrations += len(file.benchmarks) if file else 0
 
     def look_at_file(self, platform: str, path: Path) -> None:
         self.looked_at += 1

@@ -190,6 +190,7 @@ def test_every_field_of_extra_info_is_described():
         invalid="throttled",
         notes=("hot",),
         no_energy="MIG",
+        missed=("energy is gated",),
     )
     written = {*found.to_plain(), "platform", "ranks"}
     of_measurement = {field.name for field in source.fields("measure/measurement.py", "Measurement")}

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pytest_accel.core.calibration import Conditions
 from pytest_accel.core.environment import Environment
 from tests.support.calibrated import calibration
 
@@ -19,7 +20,7 @@ def calibrated(bench, name="test_step", **more):
         platform=bench.template.platform,
         suite="suite",
         environment=HERE,
-        **more,
+        **{"conditions": Conditions(budget_s=0.06, threads=1)} | more,  # as these sessions measure
     )
 
 
@@ -33,7 +34,7 @@ def test_measures_fresh_processes_and_stores_what_they_say(bench):
             "test_step * calibrated",
             (
                 "CALIBRATED  test_step (cpu): 7 runs, noise * %, smallest detectable loss * %, "
-                "false alarms of the gate * of 21 draws (mean:5% * %)"
+                "21 draws: * ok, * undecided, * false alarm*; pytest-benchmark's mean:5% would have failed * %"
             ),
             "Stored in baselines/*/calibration/suite.json: *",
         ]
@@ -43,6 +44,7 @@ def test_measures_fresh_processes_and_stores_what_they_say(bench):
     path = bench.path("baselines") / bench.template.platform / "calibration" / "suite.json"
     (entry,) = json.loads(path.read_text())["benchmarks"].values()
     assert len(entry["runs"]) == 7
+    assert entry["conditions"] == {"budget_s": 0.06, "threads": 1}
     assert not bench.baseline_path.exists()
     (left,) = bench.json()["results"]
     assert left["status"] == "calibrated"
@@ -82,6 +84,13 @@ class TestTolerance:
         )
         assert "test_other" not in result.stderr.str()
 
+    def test_that_was_calibrated_with_another_budget_only_earns_a_remark(self, bench):
+        bench.benchmarks("test_step")
+        calibrated(bench, conditions=Conditions(budget_s=5.0, threads=1))
+        result = bench.run("--accel-tolerance=1%")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["calibrated on * a budget of 5 s *This session has a budget of 60 ms *"])
+
     def test_that_holds_is_judged_as_ever(self, bench):
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.SAME)
@@ -96,8 +105,8 @@ class TestTolerance:
         result.stdout.fnmatch_lines(
             [
                 (
-                    "calibrated: noise * % resolves * % for test_step (cpu): the default tolerance of 5.0 % does not hold "
-                    "here.*"
+                    "calibrated on 2026-02-01 for * with a budget of *: noise * % resolves * % for test_step (cpu): the "
+                    "default tolerance of 5.0 % does not hold here.*"
                 )
             ]
         )
@@ -106,6 +115,18 @@ class TestTolerance:
         bench.benchmarks("test_step")
         calibrated(bench)
         assert bench.run("--accel-tolerance=1%", "--collect-only").ret == pytest.ExitCode.OK
+
+
+def test_a_torn_file_is_known_before_anything_is_measured(bench):
+    bench.benchmarks("test_step")
+    calibrated(bench)
+    (path,) = bench.path("baselines").glob("*/calibration/suite.json")
+    path.write_text("{")
+    result = bench.run("--accel-calibrate=6")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*delete it and calibrate again with --accel-calibrate=12."])
+    assert bench.processes("test_step") == []
+    bench.run("--benchmark-disable").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("number", ["5", "41", "many"])

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from pytest_accel.store.results import read_results
+
 # Which runs of the session are disturbed: by their numbers, over all its processes.
 DISTURBED = """
 from dataclasses import replace
@@ -25,6 +27,10 @@ def observed(self, steps):
 
 
 Observation.observed = observed
+
+
+def pytest_unconfigure():  # other tests of this process want the real one
+    Observation.observed = seen
 """
 WHY = "throttled (HW thermal, 34 % of the window)"
 STEP = "def test_step(accel):\n    measure(accel)\n"
@@ -59,6 +65,10 @@ def test_a_disturbed_run_is_replaced_and_said(disturbed):
     info = bench.accel_info()
     assert info["invalid"] == WHY
     assert len(info["further_runs"]) == 1  # what was judged
+    (read,) = read_results(bench.path("out.json")).results
+    assert [list(run.rounds_s) for run in read.runs] == [
+        pytest.approx(found["runs"][0]["rounds_s"], rel=1e-5)
+    ]
 
 
 def test_a_device_that_disturbs_three_runs_is_not_judged_and_fails(disturbed):
@@ -68,7 +78,7 @@ def test_a_device_that_disturbs_three_runs_is_not_judged_and_fails(disturbed):
     assert runs_of(bench) == 3
     result.stdout.fnmatch_lines(
         [
-            f"INVALID  test_step (cpu): {WHY}, and 3 runs in turn were disturbed",
+            f"INVALID  test_step (cpu): {WHY}; 3 runs were disturbed",
             "Look at the device with pytest-accel doctor; *",
             "test_step *INVALID*",
         ]
@@ -84,6 +94,16 @@ def test_a_disturbed_second_look_does_not_cost_a_look(disturbed):
     result.assert_outcomes(failed=1)
     assert runs_of(bench) == 3
     result.stdout.fnmatch_lines(["REGRESSED  test_step (cpu)*2 runs vs*", "a run before was replaced: *"])
+
+
+def test_a_loss_that_only_disturbed_runs_could_confirm_is_not_green(disturbed):
+    bench = disturbed(*range(1, 9))
+    bench.baseline(test_step=bench.FASTER)
+    result = bench.run()
+    result.assert_outcomes(failed=1)
+    assert runs_of(bench) == 4  # a fair one, and three that were not
+    result.stdout.fnmatch_lines([f"INVALID  test_step (cpu): {WHY}; 3 runs were disturbed"])
+    result.stdout.no_fnmatch_line("REPLACED*")
 
 
 def test_disturbed_runs_are_not_recorded(disturbed):

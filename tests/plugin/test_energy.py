@@ -147,3 +147,14 @@ def test_a_meter_that_breaks_costs_its_readings_and_not_the_measurement(metered)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["NO-ENERGY  *unplugged*"])
     assert ENERGY not in metrics_of(bench)
+
+
+def test_what_was_measured_is_kept_where_its_energy_is_missing(metered):
+    bench = metered(None)
+    bench.run(bench.TOLERANT, "--accel-gate=throughput,energy", "--accel-json=a.json").assert_outcomes(
+        failed=1
+    )
+    (found,) = json.loads(bench.path("a.json").read_text())["results"]
+    assert found["status"] == "failed"
+    assert "energy is gated" in found["text"]
+    assert len(found["runs"]) == 1

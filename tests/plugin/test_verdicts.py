@@ -264,11 +264,11 @@ class TestTolerance:
         [
             (
                 "tolerence=0.1",
-                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, budget, warmup, timeout, bind, compile, gang, reference.",
+                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference.",
             ),
             (
                 "0.1",
-                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, budget, warmup, timeout, bind, compile, gang, reference.",
+                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference.",
             ),
             (
                 "tolerance='much'",

@@ -45,29 +45,35 @@ def test_step(accel):
 
 
 @pytest.fixture
-def measured(pytester, fake_nvml, tmp_path):
+def measured(pytester, fake_nvml, tmp_path, request):
     """Run the suite on a machine with this GPU; its result, and what its JSON says of the benchmark."""
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_suite=SUITE)
     locks = tmp_path / "locks"
 
-    def run(gpu, *arguments):
+    def start(gpu, *arguments):
         environ = fake_nvml.environment(
             [gpu], PYTEST_ACCEL_LOCKS=str(locks), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"
         )
         command = [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-json=a.json", *arguments]
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             cwd=pytester.path,
             env=environ,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=LONG_S,
-            check=False,
         )
-        content = json.loads((pytester.path / "a.json").read_text())
-        return done, content["results"][0]
+        request.addfinalizer(process.kill)
+        return process
 
+    def run(gpu, *arguments):
+        process = start(gpu, *arguments)
+        stdout, _ = process.communicate(timeout=LONG_S)
+        content = json.loads((pytester.path / "a.json").read_text())
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout), content["results"][0]
+
+    run.start = start
     run.locks = locks
     return run
 
@@ -75,7 +81,7 @@ def measured(pytester, fake_nvml, tmp_path):
 def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
     gpu = FakeGpu(
         uuid=UUID,
-        energy_mj="1000000|1024000",
+        energy_mj="1000000|1250000",  # 350 W in 0.7 s: a busy host takes longer than its budget
         power_instant_mw=350_000,
         clock_sm_mhz=1755,
         temperature_c=61,
@@ -84,7 +90,7 @@ def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
     done, found = measured(gpu, "--accel-columns=throughput,energy,power,clocks", "--accel-budget=400ms")
     assert found["status"] == "no-baseline", done.stdout
     metrics = found["runs"][0]["metrics"]
-    assert metrics["energy_j"] == pytest.approx(24.0)
+    assert metrics["energy_j"] == pytest.approx(250.0)
     assert metrics["power_peak_w"] == 350.0
     assert metrics["sm_clock_mhz"] == 1755
     assert metrics["temperature_c"] == 61
@@ -94,6 +100,14 @@ def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
     assert all(title in header for title in ("J/unit", "mean W", "peak W", "of TDP", "SM MHz", "peak °C"))
 
 
+def test_a_counter_that_the_samples_do_not_bear_out_is_not_believed(measured):
+    gpu = FakeGpu(uuid=UUID, energy_mj="1000000|21000000", power_instant_mw=350_000)
+    done, found = measured(gpu, "--accel-budget=400ms")
+    metrics = found["runs"][0]["metrics"]
+    assert metrics["power_mean_w"] == pytest.approx(350.0)
+    assert metrics["energy_per_step_j"] == metrics["energy_sampled_per_step_j"], done.stdout
+
+
 def test_a_throttled_gpu_is_not_judged(measured):
     done, found = measured(FakeGpu(uuid=UUID, clock_event_reasons=HW_THERMAL | 0x8))
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
@@ -101,7 +115,9 @@ def test_a_throttled_gpu_is_not_judged(measured):
     assert found["text"] == "throttled (HW thermal, 100 % of the window)"
 
 
-def test_a_gpu_that_is_held_by_another_session_is_not_measured_on(measured):
+@pytest.fixture
+def held(measured):
+    """The GPU, held by another session until the block ends or it is released."""
     measured.locks.mkdir(mode=0o1777)
     with (measured.locks / f"{UUID}.lock").open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
@@ -109,7 +125,28 @@ def test_a_gpu_that_is_held_by_another_session_is_not_measured_on(measured):
             json.dumps({"pid": 4711, "host": "", "user": "ana", "command": "pytest nightly", "since_s": 0})
         )
         file.flush()
-        done, found = measured(FakeGpu(uuid=UUID), "--accel-lock=fail")
+        yield file
+
+
+FRESH = ("--accel-record=1",)  # measures in a process of its own
+
+
+@pytest.mark.parametrize("arguments", [(), FRESH], ids=["here", "fresh process"])
+def test_a_gpu_that_is_held_by_another_session_is_not_measured_on(measured, held, arguments):
+    done, found = measured(FakeGpu(uuid=UUID), "--accel-lock=fail", *arguments)
     assert found["status"] == "failed"
     assert "GPU-8f3aab12 is held by pid 4711" in done.stdout
     assert "ana, pytest nightly" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), FRESH], ids=["here", "fresh process"])
+def test_a_log_says_for_whom_it_waits_while_it_does(measured, held, arguments):
+    waiting = measured.start(FakeGpu(uuid=UUID), "--accel-timeout=60s", *arguments)
+    lines = []
+    for line in waiting.stdout:
+        lines.append(line)
+        if "waiting for GPU-8f3aab12: held by pid 4711" in line:
+            fcntl.lockf(held, fcntl.LOCK_UN)
+    assert waiting.wait(LONG_S) == 0, "".join(lines)
+    assert sum("waiting for" in line for line in lines) == 1
+    assert any("1 passed" in line for line in lines)

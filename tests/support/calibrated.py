@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_accel.core.calibration import calibrate
+from pytest_accel.core.calibration import Conditions, calibrate
 from pytest_accel.core.environment import Environment
 from pytest_accel.store.calibrations import CalibrationEntry, CalibrationStore
 from tests.support.stored import H200, KEY, runs
@@ -23,6 +23,7 @@ def entry(
             "runs": measured,
             "at": AT,
             "session": "s1",
+            "conditions": Conditions(budget_s=5.0, threads=1),  # the defaults of a session
         }
         | more
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_accel.core.metrics import RATES, less_is_better, shown_name
+from pytest_accel.core.metrics import is_rate, less_is_better, shown_name
 from pytest_accel.core.quantities import percent, seconds, si
 from pytest_accel.core.results import Ending, Result
 from pytest_accel.core.runs import Run
@@ -24,7 +24,7 @@ def metric(name: str, value: float) -> tuple[str, str]:
         return title(name), percent(value)
     if name == "temperature_c":
         return "peak temperature", f"{value:.0f} °C"
-    if name.endswith(RATES):
+    if is_rate(name):
         return title(name), f"{value:.6g}"
     for suffix, unit in (("_j", "J"), ("_w", "W"), ("_mhz", "MHz")):
         if name.endswith(suffix):

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_accel import cli
 from pytest_accel.core.results import SessionResults
+from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.store.history import History
 from pytest_accel.store.results import write_results
 from tests.support.results import AT, NOW, THEN, make_result, make_runs, make_session
@@ -85,6 +86,26 @@ class TestLooking:
         assert [
             each["session"] for each in json.loads(ask("show", "-k", "swin_t", "--limit", "1", "--json"))
         ] == ["night-023"]
+
+    def test_a_metric_that_decided_is_named(self, ask, project):
+        """The rows keep the loss of throughput alone; what else was judged is in the document of the session."""
+        ok = make_result(name="test_cnn[resnet50]", throughput=6600)
+        energy = Verdict(
+            outcome=Outcome.REGRESSED,
+            tolerance=0.05,
+            slowdown=Estimate(point=0.08, low=0.06, high=0.1),
+            of="energy_per_step_j",
+        )
+        by_energy = replace(ok, status=Outcome.REGRESSED, failed=True, verdicts=(*ok.verdicts, energy))
+        slower = make_result(Outcome.REGRESSED, name="test_cnn[resnet50]", throughput=6600)
+        history = History(project / ".accel" / "history.sqlite")
+        for number, each in enumerate((by_energy, slower), start=30):
+            at = (AT + timedelta(days=number)).isoformat()
+            history.append(make_session([each], session=f"night-{number:03d}", at=at))
+        first, second = ask("show", "-k", "resnet50", "--limit", "2").splitlines()[-2:]
+        assert "regressed: energy 8.0 % more" in first
+        assert "regressed, " in second
+        assert "% slower" in second
 
     def test_from_a_folder_below(self, ask, project, monkeypatch):
         (project / "bench_suites").mkdir()

@@ -19,6 +19,7 @@ from pytest_accel.core.energy import (
     counted_j,
     energy_of,
     joules_per_unit,
+    peak_total_w,
     sampled_j,
     tdp_share,
     total_j,
@@ -318,6 +319,32 @@ class TestGarbage:
         assert energy.energy_j == {"GPU 0": pytest.approx(5000.0)}
         assert "it stood still" in energy.problems[0]
 
+    @pytest.mark.parametrize("rail", [GPU, RAPL], ids=["no wrap", "wraps"])
+    @pytest.mark.parametrize("count_j", [200_000.0, 10_500.0, 2300.0])
+    def test_a_counter_is_not_believed_against_its_samples(self, rail, count_j):
+        """Half and double 5000 J, and two ticks of 100 ms at 500 W, are 2400 J and 10,100 J."""
+        energy = energy_of(window(*steady(500.0), rail=rail, before_j=7.0, after_j=7.0 + count_j))
+        assert energy.energy_j == {rail.name: pytest.approx(5000.0)}
+        (problem,) = energy.problems
+        assert "its samples make 5000 J: it was reset, or " in problem
+        assert problem.endswith("; its energy is that of its samples")
+
+    @pytest.mark.parametrize("count_j", [10_050.0, 2450.0])
+    def test_a_counter_may_be_off_by_a_factor_of_two_and_its_ticks(self, count_j):
+        energy = energy_of(window(*steady(500.0), before_j=7.0, after_j=7.0 + count_j))
+        assert energy.energy_j == {"GPU 0": pytest.approx(count_j)}
+        assert energy.problems == ()
+
+    def test_in_a_window_of_a_tick_a_counter_may_have_two_more(self):
+        energy = energy_of(window((0.0, 500.0), (0.1, 500.0), end_s=0.1, before_j=0.0, after_j=150.0))
+        assert energy.energy_j == {"GPU 0": 150.0}
+
+    def test_samples_of_nothing_leave_a_counter_that_moved_standing(self):
+        energy = energy_of(window(*steady(0.0), before_j=0.0, after_j=5000.0))
+        assert energy.energy_j == {"GPU 0": 5000.0}
+        assert energy.sampled_j == energy.peak_w == {}
+        assert energy.problems == ("GPU 0: its samples say 0 W though its counter moved",)
+
     @given(
         st.floats(),
         st.floats(),
@@ -379,6 +406,42 @@ class TestTotal:
     def test_rails_in_a_circle_end_and_are_not_added(self):
         rails = (Rail(name="a", scope="node", within="b"), Rail(name="b", scope="node", within="a"))
         assert total_j(Energy(energy_j={"a": 1.0, "b": 1.0}), rails, scope="node") is None
+
+
+class TestPeakTotal:
+    CPUS = tuple(Rail(name=f"package-{number}", scope="node", kind="cpu") for number in range(2))
+    DRAM = Rail(name="dram-0", scope="node", kind="dram", within="package-0")
+
+    def peak(self, *powers_w, rails=CPUS, scope="node", at_s=None):
+        samples = tuple(
+            PowerSample(at_s=number if at_s is None else at_s, power_w=each)
+            for number, each in enumerate(powers_w)
+        )
+        return peak_total_w(EnergyWindow(begin_s=0.0, end_s=10.0, samples=samples, rails=rails), scope=scope)
+
+    def test_the_highest_sum_and_not_the_sum_of_the_highest(self):
+        assert (
+            self.peak({"package-0": 200.0, "package-1": 90.0}, {"package-0": 80.0, "package-1": 180.0}) == 290
+        )
+
+    def test_a_contained_rail_and_one_of_another_scope_are_not_added(self):
+        rails = (*self.CPUS, self.DRAM, GPU)
+        sample = {"package-0": 200.0, "package-1": 90.0, "dram-0": 30.0, "GPU 0": 700.0}
+        assert self.peak(sample, rails=rails) == 290
+        assert self.peak(sample, rails=rails, scope="device") == 700
+
+    def test_a_sample_that_lacks_a_rail_says_nothing_of_all(self):
+        assert self.peak({"package-0": 500.0}, {"package-0": 80.0, "package-1": 90.0}) == 170
+        assert self.peak({"package-0": 500.0}) is None
+
+    @given(GARBAGE_W)
+    def test_neither_does_one_of_garbage_or_outside_the_window(self, garbage):
+        assert self.peak({"package-0": garbage, "package-1": 1.0}) is None
+        assert self.peak({"package-0": 1.0, "package-1": 1.0}, at_s=11.0) is None
+
+    def test_no_rails_no_peak(self):
+        assert self.peak({"package-0": 500.0}, rails=()) is None
+        assert self.peak({"package-0": 500.0, "package-1": 1.0}, scope="device") is None
 
 
 class TestRatios:

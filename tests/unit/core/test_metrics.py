@@ -27,6 +27,10 @@ from pytest_accel.core.runs import Run
         ("decode_j", True),
         ("tokens_per_s", False),
         ("units_per_j", False),
+        ("memory_gb_per_s", False),
+        ("bandwidth_gb_s", False),
+        ("requests_s", False),
+        ("time_per_token_s", True),
         ("correct_digits", False),
     ],
 )

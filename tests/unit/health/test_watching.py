@@ -152,9 +152,7 @@ def test_a_sampler_that_raises_is_dropped_with_its_reason_once_and_the_others_go
         watch.begin()
         watch.end()
     assert len(calls) == 1
-    (problem,) = watch.problems
-    assert "broken" in problem
-    assert problem.endswith("gave no more readings: sensor vanished")
+    assert watch.problems == ("broken gave no more readings: sensor vanished",)
 
 
 def test_a_sampler_is_named_as_its_owner_calls_itself_and_an_error_without_words_by_its_kind():
@@ -168,6 +166,17 @@ def test_a_sampler_is_named_as_its_owner_calls_itself_and_an_error_without_words
         watch.begin()
         watch.end()
     assert watch.problems == ("NVML GPU-8f3aab12 gave no more readings: ZeroDivisionError",)
+
+
+def test_a_sampler_without_a_name_is_not_called_by_a_private_one_of_ours():
+    class Sensors:
+        def _sample_power(self) -> None:
+            raise ZeroDivisionError
+
+    with Watch([Sensors()._sample_power], period_s=NEVER_S) as watch:
+        watch.begin()
+        watch.end()
+    assert watch.problems == ("sample power gave no more readings: ZeroDivisionError",)
 
 
 class Stuck:
@@ -201,6 +210,7 @@ def test_a_driver_that_hangs_costs_a_bounded_time_and_is_said_once(answers):
         watch.end()
         (problem,) = watch.problems
         assert problem.startswith("NVML GPU-8f3aab12 did not come back within 0.05 s")
+        assert not problem.endswith(".")  # others follow behind a semicolon
         thread = watch._thread
         watch.begin()
         watch.end()

@@ -44,9 +44,9 @@ class Meter:
     problem = ""
     closed = False
 
-    def __init__(self, *rails):
+    def __init__(self, *rails, scope="device"):
         self.name = "my meter"
-        self.rails = tuple(Rail(name=rail, scope="node") for rail in rails)
+        self.rails = tuple(Rail(name=rail, scope=scope) for rail in rails)
 
     def joules(self):
         return {}
@@ -112,6 +112,28 @@ def test_a_source_that_breaks_when_it_is_opened_costs_only_itself(rapl, monkeypa
 
 def test_sources_of_others_come_last(rapl):
     assert names(open_sources([], host=rapl, more=[Meter("outlet")])) == ["RAPL", "my meter"]
+
+
+def test_a_meter_of_the_node_takes_the_place_of_the_hosts_own_sensors(rapl):
+    meter = Meter("outlet", scope="node")
+    assert open_sources([], host=rapl, more=[Meter("npu0"), meter])[1:] == (meter,)
+    assert names(open_sources([], host=rapl, more=[Meter("npu0"), meter])) == ["my meter", "my meter"]
+
+
+def test_and_that_of_a_grace_hopper_module(fake_nvml, tmp_path):
+    code = f"""
+from pathlib import Path
+from types import SimpleNamespace
+from pytest_accel.core.energy import Rail
+from pytest_accel.power.find import open_sources
+from pytest_accel.power.source import PowerDevice
+meter = SimpleNamespace(name="my meter", rails=(Rail(name="outlet", scope="node"),))
+devices = [PowerDevice(vendor="nvidia", uuid="GPU-1", index=0)]
+sources = open_sources(devices, host=Path({str(tmp_path)!r}), more=[meter])
+print([rail.name for source in sources for rail in source.rails])
+"""
+    gpu = FakeGpu(name="NVIDIA GH200 480GB", uuid="GPU-1", power_instant_mw=1000, power_module_mw=2000)
+    assert fake_nvml.run(code, [gpu]) == "['gpu0', 'outlet']\n"
 
 
 def test_a_rail_of_a_name_that_is_taken_is_refused_with_the_remedy(rapl):

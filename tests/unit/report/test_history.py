@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.core.changepoints import trend
 from pytest_accel.core.environment import Environment
+from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.report.history import (
     BLOCKS,
     WIDTH,
@@ -111,6 +114,20 @@ class TestText:
         short, level = stepped()[:5], stepped(at=99)
         assert "too short to say" in shift_lines(track(short), trend(short), ())[-1]
         assert shift_lines(track(level), trend(level), ())[-1] == "  no change"
+
+    def test_a_row_names_the_metric_that_decided(self):
+        energy = Verdict(
+            outcome=Outcome.REGRESSED,
+            tolerance=0.05,
+            slowdown=Estimate(point=0.08, low=0.06, high=0.1),
+            of="energy_per_step_j",
+        )
+        row = point(1, 998, status="regressed", loss=0.002)
+        (_, line) = series_table(track([row]), {"s1": (energy,)})
+        assert "regressed: energy 8.0 % more" in line
+        assert "slower" not in line
+        (_, line) = series_table(track([row]), {"s1": (replace(energy, slowdown=None),)})
+        assert "regressed: energy  " in line
 
     def test_the_table_has_a_row_a_session(self):
         lines = series_table(track([point(0, 1000), point(1, 900, status="regressed", loss=0.1)]))

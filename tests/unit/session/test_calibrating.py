@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.core.calibration import Conditions
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.session.calibrating import Calibrations
@@ -23,8 +24,9 @@ def root(tmp_path):
     return tmp_path / "baselines"
 
 
-def case(root, key=KEY, *, measured=0, origin="", **settings) -> Case:
-    item = SimpleNamespace(name=key.partition("::")[2], nodeid=key)
+def case(root, key=KEY, *, measured=0, origin="", off=(), **settings) -> Case:
+    config = SimpleNamespace(getoption=lambda name, default: name in off or default)
+    item = SimpleNamespace(name=key.partition("::")[2], nodeid=key, config=config)
     made = Settings(**settings, origins={"tolerance": origin} if origin else {})
     return Case(
         item=item,
@@ -60,7 +62,7 @@ class TestRefusal:
         shown = f"{100 * figures.detectable_loss:.1f} %"
         assert said.startswith(
             "test_cnn[resnet50] (h200): a tolerance of 2.0 % (from --accel-tolerance) is less than the smallest loss that "
-            f"this machine can detect, {shown} (calibrated with 12 runs on 2026-02-01: noise "
+            f"can be detected, {shown} (calibrated on 2026-02-01 for h200 with a budget of 5 s and 1 thread: 12 runs, noise "
         )
         assert "Tolerate at least " in said
         assert "pytest-accel doctor" in said
@@ -97,7 +99,7 @@ class TestRefusal:
     def test_knows_that_a_larger_baseline_resolves_more(self, root):
         figures = calibration(root, noise=0.03).figures
         between = case(root, tolerance=0.97 * figures.detectable_loss, origin="x")
-        assert "can detect" in refused(root, between)
+        assert "can be detected" in refused(root, between)
         days = [run for day in range(10) for run in runs(1, session=f"day {day}")]
         baseline(root, stored=days)
         Calibrations(root).refuse_below([case(root, tolerance=between.settings.tolerance, origin="x")])
@@ -117,6 +119,48 @@ class TestRefusal:
         calibration(root)
         CalibrationStore(root).path("h200", "cnn").write_text("{")
         assert "calibrate again" in refused(root, case(root))
+        assert "calibrate again" in refused(root, case(root, calibrate=12))  # before the runs, not after them
+
+    @pytest.mark.parametrize("option", ["benchmark_disable", "benchmark_skip"])
+    def test_is_not_of_a_session_that_measures_nothing(self, root, option):
+        calibration(root, noise=0.03)
+        Calibrations(root).refuse_below([case(root, tolerance=0.01, origin="x", off={option})])
+        CalibrationStore(root).path("h200", "cnn").write_text("{")
+        Calibrations(root).refuse_below([case(root, off={option})])
+
+
+class TestOtherConditions:
+    """What was calibrated with another budget, or other threads, says nothing sure of this session."""
+
+    @pytest.mark.parametrize(
+        ("kept", "said"),
+        [
+            (Conditions(budget_s=0.1, threads=1), "a budget of 100 ms and 1 thread"),
+            (Conditions(budget_s=5.0, threads=4), "a budget of 5 s and 4 threads"),
+            (None, "an unknown budget"),
+        ],
+    )
+    def test_are_not_refused_but_said_once(self, root, kept, said):
+        for key in (KEY, OTHER):
+            figures = calibration(root, key, noise=0.03, conditions=kept).figures
+        found = Calibrations(root)
+        found.refuse_below([case(root, tolerance=0.02, origin="x"), case(root, OTHER)])
+        resolved = f"noise {100 * figures.noise:.1f} % resolves {100 * figures.detectable_loss:.1f} %"
+        assert found.remark == (
+            f"calibrated on 2026-02-01 for h200 with {said}: {resolved} for test_cnn[resnet50] (h200) (and for 1 further "
+            "benchmark); its tolerance is 2.0 %. This session has a budget of 5 s and 1 thread, so that this may not hold "
+            "for it. Calibrate again with these: --accel-calibrate=12."
+        )
+
+    def test_of_the_benchmarks_own_budget(self, root):
+        calibration(root, noise=0.03, conditions=Conditions(budget_s=8.0, threads=1))
+        assert "a budget of 8 s" in refused(root, case(root, tolerance=0.02, origin="x", budget_s=8.0))
+
+    def test_are_not_spoken_of_where_the_tolerance_would_hold(self, root):
+        calibration(root, noise=0.03, conditions=None)
+        found = Calibrations(root)
+        found.refuse_below([case(root, tolerance=0.5, origin="x")])
+        assert found.remark == ""
 
 
 class TestDefaultTolerance:
@@ -127,8 +171,8 @@ class TestDefaultTolerance:
         found.refuse_below([case(root), case(root, OTHER)])
         shown = f"{100 * worst.noise:.1f} % resolves {100 * worst.detectable_loss:.1f} %"
         assert found.remark.startswith(
-            f"calibrated: noise {shown} for test_gpt[117m] (h200) (and of 1 further benchmark): the default tolerance "
-            "of 5.0 % does not hold here."
+            f"calibrated on 2026-02-01 for h200 with a budget of 5 s and 1 thread: noise {shown} for test_gpt[117m] (h200) "
+            "(and for 1 further benchmark): the default tolerance of 5.0 % does not hold here."
         )
 
     def test_that_holds_is_not_spoken_of(self, root):
@@ -140,11 +184,12 @@ class TestDefaultTolerance:
 
 class TestWritingDown:
     def test_stores_what_the_noise_is(self, root):
-        measured = case(root, measured=8, calibrate=8, tolerance=0.1)
+        measured = case(root, measured=8, calibrate=8, tolerance=0.1, budget_s=0.5, threads=2)
         Calibrations(root).write_down(measured, "s1")
         kept = CalibrationStore(root).read("h200", "cnn").benchmarks[KEY]
         assert measured.calibrated.startswith("8 runs, noise ")
-        assert "false alarms of the gate 0 of 56 draws (mean:5% " in measured.calibrated
+        assert "56 draws: " in measured.calibrated
+        assert kept.conditions == Conditions(budget_s=0.5, threads=2)
         assert (len(kept.runs), kept.session, kept.figures.tolerance) == (8, "s1", 0.1)
         assert kept.runs[0].metrics == {}  # of a run only what noise is computed from
         assert measured.problem == ""

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.session import exclusivity
-from pytest_accel.session.exclusivity import alone_on_devices, by_leader
+from pytest_accel.session.exclusivity import alone_on_devices, by_leader, wait_until_free
 from pytest_accel.session.locks import LockedError
+from pytest_accel.session.placement import RANK_END
 from pytest_accel.settings import Settings
 
-ITEM = SimpleNamespace(config=None, name="test_step")
+ITEM = SimpleNamespace(config=SimpleNamespace(stash={}), name="test_step")
 
 
 class Gang:
@@ -38,13 +39,22 @@ def quiet(monkeypatch):
     monkeypatch.setattr(exclusivity.host, "node", lambda: "b")
 
 
+class Taken(list):
+    def __init__(self):
+        self.timeouts_s = []
+
+
 @pytest.fixture
 def locked(monkeypatch):
-    taken = []
+    taken = Taken()
 
     @contextmanager
     def lock(uuids, *, mode, waiting, unlocked, timeout_s):
         taken.append(set(uuids))
+        taken.timeouts_s.append(timeout_s)
+        if "GPU-busy" in uuids:
+            for holder in (4711, 4711, 4712):
+                waiting(f"waiting for GPU-busy: held by pid {holder}")
         if "GPU-held" in uuids:
             raise LockedError("GPU-held is held by pid 4711")
         yield
@@ -97,3 +107,41 @@ def test_a_leader_that_is_refused_says_so_to_all(locked):
 def test_off_asks_nobody(locked):
     with alone_on_devices(ITEM, Settings(lock="off"), None, SimpleNamespace(uuid="GPU-held")):
         assert locked == []
+
+
+def test_a_rank_gives_up_waiting_before_its_session_gives_it_up(locked):
+    gang = SimpleNamespace(config=SimpleNamespace(stash={RANK_END: object()}), name="test_step")
+    for item in (ITEM, gang):
+        with alone_on_devices(
+            item, Settings(timeout_s=100.0), Gang(0, [None], [[""]]), SimpleNamespace(uuid="GPU-1")
+        ):
+            pass
+    assert locked.timeouts_s == [100.0, 90.0]
+
+
+class TestBeforeRanksAreOrdered:
+    @pytest.fixture
+    def waited(self, locked, monkeypatch):
+        """The problem with these devices, what a log was told, and the phases."""
+
+        def of(*uuids, **settings):
+            said, phases = [], []
+            monkeypatch.setattr(exclusivity, "say_in_log", lambda config, text: said.append(text))
+            progress = SimpleNamespace(phase=lambda text, remaining_s: phases.append(text))
+            problem = wait_until_free(None, Settings(**settings), uuids, progress, label="test_step")
+            return problem, said, phases
+
+        return of
+
+    def test_free_devices_are_free_again(self, waited, locked):
+        assert waited("GPU-1", "GPU-2") == ("", [], [])
+        assert locked == [{"GPU-1", "GPU-2"}, "free"]
+
+    def test_waiting_is_said_in_the_log_once_for_each_holder_and_shown_all_along(self, waited):
+        problem, said, phases = waited("GPU-busy")
+        assert problem == ""
+        assert said == [f"test_step: waiting for GPU-busy: held by pid {holder}" for holder in (4711, 4712)]
+        assert len(phases) == 3
+
+    def test_what_is_not_to_be_had_is_a_problem(self, waited):
+        assert waited("GPU-held", lock="fail")[0] == "GPU-held is held by pid 4711"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from pytest_accel.session.gangs import found_by
+from pytest_accel.core.grammar import PlatformName
+from pytest_accel.session import gangs
+from pytest_accel.session.gangs import Gangs, found_by
+from pytest_accel.session.placement import PLACEMENT
+from pytest_accel.settings import Settings
 from pytest_accel.spmd.gang import GangAnswer, RankAnswer
+from pytest_accel.spmd.launch import GangError
 
 
 def answered(*payloads, culprit=None):
@@ -90,3 +97,47 @@ class TestDoesNotFit:
         found = found_by(answered(other, self.unfit(), culprit=0))
         assert found.outcome == "failed"
         assert found.unfit is None
+
+
+class TestDevicesOfOthers:
+    """The session waits for them, and gives no order meanwhile."""
+
+    @pytest.fixture
+    def run(self, monkeypatch):
+        waited, started = [], []
+
+        def wait(config, settings, uuids, progress, *, label):
+            waited.append((label, uuids))
+            return "GPU-1 is held by pid 4711"
+
+        def start(*_):
+            started.append(True)
+            raise GangError("no ranks here")
+
+        monkeypatch.setattr(gangs, "wait_until_free", wait)
+        monkeypatch.setattr(Gangs, "_start", start)
+        machine = SimpleNamespace(devices_for=lambda platform: [SimpleNamespace(uuid="GPU-1")])
+
+        def of(*, benchmark=True, disabled=False):
+            monkeypatch.setattr(gangs.what, "is_benchmark", lambda item: benchmark)
+            config = SimpleNamespace(
+                stash={PLACEMENT: SimpleNamespace(machine=machine)},
+                getoption=lambda name, default: disabled,
+            )
+            item = SimpleNamespace(name="test_step")
+            return Gangs(config).run(item, PlatformName(device="h200"), Settings(), None, fresh=True)
+
+        of.waited, of.started = waited, started
+        return of
+
+    def test_one_that_is_not_to_be_had_is_a_failure_and_no_process_is_started(self, run):
+        found = run()
+        assert (found.outcome, found.text) == ("failed", "GPU-1 is held by pid 4711")
+        assert run.waited == [("test_step", ["GPU-1"])]
+        assert not run.started
+
+    @pytest.mark.parametrize("how", [{"benchmark": False}, {"disabled": True}])
+    def test_what_measures_nothing_waits_for_nobody(self, run, how):
+        assert run(**how).text == "no ranks here"
+        assert not run.waited
+        assert run.started

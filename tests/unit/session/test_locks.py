@@ -262,6 +262,27 @@ def test_everybody_may_come_whatever_the_umask_of_the_first(folder):
     assert stat.S_IMODE((folder / f"{A}.lock").stat().st_mode) == 0o666
 
 
+def test_a_folder_in_folders_that_are_not_there_is_made_for_everybody(tmp_path):
+    before = os.umask(0o077)
+    try:
+        with take(tmp_path / "a" / "b" / "locks", A):
+            assert "refused" in answer(tmp_path / "a" / "b" / "locks", A)
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / each).stat().st_mode) for each in ("a", "a/b", "a/b/locks")]
+    assert modes == [0o755, 0o755, 0o1777]
+
+
+def test_what_cannot_be_locked_is_left_for_others_to_say(folder):
+    folder.write_text("mine")
+    told = []
+    with lock_devices([A], mode="wait", waiting=print, unlocked=None, timeout_s=0, folder=folder):
+        pass
+    with take(folder, A, waiting=told.append):
+        pass
+    assert len(told) == 1
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two others")
 def test_two_users_exclude_each_other():
     """In a folder that both can reach, which those of pytest's are not."""
@@ -321,14 +342,15 @@ class TestWithoutALock:
         return of
 
     def test_a_folder_that_cannot_be_made(self, said, tmp_path):
-        (text,) = said(tmp_path / "missing" / "locks")
+        (tmp_path / "mine").write_text("mine")
+        (text,) = said(tmp_path / "mine" / "locks")
         assert text.startswith("GPU-8f3aab12 is not locked, and others may measure on it meanwhile: ")
-        assert "No such file or directory. Remove it, or let everybody write there (chmod 1777" in text
+        assert text.endswith("Not a directory. Remove it; --accel-lock=off silences this.")
 
     def test_a_folder_that_is_a_file(self, said, tmp_path):
         (tmp_path / "locks").write_text("mine")
         (text,) = said(tmp_path / "locks")
-        assert "Not a directory" in text
+        assert f"meanwhile: {tmp_path / 'locks'}: Not a directory. Remove it;" in text
         assert (tmp_path / "locks").read_text() == "mine"
 
     def test_a_folder_that_is_a_link(self, said, tmp_path):
@@ -341,7 +363,7 @@ class TestWithoutALock:
         folder.mkdir(mode=0o555)
 
         def refused():
-            assert "Permission denied" in said(folder)[0]
+            assert "Permission denied. Let everybody write there (chmod 1777 the folder" in said(folder)[0]
 
         as_user(NOBODY, refused)
 
@@ -357,7 +379,7 @@ class TestWithoutALock:
 
         monkeypatch.setattr(os, "open", refusing)
         (text,) = said(folder)
-        assert "Permission denied" in text
+        assert "Permission denied. Let everybody write there" in text
 
     @pytest.mark.parametrize("link", ["symbolic", "hard"])
     def test_a_link_to_what_is_not_ours_is_left_alone(self, said, folder, tmp_path, link):
@@ -368,6 +390,8 @@ class TestWithoutALock:
         path.symlink_to(precious) if link == "symbolic" else path.hardlink_to(precious)
         (text,) = said(folder)
         assert ("it is a symbolic link" if link == "symbolic" else "no plain file") in text
+        assert f"{path}: it is " in text
+        assert ". Remove it;" in text
         assert precious.read_text() == "keep me"
 
     def test_a_pipe_in_its_place_holds_nobody_up(self, said, folder):
@@ -381,7 +405,10 @@ class TestWithoutALock:
 
         monkeypatch.setattr(locks.fcntl, "lockf", refuse)
         (text,) = said(folder)
-        assert "No locks available" in text
+        assert (
+            "No locks available. Name another folder, that all sessions of this machine share, with" in text
+        )
+        assert "Remove" not in text
         assert not locks._files
 
 
@@ -401,7 +428,9 @@ def refusal(tmp_path_factory):
 
 
 class TestTheHoldersName:
-    @pytest.mark.parametrize("content", ["", "rubbish", "[]", "{}", '{"pid": "x"}', "\x00" * 9, '"x"'])
+    @pytest.mark.parametrize(
+        "content", ["", "rubbish", "[]", "{}", '{"pid": "x"}', "\x00" * 9, '"x"', "[" * 4096]
+    )
     def test_a_holder_that_has_not_said_who_it_is(self, refusal, content):
         assert refusal(content) == "GPU-8f3aab12 is held by another process"
 
@@ -447,3 +476,12 @@ def test_the_option_takes_its_three_words():
 def test_the_folder_is_everybodys_whatever_the_jobs_own_one_is():
     assert lock_folder({"TMPDIR": "/scratch/job"}) == lock_folder({})
     assert lock_folder({"PYTEST_ACCEL_LOCKS": "/shared/locks"}) == Path("/shared/locks")
+
+
+def test_a_folder_that_depends_on_where_a_session_starts_is_refused(monkeypatch):
+    with pytest.raises(LockedError, match=r"PYTEST_ACCEL_LOCKS: 'locks' is not an absolute path.* Write one"):
+        lock_folder({"PYTEST_ACCEL_LOCKS": "locks"})
+    monkeypatch.setenv("PYTEST_ACCEL_LOCKS", "locks")
+    for uuids, mode in (([A], "off"), ([], "wait")):  # nobody asks for it
+        with lock_devices(uuids, mode=mode, waiting=print, unlocked=print, timeout_s=0):
+            pass

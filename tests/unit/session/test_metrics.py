@@ -110,7 +110,7 @@ class TestAsked:
         assert text.startswith(
             "energy is gated (from pyproject.toml) and was not measured: NVML: no such counter. "
         )
-        assert text.endswith('gate this benchmark without it: @pytest.mark.accel(gate="throughput").')
+        assert text.endswith('leave this benchmark out of it: @pytest.mark.accel(gate="throughput").')
 
     def test_nor_is_energy_of_nothing(self):
         gates, (text,) = gates_asked(Settings(gate={ENERGY: 0.08}), {ENERGY: 0.0}, {})

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from pytest_accel.core.calibration import calibrate
+from pytest_accel.core.calibration import Conditions, calibrate
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.calibrations import CalibrationStore, parse, render
 from pytest_accel.store.gathering import find
@@ -34,6 +34,7 @@ class TestStore:
         kept = CalibrationStore(root).read("h200", "cnn").benchmarks[KEY]
         assert (kept.at, kept.session, kept.configuration_hash) == (made.at, "s1", "0123456789ab")
         assert kept.figures.false_alarms == made.figures.false_alarms
+        assert kept.conditions == made.conditions == Conditions(budget_s=5.0, threads=1)
         assert kept.figures.noise == pytest.approx(made.figures.noise)
 
     def test_what_it_keeps_can_be_computed_again(self, root):
@@ -42,6 +43,20 @@ class TestStore:
         again = calibrate(kept.runs, draws=20)
         assert again.noise == pytest.approx(kept.figures.noise, rel=1e-4)
         assert again.false_alarms == kept.figures.false_alarms
+
+    def test_one_from_before_conditions_were_kept_is_read(self, root, path):
+        calibration(root, conditions=None)
+        assert '"conditions"' not in path.read_text()
+        assert CalibrationStore(root).read("h200", "cnn").benchmarks[KEY].conditions is None
+
+    def test_finds_all_of_them(self, root):
+        assert list(CalibrationStore(root).files()) == []
+        for platform in ("h200", "a100"):
+            calibration(root, platform=platform)
+        found = CalibrationStore(root)
+        assert [file.platform for file in found.files()] == ["a100", "h200"]
+        assert [file.platform for file in found.files("h200")] == ["h200"]
+        assert list(found.files("gh200")) == []
 
     def test_without_draws(self, root):
         calibration(root, count=6)
@@ -87,6 +102,7 @@ class TestFaults:
                 "5 runs; a calibration has 6",
             ),
             (lambda top: top["benchmarks"][KEY]["false_alarms"].update(gate=21), "gate: 21 of 20 draws"),
+            (lambda top: top["benchmarks"][KEY]["conditions"].update(threads=0), "threads"),
             (lambda top: top["environments"].clear(), "is not among the environments of this file"),
             (lambda top: top.update(platform="a100"), "was it copied or renamed?"),
         ],
@@ -120,7 +136,7 @@ class TestInNobodysWay:
         baseline(root)
         calibration(root)
         report = verify(root)
-        assert (report.files, report.faults, report.remarks) == (1, (), ())
+        assert (report.files, report.calibrations, report.faults, report.remarks) == (1, 1, (), ())
 
     def test_verify_finds_its_faults(self, root, path):
         baseline(root)
@@ -173,6 +189,7 @@ def test_is_shown_with_its_baseline(root, monkeypatch, capsys):
     (shown,) = json.loads(capsys.readouterr().out)
     assert shown["calibration"]["detectable_loss"] == pytest.approx(made.figures.detectable_loss)
     assert shown["calibration"]["false_alarms"]["draws"] == 20
+    assert shown["calibration"]["conditions"] == {"budget_s": 5.0, "threads": 1}
 
 
 def test_entry_helper_is_noisy_enough():

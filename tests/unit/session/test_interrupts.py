@@ -1,0 +1,47 @@
+"""Signals that end a session, met where Python lets them be met."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from pytest_accel.session.interrupts import terminated_like_interrupted
+
+
+@pytest.fixture(autouse=True)
+def defaults():
+    """As a process is started; pytest's own handlers come back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_the_end_of_a_job_is_an_interrupt_and_nothing_stays(number):
+    with pytest.raises(KeyboardInterrupt, match=number.name), terminated_like_interrupted(active=True):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_not_asked_for_nothing_is_set():
+    with terminated_like_interrupted(active=False):
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_in_another_thread_signals_are_left_alone():
+    """Some start pytest in one: Python refuses handlers there."""
+    found = []
+
+    def session():
+        with terminated_like_interrupted(active=True):
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=session)
+    thread.start()
+    thread.join()
+    assert found == [signal.SIG_DFL]

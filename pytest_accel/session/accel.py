@@ -93,17 +93,19 @@ class Accel:
         `work` is what one step does, counted in `unit` (images, tokens, ...); in a gang, what this rank's
         step does: the work of all ranks is summed. `configuration` says what
         exactly is measured: a baseline of another configuration is stale. `flops` of a step give its
-        rate, and with `precision` its share of the device's dense peak (MFU); `bytes_moved`, which it moves through the
-        device's memory at the least, how near it is to the roofline. More than the device can do is an error of
-        measuring, and fails; `least_flops` are those that no algorithm saves, where `flops` are more. `loss` is asked once, after
-        a fixed number of steps, and `check` at the end: it raises if the step did no real work. None
-        comes back where measuring is switched off by --benchmark-disable.
+        rate, and with `precision` its share of the device's dense peak (MFU); `bytes_moved`, which it moves
+        through the device's memory at the least, how near it is to the roofline. More than the device can do
+        is an error of measuring, and fails; `least_flops` are those that no algorithm saves, where `flops` are
+        more. `loss` is asked once, after a fixed number of steps, and `check` at the end: it raises if the step
+        did no real work. None comes back where measuring is switched off by --benchmark-disable.
 
-        `metrics` are further figures by name, such as an accuracy: a mapping, or a function that is asked for it once
-        after that, on every rank, with the seconds of a step. Their mean over the ranks is stored with the run, or the
-        sum over devices of a name that ends in `_j`. `gates` names those that are judged as throughput is, with the
-        relative loss that is tolerated: `gates={"accuracy": 0.02}`. A gated metric is positive, and more of it is better,
-        but for times (`_s`) and energies (`_j`), of which an increase is tolerated. At least `settling_steps` go before the timed ones: as many as find their work done already.
+        `metrics` are further figures by name, such as an accuracy: a mapping, or a function that is asked for it
+        once after that, on every rank, with the seconds of a step. Their mean over the ranks is stored with the
+        run, or the sum over devices of a name that ends in `_j`. `gates` names those that are judged as
+        throughput is, with the relative loss that is tolerated: `gates={"accuracy": 0.02}`. A gated metric is
+        positive, and more of it is better, but for times (`_s`) and energies (`_j`), of which an increase is
+        tolerated. `settling_steps` are taken before the timed ones at the least: as many as may find their work
+        done already, because a loader had it ready.
         """
         with self._failing_together():
             asked, gated = self._checked(step, work, unit, configuration, gates)

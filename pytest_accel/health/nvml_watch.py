@@ -35,7 +35,8 @@ class DeviceWatcher:
     """What is seen of one GPU from `begin()` to `end()`; between them `sample` is for a `Watch` to call.
 
     `own_pids`: processes that belong to the measurement, besides this one. `own_bytes`: what this one holds on the
-    GPU, such as torch's reserved memory; it is asked at every sample, and right up to a constant (a CUDA context).
+    GPU, such as torch's reserved memory, right up to a constant (a CUDA context); asked at every sample where a
+    container hides processes.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class DeviceWatcher:
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
         self._ecc_before: int | None = None
+        self._are_hidden = False  # processes, by a container: ours are not among those that NVML lists
 
     @property
     def name(self) -> str:
@@ -90,6 +92,8 @@ class DeviceWatcher:
         elif not self._questions:
             self._say("NVML", self._nvml.attempt("nvmlDeviceGetUUID", self._handle)[1] or "answers nothing")
         self._ecc_before = self._uncorrected()
+        held = self._held()
+        self._are_hidden = held is not None and not self._own() & held.keys()
         self._begin_wall_s = self._wall_clock()
         self._begin_s = self._clock()
 
@@ -103,7 +107,9 @@ class DeviceWatcher:
                 self._say(question.field, why)
             else:
                 readings[question.field] = int(getattr(answer, question.part) if question.part else answer)
-        self._samples.append(HealthSample(at_s=at_s, own_memory_bytes=self._own_memory(), **readings))
+        # A framework may take longer to say this than NVML for all the rest: only where nothing else tells us apart.
+        ours = self._own_memory() if self._are_hidden else None
+        self._samples.append(HealthSample(at_s=at_s, own_memory_bytes=ours, **readings))
 
     def end(self) -> DeviceWatch:
         """All that was seen; call it when the `Watch` has ended its window."""
@@ -177,8 +183,7 @@ class DeviceWatcher:
         if self._handle is None:
             return (), None
         held, busy = self._held(), self._busy()
-        own = {os.getpid(), *(self._own_pids() if callable(self._own_pids) else self._own_pids)}
-        ours = self._own_memory()
+        own, ours = self._own(), self._own_memory()
         if held is None:
             return (), None
         if not own & (held.keys() | busy.keys()) and ours != 0:
@@ -189,8 +194,13 @@ class DeviceWatcher:
             return (), _most_foreign(samples)
         return foreign_processes(held, busy, own), None
 
+    def _own(self) -> set[int]:
+        return {os.getpid(), *(self._own_pids() if callable(self._own_pids) else self._own_pids)}
+
     def _held(self) -> dict[int, int | None] | None:
         """Memory by process; None where the device does not list them."""
+        if self._handle is None:
+            return None
         listed = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
         return None if listed is None else {int(each.pid): each.usedGpuMemory for each in listed}
 

@@ -185,7 +185,7 @@ class TestOthers:
         assert seen["foreign_memory_bytes"] is None
 
     def test_memory_of_ours_that_cannot_be_told_is_a_gap_and_said_once(self, watch):
-        seen = watch(gpu(), own_bytes=[5])  # the second question raises
+        seen = watch(gpu(processes="4711:10"), own_bytes=[5])  # the second question raises
         assert [each["own_memory_bytes"] for each in seen["samples"]] == [5, None]
         assert seen["problems"] == ["NVML GPU-8f3aab12: our own memory: StopIteration"]
 

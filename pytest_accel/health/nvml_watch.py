@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_accel.core.fairness import DeviceWatch, ForeignProcess, HealthSample
+from pytest_accel.health.gpus import short
 from pytest_accel.nvml import Nvml, close, open_nvml
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class DeviceWatcher:
     @property
     def name(self) -> str:
         """Whom a `Watch` blames: `NVML GPU-8f3aab12`."""
-        return f"NVML {'-'.join(self._uuid.split('-')[:2])}"
+        return f"NVML {short(self._uuid)}"
 
     def __enter__(self) -> Self:
         self._nvml = open_nvml()

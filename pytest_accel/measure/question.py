@@ -49,9 +49,7 @@ def checked(step: Callable[[], object]) -> Callable[[], object]:
 def check_demand(**demands: object) -> None:
     """Operations and bytes of a step are positive numbers, where they are given at all."""
     for name, value in demands.items():
-        plain = _plain(value)
-        number = isinstance(plain, int | float) and not isinstance(plain, bool)
-        if value is not None and not (number and math.isfinite(plain) and plain >= 0):  # type: ignore[arg-type, operator]
+        if value is not None and not 0 <= _number(value) < math.inf:
             raise QuestionError(
                 f"{name}: {value!r} is not a positive, finite number. Count what one step takes."
             )
@@ -75,15 +73,20 @@ def _plain(value: object) -> object:
         return value
 
 
-def _work(value: object, unit: object) -> float:
+def _number(value: object) -> float:
+    """As a Python number; NaN for what is none."""
     plain = _plain(value)
-    if isinstance(plain, int | float) and not isinstance(plain, bool):
-        try:
-            work = float(plain)
-        except OverflowError:
-            work = math.inf
-        if math.isfinite(work) and work > 0:
-            return work
+    if not isinstance(plain, int | float) or isinstance(plain, bool):
+        return math.nan
+    try:
+        return float(plain)
+    except OverflowError:
+        return math.inf
+
+
+def _work(value: object, unit: object) -> float:
+    if 0 < (work := _number(value)) < math.inf:
+        return work
     raise QuestionError(
         f"work: {value!r} is not a positive, finite number. Count in {unit} what one step does."
     )

@@ -299,18 +299,10 @@ class Bench:
         """Let go of a case: write it down if recording or calibrating, and log its reports."""
         self.waiting.remove(case)
         reached = case.measurements or case.disturbed or case.problem or case.skipped or case.unfit
-        if self.settings.unjudged_runs and not reached:
-            return  # nothing to tell
-        if self.settings.calibrating:
-            refuse_disturbed(case)
-            self.calibrations.write_down(case, self.config.stash[SESSION_ID])
-            self.log(case.item, built_reports(case))
-            return
-        if self.settings.recording:
-            refuse_disturbed(case)
-            self.references.look_up(case)
-            write_down(case, self.store, self.config.stash[SESSION_ID])
-            self.log(case.item, built_reports(case))
+        if self.settings.unjudged_runs:
+            if reached:  # else there is nothing to tell
+                self.write_down(case)
+                self.log(case.item, built_reports(case))
             return
         call = next(report for report in case.held if report.when == "call")
         if case.skipped:
@@ -320,6 +312,15 @@ class Bench:
         else:
             self.settle(case, call)
         self.log(case.item, case.held)
+
+    def write_down(self, case: Case) -> None:
+        """What a recording or a calibration found out, if the device was fair to it."""
+        refuse_disturbed(case)
+        if self.settings.calibrating:
+            self.calibrations.write_down(case, self.config.stash[SESSION_ID])
+            return
+        self.references.look_up(case)
+        write_down(case, self.store, self.config.stash[SESSION_ID])
 
     def release_waiting(self) -> None:
         """All that is still held, when the looks are used up or the session was interrupted."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pytest_accel.core.energy import (
@@ -27,6 +26,7 @@ from pytest_accel.health.watching import Watch
 from pytest_accel.power.find import close_sources, open_sources, problems
 from pytest_accel.power.guarded import from_hook
 from pytest_accel.power.source import PowerDevice, Source
+from pytest_accel.spmd.processes import ancestry, descendants
 
 if TYPE_CHECKING:
     import pytest
@@ -235,35 +235,3 @@ def _of_node(told: Sequence[tuple[str, str, int, str | None] | None]) -> list[Po
         for vendor, uuid, index, mig in filter(None, told)
     }
     return list(found.values())
-
-
-def ancestry(proc: Path = Path("/proc")) -> list[int]:
-    """This process and those that started it: what they hold on a device is no stranger's."""
-    pids = [os.getpid()]
-    while (parent := _parent(proc / str(pids[-1]))) is not None and parent > 1 and parent not in pids:
-        pids.append(parent)
-    return pids
-
-
-def descendants(pid: int, proc: Path = Path("/proc")) -> frozenset[int]:
-    """What a process has started, and what that has: loader workers, a server that a step asks."""
-    children: dict[int, list[int]] = {}
-    for folder in proc.iterdir():
-        if folder.name.isdecimal() and (parent := _parent(folder)) is not None:
-            children.setdefault(parent, []).append(int(folder.name))
-    found: set[int] = set()
-    waiting = [pid]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
-    return frozenset(found)
-
-
-def _parent(folder: Path) -> int | None:
-    """From `pid (name) state ppid ...`: the name may hold anything, parentheses too."""
-    try:
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):  # gone meanwhile
-        return None

@@ -1,4 +1,4 @@
-"""The processes of a gang: found by the id in their environment, ended whatever they do."""
+"""The processes of a gang: found by the id in their environment, ended whatever they do; and who started whom."""
 
 from __future__ import annotations
 
@@ -124,6 +124,38 @@ def dump_no_core(pid: int = 0) -> None:
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
 
 
+def ancestry(proc: Path = _PROC) -> list[int]:
+    """This process and those that started it: what they hold on a device is no stranger's."""
+    pids = [os.getpid()]
+    while (parent := parent_of(proc / str(pids[-1]))) is not None and parent > 1 and parent not in pids:
+        pids.append(parent)
+    return pids
+
+
+def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
+    """What a process has started, and what that has: loader workers, a server that a step asks."""
+    children: dict[int, list[int]] = {}
+    for folder in proc.iterdir():
+        if folder.name.isdecimal() and (parent := parent_of(folder)) is not None:
+            children.setdefault(parent, []).append(int(folder.name))
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return frozenset(found)
+
+
+def parent_of(folder: Path) -> int | None:
+    """From `pid (name) state ppid ...`: the name may hold anything, parentheses too."""
+    try:
+        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):  # gone meanwhile
+        return None
+
+
 def _belongs(process: Process, gang: str) -> bool:
     value = process.environ.get(GANG_ID_VARIABLE, "")
     return not gang or value == gang or value.startswith(f"{gang}.")
@@ -133,10 +165,9 @@ def _read(folder: Path) -> Process | None:
     """None for one that is gone, or another user's."""
     try:
         environ = (folder / "environ").read_bytes()
-        if GANG_ID_VARIABLE.encode() not in environ:
-            return None
-        parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
+    except OSError:
+        return None
+    if GANG_ID_VARIABLE.encode() not in environ or (parent := parent_of(folder)) is None:
         return None
     pairs = (item.partition("=") for item in environ.decode(errors="replace").split("\0"))
     return Process(pid=int(folder.name), parent=parent, environ={name: value for name, _, value in pairs})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +11,7 @@ from pytest_accel.core.energy import Energy, EnergyWindow, Rail
 from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.session import observing
-from pytest_accel.session.observing import Observation, ancestry, descendants, energy_metrics
+from pytest_accel.session.observing import Observation, energy_metrics
 
 GPU0, GPU1 = (Rail(name=f"gpu{index}", scope="device", kind="gpu") for index in (0, 1))
 MODULE = Rail(name="module0", scope="node", kind="module")
@@ -168,18 +165,6 @@ def test_a_rail_of_a_device_where_there_is_none_is_said(clock):
     assert "scope 'device'" in found.no_energy
 
 
-def test_what_a_process_started_is_its_own(tmp_path):
-    for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 1)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 1 1 0")
-    (tmp_path / "self").mkdir()
-    (tmp_path / "14").mkdir()  # gone while we look
-    assert descendants(10, tmp_path) == {11, 12}
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert child.pid in descendants(os.getpid())
-        child.communicate(b"\n")
-
-
 def window(*rails, seconds=1.0):
     return EnergyWindow(begin_s=0.0, end_s=seconds, rails=rails)
 
@@ -216,13 +201,3 @@ def test_a_device_that_did_not_tell_leaves_no_sum():
     energy = Energy(energy_j={"gpu0": 300.0}, peak_w={"gpu0": 350.0})
     found = energy_metrics(energy, window(GPU0, GPU1, seconds=2.0), steps=10, devices=2, tdp_w=400.0)
     assert "energy_j" not in found
-
-
-def test_ancestry_is_this_process_and_those_that_started_it(tmp_path):
-    assert ancestry()[:2] == [os.getpid(), *[os.getppid()][: os.getppid() > 1]]  # init is everybody's
-    me = tmp_path / str(os.getpid())
-    me.mkdir()
-    (me / "stat").write_text(f"{os.getpid()} (a (b) c) S 77 1 1 0")
-    assert ancestry(tmp_path) == [os.getpid(), 77]
-    (me / "stat").write_text("garbage")
-    assert ancestry(tmp_path) == [os.getpid()]

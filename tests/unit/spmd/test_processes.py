@@ -14,6 +14,8 @@ import pytest
 from pytest_accel.options import GANG_ID_VARIABLE
 from pytest_accel.spmd import processes
 from pytest_accel.spmd.processes import (
+    ancestry,
+    descendants,
     dump_no_core,
     end_processes,
     exit_words,
@@ -141,3 +143,25 @@ def test_no_core_of_another_process(gang, start):
     assert resource.prlimit(process.pid, resource.RLIMIT_CORE)[0] == 0
     end_processes(gang)
     dump_no_core(process.pid)  # gone: no error
+
+
+def test_what_a_process_started_is_its_own(tmp_path):
+    for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 1)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 1 1 0")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "14").mkdir()  # gone while we look
+    assert descendants(10, tmp_path) == {11, 12}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in descendants(os.getpid())
+        child.communicate(b"\n")
+
+
+def test_ancestry_is_this_process_and_those_that_started_it(tmp_path):
+    assert ancestry()[:2] == [os.getpid(), *[os.getppid()][: os.getppid() > 1]]  # init is everybody's
+    me = tmp_path / str(os.getpid())
+    me.mkdir()
+    (me / "stat").write_text(f"{os.getpid()} (a (b) c) S 77 1 1 0")
+    assert ancestry(tmp_path) == [os.getpid(), 77]
+    (me / "stat").write_text("garbage")
+    assert ancestry(tmp_path) == [os.getpid()]

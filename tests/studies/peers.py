@@ -31,6 +31,8 @@ class Contest:
     precision: str
     peer: str  # whose way
     peer_size: int = 224  # pixels
+    unit: str = "images"
+    units: int = 1  # of a sample
 
 
 CONTESTS = {
@@ -46,6 +48,15 @@ CONTESTS = {
         model="zoo/wide_resnet", task="train", batch_size=32, precision="bf16", peer="guide"
     ),
 }
+CONTESTS["gpt-800m"] = Contest(
+    model="zoo/gpt-800m",
+    task="train",
+    batch_size=8,
+    precision="bf16",
+    peer="transformers",
+    unit="tokens",
+    units=2048,
+)
 TIMM_NAMES = {"resnet50": "resnet50", "swin_t": "swin_tiny_patch4_window7_224"}
 
 
@@ -102,9 +113,44 @@ def guides_way(contest: Contest, device: torch.device) -> Callable[[], None]:
     return train
 
 
+def transformers_way(contest: Contest, device: torch.device) -> Callable[[], None]:
+    """transformers' GPT-2 of the same layers, width, heads and sequence, trained by a plain loop: eager, autocast."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from pytest_accel.workloads.zoo.gpt import GPT_SHAPES
+
+    shape = GPT_SHAPES[contest.model.removeprefix("zoo/")]
+    sizes = GPT2Config(
+        vocab_size=shape.vocabulary,
+        n_positions=shape.sequence,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model = GPT2LMHeadModel(sizes).to(device)
+    tokens = torch.randint(shape.vocabulary, (contest.batch_size, shape.sequence), device=device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def train() -> None:
+        optimiser.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        optimiser.step()
+        loss.item()
+
+    return train
+
+
+PEERS = {"timm": timms_way, "guide": guides_way, "transformers": transformers_way}
+
+
 def our_way(contest: Contest, device: torch.device) -> Callable[[], None]:
     build = TrainStep.build if contest.task == "train" else InferStep.build
-    data = "cifar100" if contest.model == "zoo/wide_resnet" else "imagenet"
+    data = {"zoo/wide_resnet": "cifar100", "zoo/gpt-800m": None}.get(contest.model, "imagenet")
     return build(
         contest.model,
         data=data,
@@ -136,7 +182,8 @@ def compare(
     in_turn: Callable[[], None] = lambda: None,  # called when both are compiled, before anything is timed
 ) -> None:
     torch.backends.cudnn.benchmark = True
-    peer = (timms_way if contest.peer == "timm" else guides_way)(contest, device)
+    peer = PEERS[contest.peer](contest, device)
+    work = contest.batch_size * contest.units
     timed(peer, device, 5)
     ours = our_way(contest, device)
     timed(ours, device, 5)
@@ -148,12 +195,12 @@ def compare(
         first = timed(ours, device, counts[0])
         middle = [timed(peer, device, counts[1]) for _ in range(2)]
         last = timed(ours, device, counts[0])
-        rates["ours"].append(contest.batch_size / fmean([first, last]))
-        rates["peer"].append(contest.batch_size / fmean(middle))
+        rates["ours"].append(work / fmean([first, last]))
+        rates["peer"].append(work / fmean(middle))
         logs.append(math.log(sum(middle) / (first + last)))
     ratio, half = fmean(logs), t_quantile(0.025, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     print(
-        f"{name:15} ours {fmean(rates['ours']):8,.0f} images/s   {contest.peer} {fmean(rates['peer']):8,.0f} images/s   "
+        f"{name:15} ours {fmean(rates['ours']):8,.0f} {contest.unit}/s   {contest.peer} {fmean(rates['peer']):8,.0f} {contest.unit}/s   "
         f"ratio {math.exp(ratio):.3f} ± {half:.3f}",
         flush=True,
     )

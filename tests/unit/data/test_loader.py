@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -41,10 +43,10 @@ class Telling:
         return torch.tensor([wanted.step, *own]) if answer is None else answer
 
 
-def opened(reader, *, workers, length=20, batch_size=3, sampler=None, **options):
+def opened(reader, *, workers, length=20, batch_size=3, sampler=None, for_device=False, **options):
     order = TrainingOrder(length=length, batch_size=batch_size)
     sampler = sampler or TrainingBatches(order, augment=False)
-    return HostBatches(reader, sampler, Loading(workers=workers, **options), for_device=False)
+    return HostBatches(reader, sampler, Loading(workers=workers, **options), for_device=for_device)
 
 
 @pytest.fixture
@@ -99,6 +101,18 @@ def test_as_many_processes_read_as_were_asked_for_in_one_thread_each(batches, wo
     assert len(readers) == max(1, workers)
     assert (os.getpid() in readers) == (workers == 0)
     assert set(told[:, 3].tolist()) == {1}
+
+
+@pytest.mark.parametrize(("for_device", "threads"), [(True, 1), (False, 2)])
+def test_reading_for_a_device_takes_one_thread_of_the_training_process(batches, for_device, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        taken = batches(Telling(), workers=0, for_device=for_device, pinned=False)
+        assert {int(batch[3]) for batch in islice(taken, 3)} == {threads}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_workers_run_on_the_cpus_they_are_given(batches):
@@ -166,6 +180,19 @@ def test_a_killed_worker_raises_where_a_batch_is_asked_for_and_nowhere_else(batc
     assert worker not in running(worker)
     with pytest.raises(DataError):
         list(islice(reader, 10))
+
+
+def test_a_worker_that_is_killed_while_it_asks_whether_to_end_leaves_nobody_waiting(batches):
+    def die(wanted):
+        if wanted.step == 1:
+            frame = sys._getframe()
+            while "done_event" not in frame.f_locals:  # of torch's loop in the worker
+                frame = frame.f_back
+            getattr(frame.f_locals["done_event"], "_cond", nullcontext()).__enter__()
+            kill(os.getpid())
+
+    with pytest.raises(DataError, match="a worker ended before its batch came"):
+        list(islice(batches(Telling(die), workers=1), 10))
 
 
 def running(pid):

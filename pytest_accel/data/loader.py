@@ -173,8 +173,8 @@ class _Flag:
 class _OneThread:
     """Read in one thread, as a worker does, while the training process reads by itself for a device.
 
-    Threads that copied a small batch spin for the next one, and slow the one that launches the device's kernels: of a
-    WideResNet's step of 9 ms (batch 32, H200, 16 CPUs) they made 17 ms, and of its rounds a spread of three.
+    Threads that copied a small batch spin for the next one, and slow the one that launches the device's kernels: on an
+    H200 with 16 CPUs a WideResNet (batch 32, eager) was fed to 50 and 75 % of its rate by 16 threads, to 99 % by one.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:

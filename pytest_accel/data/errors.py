@@ -29,6 +29,14 @@ class SyntheticDataWarning(UserWarning):
     """A root of real data was named, and the set is not in it: synthetic data stands in."""
 
 
+class BoxesChangedWarning(UserWarning):
+    """Boxes of a set were clipped to their images, or left out because nothing of them lies inside."""
+
+
+class RebuiltCacheWarning(UserWarning):
+    """Tokens that were kept from an earlier session could not be used: they are made anew."""
+
+
 class DataMissing(DataError):  # noqa: N818 - reads as what happened
     """The data set is not under the root at all; the text names where was looked."""
 

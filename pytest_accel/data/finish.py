@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -60,12 +61,19 @@ class Finish:
 
 def normalisation(wanted: ModelInput, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """(x / 255 - mean) / std as one factor and one summand for each channel."""
-    shape = (1, -1, 1, 1)
-    channels = wanted.channels if len(wanted.mean) == 1 else len(wanted.mean)
-    mean = torch.tensor(wanted.mean).view(shape).expand(1, channels, 1, 1)
-    std = torch.tensor(wanted.std).view(shape).expand(1, channels, 1, 1)
+    mean, std = wanted.mean, wanted.std
+    if len(mean) == 1:
+        mean, std = mean * wanted.channels, std * wanted.channels
+    return factors(mean, std, device=wanted.device, dtype=dtype)
+
+
+def factors(
+    mean: Sequence[float], std: Sequence[float], *, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return (1, channels, 1, 1) each: a factor and a summand that turn bytes into what a model reads."""
+    centre, spread = torch.tensor(mean).view(1, -1, 1, 1), torch.tensor(std).view(1, -1, 1, 1)
     # Made on the host, and there when the copy returns: other streams read them.
-    return (1 / (255 * std)).to(wanted.device, dtype), (-mean / std).to(wanted.device, dtype)
+    return (1 / (255 * spread)).to(device, dtype), (-centre / spread).to(device, dtype)
 
 
 def cut(pixels: Tensor, random: torch.Generator) -> Tensor:

@@ -38,7 +38,7 @@ class TrainingOrder:
         shuffle: bool = True,
         groups: Sequence[int] | None = None,
     ) -> None:
-        _check(length=length, batch_size=batch_size, rank=rank, world=world)
+        check_share(length=length, batch_size=batch_size, rank=rank, world=world)
         if groups is not None and (sum(groups) != length or min(groups) < 1):
             raise ValueError(
                 f"groups: {len(groups)} groups of {sum(groups)} samples are not the {length} samples of the set. "
@@ -88,7 +88,7 @@ class TrainingOrder:
     def _permute(self, epoch: int) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.length)
-        random = torch.Generator().manual_seed(_mixed(self.seed, epoch))
+        random = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
         if self.groups is None:
             return torch.randperm(self.length, generator=random)
         ends = list(accumulate(self.groups))
@@ -103,7 +103,7 @@ class EvaluationOrder:
     """
 
     def __init__(self, *, length: int, batch_size: int, rank: int = 0, world: int = 1) -> None:
-        _check(length=length, batch_size=batch_size, rank=rank, world=world)
+        check_share(length=length, batch_size=batch_size, rank=rank, world=world)
         self.length = length
         self.batch_size = batch_size
         self.rank = rank
@@ -121,12 +121,12 @@ class EvaluationOrder:
             yield list(self.share[start : start + self.batch_size])
 
 
-def _mixed(seed: int, epoch: int) -> int:
+def mixed_seed(seed: int, epoch: int) -> int:
     """Return one seed of two. Within 32 bits: a CPU's generator forgets the rest of a seed."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=4).digest(), "big")
 
 
-def _check(*, length: int, batch_size: int, rank: int, world: int) -> None:
+def check_share(*, length: int, batch_size: int, rank: int, world: int) -> None:
     for name, value in (("length", length), ("batch_size", batch_size), ("world", world)):
         if value < 1:
             raise ValueError(f"{name}: {value} is not a positive number.")

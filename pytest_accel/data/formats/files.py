@@ -36,10 +36,14 @@ class Files:
         return str(Path(self.root, self.folders[self.folder_of[index]], self.names[index]))
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        path = self.name(index)
-        with reading(path), Path(path).open("rb", buffering=0) as file:
-            data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
-            count = file.readinto(data.data)
-        if count != len(data):
-            raise unreadable(path, f"short: {count} of {len(data)} bytes came", "Check the disk it lies on.")
-        return data
+        return read_whole(self.name(index))
+
+
+def read_whole(path: str) -> NDArray[np.uint8]:
+    """Return the bytes of a file; DataError where it is missing or ends too early."""
+    with reading(path), Path(path).open("rb", buffering=0) as file:
+        data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
+        count = file.readinto(data.data)
+    if count != len(data):
+        raise unreadable(path, f"short: {count} of {len(data)} bytes came", "Check the disk it lies on.")
+    return data

@@ -318,7 +318,7 @@ def accel_batch(accel_device: torch.device, process_group: Ranks) -> Built:
 
     Every rank of a gang gets its own.
     """
-    from pytest_accel.workloads.data import make_batch
+    from pytest_accel.workloads.tasks import make_batch
 
     def make(data: str, **options: Any) -> Any:  # noqa: ANN401
         return make_batch(data, device=accel_device, rank=process_group.rank, **options)

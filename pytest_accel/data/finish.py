@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,6 +28,11 @@ class ModelInput:
     mean: tuple[float, ...]  # per channel of the data, of values from 0 to 1
     std: tuple[float, ...]
     mirrors: bool = True  # whether a mirrored image keeps its label
+
+
+def labelled(finish: Finish) -> Callable[[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
+    """Return what does it to the pixels of a batch, and leaves their labels alone."""
+    return lambda batch: (finish(batch[0]), batch[1])
 
 
 class Finish:

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Protocol, TypeAlias
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.data.errors import DataError
 from pytest_accel.data.finish import Finish
@@ -31,7 +32,7 @@ from pytest_accel.data.sampling import Sampler
 from pytest_accel.data.threads import Threads
 
 Tensor: TypeAlias = Any  # torch is untyped here
-Batch: TypeAlias = tuple[Tensor, Tensor]
+Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
 
 COPIED_AHEAD = 2  # batches on their way to the device while a step runs
 DECODED_AHEAD = 5
@@ -99,32 +100,40 @@ class Resident:
 
 
 class Loaded:
-    """Pixels from worker processes: the next batches cross to the device while a step runs on this one."""
+    """What worker processes read: the next batches cross to the device while a step runs on this one."""
 
     loads = True
 
-    def __init__(self, batches: HostBatches, finish: Finish, device: torch.device, *, buffered: int) -> None:
+    def __init__(
+        self,
+        batches: HostBatches,
+        arrive: Callable[[Any], Batch],  # what workers read, on the device -> what a step reads
+        device: torch.device,
+        *,
+        buffered: int,
+    ) -> None:
         self.buffered = buffered + COPIED_AHEAD
         self._batches = batches
-        self._finish = finish
+        self._arrive = arrive
         self._device = device
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._ahead: deque[tuple[Batch, Any]] = deque()
 
     def __next__(self) -> Batch:
         if self._side is None:
-            pixels, labels = next(self._batches)
-            return self._finish(pixels.to(self._device)), labels.to(self._device)
+            return self._arrive(self._moved(next(self._batches)))
         while len(self._ahead) <= COPIED_AHEAD:
             self._ahead.append(self._send(next(self._batches)))
         batch, there = self._ahead.popleft()
         return received(batch, there)
 
-    def _send(self, host: Batch) -> tuple[Batch, Any]:
+    def _send(self, host: Any) -> tuple[Batch, Any]:  # noqa: ANN401 - what the reader returns
         with torch.cuda.stream(self._side):
-            pixels, labels = (tensor.to(self._device, non_blocking=True) for tensor in host)
-            batch = self._finish(pixels), labels
+            batch = self._arrive(self._moved(host))
             return batch, self._side.record_event()  # type: ignore[union-attr] # there is a stream
+
+    def _moved(self, host: Any) -> Any:  # noqa: ANN401 - as above
+        return tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), host)
 
     def close(self) -> None:
         self._ahead.clear()
@@ -241,8 +250,9 @@ class Dealt:
 def received(batch: Batch, there: Any) -> Batch:  # noqa: ANN401 - a CUDA event, or None
     """A batch that another stream wrote, for the stream of the steps: they wait for it on the device alone."""
     if there is not None:
-        stream = torch.cuda.current_stream(batch[0].device)
+        tensors = tree_leaves(batch)
+        stream = torch.cuda.current_stream(tensors[0].device)
         stream.wait_event(there)
-        for tensor in batch:
+        for tensor in tensors:
             tensor.record_stream(stream)  # its memory is not given away before the step has read it
     return batch

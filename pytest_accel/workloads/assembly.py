@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -15,14 +15,15 @@ from pytest_accel.data.sets import IMAGE_SETS
 from pytest_accel.measure.device import is_nvidia, widen_device_queues
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.settings import COMPILE_MODES
-from pytest_accel.workloads.data import MEMORY_FORMATS, DataPlan, check_data, plan_data
 from pytest_accel.workloads.errors import OutOfMemory, unknown_value
-from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, feed
+from pytest_accel.workloads.feeding import MEMORY_FORMATS, DataChoices, Destination, Feed, Task
 from pytest_accel.workloads.flops import count, output_classes
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
-from pytest_accel.workloads.models import ModelInfo, build_model, is_language_model
+from pytest_accel.workloads.models import ModelInfo, build_model, task_of
 from pytest_accel.workloads.optimisers import callable_name
+from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision
+from pytest_accel.workloads.tasks import check_data, plan_data
 
 Model = str | Callable[..., Any]
 Configuration = dict[str, str | int | float | bool | None]
@@ -104,7 +105,7 @@ class Parts:
 
     model: nn.Module
     info: ModelInfo
-    plan: DataPlan
+    plan: Plan
     feed: Feed
     feeding: DataChoices
     destination: Destination
@@ -139,16 +140,16 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
     model = model.to(memory_format=MEMORY_FORMATS[memory_format]).train(task == "train")
     model = model.to(dtype) if task == "infer" else model
     # Of the global batch where there is one, so that the number is the same on any number of ranks.
-    rotation = replace(plan, batch_size=choices.global_batch_size or plan.batch_size).rotation(dtype)
+    whole = plan.of_batch(choices.global_batch_size or plan.batch_size)
     destination = Destination(
         device=device,
         dtype=dtype,
         memory_format=memory_format,
         seed=choices.seed,
         ranks=choices.ranks,
-        rotation=rotation,
+        rotation=whole.rotation(dtype),
     )
-    fed = feed(choices.feeding, plan, destination, task=task)
+    fed = plan.feed(choices.feeding, destination, task=task)
     known_as = _known_as(choices, info)
     compile_mode = _settle_compile(choices, model, plan, task=task, threaded=fed.threaded, known_as=known_as)
     if compile_mode is not None and memory_format == "channels_last" and is_nvidia(device.type):
@@ -161,8 +162,8 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
         "data": plan.name,
         **fed.configuration,
         **_batch(choices),
-        "input_shape": "x".join(map(str, plan.shape)),
-        "vocabulary" if plan.kind == "tokens" else "num_classes": plan.classes,
+        "input_shape": plan.input_shape,
+        **plan.described,
         "precision": precision.name,
         "memory_format": memory_format,
         "compile": compile_mode,
@@ -201,12 +202,13 @@ def _batch(choices: Choices) -> Configuration:
 def _build(choices: Choices, device: torch.device) -> tuple[nn.Module, ModelInfo]:
     options = dict(choices.model_options)
     classes = choices.num_classes
-    named = isinstance(choices.model, str)
-    images = None if choices.data == "tokens" else IMAGE_SETS[choices.data or "imagenet"]
-    if named and is_language_model(choices.model):  # type: ignore[arg-type] # `named` says it is a str
+    task = task_of(choices.model)
+    if task == "language":
         sizes = {"sequence": choices.sequence, "vocabulary": choices.vocabulary}
         options |= {name: size for name, size in sizes.items() if size is not None}
-    elif named and images is not None:
+    elif task in {"classification", "reconstruction"} and (
+        images := IMAGE_SETS.get(choices.data or "imagenet")
+    ):
         classes = images.classes if classes is None else classes
         if str(choices.model).startswith("zoo/"):
             options = {"channels": images.channels} | options
@@ -220,12 +222,7 @@ def _build(choices: Choices, device: torch.device) -> tuple[nn.Module, ModelInfo
     )
 
 
-def _plan(choices: Choices, model: nn.Module, info: ModelInfo) -> DataPlan:
-    if info.task in {"detection", "segmentation"}:
-        raise ValueError(
-            f"model: {info.name} is a {info.task} model, and train and infer know classification and language. "
-            "Build it with build_model() and give its step to accel.measure()."
-        )
+def _plan(choices: Choices, model: nn.Module, info: ModelInfo) -> Plan:
     plan = plan_data(
         choices.data,
         info,
@@ -235,7 +232,8 @@ def _plan(choices: Choices, model: nn.Module, info: ModelInfo) -> DataPlan:
         vocabulary=choices.vocabulary,
     )
     # A label outside the model's classes is a device-side assertion on CUDA, which ends the process.
-    if info.own and (classes := output_classes(model, plan)) is not None and classes < plan.classes:
+    if info.own and plan.classes and (output_classes(model, plan) or plan.classes) < plan.classes:
+        classes = output_classes(model, plan)
         raise ValueError(
             f"num_classes: {info.name} returns {classes} classes, and data={plan.name!r} has {plan.classes}. "
             f"Pass num_classes={classes}, or give the model {plan.classes}."
@@ -278,7 +276,7 @@ def _check_parameters(millions: float | None, info: ModelInfo) -> None:
 def _settle_compile(
     choices: Choices,
     model: nn.Module,
-    plan: DataPlan,
+    plan: Plan,
     *,
     task: Task,
     threaded: bool,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, flop_registry
 
 if TYPE_CHECKING:
-    from pytest_accel.workloads.data import DataPlan
-
-    Loss = Callable[[Any, Any], Any]  # what the model returned, targets -> a scalar
+    from pytest_accel.workloads.plan import Loss, Plan
 
 INPUTS = "(inputs)"  # no parameter can have this name
 
@@ -42,7 +41,7 @@ _COUNTS: dict[Hashable, Count | None] = {}  # of this process: a count takes .1 
 
 
 def count(
-    model: torch.nn.Module, plan: DataPlan, *, loss: Loss | None = None, known_as: Hashable = None
+    model: torch.nn.Module, plan: Plan, *, loss: Loss | None = None, known_as: Hashable = None
 ) -> Count | None:
     """Count the model's products, forward and, where a loss is given, backward; None where it cannot be traced.
 
@@ -63,29 +62,29 @@ def count(
     return _COUNTS[key]
 
 
-def count_flops(model: torch.nn.Module, plan: DataPlan, *, loss: Loss | None = None) -> int | None:
+def count_flops(model: torch.nn.Module, plan: Plan, *, loss: Loss | None = None) -> int | None:
     """Return the floating-point operations alone."""
     counted = count(model, plan, loss=loss)
     return counted.flops if counted else None
 
 
-def output_classes(model: torch.nn.Module, plan: DataPlan) -> int | None:
+def output_classes(model: torch.nn.Module, plan: Plan) -> int | None:
     """Return the last extent of what the model returns, or None where it cannot be traced."""
     try:
-        inputs, _ = _batch_on_meta(plan)
+        inputs, _ = plan.on_meta()
         output = _forward(model, _shadows(model, training=False), inputs)
     except Exception:  # noqa: BLE001 - any model of the user's: one that needs real values has no shapes
         return None
     return int(output.shape[-1]) if isinstance(output, torch.Tensor) and output.dim() > 1 else None
 
 
-def _count(model: torch.nn.Module, plan: DataPlan, loss: Loss | None) -> Count | None:
+def _count(model: torch.nn.Module, plan: Plan, loss: Loss | None) -> Count | None:
     counter = FlopCounterMode(display=False, custom_mapping={aten.convolution_backward: _backward_flops})
     shadows = _shadows(model, training=loss is not None)
-    inputs, targets = _batch_on_meta(plan)
-    reading = _Reading({INPUTS: inputs, **shadows})
+    inputs, targets = plan.on_meta()
+    reading = _Reading({INPUTS: next(iter(tree_leaves(inputs))), **shadows})
     try:
-        with reading, counter:
+        with torch.compiler.set_stance("force_eager"), reading, counter:
             output = _forward(model, shadows, inputs)
             forward = reading.taken()
             if loss is not None:
@@ -181,16 +180,7 @@ def _shadows(model: torch.nn.Module, *, training: bool) -> dict[str, torch.Tenso
     }
 
 
-def _batch_on_meta(plan: DataPlan) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens = plan.kind == "tokens"
-    inputs = torch.empty(
-        (plan.batch_size, *plan.shape), device="meta", dtype=torch.long if tokens else torch.float32
-    )
-    targets = torch.empty(inputs.shape if tokens else plan.batch_size, device="meta", dtype=torch.long)
-    return inputs, inputs if plan.reconstructs else targets
-
-
-def _forward(model: torch.nn.Module, shadows: dict[str, torch.Tensor], inputs: torch.Tensor) -> Any:  # noqa: ANN401 - whatever a model returns
+def _forward(model: torch.nn.Module, shadows: dict[str, torch.Tensor], inputs: Any) -> Any:  # noqa: ANN401 - whatever a model takes and returns
     # Gradients on, also for inference: without them attention takes a fused path that is not counted.
     with torch.enable_grad():
         return functional_call(model, shadows, (inputs,))

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from pytest_accel.measure.ranks import Ranks
-from pytest_accel.workloads.data import DataPlan
 from pytest_accel.workloads.errors import StepError
-from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, evaluation
+from pytest_accel.workloads.feeding import DataChoices, Destination, Feed
+from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision
+from pytest_accel.workloads.tasks.images import evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Judge:
     model: Any
     feed: Feed
     feeding: DataChoices
-    plan: DataPlan
+    plan: Plan
     destination: Destination
     precision: Precision
     ranks: Ranks
@@ -29,7 +30,7 @@ class Judge:
     @property
     def has_test_set(self) -> bool:
         """Only real, labelled data has one."""
-        return self.feed.order is not None and not self.plan.reconstructs
+        return self.feed.order is not None and self.plan.classifies
 
     def steps_for_epochs(self, epochs: int, epoch_size: int | None) -> int:
         """Return how many steps take all samples so many times; synthetic ones have no end, and need a size."""

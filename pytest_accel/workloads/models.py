@@ -12,12 +12,11 @@ from torch import nn
 
 from pytest_accel.workloads.errors import did_you_mean
 from pytest_accel.workloads.optimisers import callable_name
+from pytest_accel.workloads.plan import ModelTask
 from pytest_accel.workloads.zoo import zoo_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-Task = Literal["classification", "detection", "segmentation", "language", "reconstruction"]
 
 WHERE_NAMES_COME_FROM = (
     "Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm ('timm/NAME'; "
@@ -31,7 +30,7 @@ class ModelInfo:
     """What a step must know of a model to feed it."""
 
     name: str
-    task: Task
+    task: ModelTask
     parameters: int
     kind: Literal["image", "tokens"]
     convolutional: bool  # channels last pays
@@ -47,7 +46,7 @@ class _Source:
     """One way to a model: what builds it, and what is known before it is built."""
 
     build: Callable[[], nn.Module]
-    task: Task = "classification"
+    task: ModelTask = "classification"
     image_size: int | None = None
     channels: int | None = None
     own: bool = False
@@ -79,10 +78,14 @@ def build_model(
     return module, _describe(model, module, source)
 
 
-def is_language_model(name: str) -> bool:
-    """Whether a name is that of a model of the zoo which reads tokens."""
-    library, _, plain = name.rpartition("/")
-    return library == "zoo" and (model := zoo_models().get(plain)) is not None and model.task == "language"
+def task_of(model: str | Callable[..., nn.Module]) -> ModelTask | None:
+    """Return what a named model is for, without building it; None of the user's own, and of an unknown name."""
+    if not isinstance(model, str):
+        return None
+    library, _, name = model.rpartition("/")
+    if library == "zoo":
+        return zoo_models()[name].task if name in zoo_models() else None
+    return _torchvision_task(name) if library == "" else "classification"
 
 
 def _find(
@@ -115,15 +118,9 @@ def _from_torchvision(name: str, *, image_size: int | None, options: dict[str, A
         raise ValueError(f"model: {name!r} needs torchvision. pip install 'pytest-accel[suites]'")
     from torchvision import models
 
-    homes: dict[Task, Any] = {
-        "classification": models,
-        "detection": models.detection,
-        "segmentation": models.segmentation,
-    }
-    task = next((task for task, home in homes.items() if name in models.list_models(module=home)), None)
+    task = _torchvision_task(name)
     if task is None:
-        known = [known for home in homes.values() for known in models.list_models(module=home)]
-        raise _unknown_model(name, known, "is not a model of torchvision")
+        raise _unknown_model(name, list(models.list_models()), "is not a model of torchvision")
     if task != "classification":
         # Without the second, "no weights" still downloads a pretrained backbone.
         options = {"weights_backbone": None} | options
@@ -142,6 +139,19 @@ def _from_torchvision(name: str, *, image_size: int | None, options: dict[str, A
     elif name in {"googlenet", "inception_v3"}:
         options = {"init_weights": True} | options  # what they do anyway, without their warning
     return _Source(build=lambda: models.get_model(name, weights=None, **options), image_size=size, channels=3)
+
+
+def _torchvision_task(name: str) -> ModelTask | None:
+    if find_spec("torchvision") is None:
+        return None
+    from torchvision import models
+
+    homes: dict[ModelTask, Any] = {
+        "classification": models,
+        "detection": models.detection,
+        "segmentation": models.segmentation,
+    }
+    return next((task for task, home in homes.items() if name in models.list_models(module=home)), None)
 
 
 def _from_timm(name: str, *, image_size: int | None, options: dict[str, Any]) -> _Source:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.utils._pytree import tree_map
 
 from pytest_accel.data.sources import Rotation, Source
 from pytest_accel.workloads.assembly import (
@@ -26,7 +26,6 @@ from pytest_accel.workloads.assembly import (
     explained_out_of_memory,
     raise_if_out_of_memory,
 )
-from pytest_accel.workloads.data import seed_of
 from pytest_accel.workloads.errors import StepError
 from pytest_accel.workloads.evidence import sample, sample_tensors, tensors_in
 from pytest_accel.workloads.flops import count
@@ -39,12 +38,13 @@ from pytest_accel.workloads.optimisers import (
     check_optimiser,
 )
 from pytest_accel.workloads.parallel import data_parallel
+from pytest_accel.workloads.plan import Loss, NamedLoss, seed_of
 from pytest_accel.workloads.traffic import Demand, cache_bytes, demand_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Loss = Callable[[Any, Any], Any]  # what the model returned, targets -> a scalar
+    from torch import nn
 
 
 class Step:
@@ -97,6 +97,15 @@ class Step:
             options |= {"max_autotune_pointwise": True}
         return torch.compile(function, options=options, dynamic=False)
 
+    def _compiled_where_fixed(self, function: Callable[..., Any], model: Any) -> Callable[..., Any]:  # noqa: ANN401 - a module
+        """Compile what a step calls; of a model whose shapes follow from its data, only what it says has fixed ones."""
+        fixed: list[nn.Module] | None = getattr(model, "fixed_shapes", None)
+        if fixed is None:
+            return self._compiled(function)
+        for module in fixed:
+            module.forward = self._compiled(module.forward)
+        return function
+
     def _next_batch(self) -> tuple[Any, Any]:
         self.steps += 1
         if self._cuda_graphs:
@@ -123,7 +132,7 @@ class Step:
         """Let steps run on batches that lie ready on the device: what they do without a loader."""
         source = self._source
         with self._explained():
-            self._source = Rotation([tuple(tensor.clone() for tensor in next(source)) for _ in range(2)])
+            self._source = Rotation([tree_map(torch.clone, next(source)) for _ in range(2)])
         try:
             yield
         finally:
@@ -216,15 +225,14 @@ class TrainStep(Step):
         self._optimiser, described = build_optimiser(optimiser, trainable.values(), device=device, lr=lr)
         self._scaler = precision.scaler(device)
         reconstructs = parts.plan.reconstructs
-        default = F.mse_loss if reconstructs else smoothed_cross_entropy(label_smoothing)
-        loss_function = loss or default
+        named = parts.plan.loss(label_smoothing) if loss is None else NamedLoss(callable_name(loss), loss)
+        loss_function = named.function
         self._loss_function = loss_function
         if loss is not None:
             self._known_as = None  # it may have products of its own
         if isinstance(optimiser, str) and not precision.scales_loss:  # a scaler skips updates
             self._states = OPTIMISERS[optimiser].states
-        loss_name = ("mse" if reconstructs else "cross_entropy") if loss is None else callable_name(loss)
-        self.configuration |= described | {"loss": loss_name, "label_smoothing": label_smoothing}
+        self.configuration |= described | {"loss": named.name, "label_smoothing": label_smoothing}
         if not ddp:
             self.configuration["ddp"] = False
         # Compiled from outside DDP: dynamo then cuts the graph at DDP's buckets, and reducing gradients
@@ -237,7 +245,7 @@ class TrainStep(Step):
 
         # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
         # stays out: it is one fused kernel already.
-        self._forward_loss: Any = self._compiled(forward_loss)
+        self._forward_loss: Any = self._compiled_where_fixed(forward_loss, model)
         self.judge: Judge | None = Judge(
             model=model,
             feed=parts.feed,
@@ -348,7 +356,7 @@ class InferStep(Step):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._forward: Any = self._compiled(parts.model)
+        self._forward: Any = self._compiled_where_fixed(parts.model, parts.model)
         self.output: Any = None  # of the last step, on the device
         self._begin(parts)
 
@@ -388,18 +396,3 @@ class InferStep(Step):
 
 
 NO_BENCHMARK = "A step that trains nothing is not a benchmark."
-
-
-def smoothed_cross_entropy(label_smoothing: float) -> Loss:
-    """Return a cross entropy over the last dimension: of (batch, classes) or (batch, sequence, vocabulary)."""
-
-    def cross_entropy(logits: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
-        if not isinstance(logits, torch.Tensor):
-            raise TypeError(
-                f"the model returned {type(logits).__name__}, and the cross entropy needs logits. Pass loss=, a "
-                "callable of what the model returned and the targets, or turn other outputs off "
-                "(inception_v3, googlenet: model_options={'aux_logits': False})."
-            )
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing)
-
-    return cross_entropy

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_accel.workloads.plan import ModelTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +17,7 @@ class ZooModel:
     """What builds a model of the zoo, and what is known before it is built."""
 
     build: Callable[..., Any]
-    task: Literal["language", "classification", "reconstruction"]
+    task: ModelTask
 
 
 def zoo_models() -> dict[str, ZooModel]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_accel.data.errors import DataError
-from pytest_accel.data.finish import Finish, ModelInput
+from pytest_accel.data.finish import Finish, ModelInput, labelled
 from pytest_accel.data.images import ArrayImages, open_images
 from pytest_accel.data.jpeg import decode_on_host
 from pytest_accel.data.loader import HostBatches, Loading, TrainingBatches
@@ -62,7 +62,7 @@ def loaded(order, images, workers=0):
     loading = Loading(workers=workers)
     sampler = TrainingBatches(order, augment=False)
     batches = HostBatches(ArrayReader(images=images), sampler, loading, for_device=False)
-    return Loaded(batches, finish_for(4, 1), CPU, buffered=loading.buffered)
+    return Loaded(batches, labelled(finish_for(4, 1)), CPU, buffered=loading.buffered)
 
 
 SOURCES = {"resident": resident, "loaded": loaded}
@@ -344,7 +344,9 @@ def test_batches_dealt_from_larger_ones_are_the_same(length, batch_size, at_once
         sampler = TrainingBatches(order, augment=False, at_once=at_once)
         batches = HostBatches(ArrayReader(images=images), sampler, Loading(workers=0), for_device=False)
         dealt = Dealt(
-            Loaded(batches, finish_for(4, 1), CPU, buffered=4), batch_size=batch_size, batches=at_once
+            Loaded(batches, labelled(finish_for(4, 1)), CPU, buffered=4),
+            batch_size=batch_size,
+            batches=at_once,
         )
         assert (dealt.loads, dealt.buffered) == (True, (4 + COPIED_AHEAD) * at_once)
         for one, other in zip(

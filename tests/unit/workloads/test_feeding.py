@@ -14,8 +14,9 @@ from pytest_accel.data.images import open_images
 from pytest_accel.data.sources import Loaded, Resident, Rotation
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, StepError, TrainStep
-from pytest_accel.workloads.data import DataPlan
-from pytest_accel.workloads.feeding import DataChoices, Destination, evaluation, feed
+from pytest_accel.workloads.feeding import DataChoices, Destination
+from pytest_accel.workloads.tasks.images import ImagePlan, evaluation
+from pytest_accel.workloads.tasks.tokens import TokenPlan
 from tests.support.data_sets import (
     write_cifar_binary,
     write_food101,
@@ -54,9 +55,9 @@ class Rank(Alone):
 
 def plan_for(name, batch_size=4, **changes):
     if name == "tokens":
-        return DataPlan(name=name, kind="tokens", batch_size=batch_size, classes=50, shape=(16,))
+        return TokenPlan(name=name, batch_size=batch_size, vocabulary=50, sequence=16)
     classes, shape = SHAPES[name]
-    plan = DataPlan(name=name, kind="image", batch_size=batch_size, classes=classes, shape=shape)
+    plan = ImagePlan(name=name, batch_size=batch_size, classes=classes, shape=shape)
     return replace(plan, **changes)
 
 
@@ -80,7 +81,7 @@ def fed():
     sources = []
 
     def make(name, *, task="train", plan=None, to=None, **choices):
-        found = feed(DataChoices(**choices), plan or plan_for(name), to or going_to(), task=task)
+        found = (plan or plan_for(name)).feed(DataChoices(**choices), to or going_to(), task=task)
         sources.append(found.source)
         return found
 
@@ -303,7 +304,7 @@ def test_colour_is_not_made_grey(fed, roots):
     [("cifar100", "cifar100"), ("mnist", "mnist"), ("food101", "food101"), ("imagenet", "shards")],
 )
 def test_an_evaluation_covers_the_test_set_once_over_all_ranks(roots, name, folder, world, monkeypatch):
-    monkeypatch.setattr("pytest_accel.workloads.feeding.EVALUATION_BATCH", 3)
+    monkeypatch.setattr("pytest_accel.workloads.tasks.images.EVALUATION_BATCH", 3)
     images = open_images(roots[folder], name, "test")
     choices = DataChoices(data_root=roots[folder], workers=0)
     found = []

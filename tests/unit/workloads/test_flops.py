@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
 from pytest_accel.workloads import InferStep, TrainStep, flops
-from pytest_accel.workloads.data import DataPlan
 from pytest_accel.workloads.flops import INPUTS, count
+from pytest_accel.workloads.tasks.images import ImagePlan
+from pytest_accel.workloads.tasks.tokens import TokenPlan
 
 BATCH, SEQUENCE, WIDTH, HEADS = 3, 8, 16, 4
 TOKENS = BATCH * SEQUENCE
@@ -34,7 +35,7 @@ class Block(nn.Module):
 
 
 def plan(*shape, batch_size=BATCH):
-    return DataPlan(name="own", kind="image", batch_size=batch_size, classes=10, shape=shape)
+    return ImagePlan(name="own", batch_size=batch_size, classes=10, shape=shape)
 
 
 def total(output, _):
@@ -121,7 +122,7 @@ class TestWhatProductsRead:
             def forward(self, tokens):
                 return self.head(self.table(tokens))
 
-        words = DataPlan(name="tokens", kind="tokens", batch_size=2, classes=50, shape=(6,))
+        words = TokenPlan(name="tokens", batch_size=2, vocabulary=50, sequence=6)
         counted = count(Model(), words, loss=total)
         assert counted.forward == {"head.weight": 200, "head.bias": 50}
         assert set(counted.gradients) == {

@@ -224,11 +224,6 @@ def test_a_missing_batch_size_is_asked_for():
         TrainStep.build("resnet18")
 
 
-def test_detection_is_sent_to_accel_measure():
-    with pytest.raises(ValueError, match=r"detection model.*accel.measure"):
-        TrainStep.build("fasterrcnn_mobilenet_v3_large_320_fpn", batch_size=2)
-
-
 # Memory.
 
 

@@ -7,8 +7,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from pytest_accel.workloads.data import ROTATION_BYTES, plan_data
 from pytest_accel.workloads.models import ModelInfo
+from pytest_accel.workloads.plan import ROTATION_BYTES
+from pytest_accel.workloads.tasks import plan_data
 
 CPU = torch.device("cpu")
 
@@ -78,8 +79,8 @@ def test_large_batches_are_fewer_but_never_one():
     ("data", "model", "match"),
     [
         ("imagnet", IMAGES, "Did you mean 'imagenet'"),
-        ("tokens", IMAGES, "sees images"),
-        ("cifar100", TOKENS, "Write data='tokens'"),
+        ("tokens", IMAGES, "does not fit .*, a model for classification"),
+        ("cifar100", TOKENS, "Valid: tokens"),
         ("tokens", info(own=True), "needs sequence= and vocabulary="),
     ],
 )

@@ -7,8 +7,8 @@ import torch
 
 from pytest_accel.workloads import TrainStep, build_model
 from pytest_accel.workloads.assembly import _check_parameters
-from pytest_accel.workloads.data import plan_data
 from pytest_accel.workloads.flops import count_flops
+from pytest_accel.workloads.tasks import plan_data
 
 
 def test_the_wide_resnet_has_the_parameters_of_olivias_guide():

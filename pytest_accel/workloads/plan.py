@@ -1,0 +1,115 @@
+"""What a step reads and what it is asked for: the one thing that tasks differ in, as steps see it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task
+
+# What a model is for.
+ModelTask: TypeAlias = Literal[
+    "classification", "reconstruction", "language", "detection", "segmentation", "answering"
+]
+Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
+Loss: TypeAlias = Callable[[Any, Any], Any]  # what the model returned, targets -> a scalar
+Facts: TypeAlias = dict[str, str | int | float | bool | None]
+
+# Distinct batches that a step rotates through: one single batch would sit in a CPU's cache, and a
+# model learns it by heart within ten steps. Four are enough; fewer where they would crowd the device.
+ROTATION = 4
+ROTATION_BYTES = 2 * 1024**3
+# Ranks draw from seeds this far apart. Within 32 bits: a CPU's generator forgets the rest of a seed.
+RANK_STRIDE = 1_000_003
+
+
+class NamedLoss(NamedTuple):
+    """A loss, and what a configuration calls it."""
+
+    name: str
+    function: Loss
+
+
+class Plan(ABC):
+    """What the batches of a benchmark look like, and what is made of them. Frozen: counts are kept under it."""
+
+    __slots__ = ()
+
+    name: str  # of the data
+    batch_size: int  # of one rank
+    unit: ClassVar[str]  # of the work of a step
+    reconstructs: bool = False  # the target of an input is the input
+    classifies: bool = False  # outputs are held against labels by their largest: there is an accuracy
+    classes: int | None = None  # that a model must tell apart at the least; None: its output does not say
+
+    @property
+    @abstractmethod
+    def work(self) -> int:
+        """Units in one batch."""
+
+    @property
+    @abstractmethod
+    def input_shape(self) -> str:
+        """Of one sample, for a configuration: 3x224x224."""
+
+    @property
+    @abstractmethod
+    def described(self) -> Facts:
+        """What else defines the batches, for a configuration."""
+
+    @abstractmethod
+    def make(
+        self,
+        index: int,
+        *,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory_format: str,
+        rank: int = 0,
+    ) -> Batch:
+        """Return one made-up batch. The same seed, index and rank give the same batch."""
+
+    @abstractmethod
+    def on_meta(self) -> Batch:
+        """Return a batch that has shapes and no contents, in fp32."""
+
+    @abstractmethod
+    def batch_bytes(self, dtype: torch.dtype) -> int:
+        """Return what a made-up batch takes on the device."""
+
+    @abstractmethod
+    def loss(self, label_smoothing: float) -> NamedLoss:
+        """Return what a step minimises unasked."""
+
+    @abstractmethod
+    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
+        """Open the source of its batches; DataError where real data is asked for and cannot be read."""
+
+    def of_batch(self, batch_size: int) -> Self:
+        """Return the same for another batch."""
+        return replace(self, batch_size=batch_size)  # type: ignore[type-var] # all of them are dataclasses
+
+    def rotation(self, dtype: torch.dtype) -> int:
+        """Return how many distinct batches to keep: ROTATION, or at least two within ROTATION_BYTES."""
+        return max(2, min(ROTATION, ROTATION_BYTES // self.batch_bytes(dtype)))
+
+    def generator(self, index: int, *, seed: int, rank: int, device: torch.device) -> torch.Generator:
+        """Return what one made-up batch is drawn from."""
+        return torch.Generator(device).manual_seed(seed_of(rank, seed * ROTATION + index))
+
+
+def seed_of(rank: int, seed: int) -> int:
+    """Return the seed of a rank: every rank draws its own numbers, and rank 0 those of a single device."""
+    return seed + rank * RANK_STRIDE
+
+
+def no_smoothing(label_smoothing: float, task: str) -> None:
+    """Refuse what only a cross entropy over classes has."""
+    if label_smoothing:
+        raise ValueError(f"label_smoothing: {task} has none. Leave it out.")

@@ -1,0 +1,73 @@
+"""Tokens with the next ones: synthetic, or cut from texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, synthetic
+from pytest_accel.workloads.losses import smoothed_cross_entropy
+from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPlan(Plan):
+    """Sequences of one length; the target of a token is the one after it."""
+
+    name: str
+    batch_size: int
+    vocabulary: int
+    sequence: int
+    unit: ClassVar[str] = "tokens"
+
+    @property
+    def classes(self) -> int:  # type: ignore[override] # it is one, and it is known only here
+        return self.vocabulary
+
+    @property
+    def work(self) -> int:
+        return self.batch_size * self.sequence
+
+    @property
+    def input_shape(self) -> str:
+        return str(self.sequence)
+
+    @property
+    def described(self) -> Facts:
+        return {"vocabulary": self.vocabulary}
+
+    def make(
+        self,
+        index: int,
+        *,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,  # noqa: ARG002 - tokens are whole numbers
+        memory_format: str,  # noqa: ARG002 - and have no channels
+        rank: int = 0,
+    ) -> Batch:
+        random = self.generator(index, seed=seed, rank=rank, device=device)
+        size = (self.batch_size, self.sequence + 1)
+        tokens = torch.randint(self.vocabulary, size, generator=random, device=device)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def on_meta(self) -> Batch:
+        tokens = torch.empty((self.batch_size, self.sequence), device="meta", dtype=torch.long)
+        return tokens, torch.empty_like(tokens)
+
+    def batch_bytes(self, dtype: torch.dtype) -> int:  # noqa: ARG002 - as above
+        return 2 * self.batch_size * self.sequence * torch.long.itemsize
+
+    def loss(self, label_smoothing: float) -> NamedLoss:
+        return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
+
+    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:  # noqa: ARG002 - both read alike
+        if choices.source not in {"auto", "synthetic"}:
+            raise ValueError(f"source: {choices.source!r} is for images; tokens are synthetic.")
+        if choices.workers is not None:
+            raise ValueError("workers: those of a loader of images; tokens are synthetic. Leave workers out.")
+        if choices.decode != "auto":
+            raise ValueError(f"decode: {choices.decode!r} is for encoded photographs. Leave it out.")
+        return synthetic(self, to)

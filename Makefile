@@ -4,7 +4,9 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: bench test lint docs study clean
+.PHONY: prepare bench test lint docs study clean
+
+prepare: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pytest bench_suites -m cpu $(ARGS)
@@ -34,5 +36,7 @@ clean:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# On every core, where pip takes one; some packages bring files that were never meant to compile.
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 	touch $(READY)

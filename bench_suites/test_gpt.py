@@ -1,10 +1,14 @@
-"""Language models: training steps of a GPT, in tokens per second."""
+"""CARAML: training a GPT on one device and on a node, over global batches, in tokens a second. docs/suites/gpt.md"""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import cpu, cpux2, on
+
+ONE = "a100 b200 gb200 gh200 h100 h200"
+FOUR = "a100x4 gh200x4 h100x4 h200x4"
+BATCHES = [2**power for power in range(4, 13)]  # 16 to 4096 sequences, of all devices together
 
 
 @cpu
@@ -12,8 +16,52 @@ def test_small_gpt_training(train):
     train("zoo/gpt-tiny", batch_size=4, precision="fp32")
 
 
-@on("a100 b200 gb200 gh200 h100 h200")
+@cpu
+def test_small_gpt_batch(train):
+    train("zoo/gpt-tiny", global_batch_size=4, micro_batch_size=2, precision="fp32")
+
+
+@cpux2
+def test_small_gpt_large(train):
+    train("zoo/gpt-tiny", batch_size=2, precision="fp32", sharding="fsdp", model_options={"checkpoint": True})
+
+
+@on(ONE)
 @pytest.mark.accel(reference="caraml/gpt/{size}")
-@pytest.mark.parametrize(("size", "batch_size"), [("117m", 16), ("800m", 8)], ids=["117m", "800m"])
-def test_gpt_training(train, size, batch_size):
-    train(f"zoo/gpt-{size}", batch_size=batch_size, precision="bf16")
+@pytest.mark.parametrize("size", ["117m", "800m"])
+def test_gpt_training(train, size):
+    train(f"zoo/gpt-{size}", batch_size=16, precision="bf16")
+
+
+@on(ONE)
+@pytest.mark.accel(reference="caraml/gpt/800m")
+def test_gpt_texts(train):
+    """On texts of OSCAR in the tokens of GPT-2, where --accel-data has both."""
+    train("zoo/gpt-800m", data="oscar", batch_size=16, precision="bf16")
+
+
+@pytest.mark.sweep
+@on(f"{ONE} {FOUR}")
+@pytest.mark.accel(
+    timeout="60min", reference="caraml/gpt/{size}/{batch}"
+)  # a step of 4096 takes a minute and more
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("size", ["117m", "800m"])
+def test_gpt_batch(train, size, batch):
+    """CARAML's sweep: the devices share a batch, and each adds up gradients of micro-batches of four."""
+    train(f"zoo/gpt-{size}", global_batch_size=batch, micro_batch_size=4, precision="bf16")
+
+
+@on(f"{ONE} {FOUR}")
+@pytest.mark.accel(gang=True)
+@pytest.mark.parametrize("size", ["13b", "175b"])
+def test_gpt_large(train, size):
+    """In shards, over all devices there are; where those are too few it says how many it takes."""
+    train(
+        f"zoo/gpt-{size}",
+        batch_size=4,
+        precision="bf16",
+        sharding="fsdp",
+        model_options={"checkpoint": True},
+        may_not_fit=True,
+    )

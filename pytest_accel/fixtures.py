@@ -121,8 +121,9 @@ def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     the time of so many images, and `may_not_fit=True` makes a batch that does not fit an end of its own, for sweeps.
 
     In a gang every rank trains on batches of its own, in DistributedDataParallel; with `ddp=False` the ranks
-    are independent jobs side by side. `batch_size` is one rank's; `global_batch_size` is that of all ranks
-    together, each taking its share.
+    are independent jobs side by side, and with `sharding="fsdp"` each has a part of the model. `batch_size` is one
+    rank's; `global_batch_size` is that of all ranks together, each taking its share. `micro_batch_size=` takes it in
+    parts and adds up their gradients; `clip=`, `weight_decay=` and `lr_scale=` say how gradients become updates.
     """
     _need_torch("train")
     from pytest_accel.session.built import Figures, build_step, measure_step, plain_ends
@@ -205,7 +206,10 @@ def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
         ) -> Measurement | None:
             with plain_ends(accel, may_not_fit=False):
                 check_training(
-                    accel.ranks, epochs=epochs, epoch_size=epoch_size, ddp=choices.get("ddp", True)
+                    accel.ranks,
+                    epochs=epochs,
+                    epoch_size=epoch_size,
+                    ddp=choices.get("ddp", True) and choices.get("sharding") is None,
                 )
                 step = build_step(accel, steps, TrainStep.build, model, **choices)
                 figures = Figures(accel=accel, step=step, accuracy_tolerance=accuracy_tolerance)

@@ -33,6 +33,7 @@ TITLES: Mapping[str, str] = {
     "nccl": "NCCL",
     "torch": "torch",
     "triton": "triton",
+    "attention": "attention",  # the kernel that torch chose for it
     "torchvision": "torchvision",
     "timm": "timm",
     "transformers": "transformers",

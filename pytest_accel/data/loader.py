@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -87,7 +87,7 @@ class HostBatches:
     def __init__(
         self,
         reader: Reader,
-        sampler: TrainingBatches | EvaluationBatches,
+        sampler: Iterable[Any],  # of what the reader is asked for, a batch each
         loading: Loading,
         *,
         for_device: bool,

@@ -45,9 +45,9 @@ Encoded: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # bytes of all, leng
 
 
 class Reader(Protocol):
-    """What a DataLoader takes as its data set."""
+    """What a DataLoader takes as its data set: from what its sampler wants to tensors, or a Problem."""
 
-    def __getitem__(self, wanted: Wanted) -> Pixels | Encoded | Problem: ...
+    def __getitem__(self, wanted: Any, /) -> Any: ...  # noqa: ANN401 - each task has a sampler of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

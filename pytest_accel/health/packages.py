@@ -43,7 +43,14 @@ EXTRAS = (
         module="torchvision",
         without="models by a plain name ('resnet50') and JPEGs do not work; timm/..., zoo/... and your own do",
     ),
-    Extra(name="timm", module="timm", without="models named timm/... do not work"),
+    Extra(name="timm", module="timm", without="models named timm/... and DINO on Swin-L do not work"),
+    Extra(
+        name="segmentation-models-pytorch",
+        module="segmentation_models_pytorch",
+        without="the segmentation suite does not work",
+    ),
+    Extra(name="transformers", module="transformers", without="the bert suite does not work"),
+    Extra(name="scipy", module="scipy", without="DINO cannot be trained: its boxes are matched by it"),
     Extra(
         name="nvidia-ml-py",
         module="pynvml",

@@ -13,6 +13,7 @@ from pytest_accel.measure.measurement import Measurement
 from pytest_accel.measure.question import QuestionError
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
+from pytest_accel.session.environment import STEP_FACTS
 from pytest_accel.session.failing import fail_plainly
 from pytest_accel.session.fitting import CONFIGURATION, does_not_fit
 from pytest_accel.session.metrics import checked_gates
@@ -107,6 +108,7 @@ def build_step(
         fail_plainly(str(error))
     steps.callback(step.close)
     accel.item.stash[CONFIGURATION] = step.configuration
+    accel.item.stash[STEP_FACTS] = step.facts
     return step
 
 

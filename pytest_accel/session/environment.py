@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from pytest_accel.platforms.machine import Device as Hardware
     from pytest_accel.settings import Settings
 
+STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the step that was built: what an upgrade may change
+
 
 def environment_of(
     item: pytest.Item, settings: Settings, platform: PlatformName, device: Device, hardware: Hardware | None
 ) -> Environment:
-    """What this process sees; in a gang of devices that are alike, the identity of all of them."""
+    """What this process sees, and the step in it; in a gang of devices that are alike, the identity of all of them."""
     cpu = item.config.stash[PLACEMENT].machine.cpu
     binding = item.config.stash.get(BINDING, "")
     read = read_environment(
@@ -33,6 +35,7 @@ def environment_of(
         uuid=(hardware.uuid or None) if hardware else None,
         cpu_model=f"{cpu.name} ({cpu.model})",
     )
-    if platform.devices == 1 and binding.startswith("none"):
-        return read
-    return replace(read, context={**read.context, "binding": binding})
+    facts = item.stash.get(STEP_FACTS, {})
+    if platform.devices > 1 or not binding.startswith("none"):
+        facts = {"binding": binding, **facts}
+    return replace(read, context={**read.context, **facts})

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import nn
 
-from pytest_accel.data.sets import IMAGE_SETS
+from pytest_accel.data.sets import IMAGE_SETS, ImageSet
 from pytest_accel.measure.device import is_nvidia, widen_device_queues
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.settings import COMPILE_MODES
-from pytest_accel.workloads.errors import OutOfMemory, unknown_value
+from pytest_accel.workloads.accumulating import check_micro_batches
+from pytest_accel.workloads.errors import unknown_value
 from pytest_accel.workloads.feeding import MEMORY_FORMATS, DataChoices, Destination, Feed, Task
+from pytest_accel.workloads.fitting import batch_in_words, builds_whole, check_fits, state_of
 from pytest_accel.workloads.flops import count, output_classes
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
 from pytest_accel.workloads.models import ModelInfo, build_model, task_of
@@ -116,23 +116,43 @@ class Parts:
     configuration: Configuration
     seed: int
     ranks: Ranks
+    batch: str  # what lies on the device at once, for errors
+    micro_batches: int  # of a step; the plan and the source are those of one
     known_as: Hashable  # what counts of it are kept under; None: under nothing
 
 
-def assemble(choices: Choices, *, task: Task) -> Parts:
-    """Check every argument, then build the model and open the source of its batches."""
+def assemble(
+    choices: Choices,
+    *,
+    task: Task,
+    micro_batch_size: int | None = None,
+    states: int | None = None,
+    sharded: bool = False,
+) -> Parts:
+    """Check every argument, then build the model and open the source of its batches, or of its micro-batches.
+
+    `states` are the tensors that an optimiser keeps of each parameter. Where the model is to be `sharded` and a device has
+    no room for all of it, it is built without contents.
+    """
     device = torch.device(choices.device)
     if device.type == "cuda":
         widen_device_queues()
     precision = Precision.named(choices.precision, device=device)
-    _check_compile(choices.compile)
+    micro_batches = check_micro_batches(choices.batch_size, micro_batch_size)
+    _check_compile(choices.compile, micro_batches)
     choices.feeding.check()
     if choices.memory_format not in {"auto", *MEMORY_FORMATS}:
         raise unknown_value("memory_format", choices.memory_format, ("auto", *MEMORY_FORMATS))
     check_data(choices.data, batch_size=choices.batch_size)
-    model, info = _build(choices, device)
+    options = _model_options(choices)
+    shards = choices.ranks.size if sharded else 1
+    state = state_of(choices.model, options, states=states, shards=shards)
+    if state is not None:
+        check_fits(str(choices.model), state, device)
+    whole_here = not sharded or builds_whole(state, device)
+    model, info = _build(choices, device if whole_here else torch.device("meta"), options)
     _check_parameters(choices.millions, info)
-    plan = _plan(choices, model, info)
+    plan = _plan(choices, model, info, batch_size=micro_batch_size or choices.batch_size)
     memory_format = _settle_memory_format(choices.memory_format, info, device, task=task)
     # Half weights for inference: ResNet50 on an H200, bf16, compiled, infers 24,296 images/s with them;
     # timm's benchmark.py, which autocasts, 14,863 (another harness, so not the cast alone).
@@ -140,7 +160,7 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
     model = model.to(memory_format=MEMORY_FORMATS[memory_format]).train(task == "train")
     model = model.to(dtype) if task == "infer" else model
     # Of the global batch where there is one, so that the number is the same on any number of ranks.
-    whole = plan.of_batch(choices.global_batch_size or plan.batch_size)
+    whole = plan.of_batch(micro_batch_size or choices.global_batch_size or plan.batch_size)
     destination = Destination(
         device=device,
         dtype=dtype,
@@ -151,7 +171,15 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
     )
     fed = plan.feed(choices.feeding, destination, task=task)
     known_as = _known_as(choices, info)
-    compile_mode = _settle_compile(choices, model, plan, task=task, threaded=fed.threaded, known_as=known_as)
+    compile_mode = _settle_compile(
+        choices,
+        model,
+        plan,
+        task=task,
+        threaded=fed.threaded,
+        known_as=known_as,
+        micro_batches=micro_batches,
+    )
     if compile_mode is not None and memory_format == "channels_last" and is_nvidia(device.type):
         stand_in_for_slow_layers(model, precision.name)
     configuration: Configuration = {
@@ -161,7 +189,7 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
         "parameters": info.parameters,
         "data": plan.name,
         **fed.configuration,
-        **_batch(choices),
+        **_batch(choices, micro_batch_size),
         "input_shape": plan.input_shape,
         **plan.described,
         "precision": precision.name,
@@ -185,48 +213,58 @@ def assemble(choices: Choices, *, task: Task) -> Parts:
         configuration=configuration,
         seed=choices.seed,
         ranks=choices.ranks,
+        batch=batch_in_words(choices.batch_size, micro_batch_size),
+        micro_batches=micro_batches,
         known_as=known_as,
     )
 
 
-def _batch(choices: Choices) -> Configuration:
+def _batch(choices: Choices, micro_batch_size: int | None) -> Configuration:
     """What stays the same when devices are added: one rank's batch (weak scaling), or that of all (strong).
 
     The number of ranks is not in it: runs on 1, 2 and 4 devices are compared by an equal configuration.
     """
+    micro: Configuration = {} if micro_batch_size is None else {"micro_batch_size": micro_batch_size}
     if choices.global_batch_size is not None:
-        return {"global_batch_size": choices.global_batch_size, "scaling": "strong"}
-    return {"batch_size": choices.batch_size}
+        return {"global_batch_size": choices.global_batch_size, "scaling": "strong", **micro}
+    return {"batch_size": choices.batch_size, **micro}
 
 
-def _build(choices: Choices, device: torch.device) -> tuple[nn.Module, ModelInfo]:
+def _model_options(choices: Choices) -> dict[str, Any]:
+    """What the model's own builder is told."""
     options = dict(choices.model_options)
-    classes = choices.num_classes
     task = task_of(choices.model)
     if task == "language":
         sizes = {"sequence": choices.sequence, "vocabulary": choices.vocabulary}
         options |= {name: size for name, size in sizes.items() if size is not None}
-    elif task in {"classification", "reconstruction"} and (
-        images := IMAGE_SETS.get(choices.data or "imagenet")
-    ):
-        classes = images.classes if classes is None else classes
-        if str(choices.model).startswith("zoo/"):
-            options = {"channels": images.channels} | options
+    elif (images := _images(choices)) and str(choices.model).startswith("zoo/"):
+        options = {"channels": images.channels} | options
+    return options
+
+
+def _images(choices: Choices) -> ImageSet | None:
+    if task_of(choices.model) not in {"classification", "reconstruction"}:
+        return None
+    return IMAGE_SETS.get(choices.data or "imagenet")
+
+
+def _build(choices: Choices, device: torch.device, options: Mapping[str, Any]) -> tuple[nn.Module, ModelInfo]:
+    images, classes = _images(choices), choices.num_classes
     return build_model(
         choices.model,
         seed=choices.seed,
-        num_classes=classes,
+        num_classes=images.classes if images and classes is None else classes,
         image_size=choices.image_size,
         device=device,
         **options,
     )
 
 
-def _plan(choices: Choices, model: nn.Module, info: ModelInfo) -> Plan:
+def _plan(choices: Choices, model: nn.Module, info: ModelInfo, *, batch_size: int) -> Plan:
     plan = plan_data(
         choices.data,
         info,
-        batch_size=choices.batch_size,
+        batch_size=batch_size,
         num_classes=choices.num_classes,
         sequence=choices.sequence,
         vocabulary=choices.vocabulary,
@@ -256,7 +294,12 @@ def _plain(value: object) -> str | int | float | bool | None:
     return callable_name(value) if callable(value) else repr(value)
 
 
-def _check_compile(mode: str | None) -> None:
+def _check_compile(mode: str | None, micro_batches: int) -> None:
+    if mode in CUDA_GRAPH_MODES and micro_batches > 1:
+        # A replay writes its gradients where the last one did, and would overwrite what it has to be added to.
+        raise ValueError(
+            f"compile: {mode!r} replays CUDA graphs, which cannot add up gradients. Write 'default'."
+        )
     if mode is not None and mode not in {"auto", *COMPILE_MODES}:
         raise unknown_value("compile", mode, ("auto", *COMPILE_MODES), remedy="None leaves the model eager.")
 
@@ -281,12 +324,13 @@ def _settle_compile(
     task: Task,
     threaded: bool,
     known_as: Hashable,
+    micro_batches: int,
 ) -> str | None:
     """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
 
     Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads decode beside
     them: launching one by one takes Python's lock for 29 of the 37 ms of a step (ResNet50, H200), replaying for 8. Not in
-    a gang: there the collectives of DDP run between the pieces of what is compiled.
+    a gang: there the collectives of DDP run between the pieces of what is compiled. Nor where gradients are added up.
     """
     device = torch.device(choices.device)
     if choices.compile != "auto":
@@ -299,7 +343,7 @@ def _settle_compile(
     pays = threaded or flops < LAUNCH_BOUND_FLOPS
     return (
         "reduce-overhead"
-        if pays and device.type == "cuda" and isinstance(choices.ranks, Alone)
+        if pays and device.type == "cuda" and isinstance(choices.ranks, Alone) and micro_batches == 1
         else "default"
     )
 
@@ -312,28 +356,3 @@ def _settle_memory_format(memory_format: str, info: ModelInfo, device: torch.dev
     # trains in 179 against 146 ms.
     pays = info.convolutional and (device.type != "cpu" or task == "infer")
     return "channels_last" if pays else "contiguous"
-
-
-@contextmanager
-def explained_out_of_memory(choices: Choices) -> Iterator[None]:
-    """Turn an allocator's error into one that names the batch."""
-    try:
-        yield
-    except RuntimeError as error:
-        name = choices.model if isinstance(choices.model, str) else callable_name(choices.model)
-        device = torch.device(choices.device)
-        raise_if_out_of_memory(error, name=name, batch_size=choices.batch_size, device=device)
-        raise
-
-
-def raise_if_out_of_memory(error: RuntimeError, *, name: str, batch_size: int, device: torch.device) -> None:
-    """Raise OutOfMemory from an allocator's error; return when it is another error."""
-    text = str(error)
-    on_cpu = "can't allocate memory" in text or "not enough memory" in text  # torch has no class for these
-    if not (isinstance(error, torch.OutOfMemoryError) or on_cpu):
-        return
-    traceback.clear_frames(error.__traceback__)  # they hold the tensors that the next benchmark needs
-    raise OutOfMemory(
-        f"{name}: a batch of {batch_size} did not fit in the memory of {device}, and it was NOT made smaller. "
-        f"Choose a smaller batch_size, or a platform with more memory. torch said: {text.splitlines()[0]}"
-    ) from error

@@ -46,7 +46,9 @@ def check_training(ranks: Ranks, *, epochs: object, epoch_size: object, ddp: boo
         if value is not None and not (isinstance(value, int) and value > 0):
             raise StepError(f"{name}: {value!r} is not a positive whole number.")
     if not ddp and ranks.size > 1:
-        raise StepError("ddp=False: as many models as ranks would be trained, and converge judges one.")
+        raise StepError(
+            "ddp=False, sharding: converge judges one model that every rank has whole. Leave them out."
+        )
 
 
 def train_epochs(

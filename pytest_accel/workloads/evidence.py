@@ -20,8 +20,13 @@ def sample_tensors(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sample(parameter: Any) -> torch.Tensor:  # noqa: ANN401 - torch is untyped here
-    """Copy the first elements of a parameter to the host."""
-    return parameter.detach().flatten()[:SAMPLED_ELEMENTS].to("cpu", torch.float32, copy=True)
+    """Copy the first elements of a parameter to the host; of a sharded one, those that are here."""
+    return local(parameter.detach()).flatten()[:SAMPLED_ELEMENTS].to("cpu", torch.float32, copy=True)
+
+
+def local(tensor: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+    """Return the part of a tensor that this rank has: all of it, unless it is sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def tensors_in(output: Any) -> Iterable[torch.Tensor]:  # noqa: ANN401 - whatever a model returns

@@ -26,6 +26,7 @@ class Judge:
     destination: Destination
     precision: Precision
     ranks: Ranks
+    micro_batches: int = 1  # of a step; the plan and the order are those of one
 
     @property
     def has_test_set(self) -> bool:
@@ -35,13 +36,13 @@ class Judge:
     def steps_for_epochs(self, epochs: int, epoch_size: int | None) -> int:
         """Return how many steps take all samples so many times; synthetic ones have no end, and need a size."""
         if self.feed.order is not None:
-            return self.feed.order.steps_for_epochs(epochs)
+            return -(-self.feed.order.steps_for_epochs(epochs) // self.micro_batches)
         if epoch_size is None:
             raise StepError(
                 f"epoch_size: data={self.plan.name!r} is synthetic here and has no epochs. "
                 "Say how many images count as one, or give real data with --accel-data."
             )
-        return -(-epochs * epoch_size // (self.plan.work * self.ranks.size))
+        return -(-epochs * epoch_size // (self.plan.work * self.micro_batches * self.ranks.size))
 
     def accuracy(self) -> float:
         """Return the share of the test set that the model, as trained so far, labels right. Waits for the device.

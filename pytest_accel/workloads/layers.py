@@ -31,10 +31,13 @@ def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is not None:  # noqa: SLF001 - they share no other
             layer.num_batches_tracked = None
+    for part in [
+        part for part in model.modules() if isinstance(part, ResNet)
+    ]:  # an encoder of another model too
+        if precision in STEMS and is_stem(part.conv1):
+            part.conv1 = Stem.of(part.conv1, STEMS[precision])
     if not isinstance(model, ResNet):
-        return
-    if precision in STEMS and is_stem(model.conv1):
-        model.conv1 = Stem.of(model.conv1, STEMS[precision])
+        return  # it may read what lies between the rectification and the pooling
     if type(model.relu) is nn.ReLU and is_pooling(model.maxpool) and find_spec("triton") is not None:
         model.relu, model.maxpool = RectifiedWhenPooled(), RectifiedMaxPool()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
+from pytest_accel.workloads.detection.torchvision import build_detector
 from pytest_accel.workloads.errors import did_you_mean
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.plan import ModelTask
@@ -35,6 +37,7 @@ class ModelInfo:
     kind: Literal["image", "tokens"]
     convolutional: bool  # channels last pays
     image_size: int | None = None  # pixels, height and width; None: the model takes any, the data decides
+    crop: tuple[int, int] | None = None  # where it takes any size: height and width that it is trained at
     channels: int | None = None
     vocabulary: int | None = None
     sequence: int | None = None
@@ -48,6 +51,7 @@ class _Source:
     build: Callable[[], nn.Module]
     task: ModelTask = "classification"
     image_size: int | None = None
+    crop: tuple[int, int] | None = None
     channels: int | None = None
     own: bool = False
 
@@ -121,6 +125,9 @@ def _from_torchvision(name: str, *, image_size: int | None, options: dict[str, A
     task = _torchvision_task(name)
     if task is None:
         raise _unknown_model(name, list(models.list_models()), "is not a model of torchvision")
+    if task == "detection":
+        build = partial(build_detector, name, **options)
+        return _Source(build=build, task=task, image_size=image_size, channels=3)
     if task != "classification":
         # Without the second, "no weights" still downloads a pretrained backbone.
         options = {"weights_backbone": None} | options
@@ -181,12 +188,15 @@ def _from_zoo(name: str, *, image_size: int | None, options: dict[str, Any]) -> 
     model = zoo[name]
     if model.task == "language" and "num_classes" in options:
         raise ValueError(f"num_classes: zoo/{name} predicts tokens. Set vocabulary= instead.")
+    if model.task == "answering" and "num_classes" in options:
+        raise ValueError(f"num_classes: zoo/{name} points at tokens, and has no classes. Leave it out.")
     if model.task == "reconstruction":
         options = {key: value for key, value in options.items() if key != "num_classes"}  # it has no classes
     return _Source(
         build=lambda: model.build(**options),
         task=model.task,
         image_size=image_size,
+        crop=model.crop,
         channels=options.get("channels"),
     )
 
@@ -199,13 +209,14 @@ def _describe(model: str | Callable[..., nn.Module], module: nn.Module, source: 
     linears = sum(isinstance(layer, nn.Linear) for layer in module.modules())
     return ModelInfo(
         name=model if isinstance(model, str) else callable_name(model),
-        task="language" if vocabulary else source.task,
+        task="language" if vocabulary and source.own else source.task,  # of a named model it is known
         parameters=parameters,
         kind="tokens" if vocabulary else "image",
         # Counted in layers, because the few linear ones of VGG hold most of its parameters. A ViT or Swin has
         # one convolution, which cuts the patches; a ConvNeXt has one for two linear layers.
         convolutional=4 * convolutions >= convolutions + linears > 0,
         image_size=source.image_size,
+        crop=source.crop,
         channels=source.channels,
         vocabulary=vocabulary,
         sequence=sequence,

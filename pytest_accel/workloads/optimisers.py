@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from pytest_accel.workloads.errors import unknown_value
+from pytest_accel.workloads.errors import did_you_mean, unknown_value
 
 OptimiserFactory = Callable[[Iterable[Any]], Any]  # parameters -> torch.optim.Optimizer
 
@@ -36,6 +37,53 @@ OPTIMISERS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """How gradients become updates, as a benchmark asks for it; None: as the named optimiser has it."""
+
+    optimiser: str | OptimiserFactory = "auto"  # a name of OPTIMISERS, or parameters -> a torch optimiser
+    lr: float | None = None
+    weight_decay: float | None = None
+    lr_scale: Mapping[str, float] | None = None  # by prefix of a parameter's name, the longest that fits
+    clip: float | None = None  # the largest norm of all gradients together
+
+    def check(self) -> None:
+        """Refuse what no optimiser can be built from, before a model is built for it."""
+        if self.optimiser != "auto":
+            check_optimiser(self.optimiser, lr=self.lr)
+        if not isinstance(self.optimiser, str):
+            for name, value in (("weight_decay", self.weight_decay), ("lr_scale", self.lr_scale)):
+                if value is not None:
+                    raise ValueError(
+                        f"{name}: {value} has no effect beside a callable optimiser. Set it inside the callable."
+                    )
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(
+                f"clip: {self.clip} is not a positive number. It is the largest norm of all gradients."
+            )
+        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay: {self.weight_decay} is not a number of 0 or more.")
+        for prefix, factor in (self.lr_scale or {}).items():
+            if not 0 < factor < math.inf:
+                raise ValueError(
+                    f"lr_scale: {factor} for {prefix!r} is not a positive number. It multiplies the learning rate."
+                )
+
+    @property
+    def states(self) -> int:
+        """Tensors that the optimiser keeps of each parameter at the least, before the model is known."""
+        named = self.optimiser if isinstance(self.optimiser, str) else None
+        known = OPTIMISERS.get("adamw" if named == "auto" else named or "")
+        return known.states if known else 0
+
+    @property
+    def configuration(self) -> dict[str, str | float]:
+        """What was asked for beside an optimiser and its rate."""
+        scaled = {f"lr_scale.{prefix}": factor for prefix, factor in (self.lr_scale or {}).items()}
+        asked = {"weight_decay": self.weight_decay, "clip": self.clip, **scaled}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
 def check_optimiser(optimiser: str | OptimiserFactory, *, lr: float | None) -> None:
     """Refuse what `build_optimiser` would refuse, before a model is built for it."""
     if isinstance(optimiser, str) and optimiser not in OPTIMISERS:
@@ -51,20 +99,69 @@ def build_optimiser(
     *,
     device: torch.device,
     lr: float | None = None,
+    weight_decay: float | None = None,
 ) -> tuple[Any, dict[str, str | float]]:
-    """Return a torch optimiser and what defines it: its name, implementation and learning rate."""
+    """Return a torch optimiser and what defines it: its name, implementation and learning rate.
+
+    `parameters` are tensors, or groups of them as torch.optim takes them.
+    """
     check_optimiser(optimiser, lr=lr)
     if not isinstance(optimiser, str):
         built = optimiser(parameters)
         return built, {"optimiser": callable_name(optimiser), "lr": built.param_groups[0]["lr"]}
     chosen = OPTIMISERS[optimiser]
     rate = chosen.lr if lr is None else lr
+    options = dict(chosen.options) | ({} if weight_decay is None else {"weight_decay": weight_decay})
     kernel = "fused" if device.type in FUSED_DEVICES else "foreach"
     factory = getattr(torch.optim, chosen.torch_name)
-    built = factory(parameters, lr=rate, **dict(chosen.options), **{kernel: True})
+    built = factory(parameters, lr=rate, **options, **{kernel: True})
     if chosen.torch_name == "SGD":
         _begin_momentum(built)
     return built, {"optimiser": optimiser, "optimiser_kernel": kernel, "lr": rate}
+
+
+def build_updates(
+    updates: Updates, optimiser: str | OptimiserFactory, named: Mapping[str, Any], *, device: torch.device
+) -> tuple[Any, dict[str, str | float]]:
+    """Return the optimiser of named parameters, in groups where their learning rates differ, and what defines it."""
+    parameters: Iterable[Any] = named.values()
+    if updates.lr_scale and isinstance(optimiser, str):
+        rate = OPTIMISERS[optimiser].lr if updates.lr is None else updates.lr
+        parameters = [
+            {"params": members, "lr": rate * factor}
+            for factor, members in _by_factor(named, updates.lr_scale).items()
+        ]
+    built, described = build_optimiser(
+        optimiser, parameters, device=device, lr=updates.lr, weight_decay=updates.weight_decay
+    )
+    return built, described | updates.configuration
+
+
+def _by_factor(named: Mapping[str, Any], lr_scale: Mapping[str, float]) -> dict[float, list[Any]]:
+    groups: dict[float, list[Any]] = {}
+    unused = set(lr_scale)
+    for name, parameter in named.items():
+        fitting = [prefix for prefix in lr_scale if name.startswith(prefix)]
+        unused.difference_update(fitting)
+        factor = lr_scale[max(fitting, key=len)] if fitting else 1.0
+        groups.setdefault(factor, []).append(parameter)
+    for prefix in sorted(unused):
+        begins = sorted({name.partition(".")[0] for name in named})
+        raise ValueError(
+            f"lr_scale: no trained parameter begins with {prefix!r}.{did_you_mean(prefix, begins)} "
+            f"Here they begin with: {', '.join(begins)}."
+        )
+    return groups
+
+
+def clip_gradients(parameters: Iterable[Any], largest: float) -> None:
+    """Scale all gradients down to one norm, where theirs is larger. Nothing waits for the device."""
+    parameters = list(parameters)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+    if hasattr(norm, "full_tensor"):  # of shards: every rank has a part of it
+        norm = norm.full_tensor()
+    torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm, foreach=True)
 
 
 def _begin_momentum(sgd: Any) -> None:  # noqa: ANN401 - a torch optimiser

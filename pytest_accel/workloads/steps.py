@@ -6,198 +6,33 @@ What reads results (`loss_value`, `check`) is called outside the timed rounds.
 
 from __future__ import annotations
 
-import gc
-import logging
 import math
-from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch.utils._pytree import tree_map
 
-from pytest_accel.data.sources import Rotation, Source
-from pytest_accel.workloads.assembly import (
-    CUDA_GRAPH_MODES,
-    Choices,
-    Configuration,
-    Model,
-    Parts,
-    assemble,
-    explained_out_of_memory,
-    raise_if_out_of_memory,
-)
+from pytest_accel.workloads.accumulating import accumulate
+from pytest_accel.workloads.assembly import Choices, Model, Parts, assemble
 from pytest_accel.workloads.errors import StepError
-from pytest_accel.workloads.evidence import sample, sample_tensors, tensors_in
-from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.evidence import local, sample, sample_tensors, tensors_in
+from pytest_accel.workloads.fitting import explained_out_of_memory
 from pytest_accel.workloads.judging import Judge
 from pytest_accel.workloads.optimisers import (
     OPTIMISERS,
     OptimiserFactory,
-    build_optimiser,
+    Updates,
+    build_updates,
     callable_name,
-    check_optimiser,
+    clip_gradients,
 )
 from pytest_accel.workloads.parallel import data_parallel
-from pytest_accel.workloads.plan import Loss, NamedLoss, seed_of
-from pytest_accel.workloads.traffic import Demand, cache_bytes, demand_of
+from pytest_accel.workloads.plan import Loss, NamedLoss
+from pytest_accel.workloads.sharding import blocks_of, check_sharding, shard
+from pytest_accel.workloads.stepping import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import nn
-
-
-class Step:
-    """What both kinds of step have: what they are, how much they do, how they end."""
-
-    def __init__(self, parts: Parts) -> None:
-        self.configuration: Configuration = parts.configuration
-        self.work: int = parts.plan.work
-        self.unit: str = parts.plan.unit
-        self.device: torch.device = parts.device
-        self.info = parts.info
-        self.steps = 0  # called so far
-        self._plan = parts.plan
-        self._model: Any = parts.model
-        self._source: Source = parts.feed.source
-        self._compile = parts.compile
-        self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
-        self._precision = parts.precision
-        self._input_bytes = parts.destination.dtype.itemsize  # an element
-        self._known_as = parts.known_as
-        self._loss_function: Loss | None = None  # of training
-        self._states: int | None = None  # of an optimiser that surely updates every parameter
-        self._demand: Demand | None = None
-        self._cleanup = ExitStack()
-
-    @classmethod
-    def _of(cls, parts: Parts, **options: Any) -> Self:  # noqa: ANN401 - of the kind of step
-        """Make the step; where that fails, no worker of its loader is left behind."""
-        try:
-            return cls(parts, **options)
-        except BaseException:
-            parts.feed.source.close()
-            raise
-
-    def _begin(self, parts: Parts) -> None:
-        """Take hold of the process's flags and generators; the last line of building, so that nothing leaks."""
-        # Held until close(): compiled code is guarded on these flags, so they must not flicker.
-        self._cleanup.enter_context(parts.precision.flags(cudnn_benchmark=parts.cudnn_benchmark))
-        # Dropout and stochastic depth draw from the process's generator while the step runs.
-        torch.manual_seed(seed_of(parts.ranks.rank, parts.seed))
-
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self._compile is None:
-            return function
-        # It logs every graph at level DEBUG whatever is asked for: pytest would show it all with a failure.
-        logging.getLogger("torch.__trace").propagate = False
-        options = torch._inductor.list_mode_options(self._compile)  # noqa: SLF001 - its documentation names it
-        if self.device.type == "cuda" and self.info.convolutional:
-            # Half of a ResNet's step is normalising, and its shapes differ from layer to layer: 2 % (H200, fp16).
-            options |= {"max_autotune_pointwise": True}
-        return torch.compile(function, options=options, dynamic=False)
-
-    def _compiled_where_fixed(self, function: Callable[..., Any], model: Any) -> Callable[..., Any]:  # noqa: ANN401 - a module
-        """Compile what a step calls; of a model whose shapes follow from its data, only what it says has fixed ones."""
-        fixed: list[nn.Module] | None = getattr(model, "fixed_shapes", None)
-        if fixed is None:
-            return self._compiled(function)
-        for module in fixed:
-            module.forward = self._compiled(module.forward)
-        return function
-
-    def _next_batch(self) -> tuple[Any, Any]:
-        self.steps += 1
-        if self._cuda_graphs:
-            torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
-        return next(self._source)
-
-    @property
-    def loads(self) -> bool:
-        """Whether its batches come from a loader, and not from the device's memory as they are."""
-        return self._source.loads
-
-    @property
-    def buffered(self) -> int:
-        """Steps that may find their batch ready, whatever the rate of the loader."""
-        return self._source.buffered
-
-    def load(self) -> None:
-        """Take a batch and do nothing with it: what the loader does by itself."""
-        with self._explained():
-            next(self._source)
-
-    @contextmanager
-    def computing_only(self) -> Iterator[None]:
-        """Let steps run on batches that lie ready on the device: what they do without a loader."""
-        source = self._source
-        with self._explained():
-            self._source = Rotation([tree_map(torch.clone, next(source)) for _ in range(2)])
-        try:
-            yield
-        finally:
-            self._source = source
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            self._explain(error)
-            raise
-
-    def _explain(self, error: RuntimeError) -> None:
-        raise_if_out_of_memory(
-            error, name=self.info.name, batch_size=self._plan.batch_size, device=self.device
-        )
-
-    @property
-    def flops_per_step(self) -> int | None:
-        """The model's floating-point operations, backward ones of training too; None where they cannot be counted."""
-        return self._counted().flops
-
-    @property
-    def least_flops_per_step(self) -> int | None:
-        """Those that no algorithm saves: what an alarm may be raised for."""
-        return self._counted().least_flops
-
-    @property
-    def bytes_per_step(self) -> int | None:
-        """What it moves through the device's memory at the least; None where a cache could hold that."""
-        return self._counted().bytes_moved
-
-    def _counted(self) -> Demand:
-        if self._demand is None and self._model is not None:
-            self._demand = demand_of(
-                self._model,
-                count(self._model, self._plan, loss=self._loss_function, known_as=self._known_as),
-                input_bytes=self._input_bytes,
-                compute=self._precision.dtype.itemsize,
-                states=self._states,
-                cache_bytes=cache_bytes(self.device),
-            )
-        return self._demand or Demand()
-
-    def close(self) -> None:
-        """Free the model, its batches and what was compiled, and put the backend flags back."""
-        self._cleanup.close()
-        self._source.close()
-        self._forget()
-        if self._compile is not None:
-            torch.compiler.reset()
-        gc.collect()  # modules and compiled code hold each other in circles
-        if self.device.type != "cpu":
-            torch.get_device_module(self.device).empty_cache()
-
-    def _forget(self) -> None:
-        self._model = None
-        self._source = Rotation(())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    from collections.abc import Mapping
 
 
 class TrainStep(Step):
@@ -207,45 +42,43 @@ class TrainStep(Step):
         self,
         parts: Parts,
         *,
-        optimiser: str | OptimiserFactory,
-        lr: float | None,
+        updates: Updates,
         loss: Loss | None,
         label_smoothing: float,
         ddp: bool,
+        sharding: str | None,
     ) -> None:
         super().__init__(parts)
         model, precision, device = parts.model, parts.precision, parts.device
-        trainable = {
-            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-        }
-        if not trainable:
-            raise StepError(f"{self.info.name}: no parameter requires a gradient. {NO_BENCHMARK}")
-        if optimiser == "auto":  # what the papers of these families train with
-            optimiser = "sgd" if self.info.convolutional else "adamw"
-        self._optimiser, described = build_optimiser(optimiser, trainable.values(), device=device, lr=lr)
-        self._scaler = precision.scaler(device)
-        reconstructs = parts.plan.reconstructs
         named = parts.plan.loss(label_smoothing) if loss is None else NamedLoss(callable_name(loss), loss)
         loss_function = named.function
         self._loss_function = loss_function
         if loss is not None:
             self._known_as = None  # it may have products of its own
+        if sharding is not None:
+            # While it is whole. What it moves is not known: weights come from other devices, in another type.
+            self._demand = replace(self._counted(), bytes_moved=None)
+            shard(model, parts.ranks, precision, device, seed=parts.seed)
+        trainable = {
+            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        }
+        if not trainable:
+            raise StepError(f"{self.info.name}: no parameter requires a gradient. {NO_BENCHMARK}")
+        optimiser = updates.optimiser
+        if optimiser == "auto":  # what the papers of these families train with
+            optimiser = "sgd" if self.info.convolutional else "adamw"
+        self._optimiser, described = build_updates(updates, optimiser, trainable, device=device)
+        self._clip = updates.clip
+        self._scaler = precision.scaler(device)
         if isinstance(optimiser, str) and not precision.scales_loss:  # a scaler skips updates
             self._states = OPTIMISERS[optimiser].states
         self.configuration |= described | {"loss": named.name, "label_smoothing": label_smoothing}
         if not ddp:
             self.configuration["ddp"] = False
-        # Compiled from outside DDP: dynamo then cuts the graph at DDP's buckets, and reducing gradients
-        # still overlaps the backward pass.
-        wrapped = data_parallel(model, parts.ranks) if ddp else model
-
-        def forward_loss(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
-            with precision.autocast(device):
-                return loss_function(wrapped(inputs), inputs if reconstructs else targets)
-
-        # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
-        # stays out: it is one fused kernel already.
-        self._forward_loss: Any = self._compiled_where_fixed(forward_loss, model)
+        if sharding is not None:
+            self.configuration["sharding"] = sharding
+        self._wrapped: Any = data_parallel(model, parts.ranks) if ddp and sharding is None else model
+        self._forward_loss: Any = self._forward_with(loss_function, parts, sharded=sharding is not None)
         self.judge: Judge | None = Judge(
             model=model,
             feed=parts.feed,
@@ -254,6 +87,7 @@ class TrainStep(Step):
             destination=parts.destination,
             precision=precision,
             ranks=parts.ranks,
+            micro_batches=parts.micro_batches,
         )
         self._trainable = tuple(trainable.values())
         self._sampled = sample_tensors(trainable)
@@ -268,32 +102,78 @@ class TrainStep(Step):
         *,
         optimiser: str | OptimiserFactory = "auto",
         lr: float | None = None,
+        weight_decay: float | None = None,
+        lr_scale: Mapping[str, float] | None = None,
+        clip: float | None = None,
         loss: Loss | None = None,
         label_smoothing: float = 0.0,
+        micro_batch_size: int | None = None,
         ddp: bool = True,
+        sharding: str | None = None,
         **choices: Any,  # noqa: ANN401 - the fields of Choices, listed once there
     ) -> Self:
         """Build a training step; what is wrong with an argument is said before anything is built.
 
-        `loss` takes what the model returned and the targets; by default it is the cross entropy.
+        `loss` takes what the model returned and the targets; by default it is the task's own. `lr_scale` multiplies
+        the learning rate of parameters by the beginning of their names, the longest that fits: `{"backbone.": 0.1}`.
+        `clip` is the largest norm of all gradients together. With `micro_batch_size` a step takes its batch in so
+        large parts, adds up their gradients and updates once.
         In a gang the ranks train one model, in DistributedDataParallel; with `ddp=False` each trains its
-        own, side by side. All other arguments are those of `Choices`.
+        own, side by side; with `sharding="fsdp"` each has a part of it, for what does not fit one device. All other arguments are those of `Choices`.
         """
-        if optimiser != "auto":
-            check_optimiser(optimiser, lr=lr)
+        updates = Updates(optimiser=optimiser, lr=lr, weight_decay=weight_decay, lr_scale=lr_scale, clip=clip)
+        updates.check()
         chosen = Choices.of(model, choices)
-        with explained_out_of_memory(chosen):
+        check_sharding(sharding, ranks=chosen.ranks, ddp=ddp, precision=chosen.precision)
+        with explained_out_of_memory(chosen, micro_batch_size):
             return cls._of(
-                assemble(chosen, task="train"),  # not held here: a traceback would keep the model alive
-                optimiser=optimiser,
-                lr=lr,
+                # Not held here: a traceback would keep the model alive.
+                assemble(
+                    chosen,
+                    task="train",
+                    micro_batch_size=micro_batch_size,
+                    states=updates.states,
+                    sharded=sharding is not None,
+                ),
+                updates=updates,
                 loss=loss,
                 label_smoothing=label_smoothing,
                 ddp=ddp,
+                sharding=sharding,
             )
 
+    def _forward_with(self, loss_function: Loss, parts: Parts, *, sharded: bool) -> Loss:
+        """Return what a step calls with inputs and targets: the model and its loss, compiled."""
+        wrapped, precision, device = self._wrapped, parts.precision, parts.device
+        reconstructs, micro_batches = parts.plan.reconstructs, parts.micro_batches
+        if sharded:
+            # Blocks one by one: between them weights are gathered and let go.
+            for block in blocks_of(wrapped):
+                block.forward = self._compiled(block.forward)
+            loss_function = self._compiled(loss_function)
+
+        def forward_loss(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+            output = wrapped(inputs) if sharded else None  # its weights come in the right type
+            with precision.autocast(device):
+                output = output if sharded else wrapped(inputs)
+                loss = loss_function(output, inputs if reconstructs else targets)
+            return loss if micro_batches == 1 else loss / micro_batches
+
+        # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
+        # stays out: it is one fused kernel already. Compiled from outside DDP: dynamo then cuts the graph at
+        # DDP's buckets, and reducing gradients still overlaps the backward pass.
+        return forward_loss if sharded else self._compiled_where_fixed(forward_loss, parts.model)
+
     def __call__(self) -> None:
+        self.steps += 1
         self._optimiser.zero_grad(set_to_none=True)
+        loss = accumulate(self._backward, self._micro_batches, self._wrapped)
+        with self._explained():
+            self._update()
+        self.loss = loss
+
+    def _backward(self) -> Any:  # noqa: ANN401 - a tensor
+        """One batch, or micro-batch, forward and backward; return its part of the loss."""
         inputs = targets = loss = None
         try:
             inputs, targets = self._next_batch()
@@ -301,13 +181,18 @@ class TrainStep(Step):
             # Disabled (all but fp16), the scaler passes the loss and the step straight on. Enabled, it
             # skips steps that overflowed; with a fused optimiser that too is decided on the device.
             self._scaler.scale(loss).backward()
-            self._scaler.step(self._optimiser)
-            self._scaler.update()
         except RuntimeError as error:
             inputs = targets = loss = None  # the traceback keeps this frame, and with it a whole graph
             self._explain(error)
             raise
-        self.loss = loss.detach()
+        return loss.detach()
+
+    def _update(self) -> None:
+        if self._clip is not None:
+            self._scaler.unscale_(self._optimiser)
+            clip_gradients(self._trainable, self._clip)
+        self._scaler.step(self._optimiser)
+        self._scaler.update()
 
     def loss_value(self) -> float:
         """Return the last loss. Waits for the device: call it outside timed rounds."""
@@ -331,7 +216,7 @@ class TrainStep(Step):
             )
         # Weight decay moves parameters without any gradient, so moving alone does not prove training.
         gradients = (parameter.grad for parameter in self._trainable)
-        if not any(gradient is not None and bool(gradient.any()) for gradient in gradients):
+        if not any(gradient is not None and bool(local(gradient).any()) for gradient in gradients):
             raise StepError(f"{name}: every gradient is zero after {self.steps} steps. {NO_BENCHMARK}")
         if self.parameters_moved():
             return
@@ -347,7 +232,7 @@ class TrainStep(Step):
 
     def _forget(self) -> None:
         super()._forget()
-        self._optimiser = self._scaler = self._forward_loss = self.loss = self.judge = None
+        self._optimiser = self._scaler = self._forward_loss = self._wrapped = self.loss = self.judge = None
         self._trainable, self._sampled, self._before = (), {}, {}
 
 
@@ -368,6 +253,7 @@ class InferStep(Step):
             return cls._of(assemble(chosen, task="infer"))
 
     def __call__(self) -> None:
+        self.steps += 1
         inputs = None
         try:
             inputs, _ = self._next_batch()

@@ -21,12 +21,19 @@ LARGEST_CACHE_BYTES = 256 * 2**20
 
 
 def least_bytes(
-    count: Count, stored: Mapping[str, int], *, compute: int, states: int | None, cache_bytes: int
+    count: Count,
+    stored: Mapping[str, int],
+    *,
+    compute: int,
+    states: int | None,
+    cache_bytes: int,
+    micro_batches: int = 1,
 ) -> int | None:
     """Return what a step cannot avoid, or None where a cache could hold all of it.
 
     `stored` is the size of an element by name, `compute` that of what products run in. `states` is how many tensors an
-    optimiser keeps of each parameter; None where there is none, or none that surely updates all of them.
+    optimiser keeps of each parameter; None where there is none, or none that surely updates all of them. `micro_batches` go
+    forward and backward in one step; `count` is of one of them.
 
     A step is a few passes over the model, and of what a pass touches once at most a cacheful lies there already, or
     stays there for the next one: all but that goes through the memory, in each pass.
@@ -35,7 +42,7 @@ def least_bytes(
     # Autocast may have left a smaller copy of a weight for it.
     backward = sum(elements * min(stored[name], compute) for name, elements in count.backward.items())
     gradients = sum(elements * stored[name] for name, elements in count.gradients.items())
-    passes = [forward, backward, gradients]  # read, read, written
+    passes = [forward, backward, gradients] * micro_batches  # read, read, written
     if states is not None:
         passes += [gradients * (2 + states), gradients * (1 + states)]  # all read; all but gradients written
     return sum(max(0, touched - cache_bytes) for touched in passes) or None
@@ -66,11 +73,23 @@ def demand_of(
     compute: int,
     states: int | None,
     cache_bytes: int,
+    micro_batches: int = 1,
 ) -> Demand:
     """Put what was counted of a model together with how its numbers are stored."""
     if counted is None:
         return Demand()
     tensors = [*model.named_parameters(), *model.named_buffers()]
     stored = {INPUTS: input_bytes} | {name: tensor.element_size() for name, tensor in tensors}
-    moved = least_bytes(counted, stored, compute=compute, states=states, cache_bytes=cache_bytes)
-    return Demand(flops=counted.flops, least_flops=counted.least_flops, bytes_moved=moved)
+    moved = least_bytes(
+        counted,
+        stored,
+        compute=compute,
+        states=states,
+        cache_bytes=cache_bytes,
+        micro_batches=micro_batches,
+    )
+    return Demand(
+        flops=counted.flops * micro_batches,
+        least_flops=counted.least_flops * micro_batches,
+        bytes_moved=moved,
+    )

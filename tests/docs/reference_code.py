@@ -140,10 +140,10 @@ def _table_of(fields: list[source.Field]) -> str:
 
 def _spelt(note: str) -> str:
     """A note in which the names that a constant holds stand for the constant."""
-    from pytest_accel.data.sets import IMAGE_SETS
+    from pytest_accel.workloads.tasks import DATA_NAMES
 
     names = {
-        "DATA_NAMES": (*IMAGE_SETS, "tokens"),
+        "DATA_NAMES": DATA_NAMES,
         "SOURCES": source.literal("workloads/feeding.py", "SOURCES"),
         "DECODERS": source.literal("workloads/feeding.py", "DECODERS"),
         "COMPILE_MODES": COMPILE_MODES,

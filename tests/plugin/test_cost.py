@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-HEAVY = {"torch", "numpy", "scipy", "torchvision", "timm", "pynvml", "amdsmi", "rich"}
+HEAVY = {"torch", "numpy", "scipy", "torchvision", "timm", "transformers", "pynvml", "amdsmi", "rich"}
 
 # What `pytest` imports of this package before any benchmark is collected. A module that joins it
 # costs everybody: think twice, then add it here.

@@ -8,11 +8,13 @@ are both rates and their ratio with its 95 % interval.
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
@@ -33,6 +35,7 @@ class Contest:
     peer_size: int = 224  # pixels
     unit: str = "images"
     units: int = 1  # of a sample
+    choices: Mapping[str, Any] = field(default_factory=dict)  # of our step, beside these
 
 
 CONTESTS = {
@@ -48,15 +51,41 @@ CONTESTS = {
         model="zoo/wide_resnet", task="train", batch_size=32, precision="bf16", peer="guide"
     ),
 }
-CONTESTS["gpt-800m"] = Contest(
-    model="zoo/gpt-800m",
-    task="train",
-    batch_size=8,
-    precision="bf16",
-    peer="transformers",
-    unit="tokens",
-    units=2048,
-)
+
+
+def plain(model: str, batch_size: int, task: str, *, unit: str = "images", **choices: Any) -> Contest:
+    """The library's own model trained by a plain loop: tests/studies/peers_TASK.py."""
+    return Contest(
+        model=model,
+        task="train",
+        batch_size=batch_size,
+        precision="bf16",
+        peer=task,
+        unit=unit,
+        choices=choices,
+    )
+
+
+CONTESTS |= {
+    "gpt-800m": Contest(
+        model="zoo/gpt-800m",
+        task="train",
+        batch_size=16,
+        precision="bf16",
+        peer="transformers",
+        unit="tokens",
+        units=2048,
+    ),
+    "bert-384": plain("zoo/bert-base", 32, "answering", unit="sequences"),
+    "segformer-1": plain("zoo/segformer-b4", 1, "segmentation", optimiser="adamw"),
+    "segformer-8": plain("zoo/segformer-b4", 8, "segmentation", optimiser="adamw"),
+    "deeplab-2": plain("zoo/deeplabv3plus-r101", 2, "segmentation"),
+    "deeplab-8": plain("zoo/deeplabv3plus-r101", 8, "segmentation"),
+    "fasterrcnn": plain("fasterrcnn_resnet50_fpn", 2, "detection", lr=0.02, clip=1.0),
+    "dino-4scale": plain(
+        "zoo/dino-swin-l-4scale", 2, "detection", clip=0.1, model_options={"checkpoint": True}
+    ),
+}
 TIMM_NAMES = {"resnet50": "resnet50", "swin_t": "swin_tiny_patch4_window7_224"}
 
 
@@ -145,18 +174,25 @@ def transformers_way(contest: Contest, device: torch.device) -> Callable[[], Non
     return train
 
 
+def plain_way(contest: Contest, device: torch.device) -> Callable[[], None]:
+    module = importlib.import_module(f"tests.studies.peers_{contest.peer}")
+    step: Callable[[], None] = module.plain_step(contest.model, contest.batch_size, device)
+    return step
+
+
 PEERS = {"timm": timms_way, "guide": guides_way, "transformers": transformers_way}
 
 
 def our_way(contest: Contest, device: torch.device) -> Callable[[], None]:
     build = TrainStep.build if contest.task == "train" else InferStep.build
-    data = {"zoo/wide_resnet": "cifar100", "zoo/gpt-800m": None}.get(contest.model, "imagenet")
+    data = "cifar100" if contest.model == "zoo/wide_resnet" else None
     return build(
         contest.model,
         data=data,
         batch_size=contest.batch_size,
         precision=contest.precision,
         device=device,
+        **contest.choices,
     )
 
 
@@ -182,7 +218,7 @@ def compare(
     in_turn: Callable[[], None] = lambda: None,  # called when both are compiled, before anything is timed
 ) -> None:
     torch.backends.cudnn.benchmark = True
-    peer = PEERS[contest.peer](contest, device)
+    peer = PEERS.get(contest.peer, plain_way)(contest, device)
     work = contest.batch_size * contest.units
     timed(peer, device, 5)
     ours = our_way(contest, device)

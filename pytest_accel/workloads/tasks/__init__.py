@@ -12,6 +12,9 @@ import torch
 from pytest_accel.data.sets import IMAGE_SETS
 from pytest_accel.workloads.errors import unknown_value
 from pytest_accel.workloads.tasks.images import ImagePlan
+from pytest_accel.workloads.tasks.masks import plan_masks
+from pytest_accel.workloads.tasks.questions import plan_questions
+from pytest_accel.workloads.tasks.scenes import plan_scenes
 from pytest_accel.workloads.tasks.tokens import TokenPlan
 
 if TYPE_CHECKING:
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 DATA_OF: dict[ModelTask, tuple[str, ...]] = {
     "classification": ("imagenet", *(name for name in IMAGE_SETS if name != "imagenet")),
     "reconstruction": ("imagenet", *(name for name in IMAGE_SETS if name != "imagenet")),
-    "language": ("tokens",),
+    "detection": ("coco",),
+    "segmentation": ("cityscapes",),
+    "language": ("tokens", "oscar"),
+    "answering": ("squad",),
 }
 DATA_NAMES = tuple(dict.fromkeys(name for names in DATA_OF.values() for name in names))
 
@@ -40,8 +46,20 @@ def plan_data(
     name = data or DATA_OF[info.task][0]
     check_data(name, batch_size=batch_size)
     task = _task(name, info)
+    if task == "detection":
+        return plan_scenes(
+            name, batch_size=batch_size, model=info.name, image_size=info.image_size, classes=num_classes
+        )
+    if task == "segmentation":
+        return plan_masks(
+            name, batch_size=batch_size, image_size=info.image_size, crop=info.crop, labels=num_classes
+        )
     if task == "language":
         return _tokens(name, info, batch_size=batch_size, sequence=sequence, vocabulary=vocabulary)
+    if task == "answering":
+        return plan_questions(
+            name, batch_size=batch_size, model=info, sequence=sequence, vocabulary=vocabulary
+        )
     images = IMAGE_SETS[name]
     size = info.image_size or images.image_size
     return ImagePlan(
@@ -101,10 +119,16 @@ def make_batch(
     """Make one batch for a model of one's own: inputs and targets, in fp32 or as token numbers."""
     check_data(data, batch_size=batch_size)
     plan: Plan
-    if data == "tokens":
+    if data in DATA_OF["language"]:
         if not (sequence and vocabulary):
-            raise ValueError("data: 'tokens' needs sequence= and vocabulary=.")
+            raise ValueError(f"data: {data!r} needs sequence= and vocabulary=.")
         plan = TokenPlan(name=data, batch_size=batch_size, vocabulary=vocabulary, sequence=sequence)
+    elif data in DATA_OF["detection"]:
+        plan = plan_scenes(data, batch_size=batch_size, image_size=image_size)
+    elif data in DATA_OF["segmentation"]:
+        plan = plan_masks(data, batch_size=batch_size, image_size=image_size)
+    elif data in DATA_OF["answering"]:
+        plan = plan_questions(data, batch_size=batch_size, sequence=sequence, vocabulary=vocabulary)
     else:
         images = IMAGE_SETS[data]
         size = image_size or images.image_size

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 
-from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, synthetic
+from pytest_accel.data.errors import DataError, missing
+from pytest_accel.data.token_files import TokenFile
+from pytest_accel.data.tokens import Sequences, TokenSource, open_texts
+from pytest_accel.workloads.feeding import (
+    DataChoices,
+    Destination,
+    Feed,
+    Task,
+    opened,
+    order_of,
+    synthetic,
+)
 from pytest_accel.workloads.losses import smoothed_cross_entropy
 from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan
+
+MADE_UP = "tokens"  # the name of data that is never real
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +77,42 @@ class TokenPlan(Plan):
     def loss(self, label_smoothing: float) -> NamedLoss:
         return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
 
-    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:  # noqa: ARG002 - both read alike
-        if choices.source not in {"auto", "synthetic"}:
-            raise ValueError(f"source: {choices.source!r} is for images; tokens are synthetic.")
-        if choices.workers is not None:
-            raise ValueError("workers: those of a loader of images; tokens are synthetic. Leave workers out.")
-        if choices.decode != "auto":
-            raise ValueError(f"decode: {choices.decode!r} is for encoded photographs. Leave it out.")
-        return synthetic(self, to)
+    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
+        _check_choices(choices)
+        if self.name == MADE_UP:
+            return synthetic(self, to)
+        file = opened(choices, lambda root: _open(root, self))
+        if file is None:
+            return synthetic(self, to)
+        sequences = Sequences(file, length=self.sequence)
+        order = order_of(self, to, length=len(sequences), shuffle=task == "train")
+        facts: Facts = {"data_source": "texts", "data_sequences": len(sequences)}
+        source = TokenSource(sequences, order, to.device)
+        return Feed(source=source, configuration=facts, order=order)
+
+
+def _check_choices(choices: DataChoices) -> None:
+    if choices.source not in {"auto", "synthetic"}:
+        raise ValueError(
+            f"source: {choices.source!r} is for images; tokens are synthetic, or read from memory. Leave it out."
+        )
+    if choices.workers is not None:
+        raise ValueError(
+            "workers: those of a loader of images; tokens are synthetic, or read from memory. Leave workers out."
+        )
+    if choices.decode != "auto":
+        raise ValueError(f"decode: {choices.decode!r} is for encoded photographs. Leave it out.")
+
+
+def _open(root: Path | None, plan: TokenPlan) -> TokenFile:
+    if root is None or not root.is_dir():
+        place = "a root folder, and none was given" if root is None else root
+        raise missing(plan.name, [place], "Name the folder that holds the data sets.")
+    file = open_texts(root)
+    # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
+    if file.vocabulary > plan.vocabulary:
+        raise DataError(
+            f"vocabulary: that under {root / 'gpt2'} has {file.vocabulary} tokens, and the model knows "
+            f"{plan.vocabulary}.\nPass vocabulary={file.vocabulary}, or put the vocabulary there that the model is for."
+        )
+    return file

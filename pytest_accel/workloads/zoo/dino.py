@@ -97,6 +97,7 @@ class Dino(nn.Module):
 
     def forward(self, scenes: Scenes) -> Predictions:
         images, sizes, targets = scenes
+        targets = targets if self.training else None  # there is nothing to learn of them
         height, width = images.shape[-2:]
         extent = torch.stack((sizes[:, 1] / width, sizes[:, 0] / height), dim=-1)[:, None].float()
         tokens, positions, places = self.neck(images, extent)

@@ -5,6 +5,7 @@ its own). Linear layers have no bias. The vocabulary is padded to a multiple of 
 largest matrix product of the model has no ragged edge; no token and no target is ever in the padding.
 `forward` returns logits in the type they were computed in: upcasting belongs to the loss, where a
 compiler fuses it into the softmax (at 50,304 words the fp32 copy would be the largest tensor of the step).
+With `checkpoint=True` a block keeps its input alone, and is computed again in the backward pass.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.utils.checkpoint import checkpoint
+
+from pytest_accel.workloads.evidence import local
 
 PAD_TO = 128  # elements; tensor cores want 64, and 128 divides evenly over two ranks too
 
@@ -29,6 +33,7 @@ class GptShape:
     sequence: int
     vocabulary: int
     tied: bool = True
+    checkpoint: bool = False
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 2:
@@ -41,18 +46,32 @@ class GptShape:
     def padded_vocabulary(self) -> int:
         return -(-self.vocabulary // PAD_TO) * PAD_TO
 
+    @property
+    def parameters(self) -> int:
+        """As many as a model of this shape has: for what has to be known before it is built."""
+        block = 12 * self.width**2 + 4 * self.width
+        words = self.padded_vocabulary * self.width
+        return self.layers * block + (1 if self.tied else 2) * words + 2 * self.width
+
 
 GPT_SHAPES = {
     "gpt-tiny": GptShape(layers=4, width=192, heads=6, sequence=128, vocabulary=4096),
     # CARAML's two: GPT-2 small, and the 800 M model (head width 256).
     "gpt-117m": GptShape(layers=12, width=768, heads=12, sequence=1024, vocabulary=50257),
     "gpt-800m": GptShape(layers=16, width=2048, heads=8, sequence=2048, vocabulary=50257),
+    # GPT-3's (arXiv:2005.14165, table 2.1), with CARAML's sequences; no single device holds their training.
+    "gpt-13b": GptShape(layers=40, width=5120, heads=40, sequence=2048, vocabulary=50257),
+    "gpt-175b": GptShape(layers=96, width=12288, heads=96, sequence=2048, vocabulary=50257),
 }
 
 
 def build_gpt(name: str, **changes: Any) -> GPT:  # noqa: ANN401 - the fields of GptShape
     """Return the named GPT; keyword arguments change single sizes of its shape."""
-    return GPT(replace(GPT_SHAPES[name], **changes))
+    return GPT(gpt_shape(name, **changes))
+
+
+def gpt_shape(name: str, **changes: Any) -> GptShape:  # noqa: ANN401 - as above
+    return replace(GPT_SHAPES[name], **changes)
 
 
 class Attention(nn.Module):
@@ -97,21 +116,32 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:  # GPT-2: .02, and what adds to the residual stream shrinks with depth
-                depth = 2 * shape.layers if name.endswith(("out.weight", "down.weight")) else 1
-                nn.init.normal_(parameter, std=0.02 / depth**0.5)
         if shape.tied:
             self.head.weight = self.embedding.weight
-        cos, sin = rotary_angles(shape)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        for name in ("cos", "sin"):
+            angles = torch.empty(shape.sequence, shape.width // shape.heads // 2)
+            self.register_buffer(name, angles, persistent=False)
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw all weights, or this rank's shards of them, from the process's generator."""
+        for name, parameter in self.named_parameters():
+            here = local(parameter)
+            if parameter.dim() > 1:  # GPT-2: .02, and what adds to the residual stream shrinks with depth
+                depth = 2 * self.shape.layers if name.endswith(("out.weight", "down.weight")) else 1
+                nn.init.normal_(here, std=0.02 / depth**0.5)
+            else:
+                nn.init.constant_(here, 1.0 if name.endswith("weight") else 0.0)
+        for buffer, angles in zip((self.cos, self.sin), rotary_angles(self.shape), strict=True):
+            buffer.copy_(angles)
 
     def forward(self, tokens: Tensor) -> Tensor:
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        # Not where operations are counted: computing twice is no work of the model's.
+        again = self.shape.checkpoint and self.training and not tokens.is_meta
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = checkpoint(block, x, cos, sin, use_reentrant=False) if again else block(x, cos, sin)
         return self.head(self.norm(x))
 
 

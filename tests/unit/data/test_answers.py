@@ -211,9 +211,10 @@ def test_a_set_is_opened_under_the_root_and_dealt_once_an_epoch(tmp_path):
     windows.starts[:] = torch.arange(5)  # to tell them apart
     orders = [TrainingOrder(length=5, batch_size=2, rank=rank, world=2) for rank in range(2)]
     sources = [QuestionSource(windows, order, torch.device("cpu")) for order in orders]
-    dealt = [each for _ in range(2) for source in sources for each in next(source).start_positions.tolist()]
+    dealt = [each for _ in range(2) for source in sources for each in next(source)[1].start.tolist()]
     assert sorted(dealt[:5]) == list(range(5))
     sources[0].close()
+    assert next(sources[0], None) is None
     with pytest.raises(ValueError, match="order: of 4 samples, and there are 5 windows"):
         QuestionSource(windows, TrainingOrder(length=4, batch_size=2), torch.device("cpu"))
 

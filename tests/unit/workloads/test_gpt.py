@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.models import build_model
 from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, GptShape, rotary_angles, rotate
 
@@ -77,3 +79,38 @@ def test_an_untied_head_has_its_own_weights():
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ValueError, match="heads: 5 heads"):
         GptShape(**SMALL | {"heads": 5})
+
+
+def test_blocks_that_are_computed_again_give_the_same_gradients():
+    tokens = torch.randint(100, (2, 16))
+    found, runs = [], []
+    for options in ({}, {"checkpoint": True}):
+        model, _ = build_model("zoo/gpt-tiny", **SMALL, **options)
+        runs.append(0)
+        model.blocks[0].register_forward_pre_hook(lambda *_: runs.__setitem__(-1, runs[-1] + 1))
+        model(tokens).square().mean().backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert runs == [1, 2]
+    for kept, again in zip(*found, strict=True):
+        torch.testing.assert_close(again, kept)
+
+
+def test_computing_again_is_no_work_of_the_model():
+    counts = set()
+    for checkpoint in (False, True):
+        options = {"layers": 1, "width": 32, "heads": 2, "checkpoint": checkpoint}
+        with TrainStep.build("zoo/gpt-tiny", batch_size=1, model_options=options) as step:
+            counts.add(step.flops_per_step)
+            assert step.configuration["model.checkpoint"] is checkpoint
+    assert len(counts) == 1
+    assert None not in counts
+
+
+def test_which_attention_runs_is_a_fact_and_no_choice():
+    with TrainStep.build("zoo/gpt-tiny", batch_size=1) as step:
+        assert step.facts == {"attention": "flash"}  # torch has it for CPUs
+        assert "attention" not in step.configuration
+    with sdpa_kernel(SDPBackend.MATH), TrainStep.build("zoo/gpt-tiny", batch_size=1) as step:
+        assert step.facts == {"attention": "math"}
+    with TrainStep.build("resnet18", batch_size=1, image_size=32) as step:
+        assert step.facts == {}

@@ -54,6 +54,13 @@ def test_a_model_keeps_its_parameters_and_what_it_computes_eagerly(precision):
     assert torch.equal(model(images), expected)
 
 
+def test_the_resnet_inside_another_model_keeps_its_pooling():
+    model = nn.Sequential(models.resnet18(weights=None), nn.ReLU())
+    stand_in_for_slow_layers(model, "bf16")
+    assert isinstance(model[0].conv1, Stem)
+    assert type(model[0].maxpool) is nn.MaxPool2d
+
+
 @pytest.mark.parametrize("size", [32, 33], ids=["even", "odd"])
 def test_a_compiled_model_computes_the_same(size):
     model = models.resnet18(weights=None, num_classes=4).double().eval()

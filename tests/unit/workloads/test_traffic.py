@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.workloads import InferStep, TrainStep, steps
+from pytest_accel.workloads import InferStep, TrainStep, stepping
 from pytest_accel.workloads.flops import INPUTS, Count
 from pytest_accel.workloads.optimisers import OPTIMISERS, build_optimiser
 from pytest_accel.workloads.traffic import LARGEST_CACHE_BYTES, cache_bytes, least_bytes
@@ -77,7 +77,7 @@ class TestSteps:
 
     @pytest.fixture(autouse=True)
     def no_cache(self, monkeypatch):
-        monkeypatch.setattr(steps, "cache_bytes", lambda device: 0)
+        monkeypatch.setattr(stepping, "cache_bytes", lambda device: 0)
 
     def bytes_of(self, kind, **choices):
         def layer():

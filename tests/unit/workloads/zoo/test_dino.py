@@ -1,4 +1,7 @@
-"""DINO learns boxes, lets no answer leak into its questions, and is one graph whatever the number of boxes."""
+"""DINO learns boxes, lets no answer leak into its questions, and waits for nothing.
+
+That its graphs serve every number of boxes is shown of a whole step, in tasks/test_scenes.py.
+"""
 
 from __future__ import annotations
 
@@ -190,8 +193,9 @@ def test_places_are_shares_of_the_image_and_of_its_padded_size():
     assert places.padding[1].tolist() == [False, False, False, True] + [True] * 4
 
 
-# The paper's table has 218 M for Swin-L. IDEA-Research/DINO#274 reports 217,163,332 of the authors' code with four
-# classes and four scales: these shapes have as many, less two rows of labels that denoising never draws.
+# The paper's table has 218 M for Swin-L. IDEA-Research/DINO#274 prints 217,163,332 for a model of the authors' code that
+# we take, from its log, to have four classes and four scales. These shapes then have 512 fewer: two rows of labels, which
+# denoising here never draws.
 @pytest.mark.parametrize(
     ("name", "classes", "parameters"),
     [
@@ -230,7 +234,7 @@ def test_checkpointing_changes_no_gradient():
         backbone="swin_tiny_patch4_window7_224", stages=(2, 3), scales=3, width=32, heads=2, encoder_layers=1,
         decoder_layers=1, feedforward=32, queries=10, denoising_pairs=3,
     )  # fmt: skip
-    scenes, gradients = scenes_of(2, size=128), []
+    scenes, gradients = scenes_of(2, size=96), []
     for checkpoint in (False, True):
         torch.manual_seed(0)
         model = dino.Dino(replace(tiny, checkpoint=checkpoint))
@@ -244,11 +248,11 @@ def test_checkpointing_changes_no_gradient():
 
 
 def test_two_images_are_learned_by_heart():
-    model = build(seed=0, num_classes=5)
+    model = build(seed=0, num_classes=5, encoder_layers=1)
     scenes, loss = scenes_of(2, 3, size=64, classes=5), DinoLoss()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
-    for _ in range(80):
+    for _ in range(60):
         value = loss(model(scenes), scenes.targets)
         optimiser.zero_grad()
         value.backward()
@@ -263,27 +267,6 @@ def test_two_images_are_learned_by_heart():
         boxes = found.boxes[-1, image][surest]
         distance = torch.cdist(scenes.targets.boxes[image, :count], boxes, p=1).amin(dim=1)
         assert distance.max() < 0.15
-
-
-def test_one_graph_serves_every_number_of_boxes(model):
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    graphs = []
-
-    def count(graph, _inputs):
-        graphs.append(graph)
-        return graph
-
-    compiled, criterion = torch.compile(model, backend=count, dynamic=False), DinoLoss()
-    costs = torch.compile(criterion.costs, backend=count, dynamic=False)
-    loss = torch.compile(criterion.loss, backend=count, dynamic=False)
-    for seed, counts in enumerate([(1, 0), (3, 5), (6, 6), (2, 2)]):
-        scenes = scenes_of(*counts, seed=seed)
-        found = compiled(scenes)
-        loss(found, scenes.targets, match(costs(found, scenes.targets))).backward()
-    assert len(graphs) == 3  # the model's, the costs' and the loss's
-    assert not torch._dynamo.utils.counters["graph_break"]
-    torch._dynamo.reset()
 
 
 class Waiting(TorchDispatchMode):

@@ -1,0 +1,215 @@
+"""Images with a class for every pixel: synthetic, or crops of Cityscapes that are cut on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+
+from pytest_accel.data.errors import missing
+from pytest_accel.data.finish import factors
+from pytest_accel.data.formats.cityscapes import CLASSES, IGNORE, CityscapesSet, open_cityscapes
+from pytest_accel.data.loader import HostBatches, TrainingBatches
+from pytest_accel.data.segmentation import (
+    SCALES,
+    SegmentationBatch,
+    SegmentationFinish,
+    SegmentationReader,
+    synthetic_segmentation,
+)
+from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.data.sources import Loaded
+from pytest_accel.workloads.feeding import (
+    MEMORY_FORMATS,
+    DataChoices,
+    Destination,
+    Feed,
+    Task,
+    loading_facts,
+    loading_of,
+    opened,
+    order_of,
+    synthetic,
+)
+from pytest_accel.workloads.plan import Batch, Facts, Loss, NamedLoss, Plan, no_smoothing, seed_of
+
+CROP = (512, 1024)  # where neither the model nor the user says one: the smaller of those of the studies
+AUXILIARY_WEIGHT = 0.4  # of a second head's loss, as DeepLabV3+ is trained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskPlan(Plan):
+    """Crops of one size, with a class for each pixel or none."""
+
+    name: str
+    batch_size: int
+    crop: tuple[int, int] = CROP  # height, width
+    labels: int = len(
+        CLASSES
+    )  # that masks hold, beside IGNORE; not `classes`: a model's last extent is a width here
+    unit: ClassVar[str] = "images"
+
+    @property
+    def work(self) -> int:
+        return self.batch_size
+
+    @property
+    def input_shape(self) -> str:
+        return "x".join(map(str, (3, *self.crop)))
+
+    @property
+    def described(self) -> Facts:
+        return {"num_classes": self.labels, "ignored": IGNORE}
+
+    def make(
+        self,
+        index: int,
+        *,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory_format: str,
+        rank: int = 0,
+    ) -> Batch:
+        random = self.generator(index, seed=seed, rank=rank, device=device)
+        drawn = synthetic_segmentation(self.batch_size, self.crop, generator=random, classes=self.labels)
+        scale, shift = factors(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=torch.float32)
+        images = torch.addcmul(shift, drawn.pixels.to(torch.float32), scale)
+        return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), drawn.masks.to(torch.int64)
+
+    def on_meta(self) -> Batch:
+        images = torch.empty((self.batch_size, 3, *self.crop), device="meta")
+        return images, torch.empty((self.batch_size, *self.crop), device="meta", dtype=torch.int64)
+
+    def batch_bytes(self, dtype: torch.dtype) -> int:
+        height, width = self.crop
+        return self.batch_size * height * width * (3 * dtype.itemsize + torch.int64.itemsize)
+
+    def loss(self, label_smoothing: float) -> NamedLoss:
+        no_smoothing(label_smoothing, "segmentation")
+        return NamedLoss("pixel_cross_entropy", _both_heads(self.labels))
+
+    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
+        _check(choices)
+        images = opened(choices, lambda root: _open(root, task))
+        if images is not None:
+            return _loaded(choices, self, to, images, task=task)
+        if choices.source == "loader" or choices.workers is not None:
+            raise ValueError(
+                "workers: those of a loader, which has no Cityscapes to read here. Give its root with --accel-data, or "
+                "leave workers and source out."
+            )
+        if choices.decode != "auto":
+            raise ValueError("decode: synthetic images are not encoded. Leave it out, or give --accel-data.")
+        return synthetic(self, to)
+
+
+def plan_masks(
+    name: str,
+    *,
+    batch_size: int,
+    image_size: int | None = None,
+    crop: tuple[int, int] | None = None,
+    labels: int | None = None,
+) -> MaskPlan:
+    """Settle what the user, and then the model, left open."""
+    size = (image_size, image_size) if image_size else crop or CROP
+    return MaskPlan(name=name, batch_size=batch_size, crop=size, labels=labels or len(CLASSES))
+
+
+def _both_heads(labels: int) -> Loss:
+    def pixel_cross_entropy(output: Any, masks: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+        main, auxiliary = _heads(output)
+        loss = _cross_entropy(main, masks, labels)
+        return (
+            loss if auxiliary is None else loss + AUXILIARY_WEIGHT * _cross_entropy(auxiliary, masks, labels)
+        )
+
+    return pixel_cross_entropy
+
+
+def _heads(output: Any) -> tuple[Any, Any]:  # noqa: ANN401 - as above
+    """Return the logits of the main head and of the auxiliary one, or None."""
+    if isinstance(output, torch.Tensor):
+        return output, None
+    if isinstance(output, Mapping) and "out" in output:  # torchvision's
+        return output["out"], output.get("aux")
+    if isinstance(output, tuple) and len(output) == 2:
+        return output[0], output[1]
+    raise TypeError(
+        f"the model returned {type(output).__name__}, and segmentation needs logits (batch, classes, height, width), or "
+        "a tuple of the main head's and an auxiliary one's. Pass loss=, a callable of what it returned and the masks."
+    )
+
+
+def _cross_entropy(logits: Any, masks: Any, labels: int) -> Any:  # noqa: ANN401 - as above
+    """The mean over the pixels that have a class; 0, and not NaN, of a batch without any.
+
+    Over dimension 1 as it is: flattened like a classifier's, the largest tensor of a step, 19 classes for every pixel, would
+    be copied to bring the classes last. Its fp32 copy exists only eagerly; compiled, it is read as it is and summed in fp32.
+    """
+    wanted = (len(masks), *masks.shape[1:])
+    if logits.dim() != 4 or (len(logits), *logits.shape[2:]) != wanted or logits.shape[1] < labels:
+        # Before a device says so: there a class out of range is an assertion that ends the process.
+        raise ValueError(
+            f"the model returned logits of {tuple(logits.shape)} for masks of {wanted} with {labels} classes. Valid: "
+            "(batch, classes, height, width), as large as the input and with as many classes or more."
+        )
+    total = F.cross_entropy(logits, masks, ignore_index=IGNORE, reduction="sum")
+    return total / (masks != IGNORE).sum().clamp(min=1)
+
+
+def _check(choices: DataChoices) -> None:
+    if choices.source == "resident":
+        raise ValueError("source: Cityscapes is too large to be resident on a device. Write source='loader'.")
+    if choices.decode == "device":
+        raise ValueError("decode: Cityscapes is PNG, which the host decodes. Write 'host', or leave it out.")
+
+
+def _open(root: Path | None, task: Task) -> CityscapesSet:
+    if root is None or not root.is_dir():
+        place = "a root folder, and none was given" if root is None else root
+        raise missing("cityscapes", [place], "Name the folder that holds it.")
+    return open_cityscapes(root, "train" if task == "train" else "test")
+
+
+def _loaded(
+    choices: DataChoices, plan: MaskPlan, to: Destination, images: CityscapesSet, *, task: Task
+) -> Feed:
+    if plan.labels < len(CLASSES):
+        raise ValueError(
+            f"num_classes: {plan.labels} are too few for {plan.name}, whose masks have {len(CLASSES)}. Leave it out."
+        )
+    size = tuple(images.read(0)[1].shape)  # of all of them: the reader holds them to it
+    augment = choices.augment and task == "train"
+    finish = SegmentationFinish(
+        crop=plan.crop,
+        device=to.device,
+        dtype=to.dtype,
+        memory_format=MEMORY_FORMATS[to.memory_format],
+        scales=SCALES if augment else (1.0, 1.0),
+        mirror=augment,
+        seed=seed_of(to.ranks.rank, to.seed),
+    )
+    order = order_of(plan, to, length=len(images), shuffle=task == "train")
+    loading = loading_of(choices, to.ranks.rank)
+    batches = HostBatches(
+        SegmentationReader(images, size=size),
+        TrainingBatches(order, augment=False),  # chance comes in on the device
+        loading,
+        for_device=to.device.type != "cpu",
+    )
+
+    def arrive(batch: SegmentationBatch) -> Batch:
+        return finish(batch.pixels, batch.masks)
+
+    facts: Facts = {"data_source": "files", "data_images": len(images)}
+    if task == "train":
+        facts["augment"] = augment
+    facts |= loading_facts(choices) | {"decode": "host"}
+    source = Loaded(batches, arrive, to.device, buffered=loading.buffered)
+    return Feed(source=source, configuration=facts, order=order)

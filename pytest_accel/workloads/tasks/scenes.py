@@ -1,0 +1,227 @@
+"""Images with boxes: synthetic ones with the statistics of COCO's, or COCO itself through a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from pytest_accel.data.buckets import MANY_SCALES, ONE_SCALE, Bucket, BucketOrder, Resizing
+from pytest_accel.data.detection import (
+    MAX_GT,
+    DetectionBatch,
+    DetectionFinish,
+    DetectionReader,
+    DetectionSampler,
+)
+from pytest_accel.data.errors import missing
+from pytest_accel.data.formats.coco import CLASSES, CocoSet, open_coco
+from pytest_accel.data.formats.places import Split
+from pytest_accel.data.loader import HostBatches
+from pytest_accel.data.sources import Loaded
+from pytest_accel.data.synthetic_boxes import synthetic_detection
+from pytest_accel.workloads.detection.batch import Scenes, Targets
+from pytest_accel.workloads.detection.loss import DinoLoss
+from pytest_accel.workloads.detection.torchvision import sum_of_losses
+from pytest_accel.workloads.feeding import (
+    MEMORY_FORMATS,
+    DataChoices,
+    Destination,
+    Feed,
+    Task,
+    loading_facts,
+    loading_of,
+    opened,
+    order_of,
+    synthetic,
+)
+from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan, no_smoothing
+
+DATA = "coco"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenePlan(Plan):
+    """Images padded to a few shapes, each with its boxes padded to one number."""
+
+    name: str
+    batch_size: int
+    resizing: Resizing  # of photographs; its largest bucket that lies is the shape of synthetic images
+    returns_losses: bool  # in training the model does, as torchvision's; else it returns Predictions
+    classes: int = CLASSES  # labels are in range(classes)
+    max_gt: int = MAX_GT
+    unit: ClassVar[str] = "images"
+
+    @property
+    def bucket(self) -> Bucket:
+        lying = [bucket for bucket in self.resizing.buckets if bucket[0] <= bucket[1]]
+        return max(lying, key=prod)
+
+    @property
+    def work(self) -> int:
+        return self.batch_size
+
+    @property
+    def input_shape(self) -> str:
+        return "x".join(map(str, (3, *self.bucket)))
+
+    @property
+    def described(self) -> Facts:
+        return {
+            "bucket": "x".join(map(str, self.bucket)),
+            "num_classes": self.classes,
+            "max_gt": self.max_gt,
+        }
+
+    def make(
+        self,
+        index: int,
+        *,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory_format: str,
+        rank: int = 0,
+    ) -> Batch:
+        random = self.generator(index, seed=seed, rank=rank, device=device)
+        drawn = synthetic_detection(
+            self.batch_size, self.bucket, max_gt=self.max_gt, generator=random, classes=self.classes
+        )
+        return as_scenes(device, dtype, memory_format)(drawn)
+
+    def on_meta(self) -> Batch:
+        size = (self.batch_size, self.max_gt)
+        with torch.device("meta"):
+            targets = Targets(
+                labels=torch.empty(size, dtype=torch.long),
+                boxes=torch.empty(*size, 4),
+                valid=torch.empty(size, dtype=torch.bool),
+            )
+            images = torch.empty(self.batch_size, 3, *self.bucket)
+            return Scenes(images, torch.empty(self.batch_size, 2, dtype=torch.long), targets), targets
+
+    def batch_bytes(self, dtype: torch.dtype) -> int:
+        return self.batch_size * 3 * prod(self.bucket) * dtype.itemsize
+
+    def loss(self, label_smoothing: float) -> NamedLoss:
+        no_smoothing(label_smoothing, "detection")
+        if self.returns_losses:
+            return NamedLoss("sum_of_losses", sum_of_losses)
+        return NamedLoss("dino", DinoLoss())
+
+    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
+        _check(choices)
+        images = opened(choices, lambda root: _open(root, "train" if task == "train" else "test"))
+        if images is None:
+            if choices.source == "loader" or choices.workers is not None:
+                raise ValueError(
+                    f"source: a loader reads files, and {self.name} is not here. Name its root with --accel-data, "
+                    "or leave source and workers out."
+                )
+            return synthetic(self, to)
+        return _loaded(choices, self, to, images, task=task)
+
+
+def plan_scenes(
+    name: str,
+    *,
+    batch_size: int,
+    model: str | None = None,
+    image_size: int | None = None,
+    classes: int | None = None,
+) -> ScenePlan:
+    """Plan for photographs in the sizes that a model is trained on, or in squares of `image_size` pixels.
+
+    DINO has its schedule and its loss. All others have those of torchvision's detectors, a user's own too.
+    """
+    predicts_sets = model is not None and model.startswith("zoo/dino-")
+    resizing = MANY_SCALES if predicts_sets else ONE_SCALE
+    if image_size is not None:
+        square = (image_size, image_size)
+        resizing = Resizing(short_sides=(image_size,), longest=image_size, buckets=(square,))
+    return ScenePlan(
+        name=name,
+        batch_size=batch_size,
+        resizing=resizing,
+        returns_losses=not predicts_sets,
+        classes=classes or CLASSES,
+    )
+
+
+def as_scenes(
+    device: torch.device, dtype: torch.dtype, memory_format: str
+) -> Callable[[DetectionBatch], Batch]:
+    """Return what turns bytes and boxes on a device into what a detector reads."""
+    finish = DetectionFinish(device=device, dtype=dtype, memory_format=MEMORY_FORMATS[memory_format])
+
+    def arrive(batch: DetectionBatch) -> Batch:
+        images, _, sizes, boxes, labels, valid = finish(batch)
+        targets = Targets(labels=labels, boxes=boxes, valid=valid)
+        # Copies for the loss: compiled code is guarded on two arguments being one, and they are not always.
+        return Scenes(images, sizes, targets), Targets(*(each.clone() for each in targets))
+
+    return arrive
+
+
+def _check(choices: DataChoices) -> None:
+    if choices.source == "resident":
+        raise ValueError("source: photographs are too large to be resident on a device. Leave source out.")
+    if choices.decode != "auto":
+        raise ValueError(
+            f"decode: {choices.decode!r} cannot be chosen for detection, whose images are decoded by the loader. "
+            "Leave it out."
+        )
+
+
+def _open(root: Path | None, split: Split) -> CocoSet:
+    if root is None or not root.is_dir():
+        place = "a root folder, and none was given" if root is None else root
+        raise missing(DATA, [place], "Name the folder that holds the data sets.")
+    return open_coco(root, split)
+
+
+def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: CocoSet, *, task: Task) -> Feed:
+    _check_labels(images, plan)
+    augment = choices.augment and task == "train"
+    resizing = plan.resizing
+    if task == "infer":  # as detectors are tested
+        resizing = replace(resizing, short_sides=(max(resizing.short_sides),))
+    order = BucketOrder(
+        sizes=images.sizes,
+        resizing=resizing,
+        batch_size=plan.batch_size,
+        rank=to.ranks.rank,
+        world=to.ranks.size,
+        seed=to.seed,
+    )
+    loading = loading_of(choices, to.ranks.rank)
+    batches = HostBatches(
+        DetectionReader(images, max_gt=plan.max_gt),
+        DetectionSampler(order, augment=augment),
+        loading,
+        for_device=to.device.type != "cpu",
+    )
+    arrive = as_scenes(to.device, to.dtype, to.memory_format)
+    facts: Facts = {"data_source": "files", "data_images": len(images)}
+    if task == "train":
+        facts["augment"] = augment
+    facts["short_sides"] = f"{min(resizing.short_sides)} to {max(resizing.short_sides)}"
+    return Feed(
+        source=Loaded(batches, arrive, to.device, buffered=loading.buffered),
+        configuration=facts | loading_facts(choices),
+        order=order_of(plan, to, length=len(images)),  # for the length of an epoch alone
+    )
+
+
+def _check_labels(images: CocoSet, plan: ScenePlan) -> None:
+    """A label outside the model's classes is a device-side assertion on CUDA, which ends the process."""
+    most = int(images.labels.max(initial=0))
+    if most >= plan.classes:
+        raise ValueError(
+            f"num_classes: {plan.classes} are too few for {plan.name}, whose boxes here have labels up to {most}. "
+            f"Leave num_classes out: the set has {CLASSES}."
+        )

@@ -1,0 +1,461 @@
+"""Detection: what its steps read, what they minimise, what is compiled, what is refused; on the CPU, small."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_accel.data.buckets import MANY_SCALES, ONE_SCALE
+from pytest_accel.data.errors import DataError
+from pytest_accel.data.sources import Loaded, Rotation
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.workloads import InferStep, TrainStep, build_model
+from pytest_accel.workloads.detection.loss import DinoLoss
+from pytest_accel.workloads.feeding import DataChoices, Destination
+from pytest_accel.workloads.models import task_of
+from pytest_accel.workloads.tasks import make_batch, plan_data
+from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
+from tests.support.detection_sets import coco_annotations, write_coco
+
+CPU = torch.device("cpu")
+DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
+STEP = {"data": "coco", "batch_size": 2, "image_size": 64}
+# Fewer regions: a step is mostly made of their 1,024 units.
+SMALL = {RCNN: {"model_options": {"box_batch_size_per_image": 16}, "clip": 1.0}, DINO: {"clip": 0.1}}
+
+
+class Rank(Alone):
+    """One of several, as a source sees them."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+
+def plan(model=DINO, batch_size=2, image_size=64, **changes):
+    return plan_scenes("coco", batch_size=batch_size, model=model, image_size=image_size, **changes)
+
+
+def made(plan, index=0, **changes):
+    settled = {"seed": 0, "device": CPU, "dtype": torch.float32, "memory_format": "contiguous"}
+    return plan.make(index, **settled | changes)
+
+
+def going_to(rank=0, world=1):
+    return Destination(
+        device=CPU,
+        dtype=torch.float32,
+        memory_format="contiguous",
+        seed=0,
+        ranks=Rank(rank, world),
+        rotation=3,
+    )
+
+
+def train(model, **changes):
+    return TrainStep.build(model, **STEP | SMALL[model] | changes)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    write_coco(root / "coco", coco_annotations(images=9))
+    write_coco(root / "coco", coco_annotations(images=5), part="val2017")
+    return root
+
+
+@pytest.fixture
+def fed():
+    sources = []
+
+    def feed(plan=plan(), *, task="train", to=None, **choices):  # noqa: B008 - frozen
+        found = plan.feed(DataChoices(**choices), to or going_to(), task=task)
+        sources.append(found.source)
+        return found
+
+    yield feed
+    for source in sources:
+        source.close()
+
+
+# What a batch is.
+
+
+def test_a_made_up_batch_is_scenes_with_their_targets_twice():
+    scenes, targets = made(plan(batch_size=4))
+    assert (scenes.images.shape, scenes.images.dtype) == ((4, 3, 64, 64), torch.float32)
+    assert scenes.sizes.tolist() == [[64, 64]] * 4
+    assert (targets.labels.shape, targets.boxes.shape, targets.valid.shape) == (
+        (4, 100),
+        (4, 100, 4),
+        (4, 100),
+    )
+    assert 0 < targets.valid.sum() < 400
+    assert targets.labels.max() < 80
+    for mine, its in zip(scenes.targets, targets, strict=True):
+        assert torch.equal(mine, its)
+        assert mine is not its
+
+
+def test_the_same_seed_gives_the_same_batch_and_ranks_draw_their_own():
+    (scenes, targets), (again, targets_again) = made(plan()), made(plan())
+    assert torch.equal(scenes.images, again.images)
+    assert torch.equal(targets.boxes, targets_again.boxes)
+    for changes in ({"rank": 1}, {"seed": 1}, {"index": 1}):
+        other, _ = made(plan(), **changes)
+        assert not torch.equal(scenes.images, other.images)
+
+
+def test_a_batch_has_the_type_and_the_format_that_are_asked_for():
+    scenes, targets = made(plan(), dtype=torch.bfloat16, memory_format="channels_last")
+    assert scenes.images.dtype == torch.bfloat16
+    assert scenes.images.is_contiguous(memory_format=torch.channels_last)
+    assert targets.boxes.dtype == torch.float32
+
+
+def test_shapes_without_contents_are_those_of_a_batch():
+    shapes = [
+        [(each.shape, each.dtype) for each in (scenes.images, scenes.sizes, *scenes.targets, *targets)]
+        for scenes, targets in (made(plan()), plan().on_meta())
+    ]
+    assert shapes[0] == shapes[1]
+    assert plan().batch_bytes(torch.float32) == made(plan())[0].images.nbytes
+
+
+def test_synthetic_batches_have_the_largest_lying_bucket_of_the_models_schedule():
+    for model, resizing in ((DINO, MANY_SCALES), (RCNN, ONE_SCALE), (None, ONE_SCALE)):
+        found = plan(model, image_size=None)
+        assert (found.resizing, found.bucket) == (resizing, (800, 1344))
+    assert plan(image_size=96).bucket == (96, 96)
+
+
+def test_a_batch_for_a_model_of_ones_own():
+    scenes, targets = make_batch("coco", batch_size=3, image_size=32, device=CPU)
+    assert (scenes.images.shape, len(targets.boxes)) == ((3, 3, 32, 32), 3)
+
+
+# A step.
+
+
+@pytest.mark.parametrize("model", [DINO, RCNN])
+def test_a_step_trains_and_says_what_it_is(model):
+    with train(model) as step:
+        for _ in range(3):
+            step()
+        step.check()
+        assert (step.work, step.unit) == (2, "images")
+        assert step.flops_per_step > 1e8
+        named = {
+            name: step.configuration[name] for name in ("data", "data_source", "bucket", "max_gt", "loss")
+        }
+    expected = {"data": "coco", "data_source": "synthetic", "bucket": "64x64", "max_gt": 100}
+    assert named == expected | {"loss": "dino" if model == DINO else "sum_of_losses"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", [DINO, RCNN])
+def test_a_step_of_inference_returns_boxes(model, precision):
+    with InferStep.build(model, **STEP, precision=precision) as step:
+        step()
+        step.check()
+        output = step.output
+    if model == DINO:
+        assert output.noise is None  # targets come along, and are not read
+        assert output.boxes.shape == (3, 2, 30, 4)
+    else:
+        assert [sorted(found) for found in output] == [["boxes", "labels", "scores"]] * 2
+        assert all(found["boxes"].dtype == torch.float32 for found in output)
+
+
+def test_operations_of_inference_are_those_without_denoising():
+    with InferStep.build(DINO, **STEP) as infer, train(DINO) as learn:
+        assert 0 < 4 * infer.flops_per_step < learn.flops_per_step
+
+
+class Colours(nn.Module):
+    """A detector of one's own: it returns its losses."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, scenes):
+        boxes = self.layer(scenes.images.mean((2, 3)))
+        return {"boxes": boxes.square().mean(), "bias": self.layer.bias.square().sum()}
+
+
+def test_a_model_of_ones_own_returns_its_losses():
+    with TrainStep.build(Colours, **STEP) as step:
+        step()
+        step.check()
+        assert step.configuration["loss"] == "sum_of_losses"
+
+
+def test_names_are_detectors_and_their_outputs_follow_num_classes():
+    assert {task_of(name) for name in (DINO, "zoo/dino-swin-l-4scale", "zoo/dino-swin-l-5scale", RCNN)} == {
+        "detection"
+    }
+    dino, _ = build_model(DINO, num_classes=7)
+    rcnn, _ = build_model(RCNN, num_classes=7, device="meta")
+    assert dino.shape.num_classes == 7
+    assert rcnn.detector.roi_heads.box_predictor.cls_score.out_features == 8  # and the background
+    assert made(plan(classes=7))[1].labels.max() < 7
+
+
+# What is compiled.
+
+
+class Graphs:
+    """A compiler that counts what it is given, and changes nothing."""
+
+    def __init__(self, monkeypatch):
+        self.count = 0
+        compile_ = torch.compile
+        monkeypatch.setattr(
+            torch,
+            "compile",
+            lambda function, *, options, dynamic: compile_(function, backend=self, dynamic=dynamic),
+        )
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+    def __call__(self, graph, _inputs):
+        self.count += 1
+        return graph
+
+    @property
+    def breaks(self):
+        return list(torch._dynamo.utils.counters["graph_break"])
+
+
+def test_a_compiled_step_of_dino_is_never_compiled_again_whatever_the_boxes(monkeypatch):
+    graphs = Graphs(monkeypatch)
+    small = {"encoder_layers": 1, "decoder_layers": 1, "scales": 2}
+    with train(DINO, compile="default", model_options=small, precision="bf16") as step:
+        step()
+        first, losses = graphs.count, {step.loss_value()}
+        for _ in range(3):
+            step()
+            losses.add(step.loss_value())
+        assert len(losses) == 4  # of different boxes
+        with step.computing_only():
+            step()
+        step.check()
+    # The forward pass, the costs, and, when the host has matched, the loss and what a step makes of it.
+    assert graphs.count == first == 4
+    assert all("match" in reason for reason in graphs.breaks)
+
+
+def test_of_torchvisions_detectors_only_what_has_fixed_shapes_is_compiled(monkeypatch):
+    called = []
+
+    def compiled(function, **_):
+        def noted(*inputs):
+            called.append(function.__self__)
+            return function(*inputs)
+
+        return noted
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    with train(RCNN, compile="default", memory_format="channels_last") as step:
+        backbone, head = step._model.fixed_shapes
+        step()
+        step.check()
+        assert called == [backbone, head]
+        assert (backbone, head) == (step._model.detector.backbone, step._model.detector.rpn.head)
+
+
+# Real data.
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_real_images_come_through_the_loader(root, fed, workers):
+    feed = fed(data_root=root, workers=workers)
+    assert isinstance(feed.source, Loaded)
+    assert feed.configuration == {
+        "data_source": "files",
+        "data_images": 9,
+        "augment": True,
+        "short_sides": "64 to 64",
+        "workers": workers,
+        "prefetch": 2,
+    }
+    assert feed.order.steps_for_epochs(2) == 9
+    boxes = 0
+    for scenes, targets in (next(feed.source) for _ in range(9)):
+        assert scenes.images.shape == (2, 3, 64, 64)
+        assert scenes.sizes.amax(dim=1).tolist() == [64, 64]  # resized to fit
+        outside = scenes.images[0, :, scenes.sizes[0, 0] :]
+        assert not outside.any()
+        boxes += int(targets.valid.sum())
+    assert boxes == 2 * sum(range(9))  # of two epochs
+
+
+def test_a_step_trains_on_real_images(root):
+    for model in (DINO, RCNN):
+        with train(model, data_root=root, workers=0, data_required=True) as step:
+            step()
+            step()
+            step.check()
+            assert step.configuration["data_source"] == "files"
+
+
+def test_inference_reads_the_validation_images_at_the_largest_scale(root, fed):
+    feed = fed(plan(image_size=None), task="infer", data_root=root, workers=0)
+    assert feed.configuration["data_images"] == 5
+    assert feed.configuration["short_sides"] == "800 to 800"
+    assert "augment" not in feed.configuration
+
+
+def test_ranks_read_different_images(root, fed):
+    first, second = (
+        next(fed(to=going_to(rank, 2), data_root=root, workers=0).source)[0].images for rank in (0, 1)
+    )
+    assert not torch.equal(first, second)
+
+
+def test_bad_data_is_one_clear_error(tmp_path, fed):
+    content = coco_annotations(images=3)
+    content["annotations"][0]["bbox"] = [1.0, 2.0, math.inf, 3.0]
+    write_coco(tmp_path / "coco", content)
+    with pytest.raises(DataError, match=r"annotation 100: the box .* is not of finite numbers"):
+        fed(data_root=tmp_path)
+
+
+def test_a_torn_image_is_named(tmp_path, fed):
+    write_coco(tmp_path / "coco", coco_annotations(images=2))
+    (tmp_path / "coco/train2017/000000000001.jpg").write_bytes(b"torn")
+    feed = fed(data_root=tmp_path, workers=0)
+    with pytest.raises(DataError, match=r"000000000001\.jpg"):
+        next(feed.source)
+
+
+def test_without_coco_scenes_are_synthetic_unless_it_is_required(tmp_path, fed):
+    assert isinstance(fed().source, Rotation)
+    with pytest.warns(UserWarning, match="coco: not found"):
+        assert isinstance(fed(data_root=tmp_path).source, Rotation)
+    with pytest.raises(DataError, match="Real data is required here"):
+        fed(data_required=True)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "said"),
+    [
+        ("resnet18", {}, "data: 'coco' does not fit resnet18"),
+        (DINO, {"data": "imagenet"}, "data: 'imagenet' does not fit zoo/dino-tiny"),
+        (DINO, {"label_smoothing": 0.1}, "label_smoothing: detection has none"),
+        (DINO, {"decode": "device"}, "decode: 'device' cannot be chosen for detection"),
+        (DINO, {"source": "resident"}, "source: photographs are too large"),
+        (DINO, {"workers": 2}, "source: a loader reads files, and coco is not here"),
+        ("maskrcnn_resnet50_fpn", {}, "learns more than boxes"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_remedy(model, changes, said):
+    with pytest.raises(ValueError, match=said):
+        TrainStep.build(model, **STEP | changes)
+
+
+def test_too_few_classes_for_real_labels_are_refused(root, fed):
+    with pytest.raises(ValueError, match="num_classes: 2 are too few for coco"):
+        fed(plan(classes=2), data_root=root)
+
+
+# torchvision's detectors.
+
+
+@pytest.fixture(scope="module")
+def rcnn():
+    model, _ = build_model("fasterrcnn_resnet50_fpn", box_batch_size_per_image=16)
+    return model
+
+
+def test_stage_one_is_frozen_and_norms_keep_their_statistics(rcnn):
+    body = rcnn.detector.backbone.body
+    assert not any(
+        parameter.requires_grad for parameter in (*body.conv1.parameters(), *body.layer1.parameters())
+    )
+    assert all(parameter.requires_grad for parameter in body.layer2.parameters())
+    norm = body.layer4[0].bn1
+    before = norm.running_mean.clone()
+    rcnn.train()
+    rcnn(made(plan(RCNN))[0])
+    assert torch.equal(norm.running_mean, before)
+    assert before.any()  # those of noise, not those of a norm that has seen nothing
+    assert rcnn.detector.roi_heads.training
+
+
+@torch.no_grad()
+def test_images_are_neither_resized_nor_normalised_again(rcnn):
+    scenes, _ = made(plan(RCNN))
+    seen = []
+    handle = rcnn.detector.backbone.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+    rcnn.train()
+    rcnn(scenes)
+    handle.remove()
+    assert seen[0] is scenes.images
+
+
+def test_labels_leave_the_first_class_to_the_background_and_boxes_are_pixels(rcnn):
+    scenes, targets = made(plan(RCNN))
+    scenes = scenes._replace(sizes=torch.tensor([[32, 64], [64, 48]]))
+    seen = []
+    handle = rcnn.detector.register_forward_pre_hook(lambda _module, inputs: seen.extend(inputs))
+    rcnn.train()
+    rcnn(scenes)
+    handle.remove()
+    padded, lists = seen
+    assert padded.sizes == [(32, 64), (64, 48)]
+    for image, found in enumerate(lists):
+        real = targets.valid[image]
+        assert torch.equal(found["labels"], targets.labels[image][real] + 1)
+        height, width = padded.sizes[image]
+        left, top, right, bottom = found["boxes"].unbind(-1)
+        torch.testing.assert_close((left + right) / 2 / width, targets.boxes[image][real][:, 0])
+        torch.testing.assert_close((bottom - top) / height, targets.boxes[image][real][:, 3])
+
+
+def test_anchors_are_made_once_a_shape_and_in_fp32(rcnn):
+    from torchvision.models.detection.image_list import ImageList
+
+    anchors = rcnn.detector.rpn.anchor_generator
+    images = ImageList(torch.empty(1, 3, 64, 1344), [(64, 1344)])
+    maps = [
+        torch.empty(1, 256, 64 // stride, 1344 // stride, dtype=torch.bfloat16)
+        for stride in (4, 8, 16, 32, 64)
+    ]
+    first, again = anchors(images, maps), anchors(images, maps)
+    assert first[0].dtype == torch.float32
+    assert first[0] is again[0]
+    middles = first[0][:, ::2].mean(dim=1).unique()
+    assert len(middles) == 1344 // 4  # bf16 would have eight pixels for one
+
+
+@pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"])
+def test_detectors_of_one_stage_train_too(name):
+    model, info = build_model(name)
+    assert info.task == "detection"
+    model.train()
+    scenes, targets = made(plan(name, image_size=96))
+    loss = plan_data("coco", info, batch_size=2).loss(0.0).function(model(scenes), targets)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert len(model.fixed_shapes) == 2
+
+
+def test_a_random_backbone_keeps_numbers_small(rcnn):
+    scenes, _ = made(plan(RCNN))
+    with torch.no_grad():
+        maps = rcnn.detector.backbone(scenes.images)
+    assert all(each.std() < 10 for each in maps.values())
+
+
+def test_the_losses_of_a_detector_are_added_up():
+    losses = {"first": torch.tensor(1.5), "second": torch.tensor(2.0, dtype=torch.bfloat16)}
+    assert plan(RCNN).loss(0.0).function(losses, None) == 3.5
+    assert isinstance(plan(DINO).loss(0.0).function, DinoLoss)
+    assert isinstance(plan(), ScenePlan)

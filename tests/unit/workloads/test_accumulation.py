@@ -1,0 +1,180 @@
+"""A batch in micro-batches: the same gradients, counted as one step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from pytest_accel.data.sources import Rotation
+from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.errors import OutOfMemory
+
+
+def mlp():
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 8), nn.Tanh(), nn.Linear(8, 10))
+
+
+def build(**choices):
+    return TrainStep.build(mlp, **{"data": "mnist", "batch_size": 12, "lr": 0.1} | choices)
+
+
+def one_step(batch, **choices):
+    inputs, labels = batch
+    with build(**choices) as step:
+        size = choices.get("micro_batch_size", 12)
+        step._source = Rotation(list(zip(inputs.split(size), labels.split(size), strict=True)))
+        step()
+        return step.loss_value(), [parameter.grad.clone() for parameter in step._trainable]
+
+
+@settings(max_examples=8, deadline=None)
+@given(size=st.sampled_from([1, 2, 3, 4, 6, 12]), seed=st.integers(0, 1000))
+def test_gradients_and_loss_are_those_of_the_whole_batch(size, seed):
+    random = torch.Generator().manual_seed(seed)
+    batch = torch.randn(12, 1, 28, 28, generator=random), torch.randint(10, (12,), generator=random)
+    loss, gradients = one_step(batch)
+    in_parts, sums = one_step(batch, micro_batch_size=size)
+    assert in_parts == pytest.approx(loss, rel=1e-5)
+    for whole, summed in zip(gradients, sums, strict=True):
+        torch.testing.assert_close(summed, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_counts_its_whole_batch_and_keeps_a_part_of_it():
+    with build() as whole, build(micro_batch_size=4) as step:
+        assert step.work == whole.work == 12
+        assert step.flops_per_step == whole.flops_per_step
+        assert step.least_flops_per_step == whole.least_flops_per_step
+        assert next(step._source)[0].shape[0] == 4
+        step()
+        step.check()
+        assert step.steps == 1
+        assert step.configuration["batch_size"] == 12
+        assert step.configuration["micro_batch_size"] == 4
+        assert "micro_batch_size" not in whole.configuration
+
+
+class Counting(Rotation):
+    taken = 0
+    buffered = 4
+
+    def __next__(self):
+        self.taken += 1
+        return super().__next__()
+
+
+def test_a_loader_is_asked_for_all_parts_of_a_step():
+    with build(micro_batch_size=4) as step:
+        step._source = source = Counting([next(step._source)])
+        assert step.buffered == 2  # of three parts each
+        step.load()
+        assert source.taken == 3
+        step()
+        assert source.taken == 6
+
+
+def test_a_part_of_a_global_batch():
+    with build(batch_size=None, global_batch_size=12, micro_batch_size=6) as step:
+        assert step.work == 12
+        assert (step.configuration["global_batch_size"], step.configuration["micro_batch_size"]) == (12, 6)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(5, "does not divide the batch of 12.*Choose a divisor"), (0, "not a positive"), (24, "divide")],
+)
+def test_what_does_not_divide_is_refused(size, said):
+    with pytest.raises(ValueError, match=said):
+        build(micro_batch_size=size)
+
+
+def test_cuda_graphs_are_refused():
+    with pytest.raises(ValueError, match=r"cannot add up gradients. Write 'default'"):
+        build(micro_batch_size=4, compile="reduce-overhead")
+
+
+def test_inference_has_no_gradients_to_add_up():
+    with pytest.raises(ValueError, match="micro_batch_size"):
+        InferStep.build(mlp, data="mnist", batch_size=4, micro_batch_size=2)
+
+
+def test_the_micro_batch_is_what_did_not_fit():
+    with build(micro_batch_size=4) as step:
+
+        def fail(*_):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+        step._forward_loss = fail
+        with pytest.raises(
+            OutOfMemory, match=r"a micro-batch of 4 did not fit.*Choose a smaller micro_batch_size"
+        ):
+            step()
+
+
+# What else becomes of gradients.
+
+
+def test_gradients_are_clipped_to_the_norm():
+    with build(clip=1e-3) as step:
+        step()
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in step._trainable])
+        assert float(norm) == pytest.approx(1e-3, rel=1e-2)
+        assert step.configuration["clip"] == 1e-3
+        step.check()
+    with build() as plain, build(clip=1e6) as wide:
+        plain(), wide()
+        for a, b in zip(plain._trainable, wide._trainable, strict=True):
+            assert torch.equal(a.grad, b.grad)
+        assert "clip" not in plain.configuration
+
+
+def test_rates_differ_by_the_beginning_of_names():
+    with build(lr_scale={"1.": 0.1, "1.bias": 0.5}, weight_decay=0.3) as step:
+        rates = {
+            id(parameter): group["lr"]
+            for group in step._optimiser.param_groups
+            for parameter in group["params"]
+        }
+        named = dict(step._model.named_parameters())
+        found = {name: rates[id(parameter)] for name, parameter in named.items()}
+        expected = {"1.weight": 0.01, "1.bias": 0.05, "3.weight": 0.1, "3.bias": 0.1}
+        assert found == pytest.approx(expected)
+        assert {group["weight_decay"] for group in step._optimiser.param_groups} == {0.3}
+        assert step.configuration["lr_scale.1."] == 0.1
+        assert (step.configuration["lr"], step.configuration["weight_decay"]) == (0.1, 0.3)
+        step()
+        step.check()
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"lr_scale": {"backbone": 0.1}}, "no trained parameter begins with 'backbone'.*begin with: 1, 3"),
+        ({"lr_scale": {"1.": 0.0}}, "lr_scale: 0.0 for '1.' is not a positive number"),
+        (
+            {"lr_scale": {"1.": 0.1}, "optimiser": torch.optim.Adagrad, "lr": None},
+            "Set it inside the callable",
+        ),
+        ({"weight_decay": 0.1, "optimiser": torch.optim.Adagrad, "lr": None}, "Set it inside the callable"),
+        ({"weight_decay": -0.1}, "weight_decay: -0.1 is not"),
+        ({"clip": 0.0}, "clip: 0.0 is not a positive number"),
+        ({"clip": float("nan")}, "clip: nan is not a positive number"),
+    ],
+)
+def test_updates_that_cannot_be_are_refused(choices, said):
+    with pytest.raises(ValueError, match=said):
+        build(**choices)
+
+
+def test_a_scaled_gradient_is_clipped_by_its_own_norm():
+    """fp16: what is clipped is the gradient, not the gradient times the scale of the loss."""
+    weights = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**16)):
+        with build(clip=1e-3, optimiser="sgd") as step:
+            step._scaler = scaler or step._scaler
+            step()
+            weights.append([parameter.detach().clone() for parameter in step._trainable])
+    for plain, scaled in zip(*weights, strict=True):
+        torch.testing.assert_close(scaled, plain, rtol=0, atol=1e-7)

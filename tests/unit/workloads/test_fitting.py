@@ -1,0 +1,113 @@
+"""What cannot fit is refused before it is built, with what it takes and what there is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.workloads import InferStep, TrainStep, assembly, fitting
+from pytest_accel.workloads.errors import OutOfMemory
+from pytest_accel.workloads.fitting import State, builds_whole, check_fits, device_memory_bytes, state_of
+from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.zoo.gpt import GPT_SHAPES
+
+H200 = 140 * 2**30
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Every device has as much as this; nothing is built."""
+
+    def give(value):
+        monkeypatch.setattr(fitting, "device_memory_bytes", lambda device: value)
+
+        def built(*_, **__):
+            raise AssertionError("it was built")
+
+        monkeypatch.setattr(assembly, "build_model", built)
+
+    return give
+
+
+@pytest.mark.parametrize("options", [{}, {"tied": False}, {"vocabulary": 1000, "layers": 3}])
+@pytest.mark.parametrize("name", ["gpt-tiny", "gpt-117m", "gpt-13b"])
+def test_the_formula_counts_what_a_model_has(name, options):
+    model, info = build_model(f"zoo/{name}", device="meta", **options)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    state = state_of(f"zoo/{name}", options, states=2)
+    assert state == State(parameters=info.parameters, bytes_each=16)
+
+
+def test_definitions_have_the_sizes_of_their_names():
+    assert GPT_SHAPES["gpt-13b"].parameters / 1e9 == pytest.approx(13, rel=0.02)
+    assert GPT_SHAPES["gpt-175b"].parameters / 1e9 == pytest.approx(175, rel=0.01)
+
+
+def test_training_175b_on_one_device_says_how_many_it_takes(memory):
+    memory(H200)
+    with pytest.raises(OutOfMemory) as caught:
+        TrainStep.build("zoo/gpt-175b", batch_size=1, precision="bf16")
+    text = str(caught.value)
+    assert (
+        "zoo/gpt-175b: it cannot fit, and nothing was built. 174.6 billion parameters take 2601.3 GiB" in text
+    )
+    assert "cpu has 140.0 GiB" in text
+    assert "sharding='fsdp', a gang of at least 19 such devices" in text
+
+
+def test_shards_are_held_against_the_memory_of_all(memory):
+    state = State(parameters=100, bytes_each=16, shards=4)
+    memory(400)
+    check_fits("it", state, CPU)
+    memory(399)
+    with pytest.raises(OutOfMemory, match=r"4 devices like cpu have.*at least 5 such devices"):
+        check_fits("it", state, CPU)
+
+
+@pytest.mark.parametrize(("optimiser", "tensors"), [("sgd", 3), ("adamw", 4), (torch.optim.Adagrad, 2)])
+def test_an_optimiser_counts_as_far_as_it_is_known(memory, optimiser, tensors):
+    needed = GPT_SHAPES["gpt-tiny"].parameters * 4 * tensors
+    memory(needed - 1)
+    with pytest.raises(OutOfMemory):
+        TrainStep.build("zoo/gpt-tiny", batch_size=1, optimiser=optimiser)
+    memory(needed)
+    with pytest.raises(AssertionError, match="it was built"):
+        TrainStep.build("zoo/gpt-tiny", batch_size=1, optimiser=optimiser)
+
+
+def test_inference_needs_its_weights_alone(memory):
+    needed = GPT_SHAPES["gpt-13b"].parameters * 4
+    memory(needed - 1)
+    with pytest.raises(OutOfMemory, match=r"for weights alone.*Choose a platform with more memory"):
+        InferStep.build("zoo/gpt-13b", batch_size=1, precision="bf16")
+    memory(needed)
+    with pytest.raises(AssertionError, match="it was built"):
+        InferStep.build("zoo/gpt-13b", batch_size=1, precision="bf16")
+
+
+def test_a_model_of_known_sizes_is_built_whole_where_its_weights_have_room(memory):
+    state = State(parameters=100, bytes_each=16, shards=8)
+    memory(500)
+    assert builds_whole(state, CPU)
+    memory(499)
+    assert not builds_whole(state, CPU)
+    assert builds_whole(None, CPU)
+
+
+def test_other_models_are_not_asked():
+    assert state_of("resnet18", {}, states=1) is None
+    assert state_of(lambda: None, {}, states=1) is None
+
+
+def test_the_host_has_some_memory():
+    assert 2**20 < device_memory_bytes(CPU) < 2**50
+    assert device_memory_bytes(torch.device("meta")) is None
+
+
+def test_sharding_needs_a_gang():
+    with pytest.raises(ValueError, match=r"runs alone.*a100x4.*accel\(gang=True\)"):
+        TrainStep.build("zoo/gpt-tiny", batch_size=1, sharding="fsdp", ranks=Alone())
+    with pytest.raises(ValueError, match="Did you mean 'fsdp'"):
+        TrainStep.build("zoo/gpt-tiny", batch_size=1, sharding="fsdp2")

@@ -51,6 +51,14 @@ def missing(name: str, looked: Iterable[Path | str], remedy: str) -> DataMissing
     return DataMissing(f"{name}: not found. Looked for {' and '.join(map(str, looked))}.\n{remedy}")
 
 
+def existing_root(root: Path | None, name: str) -> Path:
+    """Return the folder that holds all data sets, or raise DataMissing where it is not there."""
+    if root is None or not root.is_dir():
+        place = "a root folder, and none was given" if root is None else root
+        raise missing(name, [place], "Name the folder that holds the data sets.")
+    return root
+
+
 @contextmanager
 def reading(where: object) -> Iterator[None]:
     """Turn the system's refusal to open or read a file into a DataError that names it."""

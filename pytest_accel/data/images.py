@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import torch
 
-from pytest_accel.data.errors import missing, unreadable
+from pytest_accel.data.errors import existing_root, unreadable
 from pytest_accel.data.formats.cifar import read_cifar100
 from pytest_accel.data.formats.digits import read_digits
 from pytest_accel.data.formats.folders import read_folders
@@ -98,9 +98,7 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
         raise ValueError(f"split: {split!r} is not known. Valid: {', '.join(SPLIT_FOLDERS)}.")
     if name == "digits":
         return _in_memory(read_digits(split), name)
-    if root is None or not root.is_dir():
-        place = "a root folder, and none was given" if root is None else root
-        raise missing(name, [place], "Name the folder that holds the data sets.")
+    root = existing_root(root, name)
     match name:
         case "cifar100":
             return _in_memory(read_cifar100(root, split), name)

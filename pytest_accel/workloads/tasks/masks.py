@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.data.errors import missing
+from pytest_accel.data.errors import existing_root
 from pytest_accel.data.finish import factors
 from pytest_accel.data.formats.cityscapes import CLASSES, IGNORE, CityscapesSet, open_cityscapes
 from pytest_accel.data.loader import HostBatches, TrainingBatches
@@ -171,9 +171,7 @@ def _check(choices: DataChoices) -> None:
 
 
 def _open(root: Path | None, task: Task) -> CityscapesSet:
-    if root is None or not root.is_dir():
-        place = "a root folder, and none was given" if root is None else root
-        raise missing("cityscapes", [place], "Name the folder that holds it.")
+    root = existing_root(root, "cityscapes")
     return open_cityscapes(root, "train" if task == "train" else "test")
 
 

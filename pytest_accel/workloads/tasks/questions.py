@@ -17,7 +17,7 @@ from pytest_accel.data.answers import (
     open_squad,
     synthetic_squad,
 )
-from pytest_accel.data.errors import DataError, missing
+from pytest_accel.data.errors import DataError, existing_root
 from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, opened, order_of, synthetic
 from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan, no_smoothing
 
@@ -140,9 +140,7 @@ def _check_choices(choices: DataChoices, plan: QuestionPlan) -> None:
 
 
 def _open(root: Path | None, split: Split, plan: QuestionPlan) -> Windows:
-    if root is None or not root.is_dir():
-        place = "a root folder, and none was given" if root is None else root
-        raise missing(plan.name, [place], "Name the folder that holds the data sets.")
+    root = existing_root(root, plan.name)
     windows = open_squad(root, split, sequence=plan.sequence)
     # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
     most = int(windows.tokens.max())

@@ -18,7 +18,7 @@ from pytest_accel.data.detection import (
     DetectionReader,
     DetectionSampler,
 )
-from pytest_accel.data.errors import missing
+from pytest_accel.data.errors import existing_root
 from pytest_accel.data.formats.coco import CLASSES, CocoSet, open_coco
 from pytest_accel.data.formats.places import Split
 from pytest_accel.data.loader import HostBatches
@@ -178,9 +178,7 @@ def _check(choices: DataChoices) -> None:
 
 
 def _open(root: Path | None, split: Split) -> CocoSet:
-    if root is None or not root.is_dir():
-        place = "a root folder, and none was given" if root is None else root
-        raise missing(DATA, [place], "Name the folder that holds the data sets.")
+    root = existing_root(root, DATA)
     return open_coco(root, split)
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from pytest_accel.data.errors import DataError, missing
+from pytest_accel.data.errors import DataError, existing_root
 from pytest_accel.data.token_files import TokenFile
 from pytest_accel.data.tokens import Sequences, TokenSource, open_texts
 from pytest_accel.workloads.feeding import (
@@ -105,9 +105,7 @@ def _check_choices(choices: DataChoices) -> None:
 
 
 def _open(root: Path | None, plan: TokenPlan) -> TokenFile:
-    if root is None or not root.is_dir():
-        place = "a root folder, and none was given" if root is None else root
-        raise missing(plan.name, [place], "Name the folder that holds the data sets.")
+    root = existing_root(root, plan.name)
     file = open_texts(root)
     # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
     if file.vocabulary > plan.vocabulary:

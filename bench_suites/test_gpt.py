@@ -30,14 +30,14 @@ def test_small_gpt_large(train):
 @pytest.mark.accel(reference="caraml/gpt/{size}")
 @pytest.mark.parametrize("size", ["117m", "800m"])
 def test_gpt_training(train, size):
-    train(f"zoo/gpt-{size}", batch_size=16, precision="bf16")
+    train(f"zoo/gpt-{size}", batch_size=16, precision="bf16", may_not_fit=size == "800m")
 
 
 @on(ONE)
 @pytest.mark.accel(reference="caraml/gpt/800m")
 def test_gpt_texts(train):
     """On texts of OSCAR in the tokens of GPT-2, where --accel-data has both."""
-    train("zoo/gpt-800m", data="oscar", batch_size=16, precision="bf16")
+    train("zoo/gpt-800m", data="oscar", batch_size=16, precision="bf16", may_not_fit=True)
 
 
 @pytest.mark.sweep
@@ -49,7 +49,7 @@ def test_gpt_texts(train):
 @pytest.mark.parametrize("size", ["117m", "800m"])
 def test_gpt_batch(train, size, batch):
     """CARAML's sweep: the devices share a batch, and each adds up gradients of micro-batches of four."""
-    train(f"zoo/gpt-{size}", global_batch_size=batch, micro_batch_size=4, precision="bf16")
+    train(f"zoo/gpt-{size}", global_batch_size=batch, micro_batch_size=4, precision="bf16", may_not_fit=True)
 
 
 @on(f"{ONE} {FOUR}")

@@ -294,7 +294,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     With --accel-data-required it fails.
     """
     from pytest_accel.data.errors import DataError, DataMissing
-    from pytest_accel.data.images import open_images
+    from pytest_accel.data.finding import find_set
     from pytest_accel.options import data_root
     from pytest_accel.session.failing import fail_plainly
 
@@ -303,7 +303,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     def find(name: str) -> Path:
         root = data_root(settings, request.config)
         try:
-            open_images(root, name, "test")
+            find_set(root, name)
         except DataMissing as missing:
             if not settings.data_required:
                 pytest.skip(f"needs real data, with --accel-data: {missing}".replace("\n", " "))

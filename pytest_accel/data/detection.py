@@ -1,8 +1,8 @@
 """Images with boxes as batches of static shape: pixels padded to a bucket, boxes padded to a fixed number.
 
 Boxes are (centre x, centre y, width, height) as shares of the image WITHOUT its padding. So DINO wants them: its
-references are shares of the image, and its valid ratios (`valid_ratios` here) turn them into shares of the padded
-pixels. What is padding is at the right and at the bottom; the sizes say where it begins.
+references are shares of the image, and it turns them into shares of the padded pixels itself. What is padding is at the
+right and at the bottom; the sizes say where it begins.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
 Tensor: TypeAlias = Any  # torch is untyped here
 
 MAX_GT = 100  # boxes of an image; COCO's evaluation looks at no more than 100 either
+ROOM_STEP = 20  # boxes: sets that differ by a few have one shape
 
 
 class DetectionBatch(NamedTuple):
@@ -42,7 +43,6 @@ class DetectionInputs(NamedTuple):
     """A batch as a model reads it, on the device."""
 
     images: Tensor  # (batch, 3, height, width), normalised; zeros where the padding is
-    mask: Tensor  # bool (batch, height, width): True where there is an image, False where there is padding
     sizes: Tensor
     boxes: Tensor
     labels: Tensor
@@ -86,9 +86,9 @@ class DetectionReader:
     def __init__(self, images: CocoSet, *, max_gt: int = MAX_GT) -> None:
         fullest = int(images.counts.argmax())
         if images.counts[fullest] > max_gt:
-            raise DataError(
-                f"{images.name(fullest)}: {images.counts[fullest]} boxes, and max_gt is {max_gt}.\n"
-                f"Raise max_gt to {images.counts[fullest]}: boxes that are left out would be taught as background."
+            raise ValueError(
+                f"max_gt: {max_gt} are too few for {images.name(fullest)}, which has {images.counts[fullest]} boxes: those "
+                "that are left out would be taught as background. Take room_for(images)."
             )
         self._images = images
         self._max_gt = max_gt
@@ -120,6 +120,12 @@ class DetectionReader:
         corners, labels = self._images.objects(index)
         height, width = self._images.sizes[index].tolist()
         return shares(torch.tensor(corners), height, width), torch.tensor(labels)
+
+
+def room_for(images: CocoSet) -> int:
+    """Return how many boxes an image of a batch has room for: MAX_GT, or as many more as the fullest needs."""
+    most = int(images.counts.max(initial=0))
+    return max(MAX_GT, -(-most // ROOM_STEP) * ROOM_STEP)
 
 
 def empty_batch(how_many: int, bucket: Bucket, *, max_gt: int) -> DetectionBatch:
@@ -170,11 +176,6 @@ def image_mask(sizes: Tensor, height: int, width: int) -> Tensor:
     return rows[:, :, None] & columns[:, None, :]
 
 
-def valid_ratios(sizes: Tensor, height: int, width: int) -> Tensor:
-    """Return the share of the padded width and height that the image takes: (batch, 2), x before y as in boxes."""
-    return torch.stack([sizes[:, 1] / width, sizes[:, 0] / height], dim=1)
-
-
 class DetectionFinish:
     """Host batch -> the model's inputs, on the device and without waiting for it; shapes depend on the bucket alone."""
 
@@ -184,38 +185,14 @@ class DetectionFinish:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format = torch.contiguous_format,
-        normalise: bool = True,  # torchvision's detectors do it themselves, and want values from 0 to 1
     ) -> None:
         self._device = device
         self._memory_format = memory_format
-        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if normalise else ((0.0,) * 3, (1.0,) * 3)
-        self._scale, self._shift = factors(mean, std, device=device, dtype=dtype)
+        self._scale, self._shift = factors(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=dtype)
 
     def __call__(self, batch: DetectionBatch) -> DetectionInputs:
         pixels, sizes, boxes, labels, valid = (tensor.to(self._device, non_blocking=True) for tensor in batch)
         mask = image_mask(sizes, *pixels.shape[-2:])
         images = torch.addcmul(self._shift, pixels.to(self._scale.dtype), self._scale)
         images = (images * mask[:, None]).contiguous(memory_format=self._memory_format)
-        return DetectionInputs(images, mask, sizes, boxes, labels, valid)
-
-
-def as_lists(
-    inputs: DetectionInputs, *, cropped: bool = False, first_label: int = 1
-) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """Return what torchvision's detectors take: images, and for each {"boxes": corners in pixels, "labels"}.
-
-    Their label 0 is the background: classes begin at `first_label`. Images keep their padding and so their one shape,
-    unless they are `cropped`. The number of boxes is a shape there: this waits for the device, once a batch. On a batch
-    in host memory it waits for nothing.
-    """
-    counts = inputs.valid.sum(dim=1).tolist()
-    corners = corners_px(inputs.boxes, inputs.sizes)
-    images = list(inputs.images.unbind())
-    if cropped:
-        sizes = inputs.sizes.tolist()
-        images = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
-    targets = [
-        {"boxes": corners[place, :found], "labels": inputs.labels[place, :found] + first_label}
-        for place, found in enumerate(counts)
-    ]
-    return images, targets
+        return DetectionInputs(images, sizes, boxes, labels, valid)

@@ -14,7 +14,7 @@ between 1:2 and 2:1, and so are places and labels.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -34,18 +34,13 @@ PHOTOGRAPH_PX = (480, 640)
 WIDEST = 2.0  # width over height, or height over width
 
 
-class Targets(NamedTuple):
-    """As in a DetectionBatch: boxes (count, max_gt, 4) as shares of the image, labels, and which of them are real."""
-
-    boxes: Tensor
-    labels: Tensor
-    valid: Tensor
-
-
 def synthetic_targets(
     count: int, *, max_gt: int = MAX_GT, generator: torch.Generator, classes: int = CLASSES
-) -> Targets:
-    """Draw the targets of `count` images on the generator's device; images with more than max_gt objects have max_gt."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw the boxes, labels and which of them are real, as in a DetectionBatch, of `count` images on the generator's device.
+
+    Images with more than max_gt objects have max_gt.
+    """
 
     def chance(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, device=generator.device)
@@ -56,7 +51,7 @@ def synthetic_targets(
     valid = torch.arange(max_gt, device=generator.device) < numbers[:, None]
     labels = torch.randint(classes, (count, max_gt), generator=generator, device=generator.device)
     boxes = torch.cat([centres, sizes], dim=2) * valid[..., None]
-    return Targets(boxes, labels * valid, valid)
+    return boxes, labels * valid, valid
 
 
 def object_counts(chance: Tensor, empty: Tensor) -> Tensor:

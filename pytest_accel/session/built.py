@@ -47,6 +47,11 @@ class Figures:
                 f"fed: nothing is loaded here, {self.step.configuration['data']} is synthetic and on the device. "
                 "Write source='loader', or give real data with --accel-data."
             )
+        if self.fed is not None and self.step.varied:
+            raise StepError(
+                f"fed: the batches of {self.step.configuration['data']} differ in shape, and no few of them say what the "
+                "device computes alone. Leave fed out, or give all images one shape with image_size=."
+            )
         try:
             checked_gates({"accuracy": self.accuracy_tolerance})
         except QuestionError:
@@ -56,7 +61,8 @@ class Figures:
 
     @property
     def gates(self) -> dict[str, float]:
-        gates = {"fed_share": self.accel.settings.tolerance or Policy().tolerance} if self.step.loads else {}
+        apart = self.step.loads and not self.step.varied
+        gates = {"fed_share": self.accel.settings.tolerance or Policy().tolerance} if apart else {}
         return gates | ({"accuracy": self.accuracy_tolerance} if "accuracy" in self.learnt else {})
 
     def measure(self, step_s: float) -> dict[str, float]:

@@ -1,4 +1,8 @@
-"""Gradients of one step in several micro-batches: the batch of a study in the memory of a smaller one."""
+"""Gradients of one step in several micro-batches: the batch of a study in the memory of a smaller one.
+
+The loss of a step is the mean of theirs, as is common. Where a loss divides by what it finds in a batch (boxes, pixels that
+have a class), that is not quite the loss of the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from pytest_accel.workloads.errors import check_whole
+
 
 def check_micro_batches(batch_size: int, micro_batch_size: int | None) -> int:
     """Return how many micro-batches make up one rank's batch; a remainder would be a step of another size."""
     if micro_batch_size is None:
         return 1
-    if micro_batch_size < 1:
-        raise ValueError(f"micro_batch_size: {micro_batch_size} is not a positive number.")
+    check_whole("micro_batch_size", micro_batch_size)
     if batch_size % micro_batch_size:
         raise ValueError(
             f"micro_batch_size: {micro_batch_size} does not divide the batch of {batch_size} that one device takes. "

@@ -14,7 +14,8 @@ from pytest_accel.measure.device import is_nvidia, widen_device_queues
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.settings import COMPILE_MODES
 from pytest_accel.workloads.accumulating import check_micro_batches
-from pytest_accel.workloads.errors import unknown_value
+from pytest_accel.workloads.asked import check_asked
+from pytest_accel.workloads.errors import check_whole, unknown_value
 from pytest_accel.workloads.feeding import MEMORY_FORMATS, DataChoices, Destination, Feed, Task
 from pytest_accel.workloads.fitting import batch_in_words, builds_whole, check_fits, state_of
 from pytest_accel.workloads.flops import count, output_classes
@@ -45,7 +46,7 @@ class Choices:
     model: Model  # a name (torchvision's, `timm/NAME`, `zoo/NAME`), or any callable that returns a module
     batch_size: int  # of one rank
     global_batch_size: int | None = None  # of all ranks together, instead of batch_size: strong scaling
-    data: str | None = None  # a name of DATA_NAMES; None: "imagenet", or "tokens" for a language model
+    data: str | None = None  # a name of DATA_NAMES; None: the first that fits the model's task
     device: torch.device | str = "cpu"
     precision: str = "fp32"  # fp32, tf32, bf16, fp16
     image_size: int | None = None  # pixels; None: the model's own, else the data's
@@ -90,8 +91,7 @@ def share_of(whole: int, arguments: Mapping[str, Any], size: int) -> int:
         raise ValueError(
             "batch_size and global_batch_size: give one. The first is of one device and the second of all together."
         )
-    if whole < 1:
-        raise ValueError(f"global_batch_size: {whole} is not a positive number.")
+    check_whole("global_batch_size", whole)
     if whole % size:
         raise ValueError(
             f"global_batch_size: {whole} does not divide among {size} ranks. Choose a multiple of {size}."
@@ -138,12 +138,13 @@ def assemble(
     if device.type == "cuda":
         widen_device_queues()
     precision = Precision.named(choices.precision, device=device)
+    check_data(choices.data, batch_size=choices.batch_size)
     micro_batches = check_micro_batches(choices.batch_size, micro_batch_size)
-    _check_compile(choices.compile, micro_batches)
+    check_asked(choices, task=task, micro_batch_size=micro_batch_size)
+    _check_compile(choices.compile, micro_batches, sharded=sharded)
     choices.feeding.check()
     if choices.memory_format not in {"auto", *MEMORY_FORMATS}:
         raise unknown_value("memory_format", choices.memory_format, ("auto", *MEMORY_FORMATS))
-    check_data(choices.data, batch_size=choices.batch_size)
     options = _model_options(choices)
     shards = choices.ranks.size if sharded else 1
     state = state_of(choices.model, options, states=states, shards=shards)
@@ -167,7 +168,7 @@ def assemble(
         memory_format=memory_format,
         seed=choices.seed,
         ranks=choices.ranks,
-        rotation=whole.rotation(dtype),
+        rotation=whole.rotation(dtype, micro_batches),
     )
     fed = plan.feed(choices.feeding, destination, task=task)
     known_as = _known_as(choices, info)
@@ -198,6 +199,7 @@ def assemble(
         "cudnn_benchmark": choices.cudnn_benchmark,
         "seed": choices.seed,
     }
+    configuration |= fed.configuration  # again: real data settles what its plan left open
     configuration |= {f"model.{name}": _plain(value) for name, value in choices.model_options.items()}
     return Parts(
         model=model,
@@ -294,7 +296,11 @@ def _plain(value: object) -> str | int | float | bool | None:
     return callable_name(value) if callable(value) else repr(value)
 
 
-def _check_compile(mode: str | None, micro_batches: int) -> None:
+def _check_compile(mode: str | None, micro_batches: int, *, sharded: bool) -> None:
+    if mode in CUDA_GRAPH_MODES and sharded:
+        raise ValueError(
+            f"compile: {mode!r} replays CUDA graphs, and the weights of shards lie elsewhere every time. Write 'default'."
+        )
     if mode in CUDA_GRAPH_MODES and micro_batches > 1:
         # A replay writes its gradients where the last one did, and would overwrite what it has to be added to.
         raise ValueError(

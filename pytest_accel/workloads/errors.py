@@ -10,6 +10,7 @@ Exception
 from __future__ import annotations
 
 from difflib import get_close_matches
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,3 +37,11 @@ def unknown_value(argument: str, value: object, valid: Iterable[str], *, remedy:
     hint = did_you_mean(value, names) if isinstance(value, str) else ""
     text = f"{argument}: {value!r} is not known.{hint} Valid: {', '.join(names)}."
     return ValueError(f"{text} {remedy}".rstrip())
+
+
+def check_whole(argument: str, value: object) -> None:
+    """Refuse a size that is not a positive whole number; None is not a size, and left to who settles it."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{argument}: {value!r} is not a positive whole number.")

@@ -85,9 +85,10 @@ class Feed:
     """The source of a step's batches, and what defines it."""
 
     source: Source
-    configuration: Facts
+    configuration: Facts  # before what the plan says, where both say it
     order: TrainingOrder | None = None  # None: synthetic, without epochs
     threaded: bool = False  # threads of this process work beside the steps
+    varied: bool = False  # batches differ in shape: what one of them costs is not what a step costs
 
 
 def opened(choices: DataChoices, open_set: Callable[[Path | None], Opened]) -> Opened | None:

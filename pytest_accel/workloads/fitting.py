@@ -93,7 +93,11 @@ def device_memory_bytes(device: torch.device) -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         left.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
     with suppress(OSError, ValueError):  # "max" where there is no limit
-        left.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+        group = Path("/sys/fs/cgroup")
+        limit, used = (
+            (group / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
+        )
+        left.append(int(limit) - int(used))
     return min(left, default=None)
 
 

@@ -74,8 +74,16 @@ def build_model(
     """
     device = torch.device(device)
     source = _find(model, num_classes=num_classes, image_size=image_size, options=options)
-    with _seeded(seed, device), device:
-        module = source.build()
+    try:
+        with _seeded(seed, device), device:
+            module = source.build()
+    except TypeError as error:
+        if not options or "unexpected keyword argument" not in str(error):
+            raise
+        named = ", ".join(sorted(options))
+        raise ValueError(
+            f"model_options: {_name(model)} does not take all of {named}: {error}. Leave out what it does not know."
+        ) from error
     if not isinstance(module, nn.Module):
         raise TypeError(f"model: {callable_name(model)} returned {type(module).__name__}, not an nn.Module.")
     module = module.to(device)
@@ -124,7 +132,12 @@ def _from_torchvision(name: str, *, image_size: int | None, options: dict[str, A
 
     task = _torchvision_task(name)
     if task is None:
-        raise _unknown_model(name, list(models.list_models()), "is not a model of torchvision")
+        if name in models.list_models():  # of videos, of flow, of integers in place of floats
+            raise ValueError(
+                f"model: {name!r} of torchvision is for another task than those of a step. Choose a model for classes, boxes "
+                "or masks, or pass a callable that returns it."
+            )
+        raise _unknown_model(name, list(_names_of_torchvision()), "is not a model of torchvision")
     if task == "detection":
         build = partial(build_detector, name, **options)
         return _Source(build=build, task=task, image_size=image_size, channels=3)
@@ -151,6 +164,11 @@ def _from_torchvision(name: str, *, image_size: int | None, options: dict[str, A
 def _torchvision_task(name: str) -> ModelTask | None:
     if find_spec("torchvision") is None:
         return None
+    return _names_of_torchvision().get(name)
+
+
+def _names_of_torchvision() -> dict[str, ModelTask]:
+    """Return the names of its models that we can feed, each with its task."""
     from torchvision import models
 
     homes: dict[ModelTask, Any] = {
@@ -158,7 +176,7 @@ def _torchvision_task(name: str) -> ModelTask | None:
         "detection": models.detection,
         "segmentation": models.segmentation,
     }
-    return next((task for task, home in homes.items() if name in models.list_models(module=home)), None)
+    return {name: task for task, home in homes.items() for name in models.list_models(module=home)}
 
 
 def _from_timm(name: str, *, image_size: int | None, options: dict[str, Any]) -> _Source:
@@ -208,7 +226,7 @@ def _describe(model: str | Callable[..., nn.Module], module: nn.Module, source: 
     convolutions = sum(isinstance(layer, nn.Conv2d) for layer in module.modules())
     linears = sum(isinstance(layer, nn.Linear) for layer in module.modules())
     return ModelInfo(
-        name=model if isinstance(model, str) else callable_name(model),
+        name=_name(model),
         task="language" if vocabulary and source.own else source.task,  # of a named model it is known
         parameters=parameters,
         kind="tokens" if vocabulary else "image",
@@ -222,6 +240,10 @@ def _describe(model: str | Callable[..., nn.Module], module: nn.Module, source: 
         sequence=sequence,
         own=source.own,
     )
+
+
+def _name(model: str | Callable[..., nn.Module]) -> str:
+    return model if isinstance(model, str) else callable_name(model)
 
 
 def _unknown_model(name: str, known: list[str], what: str) -> ValueError:

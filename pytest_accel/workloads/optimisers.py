@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -57,16 +58,21 @@ class Updates:
                     raise ValueError(
                         f"{name}: {value} has no effect beside a callable optimiser. Set it inside the callable."
                     )
-        if self.clip is not None and not 0 < self.clip < math.inf:
+        if self.clip is not None and not (_is_number(self.clip) and self.clip > 0):
             raise ValueError(
-                f"clip: {self.clip} is not a positive number. It is the largest norm of all gradients."
+                f"clip: {self.clip!r} is not a positive number. It is the largest norm of all gradients."
             )
-        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay: {self.weight_decay} is not a number of 0 or more.")
+        if self.weight_decay is not None and not (_is_number(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay: {self.weight_decay!r} is not a number of 0 or more.")
+        if self.lr_scale is not None and not isinstance(self.lr_scale, Mapping):
+            raise ValueError(
+                f"lr_scale: {self.lr_scale!r} names no parameters. Write {{'backbone': 0.1}}, a factor for each beginning of "
+                "their names, or lr= for all of them."
+            )
         for prefix, factor in (self.lr_scale or {}).items():
-            if not 0 < factor < math.inf:
+            if not (_is_number(factor) and factor > 0):
                 raise ValueError(
-                    f"lr_scale: {factor} for {prefix!r} is not a positive number. It multiplies the learning rate."
+                    f"lr_scale: {factor!r} for {prefix!r} is not a positive number. It multiplies the learning rate."
                 )
 
     @property
@@ -82,6 +88,10 @@ class Updates:
         scaled = {f"lr_scale.{prefix}": factor for prefix, factor in (self.lr_scale or {}).items()}
         asked = {"weight_decay": self.weight_decay, "clip": self.clip, **scaled}
         return {name: value for name, value in asked.items() if value is not None}
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 def check_optimiser(optimiser: str | OptimiserFactory, *, lr: float | None) -> None:
@@ -100,10 +110,11 @@ def build_optimiser(
     device: torch.device,
     lr: float | None = None,
     weight_decay: float | None = None,
+    sharded: bool = False,
 ) -> tuple[Any, dict[str, str | float]]:
     """Return a torch optimiser and what defines it: its name, implementation and learning rate.
 
-    `parameters` are tensors, or groups of them as torch.optim takes them.
+    `parameters` are tensors, or groups of them as torch.optim takes them; of shards the fused SGD knows nothing.
     """
     check_optimiser(optimiser, lr=lr)
     if not isinstance(optimiser, str):
@@ -112,7 +123,8 @@ def build_optimiser(
     chosen = OPTIMISERS[optimiser]
     rate = chosen.lr if lr is None else lr
     options = dict(chosen.options) | ({} if weight_decay is None else {"weight_decay": weight_decay})
-    kernel = "fused" if device.type in FUSED_DEVICES else "foreach"
+    fused = device.type in FUSED_DEVICES and not (sharded and chosen.torch_name == "SGD")
+    kernel = "fused" if fused else "foreach"
     factory = getattr(torch.optim, chosen.torch_name)
     built = factory(parameters, lr=rate, **options, **{kernel: True})
     if chosen.torch_name == "SGD":
@@ -132,7 +144,12 @@ def build_updates(
             for factor, members in _by_factor(named, updates.lr_scale).items()
         ]
     built, described = build_optimiser(
-        optimiser, parameters, device=device, lr=updates.lr, weight_decay=updates.weight_decay
+        optimiser,
+        parameters,
+        device=device,
+        lr=updates.lr,
+        weight_decay=updates.weight_decay,
+        sharded=any(hasattr(parameter, "full_tensor") for parameter in named.values()),
     )
     return built, described | updates.configuration
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
+from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
@@ -95,9 +97,13 @@ class Plan(ABC):
         """Return the same for another batch."""
         return replace(self, batch_size=batch_size)  # type: ignore[type-var] # all of them are dataclasses
 
-    def rotation(self, dtype: torch.dtype) -> int:
-        """Return how many distinct batches to keep: ROTATION, or at least two within ROTATION_BYTES."""
-        return max(2, min(ROTATION, ROTATION_BYTES // self.batch_bytes(dtype)))
+    def rotation(self, dtype: torch.dtype, taken_at_once: int = 1) -> int:
+        """Return how many distinct batches to keep: ROTATION, or at least two within ROTATION_BYTES.
+
+        Of micro-batches, a number that shares no factor with those of a step: one step would else see what the last one saw.
+        """
+        fewest = max(2, min(ROTATION, ROTATION_BYTES // self.batch_bytes(dtype)))
+        return next(number for number in count(fewest) if gcd(number, taken_at_once) == 1)
 
     def generator(self, index: int, *, seed: int, rank: int, device: torch.device) -> torch.Generator:
         """Return what one made-up batch is drawn from."""

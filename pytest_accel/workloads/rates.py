@@ -20,13 +20,18 @@ def rates_apart(
 
     `fed_share` is the part of the rate of arithmetic that is left when batches have to be loaded: 1 where the
     loader hides behind the step, and never more: what is above is the noise of two timings. It pairs real data with data that lies ready, in one process, minutes apart at
-    most: what slows both, a clock or a cap, is not in it.
+    most: what slows both, a clock or a cap, is not in it. Where batches differ in shape, the few that lie ready cost what
+    chance made them: only the loader has a rate then.
     """
     if not step.loads:
         return {}
-    with step.computing_only():
-        compute_s = seconds_per_call(step, device, ranks, budget_s=budget_s)
+    compute_s = None
+    if not step.varied:
+        with step.computing_only():
+            compute_s = seconds_per_call(step, device, ranks, budget_s=budget_s)
     loader_s = seconds_per_call(step.load, device, ranks, budget_s=budget_s, untimed=step.buffered)
+    if compute_s is None:
+        return {"loader_step_s": loader_s}
     return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": min(1.0, compute_s / step_s)}
 
 

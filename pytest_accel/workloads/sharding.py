@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads.errors import unknown_value
-from pytest_accel.workloads.plan import seed_of
+from pytest_accel.workloads.plan import ModelTask, seed_of
 
 if TYPE_CHECKING:
     from pytest_accel.measure.ranks import Ranks
@@ -40,6 +40,22 @@ def check_sharding(sharding: str | None, *, ranks: Ranks, ddp: bool, precision: 
         raise ValueError(
             f"precision: 'fp16' scales its loss, and every rank of sharding={sharding!r} would see overflows of its "
             "own shards alone. Write precision='bf16'."
+        )
+
+
+def check_shardable(model: nn.Module, task: ModelTask, precision: Precision) -> None:
+    """Refuse a model that would compute something else in shards than whole."""
+    if not precision.is_half:
+        return
+    if task == "detection":
+        raise ValueError(
+            "sharding: 'fsdp' gives a model its inputs in the precision of its weights, and boxes must stay in fp32. "
+            "Write precision='fp32', or leave sharding out."
+        )
+    if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):  # noqa: SLF001 - they share no other
+        raise ValueError(
+            "sharding: 'fsdp' gathers weights in half precision, and batch norms keep their statistics in fp32. "
+            "Write precision='fp32', or leave sharding out."
         )
 
 

@@ -38,6 +38,7 @@ class Step:
         self._micro_batches = parts.micro_batches
         self._model: Any = parts.model
         self._source: Source = parts.feed.source
+        self.varied: bool = parts.feed.varied  # batches differ in shape, and in what they cost
         self._compile = parts.compile
         self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
         self._precision = parts.precision
@@ -153,6 +154,8 @@ class Step:
         return self._counted().bytes_moved
 
     def _counted(self) -> Demand:
+        if self.varied:  # the plan has one shape of several: MFU would be too high, and an alarm false
+            return Demand()
         if self._demand is None and self._model is not None:
             self._demand = demand_of(
                 self._model,

@@ -1,6 +1,7 @@
 """One step of training or of inference, as a plain callable that a benchmark times.
 
-Inside `__call__` nothing waits for the device: no `.item()`, no print; a loader's batches cross beside the steps.
+Inside `__call__` nothing of ours waits for the device: no `.item()`, no print; a loader's batches cross beside the steps.
+Two models wait by themselves: DINO's loss for the host to match boxes, torchvision's detectors to learn how many boxes there are.
 What reads results (`loss_value`, `check`) is called outside the timed rounds.
 """
 
@@ -28,7 +29,7 @@ from pytest_accel.workloads.optimisers import (
 )
 from pytest_accel.workloads.parallel import data_parallel
 from pytest_accel.workloads.plan import Loss, NamedLoss
-from pytest_accel.workloads.sharding import blocks_of, check_sharding, shard
+from pytest_accel.workloads.sharding import blocks_of, check_shardable, check_sharding, shard
 from pytest_accel.workloads.stepping import Step
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class TrainStep(Step):
         if loss is not None:
             self._known_as = None  # it may have products of its own
         if sharding is not None:
+            check_shardable(model, self.info.task, precision)
             # While it is whole. What it moves is not known: weights come from other devices, in another type.
             self._demand = replace(self._counted(), bytes_moved=None)
             shard(model, parts.ranks, precision, device, seed=parts.seed)

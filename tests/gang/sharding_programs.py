@@ -125,11 +125,26 @@ def own_model(group):
         return sum(local(parameter).numel() for parameter in step._trainable)
 
 
+def plain_sgd(group):
+    """Its fused kernel knows nothing of shards."""
+    found = {}
+    for name, choices in {"ddp": {}, "fsdp": {"sharding": "fsdp"}}.items():
+        with build(group, optimiser="sgd", **choices) as step:
+            found[name] = losses(step)
+    return found
+
+
 def refused(group):
     said = []
-    for choices in ({"ddp": False}, {"precision": "fp16"}):
+    for choices in ({"ddp": False}, {"precision": "fp16"}, {"compile": "reduce-overhead"}):
         try:
             build(group, sharding="fsdp", **choices)
+        except ValueError as error:
+            said.append(str(error))
+    asked = {"batch_size": 2, "image_size": 32, "ranks": group, "sharding": "fsdp", "precision": "bf16"}
+    for model in ("resnet18", "zoo/dino-tiny"):
+        try:
+            TrainStep.build(model, **asked)
         except ValueError as error:
             said.append(str(error))
     return said
@@ -137,5 +152,14 @@ def refused(group):
 
 def everything(group):
     """All in one pair of processes: importing torch is most of the time."""
-    programs = (same_gradients, reduce_once, train_in_shards, clip_alike, build_in_shards, own_model, refused)
+    programs = (
+        same_gradients,
+        reduce_once,
+        train_in_shards,
+        clip_alike,
+        build_in_shards,
+        own_model,
+        plain_sgd,
+        refused,
+    )
     return {program.__name__: program(group) for program in programs}

@@ -64,6 +64,14 @@ def test_what_is_too_large_to_build_is_made_shard_by_shard(pair):
 
 
 def test_what_cannot_be_sharded_is_refused(pair):
-    for independent, scaled in pair["refused"]:
+    for independent, scaled, replayed, normed, detector in pair["refused"]:
         assert "Leave ddp=False out" in independent
         assert "Write precision='bf16'" in scaled
+        assert "Write 'default'" in replayed
+        assert "batch norms keep their statistics in fp32" in normed
+        assert "boxes must stay in fp32" in detector
+
+
+def test_sgd_updates_shards_as_it_updates_the_whole(pair):
+    for found in pair["plain_sgd"]:
+        assert found["fsdp"] == pytest.approx(found["ddp"], rel=1e-4)

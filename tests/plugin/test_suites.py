@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,25 @@ def test_every_suite_of_the_studies_has_its_page(name):
     page = ROOT / "docs" / "suites" / f"{name}.md"
     assert page.read_text().startswith(f"# {name}: ")
     assert f"docs/suites/{name}.md" in (ROOT / "bench_suites" / f"test_{name}.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("suite", "row", "parameters", "may_not_fit"),
+    [
+        ("segmentation", "test_training", {"model": "segformer_b4", "batch_size": 8}, True),
+        ("segmentation", "test_training", {"model": "segformer_b4", "batch_size": 1}, False),
+        ("gpt", "test_gpt_training", {"size": "800m"}, True),
+        ("gpt", "test_gpt_training", {"size": "117m"}, False),
+        ("gpt", "test_gpt_texts", {}, True),
+        ("gpt", "test_gpt_batch", {"size": "800m", "batch": 4096}, True),
+        ("gpt", "test_gpt_large", {"size": "13b"}, True),
+    ],
+)
+def test_rows_for_a_large_device_may_not_fit_another(suite, row, parameters, may_not_fit):
+    asked = []
+    functions = runpy.run_path(str(ROOT / "bench_suites" / f"test_{suite}.py"))
+    functions[row](lambda *_, **choices: asked.append(choices), **parameters)
+    assert [choices.get("may_not_fit", False) for choices in asked] == [may_not_fit]
 
 
 def test_committed_baselines_are_of_rows_that_exist(everything):

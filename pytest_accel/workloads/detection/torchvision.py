@@ -6,9 +6,9 @@ here again. Coordinates stay in fp32 in every precision: a step of a bf16 is eig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,13 +42,15 @@ def build_detector(name: str, *, num_classes: int | None = None, **options: Any)
     return TorchvisionDetector(models.get_model(name, **options), first_label=background)
 
 
-def sum_of_losses(losses: Mapping[str, Tensor], _targets: Any) -> Tensor:  # noqa: ANN401 - the model had them
-    """Add up what a detector of torchvision returns in training."""
-    return torch.stack([loss.float() for loss in losses.values()]).sum()
+class Found(NamedTuple):
+    """What a detector returns in eval mode."""
+
+    images: list[dict[str, Tensor]]  # of each: "boxes" by corners in pixels, "labels", "scores"
+    heads: list[Any]  # what its heads said, before boxes were chosen: numbers that are not finite make no box
 
 
 class TorchvisionDetector(nn.Module):
-    """Scenes -> losses by name in training; in eval mode for each image {"boxes": corners in pixels, "labels", "scores"}.
+    """Scenes -> losses by name in training; in eval mode what was Found.
 
     The backbone's norms keep their statistics, in training too, as detectors of two images a device are trained. With
     random weights these are those of noise: norms that did nothing would let numbers grow until the loss is NaN.
@@ -61,11 +63,12 @@ class TorchvisionDetector(nn.Module):
         detector.transform = AsTheyAre()
         proposing: Any = getattr(detector, "rpn", detector)
         proposing.anchor_generator = KeptAnchors(proposing.anchor_generator)
-        proposing.head.register_forward_hook(_in_fp32)
+        self._heads: list[Any] = []  # what they said so far in this pass
+        proposing.head.register_forward_hook(self._in_fp32)
         if self._refines:
             regions: Any = detector.roi_heads
             regions.box_roi_pool = PooledInFp32(regions.box_roi_pool)
-            regions.box_predictor.register_forward_hook(_in_fp32)
+            regions.box_predictor.register_forward_hook(self._in_fp32)
         calibrate(detector.backbone)
         for name, parameter in detector.backbone.named_parameters():
             if name.startswith(FROZEN):
@@ -90,13 +93,23 @@ class TorchvisionDetector(nn.Module):
     def forward(self, scenes: Scenes) -> Any:  # noqa: ANN401 - see the class
         images, sizes, targets = scenes
         if images.is_meta:
-            return {"counted": self._counted(images)}
+            counted, self._heads = self._counted(images), []
+            return {"counted": counted}
         if not self.training or targets is None:
-            return self.detector(Padded(images=images, sizes=sizes.tolist()))
+            self._heads = []
+            found = self.detector(Padded(images=images, sizes=sizes.tolist()))
+            heads, self._heads = self._heads, []
+            return Found(images=found, heads=heads)
         # How many boxes there are is a shape in this library: the one place where our part waits for the device.
         known = torch.cat([sizes, targets.valid.sum(dim=1, keepdim=True)], dim=1).tolist()
         padded = Padded(images=images, sizes=[(height, width) for height, width, _ in known])
         return self.detector(padded, self._lists(targets, sizes, [found for *_, found in known]))
+
+    def _in_fp32(self, _module: nn.Module, _arguments: Any, output: Any) -> Any:  # noqa: ANN401 - a hook of the heads
+        output = tree_map(Tensor.float, output)
+        if not self.training:
+            self._heads.append(output)
+        return output
 
     def _lists(self, targets: Targets, sizes: Tensor, counts: list[int]) -> list[dict[str, Tensor]]:
         corners, labels = corners_px(targets.boxes, sizes), targets.labels + self.first_label
@@ -197,7 +210,3 @@ def calibrate(backbone: nn.Module) -> None:
 
 def _norms(backbone: nn.Module) -> Iterator[Any]:
     return (layer for layer in backbone.modules() if isinstance(layer, nn.BatchNorm2d))
-
-
-def _in_fp32(_module: nn.Module, _arguments: Any, output: Any) -> Any:  # noqa: ANN401 - a hook
-    return tree_map(Tensor.float, output)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_accel.data.sets import IMAGE_SETS
-from pytest_accel.workloads.errors import unknown_value
+from pytest_accel.workloads.errors import check_whole, unknown_value
 from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.masks import plan_masks
 from pytest_accel.workloads.tasks.questions import plan_questions
@@ -80,8 +80,7 @@ def check_data(name: str | None, *, batch_size: int) -> None:
             DATA_NAMES,
             remedy="The name gives the shape of what a step reads, synthetic or not.",
         )
-    if batch_size < 1:
-        raise ValueError(f"batch_size: {batch_size} is not a positive number.")
+    check_whole("batch_size", batch_size)
 
 
 def _task(name: str, info: ModelInfo) -> ModelTask:
@@ -118,6 +117,8 @@ def make_batch(
 ) -> Batch:
     """Make one batch for a model of one's own: inputs and targets, in fp32 or as token numbers."""
     check_data(data, batch_size=batch_size)
+    for argument, size in (("image_size", image_size), ("sequence", sequence), ("vocabulary", vocabulary)):
+        check_whole(argument, size)
     plan: Plan
     if data in DATA_OF["language"]:
         if not (sequence and vocabulary):

@@ -117,7 +117,7 @@ def plan_masks(
     labels: int | None = None,
 ) -> MaskPlan:
     """Settle what the user, and then the model, left open."""
-    size = (image_size, image_size) if image_size else crop or CROP
+    size = crop or CROP if image_size is None else (image_size, image_size)
     return MaskPlan(name=name, batch_size=batch_size, crop=size, labels=labels or len(CLASSES))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,6 +17,7 @@ from pytest_accel.data.detection import (
     DetectionFinish,
     DetectionReader,
     DetectionSampler,
+    room_for,
 )
 from pytest_accel.data.errors import existing_root
 from pytest_accel.data.formats.coco import CLASSES, CocoSet, open_coco
@@ -25,8 +26,7 @@ from pytest_accel.data.loader import HostBatches
 from pytest_accel.data.sources import Loaded
 from pytest_accel.data.synthetic_boxes import synthetic_detection
 from pytest_accel.workloads.detection.batch import Scenes, Targets
-from pytest_accel.workloads.detection.loss import DinoLoss
-from pytest_accel.workloads.detection.torchvision import sum_of_losses
+from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
 from pytest_accel.workloads.feeding import (
     MEMORY_FORMATS,
     DataChoices,
@@ -42,6 +42,7 @@ from pytest_accel.workloads.feeding import (
 from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan, no_smoothing
 
 DATA = "coco"
+_OVER_SETS = DinoLoss()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,6 @@ class ScenePlan(Plan):
     name: str
     batch_size: int
     resizing: Resizing  # of photographs; its largest bucket that lies is the shape of synthetic images
-    returns_losses: bool  # in training the model does, as torchvision's; else it returns Predictions
     classes: int = CLASSES  # labels are in range(classes)
     max_gt: int = MAX_GT
     unit: ClassVar[str] = "images"
@@ -67,13 +67,13 @@ class ScenePlan(Plan):
 
     @property
     def input_shape(self) -> str:
-        return "x".join(map(str, (3, *self.bucket)))
+        return _shape(3, *self.bucket)
 
     @property
     def described(self) -> Facts:
         return {
-            "bucket": "x".join(map(str, self.bucket)),
-            "num_classes": self.classes,
+            "bucket": _shape(*self.bucket),
+            "labels": self.classes,  # a model may tell more apart
             "max_gt": self.max_gt,
         }
 
@@ -109,9 +109,7 @@ class ScenePlan(Plan):
 
     def loss(self, label_smoothing: float) -> NamedLoss:
         no_smoothing(label_smoothing, "detection")
-        if self.returns_losses:
-            return NamedLoss("sum_of_losses", sum_of_losses)
-        return NamedLoss("dino", DinoLoss())
+        return NamedLoss("detection", detection_loss)
 
     def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
         _check(choices)
@@ -121,6 +119,10 @@ class ScenePlan(Plan):
                 raise ValueError(
                     f"source: a loader reads files, and {self.name} is not here. Name its root with --accel-data, "
                     "or leave source and workers out."
+                )
+            if choices.decode != "auto":
+                raise ValueError(
+                    "decode: synthetic images are not encoded. Leave it out, or give --accel-data."
                 )
             return synthetic(self, to)
         return _loaded(choices, self, to, images, task=task)
@@ -136,10 +138,9 @@ def plan_scenes(
 ) -> ScenePlan:
     """Plan for photographs in the sizes that a model is trained on, or in squares of `image_size` pixels.
 
-    DINO has its schedule and its loss. All others have those of torchvision's detectors, a user's own too.
+    DINO has its own sizes. All others have those of torchvision's detectors, a user's own too.
     """
-    predicts_sets = model is not None and model.startswith("zoo/dino-")
-    resizing = MANY_SCALES if predicts_sets else ONE_SCALE
+    resizing = MANY_SCALES if model is not None and model.startswith("zoo/dino-") else ONE_SCALE
     if image_size is not None:
         square = (image_size, image_size)
         resizing = Resizing(short_sides=(image_size,), longest=image_size, buckets=(square,))
@@ -147,8 +148,20 @@ def plan_scenes(
         name=name,
         batch_size=batch_size,
         resizing=resizing,
-        returns_losses=not predicts_sets,
         classes=classes or CLASSES,
+    )
+
+
+def detection_loss(output: Any, targets: Targets) -> torch.Tensor:  # noqa: ANN401 - whatever a model returns
+    """DINO's loss of Predictions; of a model that returns its losses by name, as torchvision's do in training, their sum."""
+    if isinstance(output, Predictions):
+        return _OVER_SETS(output, targets)
+    losses = list(output.values()) if isinstance(output, Mapping) else []
+    if losses and all(isinstance(each, torch.Tensor) for each in losses):
+        return torch.stack([each.float() for each in losses]).sum()
+    raise TypeError(
+        f"the model returned {type(output).__name__}, and detection needs a mapping of losses, each a scalar, or "
+        "Predictions. Pass loss=, a callable of what it returned and the targets."
     )
 
 
@@ -159,7 +172,7 @@ def as_scenes(
     finish = DetectionFinish(device=device, dtype=dtype, memory_format=MEMORY_FORMATS[memory_format])
 
     def arrive(batch: DetectionBatch) -> Batch:
-        images, _, sizes, boxes, labels, valid = finish(batch)
+        images, sizes, boxes, labels, valid = finish(batch)
         targets = Targets(labels=labels, boxes=boxes, valid=valid)
         # Copies for the loss: compiled code is guarded on two arguments being one, and they are not always.
         return Scenes(images, sizes, targets), Targets(*(each.clone() for each in targets))
@@ -170,10 +183,9 @@ def as_scenes(
 def _check(choices: DataChoices) -> None:
     if choices.source == "resident":
         raise ValueError("source: photographs are too large to be resident on a device. Leave source out.")
-    if choices.decode != "auto":
+    if choices.decode == "device":
         raise ValueError(
-            f"decode: {choices.decode!r} cannot be chosen for detection, whose images are decoded by the loader. "
-            "Leave it out."
+            "decode: detection's images are decoded by the loader, on the host. Write 'host', or leave it out."
         )
 
 
@@ -197,8 +209,9 @@ def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: Coco
         seed=to.seed,
     )
     loading = loading_of(choices, to.ranks.rank)
+    max_gt = room_for(images)
     batches = HostBatches(
-        DetectionReader(images, max_gt=plan.max_gt),
+        DetectionReader(images, max_gt=max_gt),
         DetectionSampler(order, augment=augment),
         loading,
         for_device=to.device.type != "cpu",
@@ -208,10 +221,16 @@ def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: Coco
     if task == "train":
         facts["augment"] = augment
     facts["short_sides"] = f"{min(resizing.short_sides)} to {max(resizing.short_sides)}"
+    facts |= loading_facts(choices) | {"decode": "host"}
+    # The plan names the largest bucket, and room for boxes that it guessed.
+    facts["input_shape"] = " ".join(_shape(3, *bucket) for bucket in resizing.buckets)
+    facts["bucket"] = " ".join(_shape(*bucket) for bucket in resizing.buckets)
+    facts["max_gt"] = max_gt
     return Feed(
         source=Loaded(batches, arrive, to.device, buffered=loading.buffered),
-        configuration=facts | loading_facts(choices),
+        configuration=facts,
         order=order_of(plan, to, length=len(images)),  # for the length of an epoch alone
+        varied=len(resizing.buckets) > 1,
     )
 
 
@@ -223,3 +242,7 @@ def _check_labels(images: CocoSet, plan: ScenePlan) -> None:
             f"num_classes: {plan.classes} are too few for {plan.name}, whose boxes here have labels up to {most}. "
             f"Leave num_classes out: the set has {CLASSES}."
         )
+
+
+def _shape(*sizes: int) -> str:
+    return "x".join(map(str, sizes))

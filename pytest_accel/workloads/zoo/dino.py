@@ -198,7 +198,7 @@ class Proposer(nn.Module):
         if tokens.shape[1] < self.queries:
             raise ValueError(
                 f"images: their {tokens.shape[1]} tokens cannot propose {self.queries} boxes. "
-                "Give larger images, or build the model with fewer queries=."
+                "Give larger images, or a model with fewer queries: model_options={'queries': N}."
             )
         plain = proposals_of(places)
         inside = ((plain > BORDER) & (plain < 1 - BORDER)).all(dim=-1) & ~places.padding

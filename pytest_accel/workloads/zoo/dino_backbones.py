@@ -30,15 +30,26 @@ class SwinBackbone(nn.Module):
         )
         self.channels: list[int] = self.swin.feature_info.channels()
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels)
-        if checkpoint:  # of the blocks of each stage: what lies between stages is kept anyway
-            for module in self.swin.modules():
-                if hasattr(module, "blocks"):
-                    module.grad_checkpointing = True
+        self.checkpoint = checkpoint
+        self._compute_again(again=checkpoint)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        return [
-            norm(stage).permute(0, 3, 1, 2) for norm, stage in zip(self.norms, self.swin(images), strict=True)
-        ]
+        # Where operations are counted, once: computing twice is no work of the model's.
+        maps = self._once(images) if images.is_meta else self.swin(images)
+        return [norm(stage).permute(0, 3, 1, 2) for norm, stage in zip(self.norms, maps, strict=True)]
+
+    def _once(self, images: Tensor) -> list[Tensor]:
+        self._compute_again(again=False)
+        try:
+            maps: list[Tensor] = self.swin(images)
+        finally:
+            self._compute_again(again=self.checkpoint)
+        return maps
+
+    def _compute_again(self, *, again: bool) -> None:
+        for module in self.swin.modules():
+            if hasattr(module, "blocks"):  # a stage: what lies between stages is kept anyway
+                module.grad_checkpointing = again
 
 
 class PlainBackbone(nn.Module):

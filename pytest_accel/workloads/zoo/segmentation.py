@@ -20,6 +20,7 @@ DEEPLABS = {"deeplabv3plus-r18": "resnet18", "deeplabv3plus-r101": "resnet101"}
 # Height and width that a name is trained at.
 CROPS = dict.fromkeys(SEGFORMERS, (1024, 1024)) | dict.fromkeys(DEEPLABS, (512, 1024))
 DROPOUT = 0.1
+SMALLEST_STAGE = 32  # of a SegFormer: pixels for one of its last stage, each way
 OUTPUT_STRIDE = 8  # of DeepLabV3+: its last stages are dilated, and not smaller
 
 
@@ -79,7 +80,7 @@ class SegFormer(nn.Module):
                 block.attn = FusedAttention(block.attn)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        _check_size(images, 32)
+        check_size(images.shape[-2], images.shape[-1], SMALLEST_STAGE)
         features = []
         for stage in "1234":
             # The library's own way makes every stage's output contiguous, and the next stage turns it back.
@@ -125,7 +126,7 @@ class DeepLabV3Plus(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | Segmented:
-        _check_size(images, OUTPUT_STRIDE)
+        check_size(images.shape[-2], images.shape[-1], OUTPUT_STRIDE)
         features = self.encoder(images)
         main = self.segmentation_head(self.decoder(features))
         return Segmented(main, self.auxiliary_head(features[-2])) if self.training else main
@@ -135,8 +136,7 @@ def _head(theirs: Any, *, factor: int) -> nn.Sequential:  # noqa: ANN401 - a Seg
     return nn.Sequential(theirs[0], Enlarged(factor, logits=True))
 
 
-def _check_size(images: torch.Tensor, multiple: int) -> None:
-    height, width = images.shape[-2:]
+def check_size(height: int, width: int, multiple: int) -> None:
     if height % multiple or width % multiple:
         raise ValueError(
             f"image_size: {height} x {width} pixels do not divide by {multiple}, and this model halves them so often. "

@@ -79,13 +79,19 @@ class Pooled(nn.Sequential):
     """The branch of an ASPP that sees the whole image: one pixel, and every pixel of its output is it."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.training and len(images) == 1:
-            raise ValueError(
-                "batch_size: DeepLabV3+ normalises one pixel an image over the batch, and cannot be trained with 1. "
-                "Valid: 2 or more."
-            )
+        if self.training:
+            check_pooled_batch(len(images), "batch_size")
         # Not interpolated: the backward pass of that adds all pixels into one place, one after the other.
         return super().forward(images).expand(-1, -1, *images.shape[-2:])
+
+
+def check_pooled_batch(size: int, argument: str) -> None:
+    """Refuse to train on one image; `argument` is what the user calls the batch."""
+    if size == 1:
+        raise ValueError(
+            f"{argument}: DeepLabV3 normalises one pixel an image over the batch, and cannot be trained with 1 on a device. "
+            "Valid: 2 or more."
+        )
 
 
 def enlarged(images: torch.Tensor, size: tuple[int, int], *, logits: bool = False) -> torch.Tensor:

@@ -1,11 +1,13 @@
-"""Images and boxes in one padded batch: where they lie, how they are mirrored, what torchvision gets of them."""
+"""Images and boxes in one padded batch: where they lie, how they are mirrored, how much room there is."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,16 +19,14 @@ from pytest_accel.data.detection import (
     DetectionReader,
     DetectionSampler,
     DetectionWanted,
-    as_lists,
     corners_px,
     empty_batch,
     image_mask,
     mirrored_boxes,
     put,
+    room_for,
     shares,
-    valid_ratios,
 )
-from pytest_accel.data.errors import DataError
 from pytest_accel.data.formats.coco import open_coco
 from pytest_accel.data.jpeg import decode_on_host
 from pytest_accel.data.loader import HostBatches, Loading
@@ -155,7 +155,6 @@ def test_the_mask_is_where_images_are():
     assert mask.sum(dim=(1, 2)).tolist() == [6, 4]
     assert mask[0, :2, :3].all()
     assert mask[1, :4, :1].all()
-    assert valid_ratios(sizes, 4, 5).tolist() == [[pytest.approx(3 / 5), 0.5], [pytest.approx(1 / 5), 1.0]]
 
 
 def test_a_finished_batch_is_normalised_and_zero_where_the_padding_is(coco):
@@ -165,11 +164,9 @@ def test_a_finished_batch_is_normalised_and_zero_where_the_padding_is(coco):
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     expected = (batch.pixels[1, :, 5, 7] / 255 - mean) / std
     torch.testing.assert_close(inputs.images[1, :, 5, 7], expected)
-    assert not (inputs.images * ~inputs.mask[:, None]).any()
+    assert not (inputs.images * ~image_mask(inputs.sizes, *BUCKET)[:, None]).any()
     assert inputs.images[:, :, 0, 0].all()
     assert torch.equal(inputs.boxes, batch.boxes)
-    plain = DetectionFinish(device=torch.device("cpu"), dtype=torch.float64, normalise=False)(batch)
-    torch.testing.assert_close(plain.images, batch.pixels / 255.0, check_dtype=False)
 
 
 def test_what_is_computed_depends_on_no_value(coco):
@@ -180,46 +177,22 @@ def test_what_is_computed_depends_on_no_value(coco):
     @torch.compile(fullgraph=True, backend="eager", dynamic=False)
     def whole(batch):
         inputs = finish(batch)
-        return inputs.images, corners_px(inputs.boxes, inputs.sizes), valid_ratios(inputs.sizes, *BUCKET)
+        return inputs.images, corners_px(inputs.boxes, inputs.sizes)
 
-    images, corners, ratios = whole(batch)
+    images, corners = whole(batch)
     assert torch.equal(images, finish(batch).images)
-    assert (corners.shape, ratios.shape) == ((2, 100, 4), (2, 2))
-
-
-def test_torchvision_gets_corners_in_pixels_and_labels_from_one(coco):
-    batch = DetectionReader(coco)[wanted(2, 0, sizes=[(24, 24), (20, 30)])]
-    inputs = DetectionFinish(device=torch.device("cpu"), normalise=False)(batch)
-    images, targets = as_lists(inputs)
-    assert [tuple(image.shape) for image in images] == [(3, 64, 96)] * 2
-    expected = torch.tensor(
-        [[0.75, 1.125, 3.25, 3.375], [1.25, 1.125, 3.75, 3.875]]
-    )  # half of the image's size
-    torch.testing.assert_close(targets[0]["boxes"], expected)
-    assert targets[0]["labels"].tolist() == [1, 3]
-    assert (targets[1]["boxes"].shape, targets[1]["labels"].shape) == ((0, 4), (0,))
-    cropped, _ = as_lists(inputs, cropped=True)
-    assert [tuple(image.shape) for image in cropped] == [(3, 24, 24), (3, 20, 30)]
-
-
-def test_torchvisions_faster_rcnn_trains_on_it(coco):
-    from torchvision.models import mobilenet_v3_small
-    from torchvision.models.detection import FasterRCNN
-    from torchvision.models.detection.anchor_utils import AnchorGenerator
-
-    backbone = mobilenet_v3_small(weights=None).features[:2]
-    backbone.out_channels = 16
-    anchors = AnchorGenerator(sizes=((8,),), aspect_ratios=((1.0,),))
-    model = FasterRCNN(backbone, num_classes=4, rpn_anchor_generator=anchors, min_size=64, max_size=96)
-    batch = DetectionReader(coco)[wanted(5, 0, sizes=[(60, 40), (40, 60)])]  # one without boxes
-    losses = model(*as_lists(DetectionFinish(device=torch.device("cpu"), normalise=False)(batch)))
-    assert all(torch.isfinite(loss) for loss in losses.values())
+    assert corners.shape == (2, 100, 4)
 
 
 def test_more_boxes_than_room_are_refused(coco):
     DetectionReader(coco, max_gt=5)
-    with pytest.raises(DataError, match=rf"^{coco.name(5)}: 5 boxes, and max_gt is 4\.\nRaise max_gt to 5"):
+    with pytest.raises(ValueError, match=rf"^max_gt: 4 are too few for {coco.name(5)}, which has 5 boxes"):
         DetectionReader(coco, max_gt=4)
+
+
+@pytest.mark.parametrize(("most", "room"), [(5, 100), (93, 100), (100, 100), (101, 120), (120, 120)])
+def test_there_is_room_for_the_fullest_image(coco, most, room):
+    assert room_for(replace(coco, ends=np.cumsum([0, most, 3]))) == room
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 
 from pytest_accel.data.synthetic_boxes import synthetic_detection, synthetic_targets
 
 
+class Drawn(NamedTuple):
+    """What is drawn, by name."""
+
+    boxes: torch.Tensor
+    labels: torch.Tensor
+    valid: torch.Tensor
+
+
 def drawn(count, seed=0, **options):
-    return synthetic_targets(count, generator=torch.Generator().manual_seed(seed), **options)
+    return Drawn(*synthetic_targets(count, generator=torch.Generator().manual_seed(seed), **options))
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def one_step(batch, **choices):
         return step.loss_value(), [parameter.grad.clone() for parameter in step._trainable]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from([1, 2, 3, 4, 6, 12]), seed=st.integers(0, 1000))
 def test_gradients_and_loss_are_those_of_the_whole_batch(size, seed):
     random = torch.Generator().manual_seed(seed)
@@ -178,3 +178,10 @@ def test_a_scaled_gradient_is_clipped_by_its_own_norm():
             weights.append([parameter.detach().clone() for parameter in step._trainable])
     for plain, scaled in zip(*weights, strict=True):
         torch.testing.assert_close(scaled, plain, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_a_step_does_not_see_what_the_last_one_saw(size):
+    with build(micro_batch_size=size) as step:
+        seen = [[next(step._source)[0] for _ in range(12 // size)] for _ in range(2)]
+    assert any(not torch.equal(first, second) for first, second in zip(*seen, strict=True))

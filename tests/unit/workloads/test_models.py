@@ -141,6 +141,21 @@ def test_an_unknown_name_says_what_is_near_and_where_names_come_from(name, hint)
     assert name in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["r3d_18", "raft_large", "quantized_resnet50"])
+def test_a_name_that_no_step_can_feed_is_not_its_own_remedy(name):
+    with pytest.raises(ValueError, match=f"'{name}' of torchvision is for another task") as error:
+        build_model(name)
+    assert "Did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["r3d_81", "quantized_resnet51"])
+def test_only_names_that_a_step_can_feed_are_suggested(name):
+    with pytest.raises(ValueError, match="is not a model of torchvision") as error:
+        build_model(name)
+    assert "'r3d_18'" not in str(error.value)
+    assert "'quantized_resnet50'" not in str(error.value)
+
+
 def test_timms_word_for_the_size_is_pointed_to_ours():
     with pytest.raises(ValueError, match="write image_size="):
         build_model("timm/vit_tiny_patch16_224", img_size=64)

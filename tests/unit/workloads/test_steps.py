@@ -409,7 +409,7 @@ def test_a_global_batch_on_one_device_is_its_batch():
     ("choices", "words"),
     [
         ({"global_batch_size": 16}, "batch_size and global_batch_size: give one"),
-        ({"batch_size": None, "global_batch_size": 0}, "global_batch_size: 0 is not a positive number"),
+        ({"batch_size": None, "global_batch_size": 0}, "global_batch_size: 0 is not a positive whole number"),
     ],
 )
 def test_a_global_batch_that_means_nothing_is_refused(choices, words):

@@ -90,7 +90,7 @@ def test_data_that_does_not_fit_is_refused(data, model, match):
 
 
 def test_an_impossible_batch_is_refused():
-    with pytest.raises(ValueError, match="batch_size: 0 is not a positive number"):
+    with pytest.raises(ValueError, match="batch_size: 0 is not a positive whole number"):
         plan_data(None, IMAGES, batch_size=0)
 
 

@@ -12,10 +12,12 @@ from pytest_accel.data.buckets import MANY_SCALES, ONE_SCALE
 from pytest_accel.data.errors import DataError
 from pytest_accel.data.sources import Loaded, Rotation
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads import InferStep, TrainStep, build_model
-from pytest_accel.workloads.detection.loss import DinoLoss
+from pytest_accel.session.built import Figures
+from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
+from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
 from pytest_accel.workloads.feeding import DataChoices, Destination
 from pytest_accel.workloads.models import task_of
+from pytest_accel.workloads.rates import rates_apart
 from pytest_accel.workloads.tasks import make_batch, plan_data
 from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
 from tests.support.detection_sets import coco_annotations, write_coco
@@ -32,6 +34,13 @@ class Rank(Alone):
 
     def __init__(self, rank, size):
         self.rank, self.size = rank, size
+
+
+class Waiting:
+    """A CPU: nothing runs behind the caller."""
+
+    def synchronize(self):
+        """Nothing is queued."""
 
 
 def plan(model=DINO, batch_size=2, image_size=64, **changes):
@@ -148,10 +157,19 @@ def test_a_step_trains_and_says_what_it_is(model):
         assert (step.work, step.unit) == (2, "images")
         assert step.flops_per_step > 1e8
         named = {
-            name: step.configuration[name] for name in ("data", "data_source", "bucket", "max_gt", "loss")
+            name: step.configuration[name]
+            for name in ("data", "data_source", "input_shape", "bucket", "labels", "max_gt", "loss")
         }
-    expected = {"data": "coco", "data_source": "synthetic", "bucket": "64x64", "max_gt": 100}
-    assert named == expected | {"loss": "dino" if model == DINO else "sum_of_losses"}
+        assert "num_classes" not in step.configuration  # the models have 91 outputs
+    assert named == {
+        "data": "coco",
+        "data_source": "synthetic",
+        "input_shape": "3x64x64",
+        "bucket": "64x64",
+        "labels": 80,
+        "max_gt": 100,
+        "loss": "detection",
+    }
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -165,8 +183,26 @@ def test_a_step_of_inference_returns_boxes(model, precision):
         assert output.noise is None  # targets come along, and are not read
         assert output.boxes.shape == (3, 2, 30, 4)
     else:
-        assert [sorted(found) for found in output] == [["boxes", "labels", "scores"]] * 2
-        assert all(found["boxes"].dtype == torch.float32 for found in output)
+        assert [sorted(found) for found in output.images] == [["boxes", "labels", "scores"]] * 2
+        assert all(found["boxes"].dtype == torch.float32 for found in output.images)
+
+
+@pytest.mark.parametrize("model", [DINO, RCNN])
+def test_a_detector_whose_numbers_are_not_finite_fails_though_it_finds_no_box(model):
+    with InferStep.build(model, **STEP) as step:
+        step()
+        step()
+        step.check()
+        if model == RCNN:
+            assert len(step.output.heads) == 2  # of the last step alone: what proposes, and what refines
+        with torch.no_grad():
+            for parameter in step._model.parameters():
+                parameter.fill_(math.nan)
+        step()
+        if model == RCNN:
+            assert not any(found["boxes"].numel() for found in step.output.images)
+        with pytest.raises(StepError, match="not finite"):
+            step.check()
 
 
 def test_operations_of_inference_are_those_without_denoising():
@@ -190,7 +226,35 @@ def test_a_model_of_ones_own_returns_its_losses():
     with TrainStep.build(Colours, **STEP) as step:
         step()
         step.check()
-        assert step.configuration["loss"] == "sum_of_losses"
+        assert step.configuration["loss"] == "detection"
+
+
+class Sets(nn.Module):
+    """A detector of one's own: it returns sets of boxes, as DINO does."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits, self.boxes = nn.Linear(3, 5 * 80), nn.Linear(3, 5 * 4)
+
+    def forward(self, scenes):
+        colours = scenes.images.mean((2, 3))
+        shape = (1, len(colours), 5, -1)
+        return Predictions(self.logits(colours).view(shape), self.boxes(colours).sigmoid().view(shape))
+
+
+def test_what_is_minimised_follows_from_what_a_model_returns():
+    with TrainStep.build(Sets, **STEP) as step:
+        step()
+        step.check()
+
+
+@pytest.mark.parametrize(
+    "output", [torch.zeros(()), [], {}, {"boxes": 1.0}, [{"boxes": torch.zeros(0, 4)}], None]
+)
+def test_what_no_loss_can_be_made_of_is_refused_with_the_remedy(output):
+    said = rf"the model returned {type(output).__name__}, and detection needs .* Pass loss="
+    with pytest.raises(TypeError, match=said):
+        plan().loss(0.0).function(output, None)
 
 
 def test_names_are_detectors_and_their_outputs_follow_num_classes():
@@ -281,6 +345,10 @@ def test_real_images_come_through_the_loader(root, fed, workers):
         "short_sides": "64 to 64",
         "workers": workers,
         "prefetch": 2,
+        "decode": "host",
+        "input_shape": "3x64x64",
+        "bucket": "64x64",
+        "max_gt": 100,
     }
     assert feed.order.steps_for_epochs(2) == 9
     boxes = 0
@@ -307,6 +375,46 @@ def test_inference_reads_the_validation_images_at_the_largest_scale(root, fed):
     assert feed.configuration["data_images"] == 5
     assert feed.configuration["short_sides"] == "800 to 800"
     assert "augment" not in feed.configuration
+
+
+def in_several_shapes(root):
+    """A step that computes next to nothing, on images in the shapes of COCO's."""
+    return TrainStep.build(Colours, data="coco", batch_size=1, data_root=root, workers=0)
+
+
+def test_where_images_differ_in_shape_no_count_of_one_shape_is_told(root):
+    """The plan's shape is the largest: its operations are too many for most batches."""
+    with in_several_shapes(root) as step:
+        assert step.configuration["bucket"] == "800x1088 800x1344 1088x800 1344x800"
+        assert step.configuration["input_shape"].startswith("3x800x1088 3x800x1344 ")
+        assert (step.flops_per_step, step.least_flops_per_step, step.bytes_per_step) == (None, None, None)
+    with train(DINO, data_root=root, workers=0) as step:
+        assert step.flops_per_step > 1e8  # they have one
+
+
+def test_where_images_differ_in_shape_only_the_loader_has_a_rate(root):
+    with in_several_shapes(root) as step:
+        rates = rates_apart(step, Waiting(), Alone(), step_s=0.5, budget_s=0.001)
+        figures = Figures(accel=None, step=step, fed=0.9)
+        assert figures.gates == {}
+        with pytest.raises(StepError, match=r"fed: the batches of coco differ in shape.*image_size="):
+            figures.check()
+    assert set(rates) == {"loader_step_s"}
+
+
+def test_a_set_of_many_boxes_has_room_for_all_of_them(tmp_path, fed):
+    content = coco_annotations(images=2)
+    box = content["annotations"][0]
+    content["annotations"] += [box | {"id": 1000 + each} for each in range(104)]
+    write_coco(tmp_path / "coco", content)
+    feed = fed(data_root=tmp_path, workers=0)
+    assert feed.configuration["max_gt"] == 120
+    _, targets = next(feed.source)
+    assert sorted(targets.valid.sum(dim=1).tolist()) == [0, 105]
+
+
+def test_that_the_host_decodes_may_be_said(root, fed):
+    assert fed(data_root=root, workers=0, decode="host").configuration["decode"] == "host"
 
 
 def test_ranks_read_different_images(root, fed):
@@ -349,7 +457,8 @@ def test_without_coco_scenes_are_synthetic_unless_it_is_required(tmp_path, fed):
         ("resnet18", {}, "data: 'coco' does not fit resnet18"),
         (DINO, {"data": "imagenet"}, "data: 'imagenet' does not fit zoo/dino-tiny"),
         (DINO, {"label_smoothing": 0.1}, "label_smoothing: detection has none"),
-        (DINO, {"decode": "device"}, "decode: 'device' cannot be chosen for detection"),
+        (DINO, {"decode": "device"}, "decode: detection's images are decoded by the loader.* Write 'host'"),
+        (DINO, {"decode": "host"}, "decode: synthetic images are not encoded"),
         (DINO, {"source": "resident"}, "source: photographs are too large"),
         (DINO, {"workers": 2}, "source: a loader reads files, and coco is not here"),
         ("maskrcnn_resnet50_fpn", {}, "learns more than boxes"),
@@ -457,5 +566,11 @@ def test_a_random_backbone_keeps_numbers_small(rcnn):
 def test_the_losses_of_a_detector_are_added_up():
     losses = {"first": torch.tensor(1.5), "second": torch.tensor(2.0, dtype=torch.bfloat16)}
     assert plan(RCNN).loss(0.0).function(losses, None) == 3.5
-    assert isinstance(plan(DINO).loss(0.0).function, DinoLoss)
     assert isinstance(plan(), ScenePlan)
+
+
+def test_the_loss_of_sets_is_dinos():
+    model, _ = build_model(DINO)
+    scenes, targets = made(plan())
+    found = model(scenes)
+    assert torch.equal(plan(DINO).loss(0.0).function(found, targets), DinoLoss()(found, targets))

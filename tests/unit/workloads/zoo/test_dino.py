@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_accel.workloads.detection.batch import Scenes, Targets
 from pytest_accel.workloads.detection.loss import DinoLoss
 from pytest_accel.workloads.detection.matching import match
+from pytest_accel.workloads.flops import count_flops
+from pytest_accel.workloads.tasks.scenes import plan_scenes
 from pytest_accel.workloads.zoo import dino
 from pytest_accel.workloads.zoo.dino import DINO_SHAPES, DinoShape, build_dino
 from pytest_accel.workloads.zoo.dino_layers import places_of, sine
@@ -229,16 +231,32 @@ def test_a_large_shape_takes_padded_photographs():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+TINY_SWIN = DinoShape(
+    backbone="swin_tiny_patch4_window7_224", stages=(2, 3), scales=3, width=32, heads=2, encoder_layers=1,
+    decoder_layers=1, feedforward=32, queries=10, denoising_pairs=3,
+)  # fmt: skip
+
+
+def stages_of(model):
+    return [module for module in model.modules() if hasattr(module, "blocks")]
+
+
+def test_computing_again_is_no_work_of_the_model():
+    counts, plan = [], plan_scenes("coco", batch_size=1, image_size=96)
+    for checkpoint in (False, True):
+        model = dino.Dino(replace(TINY_SWIN, checkpoint=checkpoint))
+        counts.append(count_flops(model, plan, loss=DinoLoss()))
+        assert all(stage.grad_checkpointing == checkpoint for stage in stages_of(model))  # as before
+    assert counts[0] == counts[1]
+    assert counts[0] is not None
+
+
 def test_checkpointing_changes_no_gradient():
-    tiny = DinoShape(
-        backbone="swin_tiny_patch4_window7_224", stages=(2, 3), scales=3, width=32, heads=2, encoder_layers=1,
-        decoder_layers=1, feedforward=32, queries=10, denoising_pairs=3,
-    )  # fmt: skip
     scenes, gradients = scenes_of(2, size=96), []
     for checkpoint in (False, True):
         torch.manual_seed(0)
-        model = dino.Dino(replace(tiny, checkpoint=checkpoint))
-        stages = [module for module in model.modules() if hasattr(module, "blocks")]
+        model = dino.Dino(replace(TINY_SWIN, checkpoint=checkpoint))
+        stages = stages_of(model)
         assert len(stages) == 4
         assert all(stage.grad_checkpointing == checkpoint for stage in stages)
         DinoLoss()(predict(model, scenes), scenes.targets).backward()

@@ -1,0 +1,150 @@
+"""Arguments that cannot be followed are one clear ValueError, before anything is built."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_accel.workloads import InferStep, TrainStep, assembly
+from pytest_accel.workloads.tasks import make_batch
+from pytest_accel.workloads.zoo import zoo_models
+from pytest_accel.workloads.zoo.demands import tokens_of
+from pytest_accel.workloads.zoo.dino import DINO_SHAPES, build_dino
+
+SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
+DINO, GPT, BERT = "zoo/dino-tiny", "zoo/gpt-tiny", "zoo/bert-tiny"
+
+
+@pytest.fixture
+def nothing_is_built(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr(assembly, "build_model", refuse)
+
+
+def own(num_classes=3):
+    return nn.Linear(3, num_classes)
+
+
+@pytest.mark.usefixtures("nothing_is_built")
+@pytest.mark.parametrize(
+    ("model", "choices", "said"),
+    [
+        # No size at all.
+        (SEGFORMER, {"image_size": 0}, "image_size: 0 is not a positive whole number"),
+        (SEGFORMER, {"image_size": 64.0}, "image_size: 64.0 is not a positive whole number"),
+        ("resnet18", {"image_size": -1}, "image_size: -1 is not a positive whole number"),
+        (DINO, {"num_classes": 0}, "num_classes: 0 is not a positive whole number"),
+        (GPT, {"sequence": -3}, "sequence: -3 is not a positive whole number"),
+        (BERT, {"sequence": 0}, "sequence: 0 is not a positive whole number"),
+        (GPT, {"vocabulary": True}, "vocabulary: True is not a positive whole number"),
+        (GPT, {"model_options": {"sequence": 0}}, "sequence: 0 is not a positive whole number"),
+        (GPT, {"batch_size": 2.0}, "batch_size: 2.0 is not a positive whole number"),
+        (GPT, {"batch_size": None, "global_batch_size": 2.0}, "global_batch_size: 2.0 is not a positive"),
+        (GPT, {"micro_batch_size": 1.0}, "micro_batch_size: 1.0 is not a positive whole number"),
+        # Of another kind of model.
+        (GPT, {"image_size": 64}, "image_size: zoo/gpt-tiny reads tokens.*write sequence="),
+        (BERT, {"image_size": 64}, "image_size: zoo/bert-tiny reads tokens.*Leave image_size out"),
+        (DINO, {"sequence": 64}, "sequence: zoo/dino-tiny reads images.*write image_size="),
+        ("resnet18", {"vocabulary": 64}, "vocabulary: resnet18 reads images.*Leave vocabulary out"),
+        (own, {"data": "mnist", "sequence": 64}, "sequence: .*own reads images"),
+        # Beyond what masks of bytes hold.
+        (SEGFORMER, {"num_classes": 256}, "num_classes: 256 are too many.*Valid: 255 or less"),
+        ("fcn_resnet50", {"num_classes": 300}, "num_classes: 300 are too many"),
+        (own, {"data": "cityscapes", "num_classes": 300}, "num_classes: 300 are too many"),
+        # Options that the builder does not take.
+        (GPT, {"model_options": {"layerz": 3}}, "does not take 'layerz'. Did you mean 'layers'.*Valid: "),
+        (BERT, {"model_options": {"layerz": 3}}, "does not take 'layerz'. Did you mean 'layers'"),
+        (DINO, {"model_options": {"querys": 3}}, "does not take 'querys'. Did you mean 'queries'"),
+        (SEGFORMER, {"model_options": {"width": 3}}, "'width'. Valid: decoder_channels"),
+        (DINO, {"model_options": {"num_classes": 5}}, "Write num_classes=5 beside model_options"),
+        ("resnet18", {"model_options": {"num_classes": 5}}, "Write num_classes=5 beside model_options"),
+        (own, {"data": "mnist", "model_options": {"num_classes": 5}}, r"partial\(model, num_classes=5\)"),
+        # Updates.
+        (GPT, {"lr_scale": 0.1}, "lr_scale: 0.1 names no parameters. Write {'backbone': 0.1}"),
+        (GPT, {"lr_scale": {"blocks": "1"}}, "lr_scale: '1' for 'blocks' is not a positive number"),
+        (GPT, {"clip": "1"}, "clip: '1' is not a positive number"),
+        (GPT, {"clip": True}, "clip: True is not a positive number"),
+        (GPT, {"weight_decay": "1"}, "weight_decay: '1' is not a number of 0 or more"),
+    ],
+)
+def test_wrong_values_are_refused(model, choices, said):
+    with pytest.raises(ValueError, match=said):
+        TrainStep.build(model, **{"batch_size": 2} | choices)
+
+
+@pytest.mark.usefixtures("nothing_is_built")
+@pytest.mark.parametrize(
+    ("model", "choices", "said"),
+    [
+        (SEGFORMER, {"image_size": 50}, "image_size: 50 x 50 .* multiples of 32"),
+        (DEEPLAB, {"image_size": 50}, "image_size: 50 x 50 .* multiples of 8"),
+        (DEEPLAB, {"batch_size": 1}, "^batch_size: DeepLabV3 .*Valid: 2 or more"),
+        (DEEPLAB, {"micro_batch_size": 1}, "^micro_batch_size: DeepLabV3 .*Valid: 2 or more"),
+        ("deeplabv3_mobilenet_v3_large", {"batch_size": 1}, "^batch_size: DeepLabV3 .*Valid: 2 or more"),
+        (DINO, {"image_size": 32}, r'21 tokens .* 30 boxes.*model_options={"queries": 21}'),
+        (DINO, {"model_options": {"queries": 10**6}}, "cannot propose 1000000 boxes"),
+        ("zoo/dino-swin-l-4scale", {"image_size": 50}, "image_size: 50 .* multiple of 4"),
+    ],
+)
+def test_what_a_model_cannot_take_is_known_before_it_is_built(model, choices, said):
+    with pytest.raises(ValueError, match=said):
+        TrainStep.build(model, **{"batch_size": 2} | choices)
+
+
+@pytest.mark.parametrize(
+    ("model", "choices"),
+    [
+        (DEEPLAB, {"batch_size": 1, "image_size": 64}),  # one image is enough for inference
+        (SEGFORMER, {"batch_size": 1, "image_size": 64, "num_classes": 255}),
+        (DINO, {"batch_size": 1, "image_size": 32, "model_options": {"queries": 21}}),
+        (GPT, {"batch_size": 1, "sequence": 8, "model_options": {"layers": 1}}),
+    ],
+)
+def test_what_a_model_can_take_is_taken(model, choices, monkeypatch):
+    class BuiltError(Exception):
+        pass
+
+    def built(*_, **__):
+        raise BuiltError
+
+    monkeypatch.setattr(assembly, "build_model", built)
+    with pytest.raises(BuiltError):
+        InferStep.build(model, **choices)
+
+
+@pytest.mark.parametrize("model", ["resnet18", "timm/resnet18", own])
+def test_options_that_a_library_does_not_take_are_one_clear_error(model):
+    with pytest.raises(ValueError, match=r"model_options: .* does not take all of layerz: .*Leave out"):
+        TrainStep.build(model, batch_size=2, data="imagenet", model_options={"layerz": 3})
+
+
+@pytest.mark.parametrize(
+    ("data", "sizes", "said"),
+    [
+        ("cityscapes", {"image_size": 0}, "image_size: 0 is not"),
+        ("tokens", {"sequence": -3, "vocabulary": 9}, "sequence: -3 is not"),
+        ("squad", {"vocabulary": 0}, "vocabulary: 0 is not"),
+    ],
+)
+def test_no_batch_is_made_of_sizes_that_are_none(data, sizes, said):
+    with pytest.raises(ValueError, match=said):
+        make_batch(data, batch_size=1, device=torch.device("cpu"), **sizes)
+
+
+def test_every_model_of_the_zoo_says_its_options():
+    assert [name for name, model in zoo_models().items() if not model.options] == []
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 48), (50, 72)])
+def test_tokens_are_those_that_the_model_makes(size):
+    with torch.device("meta"):
+        tokens, _, _ = build_dino("dino-tiny").neck(torch.empty(1, 3, *size), torch.ones(1, 1, 2))
+    assert tokens_of(DINO_SHAPES["dino-tiny"], *size) == tokens.shape[1]
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("dino-swin-l-4scale", 238), ("dino-swin-l-5scale", 863)])
+def test_tokens_of_the_large_ones_are_those_that_were_counted(name, tokens):
+    assert tokens_of(DINO_SHAPES[name], 100, 100) == tokens

@@ -141,7 +141,7 @@ def refused(group):
             build(group, sharding="fsdp", **choices)
         except ValueError as error:
             said.append(str(error))
-    asked = {"batch_size": 2, "image_size": 32, "ranks": group, "sharding": "fsdp", "precision": "bf16"}
+    asked = {"batch_size": 2, "image_size": 64, "ranks": group, "sharding": "fsdp", "precision": "bf16"}
     for model in ("resnet18", "zoo/dino-tiny"):
         try:
             TrainStep.build(model, **asked)

@@ -11,11 +11,11 @@ prepare: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pytest bench_suites -m cpu $(ARGS)
 
-# Tests start hundreds of processes and often wait for them: three at a time keep two cores busy. None of them should
-# compile the package anew, whatever the environment says of bytecode. Files go in their own order, slow ones first: xdist would begin with those that have the most tests.
+# Tests start hundreds of processes: none of them should compile the package anew, whatever the environment says of
+# bytecode. Files go in their own order, slow ones first: xdist would begin with those that have the most tests.
 test: $(READY) lint
 	$(BIN)/python -m compileall -q pytest_accel
-	$(BIN)/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

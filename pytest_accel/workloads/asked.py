@@ -8,12 +8,12 @@ from pytest_accel.data.formats.cityscapes import IGNORE
 from pytest_accel.workloads.errors import check_whole, did_you_mean
 from pytest_accel.workloads.models import task_of
 from pytest_accel.workloads.optimisers import callable_name
-from pytest_accel.workloads.tasks import DATA_OF
-from pytest_accel.workloads.zoo import Asked, zoo_models
+from pytest_accel.workloads.tasks import task_of_data
+from pytest_accel.workloads.zoo import Asked, zoo_model
 from pytest_accel.workloads.zoo.segmentation_layers import check_pooled_batch
 
 if TYPE_CHECKING:
-    from pytest_accel.workloads.assembly import Choices
+    from pytest_accel.workloads.choices import Choices
     from pytest_accel.workloads.feeding import Task
     from pytest_accel.workloads.plan import ModelTask
 
@@ -49,7 +49,7 @@ def _task(choices: Choices) -> ModelTask | None:
     """What the model is for; one of the user's own is for what its data is for."""
     if isinstance(choices.model, str):
         return task_of(choices.model)
-    return next((task for task, names in DATA_OF.items() if choices.data in names), None)
+    return task_of_data(choices.data)
 
 
 def _check_fitting_sizes(choices: Choices, reads: ModelTask) -> None:
@@ -82,10 +82,10 @@ def _check_options(choices: Choices) -> None:
             raise ValueError(f"model_options: {option!r} is an argument of every step. {remedy}")
         if option in OF_TOKENS:
             check_whole(f"model_options: {option}", value)
-    library, _, name = str(choices.model).rpartition("/")
-    if own or library != "zoo" or name not in zoo_models():
+    known_model = zoo_model(choices.model)
+    if known_model is None:
         return
-    valid = sorted(set(zoo_models()[name].options) - set(NO_OPTIONS))
+    valid = sorted(set(known_model.options) - set(NO_OPTIONS))
     for option in choices.model_options:
         if option not in valid:
             known = f"Valid: {', '.join(valid)}." if valid else "It has none."
@@ -95,8 +95,7 @@ def _check_options(choices: Choices) -> None:
 
 
 def _check_demands(model: str, asked: Asked) -> None:
-    library, _, name = model.rpartition("/")
-    if library == "zoo" and name in zoo_models():
-        zoo_models()[name].check(asked)
-    elif library == "" and name.startswith("deeplabv3_") and asked.training:  # torchvision's
+    if (known := zoo_model(model)) is not None:
+        known.check(asked)
+    elif model.startswith("deeplabv3_") and asked.training:  # torchvision's
         check_pooled_batch(asked.batch_size, asked.batch_argument)

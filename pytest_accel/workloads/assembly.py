@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,14 +11,15 @@ from torch import nn
 
 from pytest_accel.data.sets import IMAGE_SETS, ImageSet
 from pytest_accel.measure.device import is_nvidia, widen_device_queues
-from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.settings import COMPILE_MODES
+from pytest_accel.measure.ranks import Ranks
 from pytest_accel.workloads.accumulating import check_micro_batches
 from pytest_accel.workloads.asked import check_asked
-from pytest_accel.workloads.errors import check_whole, unknown_value
-from pytest_accel.workloads.feeding import MEMORY_FORMATS, DataChoices, Destination, Feed, Task
+from pytest_accel.workloads.choices import Choices
+from pytest_accel.workloads.compiling import check_compile, settle_compile
+from pytest_accel.workloads.errors import unknown_value
+from pytest_accel.workloads.feeding import MEMORY_FORMATS, DataChoices, Destination, Facts, Feed, Task
 from pytest_accel.workloads.fitting import batch_in_words, builds_whole, check_fits, state_of
-from pytest_accel.workloads.flops import count, output_classes
+from pytest_accel.workloads.flops import output_classes
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
 from pytest_accel.workloads.models import ModelInfo, build_model, task_of
 from pytest_accel.workloads.optimisers import callable_name
@@ -26,77 +27,10 @@ from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision
 from pytest_accel.workloads.tasks import check_data, plan_data
 
-Model = str | Callable[..., Any]
-Configuration = dict[str, str | int | float | bool | None]
+Configuration = Facts
 
 # Raise it when what a step does changes under the same arguments: baselines of the old one are stale.
 DEFINITION = 1
-
-CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
-# A step of less arithmetic than this waits for its launches: an H200 needs some 5 ms for it, and a step of a
-# ResNet launches hundreds of kernels. The WideResNet at batch 32 (.46 TFLOP) trains 3,500 images/s eager there and
-# 14,500 with its launches recorded.
-LAUNCH_BOUND_FLOPS = 2e12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """The arguments that both kinds of step take; "auto" and None are settled in `assemble`."""
-
-    model: Model  # a name (torchvision's, `timm/NAME`, `zoo/NAME`), or any callable that returns a module
-    batch_size: int  # of one rank
-    global_batch_size: int | None = None  # of all ranks together, instead of batch_size: strong scaling
-    data: str | None = None  # a name of DATA_NAMES; None: the first that fits the model's task
-    device: torch.device | str = "cpu"
-    precision: str = "fp32"  # fp32, tf32, bf16, fp16
-    image_size: int | None = None  # pixels; None: the model's own, else the data's
-    num_classes: int | None = None  # None: the data's
-    sequence: int | None = None  # tokens; None: the model's own
-    vocabulary: int | None = None  # of a language model; None: the model's own
-    memory_format: str = "auto"  # auto, contiguous, channels_last
-    compile: str | None = "auto"  # auto, None (eager), or a name of COMPILE_MODES
-    cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
-    seed: int = 0  # of weights, batches and dropout
-    model_options: Mapping[str, Any] = field(default_factory=dict)  # for the model's own builder
-    millions: float | None = None  # of parameters that the model must have, as a study gives them: 25.6
-    feeding: DataChoices = field(default_factory=DataChoices)  # given as arguments of their own
-    ranks: Ranks = field(default_factory=Alone)  # those that take the step together, each with its own data
-
-    @classmethod
-    def of(cls, model: Model, arguments: Mapping[str, Any]) -> Choices:
-        """Make them of keyword arguments; one that is unknown gets a did-you-mean, not a traceback of ours."""
-        of_data = [entry.name for entry in fields(DataChoices)]
-        known = [entry.name for entry in fields(cls) if entry.name != "feeding"] + of_data
-        for name in arguments:
-            if name not in known:
-                remedy = "Arguments of the model's own builder go into model_options={...}."
-                raise unknown_value("argument", name, known, remedy=remedy)
-        feeding = DataChoices(**{name: arguments[name] for name in of_data if name in arguments})
-        own = {name: value for name, value in arguments.items() if name not in of_data}
-        ranks = own.get("ranks") or Alone()
-        whole = own.get("global_batch_size")
-        if whole is not None:
-            own["batch_size"] = share_of(whole, own, ranks.size)
-        elif own.get("batch_size") is None:
-            raise ValueError(
-                "batch_size: missing. Write batch_size=N (or global_batch_size=N, for all devices together): "
-                "no size is guessed, and none made smaller."
-            )
-        return cls(model=model, feeding=feeding, **own)
-
-
-def share_of(whole: int, arguments: Mapping[str, Any], size: int) -> int:
-    """Return one rank's part of a global batch; a remainder would give ranks different work."""
-    if arguments.get("batch_size") is not None:
-        raise ValueError(
-            "batch_size and global_batch_size: give one. The first is of one device and the second of all together."
-        )
-    check_whole("global_batch_size", whole)
-    if whole % size:
-        raise ValueError(
-            f"global_batch_size: {whole} does not divide among {size} ranks. Choose a multiple of {size}."
-        )
-    return whole // size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +75,7 @@ def assemble(
     check_data(choices.data, batch_size=choices.batch_size)
     micro_batches = check_micro_batches(choices.batch_size, micro_batch_size)
     check_asked(choices, task=task, micro_batch_size=micro_batch_size)
-    _check_compile(choices.compile, micro_batches, sharded=sharded)
+    check_compile(choices.compile, micro_batches, sharded=sharded)
     choices.feeding.check()
     if choices.memory_format not in {"auto", *MEMORY_FORMATS}:
         raise unknown_value("memory_format", choices.memory_format, ("auto", *MEMORY_FORMATS))
@@ -172,12 +106,13 @@ def assemble(
     )
     fed = plan.feed(choices.feeding, destination, task=task)
     known_as = _known_as(choices, info)
-    compile_mode = _settle_compile(
+    compile_mode = settle_compile(
         choices,
         model,
         plan,
         task=task,
         threaded=fed.threaded,
+        varied=fed.varied,
         known_as=known_as,
         micro_batches=micro_batches,
     )
@@ -189,17 +124,16 @@ def assemble(
         "model": info.name,
         "parameters": info.parameters,
         "data": plan.name,
-        **fed.configuration,
         **_batch(choices, micro_batch_size),
         "input_shape": plan.input_shape,
         **plan.described,
+        **fed.configuration,  # real data settles what its plan left open
         "precision": precision.name,
         "memory_format": memory_format,
         "compile": compile_mode,
         "cudnn_benchmark": choices.cudnn_benchmark,
         "seed": choices.seed,
     }
-    configuration |= fed.configuration  # again: real data settles what its plan left open
     configuration |= {f"model.{name}": _plain(value) for name, value in choices.model_options.items()}
     return Parts(
         model=model,
@@ -272,11 +206,11 @@ def _plan(choices: Choices, model: nn.Module, info: ModelInfo, *, batch_size: in
         vocabulary=choices.vocabulary,
     )
     # A label outside the model's classes is a device-side assertion on CUDA, which ends the process.
-    if info.own and plan.classes and (output_classes(model, plan) or plan.classes) < plan.classes:
-        classes = output_classes(model, plan)
+    least = plan.classes if info.own else None
+    if least is not None and (classes := output_classes(model, plan)) is not None and classes < least:
         raise ValueError(
-            f"num_classes: {info.name} returns {classes} classes, and data={plan.name!r} has {plan.classes}. "
-            f"Pass num_classes={classes}, or give the model {plan.classes}."
+            f"num_classes: {info.name} returns {classes} classes, and data={plan.name!r} has {least}. "
+            f"Pass num_classes={classes}, or give the model {least}."
         )
     return plan
 
@@ -296,20 +230,6 @@ def _plain(value: object) -> str | int | float | bool | None:
     return callable_name(value) if callable(value) else repr(value)
 
 
-def _check_compile(mode: str | None, micro_batches: int, *, sharded: bool) -> None:
-    if mode in CUDA_GRAPH_MODES and sharded:
-        raise ValueError(
-            f"compile: {mode!r} replays CUDA graphs, and the weights of shards lie elsewhere every time. Write 'default'."
-        )
-    if mode in CUDA_GRAPH_MODES and micro_batches > 1:
-        # A replay writes its gradients where the last one did, and would overwrite what it has to be added to.
-        raise ValueError(
-            f"compile: {mode!r} replays CUDA graphs, which cannot add up gradients. Write 'default'."
-        )
-    if mode is not None and mode not in {"auto", *COMPILE_MODES}:
-        raise unknown_value("compile", mode, ("auto", *COMPILE_MODES), remedy="None leaves the model eager.")
-
-
 def _check_parameters(millions: float | None, info: ModelInfo) -> None:
     """The model of a study is the one that has as many parameters as the study says, to the digits that it gives."""
     if millions is None:
@@ -320,38 +240,6 @@ def _check_parameters(millions: float | None, info: ModelInfo) -> None:
             f"millions: {info.name} has {info.parameters / 1e6:.{digits}f} million parameters, not {millions}: it is "
             "not the model that was meant. Does num_classes or image_size differ?"
         )
-
-
-def _settle_compile(
-    choices: Choices,
-    model: nn.Module,
-    plan: Plan,
-    *,
-    task: Task,
-    threaded: bool,
-    known_as: Hashable,
-    micro_batches: int,
-) -> str | None:
-    """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
-
-    Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads decode beside
-    them: launching one by one takes Python's lock for 29 of the 37 ms of a step (ResNet50, H200), replaying for 8. Not in
-    a gang: there the collectives of DDP run between the pieces of what is compiled. Nor where gradients are added up.
-    """
-    device = torch.device(choices.device)
-    if choices.compile != "auto":
-        return choices.compile
-    if device.type == "cpu":
-        return None
-    passes = 3 if task == "train" else 1  # backward is twice forward
-    counted = count(model, plan, known_as=known_as)
-    flops = passes * (counted.flops if counted else LAUNCH_BOUND_FLOPS)
-    pays = threaded or flops < LAUNCH_BOUND_FLOPS
-    return (
-        "reduce-overhead"
-        if pays and device.type == "cuda" and isinstance(choices.ranks, Alone) and micro_batches == 1
-        else "default"
-    )
 
 
 def _settle_memory_format(memory_format: str, info: ModelInfo, device: torch.device, *, task: str) -> str:

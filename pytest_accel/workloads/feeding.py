@@ -7,19 +7,20 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 
 from pytest_accel.data.errors import DataError, DataMissing, SyntheticDataWarning
-from pytest_accel.data.loader import Loading, spare_cpus
+from pytest_accel.data.formats.places import Split
+from pytest_accel.data.loader import HostBatches, Loading, spare_cpus
 from pytest_accel.data.order import TrainingOrder
-from pytest_accel.data.sources import Rotation, Source
+from pytest_accel.data.sources import Batch, Loaded, Source
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.workloads.errors import unknown_value
-from pytest_accel.workloads.plan import Facts, Plan
 
 Task = Literal["train", "infer"]
+Facts: TypeAlias = dict[str, str | int | float | bool | None]  # that define a benchmark, by name
 Opened = TypeVar("Opened")
 
 SOURCES = ("auto", "synthetic", "resident", "loader")
@@ -91,6 +92,11 @@ class Feed:
     varied: bool = False  # batches differ in shape: what one of them costs is not what a step costs
 
 
+def split_of(task: Task) -> Split:
+    """Return the part of a data set that a step reads."""
+    return "train" if task == "train" else "test"
+
+
 def opened(choices: DataChoices, open_set: Callable[[Path | None], Opened]) -> Opened | None:
     """Open real data under the root, or None where made-up data is to stand in."""
     if choices.source == "synthetic":
@@ -108,41 +114,25 @@ def opened(choices: DataChoices, open_set: Callable[[Path | None], Opened]) -> O
         return None
 
 
-def synthetic(plan: Plan, to: Destination) -> Feed:
-    """A few batches that are made on the device once."""
-    batches = [
-        plan.make(
-            index,
-            seed=to.seed,
-            rank=to.ranks.rank,
-            device=to.device,
-            dtype=to.dtype,
-            memory_format=to.memory_format,
-        )
-        for index in range(to.rotation)
-    ]
-    facts: Facts = {"data_source": "synthetic", "distinct_batches": to.rotation}
-    return Feed(source=Rotation(batches), configuration=facts)
-
-
-def order_of(
-    plan: Plan,
+def loaded(
+    choices: DataChoices,
     to: Destination,
-    *,
-    length: int,
-    shuffle: bool = True,
-    groups: tuple[int, ...] | None = None,
-) -> TrainingOrder:
-    """Which samples of a set this rank takes, step after step."""
-    return TrainingOrder(
-        length=length,
-        batch_size=plan.batch_size,
-        rank=to.ranks.rank,
-        world=to.ranks.size,
-        seed=to.seed,
-        shuffle=shuffle,
-        groups=groups,
-    )
+    reader: Any,  # noqa: ANN401 - as HostBatches takes it
+    sampler: Any,  # noqa: ANN401 - as above
+    arrive: Callable[[Any], Batch],
+) -> Loaded:
+    """What worker processes read, on its way to the device."""
+    loading = loading_of(choices, to.ranks.rank)
+    batches = HostBatches(reader, sampler, loading, for_device=to.device.type != "cpu")
+    return Loaded(batches, arrive, to.device, buffered=loading.buffered)
+
+
+def files_facts(choices: DataChoices, *, images: int, task: Task) -> Facts:
+    """What defines batches that the host decodes from so many files."""
+    facts: Facts = {"data_source": "files", "data_images": images}
+    if task == "train":
+        facts["augment"] = choices.augment
+    return facts | loading_facts(choices) | {"decode": "host"}
 
 
 def loading_of(choices: DataChoices, rank: int, *, readers_only: bool = False) -> Loading:

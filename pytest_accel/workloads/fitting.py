@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from pytest_accel.core.quantities import gibibytes
+from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.errors import OutOfMemory
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, gpt_shape
-
-if TYPE_CHECKING:
-    from pytest_accel.workloads.assembly import Choices
 
 FP32_BYTES = 4
 # Of a device's memory, for all weights in fp32 before they are dealt out: what else is there then is small.

@@ -15,7 +15,7 @@ from pytest_accel.workloads.detection.torchvision import build_detector
 from pytest_accel.workloads.errors import did_you_mean
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.plan import ModelTask
-from pytest_accel.workloads.zoo import zoo_models
+from pytest_accel.workloads.zoo import zoo_model, zoo_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,9 +94,11 @@ def task_of(model: str | Callable[..., nn.Module]) -> ModelTask | None:
     """Return what a named model is for, without building it; None of the user's own, and of an unknown name."""
     if not isinstance(model, str):
         return None
+    if (known := zoo_model(model)) is not None:
+        return known.task
     library, _, name = model.rpartition("/")
     if library == "zoo":
-        return zoo_models()[name].task if name in zoo_models() else None
+        return None
     return _torchvision_task(name) if library == "" else "classification"
 
 

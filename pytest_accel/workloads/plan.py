@@ -7,20 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from math import gcd
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 
-if TYPE_CHECKING:
-    from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task
+from pytest_accel.data.order import TrainingOrder
+from pytest_accel.data.sources import Batch, Rotation
+from pytest_accel.workloads.feeding import DataChoices, Destination, Facts, Feed, Task
 
 # What a model is for.
 ModelTask: TypeAlias = Literal[
     "classification", "reconstruction", "language", "detection", "segmentation", "answering"
 ]
-Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
 Loss: TypeAlias = Callable[[Any, Any], Any]  # what the model returned, targets -> a scalar
-Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
 # Distinct batches that a step rotates through: one single batch would sit in a CPU's cache, and a
 # model learns it by heart within ten steps. Four are enough; fewer where they would crowd the device.
@@ -65,17 +64,8 @@ class Plan(ABC):
         """What else defines the batches, for a configuration."""
 
     @abstractmethod
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        memory_format: str,
-        rank: int = 0,
-    ) -> Batch:
-        """Return one made-up batch. The same seed, index and rank give the same batch."""
+    def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
+        """Return one made-up batch, on the device of what it is drawn from."""
 
     @abstractmethod
     def on_meta(self) -> Batch:
@@ -105,9 +95,54 @@ class Plan(ABC):
         fewest = max(2, min(ROTATION, ROTATION_BYTES // self.batch_bytes(dtype)))
         return next(number for number in count(fewest) if gcd(number, taken_at_once) == 1)
 
-    def generator(self, index: int, *, seed: int, rank: int, device: torch.device) -> torch.Generator:
-        """Return what one made-up batch is drawn from."""
-        return torch.Generator(device).manual_seed(seed_of(rank, seed * ROTATION + index))
+    def make(
+        self,
+        index: int,
+        *,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory_format: str,
+        rank: int = 0,
+    ) -> Batch:
+        """Return one made-up batch. The same seed, index and rank give the same batch."""
+        random = torch.Generator(device).manual_seed(seed_of(rank, seed * ROTATION + index))
+        return self.draw(random, dtype, memory_format)
+
+    def synthetic(self, to: Destination) -> Feed:
+        """Feed a step from a few batches that are made on the device once."""
+        batches = [
+            self.make(
+                index,
+                seed=to.seed,
+                rank=to.ranks.rank,
+                device=to.device,
+                dtype=to.dtype,
+                memory_format=to.memory_format,
+            )
+            for index in range(to.rotation)
+        ]
+        facts: Facts = {"data_source": "synthetic", "distinct_batches": to.rotation}
+        return Feed(source=Rotation(batches), configuration=facts)
+
+    def order(
+        self,
+        to: Destination,
+        *,
+        length: int,
+        shuffle: bool = True,
+        groups: tuple[int, ...] | None = None,
+    ) -> TrainingOrder:
+        """Return which samples of a set this rank takes, step after step."""
+        return TrainingOrder(
+            length=length,
+            batch_size=self.batch_size,
+            rank=to.ranks.rank,
+            world=to.ranks.size,
+            seed=to.seed,
+            shuffle=shuffle,
+            groups=groups,
+        )
 
 
 def seed_of(rank: int, seed: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,17 +10,16 @@ import torch
 from torch.utils._pytree import tree_map
 
 from pytest_accel.data.sources import Rotation, Source
-from pytest_accel.workloads.assembly import CUDA_GRAPH_MODES, Configuration, Parts
+from pytest_accel.workloads.assembly import Configuration, Parts
 from pytest_accel.workloads.attention import attention_backend
+from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES, Compiler
 from pytest_accel.workloads.fitting import raise_if_out_of_memory
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.plan import Loss, seed_of
 from pytest_accel.workloads.traffic import Demand, cache_bytes, demand_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import nn
+    from collections.abc import Iterator
 
 
 class Step:
@@ -39,7 +37,7 @@ class Step:
         self._model: Any = parts.model
         self._source: Source = parts.feed.source
         self.varied: bool = parts.feed.varied  # batches differ in shape, and in what they cost
-        self._compile = parts.compile
+        self._compiled = Compiler.of(parts.compile, parts.model, parts.device)
         self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
         self._precision = parts.precision
         self._input_bytes = parts.destination.dtype.itemsize  # an element
@@ -62,29 +60,12 @@ class Step:
     def _begin(self, parts: Parts) -> None:
         """Take hold of the process's flags and generators; the last line of building, so that nothing leaks."""
         # Held until close(): compiled code is guarded on these flags, so they must not flicker.
-        self._cleanup.enter_context(parts.precision.flags(cudnn_benchmark=parts.cudnn_benchmark))
+        with ExitStack() as held:
+            held.enter_context(parts.precision.flags(cudnn_benchmark=parts.cudnn_benchmark))
+            held.enter_context(self._compiled.limits(parts.model))
+            self._cleanup = held.pop_all()
         # Dropout and stochastic depth draw from the process's generator while the step runs.
         torch.manual_seed(seed_of(parts.ranks.rank, parts.seed))
-
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self._compile is None:
-            return function
-        # It logs every graph at level DEBUG whatever is asked for: pytest would show it all with a failure.
-        logging.getLogger("torch.__trace").propagate = False
-        options = torch._inductor.list_mode_options(self._compile)  # noqa: SLF001 - its documentation names it
-        if self.device.type == "cuda" and self.info.convolutional:
-            # Half of a ResNet's step is normalising, and its shapes differ from layer to layer: 2 % (H200, fp16).
-            options |= {"max_autotune_pointwise": True}
-        return torch.compile(function, options=options, dynamic=False)
-
-    def _compiled_where_fixed(self, function: Callable[..., Any], model: Any) -> Callable[..., Any]:  # noqa: ANN401 - a module
-        """Compile what a step calls; of a model whose shapes follow from its data, only what it says has fixed ones."""
-        fixed: list[nn.Module] | None = getattr(model, "fixed_shapes", None)
-        if fixed is None:
-            return self._compiled(function)
-        for module in fixed:
-            module.forward = self._compiled(module.forward)
-        return function
 
     def _next_batch(self) -> tuple[Any, Any]:
         if self._cuda_graphs:
@@ -173,7 +154,7 @@ class Step:
         self._cleanup.close()
         self._source.close()
         self._forget()
-        if self._compile is not None:
+        if self._compiled.mode is not None:
             torch.compiler.reset()
         gc.collect()  # modules and compiled code hold each other in circles
         if self.device.type != "cpu":

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from pytest_accel.workloads.accumulating import accumulate
-from pytest_accel.workloads.assembly import Choices, Model, Parts, assemble
+from pytest_accel.workloads.assembly import Parts, assemble
+from pytest_accel.workloads.choices import Choices, Model
+from pytest_accel.workloads.compiling import compiled_apart
 from pytest_accel.workloads.errors import StepError
 from pytest_accel.workloads.evidence import local, sample, sample_tensors, tensors_in
 from pytest_accel.workloads.fitting import explained_out_of_memory
@@ -148,23 +150,31 @@ class TrainStep(Step):
         """Return what a step calls with inputs and targets: the model and its loss, compiled."""
         wrapped, precision, device = self._wrapped, parts.precision, parts.device
         reconstructs, micro_batches = parts.plan.reconstructs, parts.micro_batches
-        if sharded:
-            # Blocks one by one: between them weights are gathered and let go.
-            for block in blocks_of(wrapped):
-                block.forward = self._compiled(block.forward)
+        # Of shards, blocks one by one: between them weights are gathered and let go.
+        apart = blocks_of(wrapped) if sharded else compiled_apart(parts.model)
+        if apart is not None:
+            self._compiled.apart(apart)
             loss_function = self._compiled(loss_function)
 
-        def forward_loss(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
-            output = wrapped(inputs) if sharded else None  # its weights come in the right type
-            with precision.autocast(device):
-                output = output if sharded else wrapped(inputs)
-                loss = loss_function(output, inputs if reconstructs else targets)
+        def loss_of(output: Any, inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+            loss = loss_function(output, inputs if reconstructs else targets)
             return loss if micro_batches == 1 else loss / micro_batches
 
+        def in_shards(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - as above
+            output = wrapped(inputs)  # its weights come in the right type
+            with precision.autocast(device):
+                return loss_of(output, inputs, targets)
+
+        def forward_loss(inputs: Any, targets: Any) -> Any:  # noqa: ANN401 - as above
+            with precision.autocast(device):
+                return loss_of(wrapped(inputs), inputs, targets)
+
+        if sharded:
+            return in_shards
         # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
         # stays out: it is one fused kernel already. Compiled from outside DDP: dynamo then cuts the graph at
         # DDP's buckets, and reducing gradients still overlaps the backward pass.
-        return forward_loss if sharded else self._compiled_where_fixed(forward_loss, parts.model)
+        return forward_loss if apart is not None else self._compiled(forward_loss)
 
     def __call__(self) -> None:
         self.steps += 1
@@ -243,7 +253,9 @@ class InferStep(Step):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._forward: Any = self._compiled_where_fixed(parts.model, parts.model)
+        apart = compiled_apart(parts.model)
+        self._compiled.apart(apart or ())
+        self._forward: Any = parts.model if apart is not None else self._compiled(parts.model)
         self.output: Any = None  # of the last step, on the device
         self._begin(parts)
 

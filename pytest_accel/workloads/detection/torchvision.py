@@ -76,8 +76,8 @@ class TorchvisionDetector(nn.Module):
         self.train()
 
     @property
-    def fixed_shapes(self) -> list[nn.Module]:
-        """What may be compiled: all else has as many rows as there are boxes."""
+    def compiled_apart(self) -> list[nn.Module]:
+        """What has fixed shapes: all else has as many rows as there are boxes."""
         return [self.detector.backbone, getattr(self.detector, "rpn", self.detector).head]
 
     @property

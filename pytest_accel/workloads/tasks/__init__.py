@@ -18,8 +18,9 @@ from pytest_accel.workloads.tasks.scenes import plan_scenes
 from pytest_accel.workloads.tasks.tokens import TokenPlan
 
 if TYPE_CHECKING:
+    from pytest_accel.data.sources import Batch
     from pytest_accel.workloads.models import ModelInfo
-    from pytest_accel.workloads.plan import Batch, ModelTask, Plan
+    from pytest_accel.workloads.plan import ModelTask, Plan
 
 # The names of data that a model of a task reads, the default first.
 DATA_OF: dict[ModelTask, tuple[str, ...]] = {
@@ -83,12 +84,17 @@ def check_data(name: str | None, *, batch_size: int) -> None:
     check_whole("batch_size", batch_size)
 
 
+def task_of_data(name: str | None) -> ModelTask | None:
+    """Return what a data set is for; None of one that is not known."""
+    return next((task for task, names in DATA_OF.items() if name in names), None)
+
+
 def _task(name: str, info: ModelInfo) -> ModelTask:
     """Return the task that a data set is for; a model of the user's own has the one of its data."""
     if name in DATA_OF[info.task]:
         return info.task
-    if info.own:
-        return next(task for task, names in DATA_OF.items() if name in names)
+    if info.own and (task := task_of_data(name)) is not None:
+        return task
     valid = ", ".join(DATA_OF[info.task])
     raise ValueError(f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}.")
 

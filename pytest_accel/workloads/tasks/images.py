@@ -19,22 +19,22 @@ from pytest_accel.data.order import EvaluationOrder, TrainingOrder
 from pytest_accel.data.readers import ArrayReader, EncodedReader, InventedReader, PhotographReader, Reader
 from pytest_accel.data.sampling import Sampler
 from pytest_accel.data.sets import IMAGE_SETS
-from pytest_accel.data.sources import Dealt, Decoded, Loaded, Resident, Source
+from pytest_accel.data.sources import Batch, Dealt, Decoded, Loaded, Resident, Source
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.feeding import (
     MEMORY_FORMATS,
     DataChoices,
     Destination,
+    Facts,
     Feed,
     Task,
     loading_facts,
     loading_of,
     opened,
-    order_of,
-    synthetic,
+    split_of,
 )
 from pytest_accel.workloads.losses import smoothed_cross_entropy
-from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan, seed_of
+from pytest_accel.workloads.plan import NamedLoss, Plan, seed_of
 
 EVALUATION_BATCH = 256
 # A batch of 32 small images costs a loader's parent more than it moves: on an H200 a WideResNet at batch 32 kept 75 %
@@ -74,19 +74,9 @@ class ImagePlan(Plan):
     def described(self) -> Facts:
         return {"num_classes": self.classes}
 
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        memory_format: str,
-        rank: int = 0,
-    ) -> Batch:
-        random = self.generator(index, seed=seed, rank=rank, device=device)
-        images = torch.randn((self.batch_size, *self.shape), generator=random, device=device)
-        labels = torch.randint(self.classes, (self.batch_size,), generator=random, device=device)
+    def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
+        images = torch.randn((self.batch_size, *self.shape), generator=random, device=random.device)
+        labels = torch.randint(self.classes, (self.batch_size,), generator=random, device=random.device)
         return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), labels
 
     def on_meta(self) -> Batch:
@@ -107,7 +97,7 @@ class ImagePlan(Plan):
 
 
 def _feed(choices: DataChoices, plan: ImagePlan, to: Destination, *, task: Task) -> Feed:
-    images = _images(choices, plan, split="train" if task == "train" else "test")
+    images = _images(choices, plan, split=split_of(task))
     _check_channels(plan)
     if choices.decode != "auto" and not isinstance(images, EncodedImages):
         raise ValueError(
@@ -116,11 +106,11 @@ def _feed(choices: DataChoices, plan: ImagePlan, to: Destination, *, task: Task)
         )
     if images is None:
         wants_loader = choices.source == "loader" or choices.workers is not None
-        return _invented(choices, plan, to) if wants_loader else synthetic(plan, to)
+        return _invented(choices, plan, to) if wants_loader else plan.synthetic(to)
     if task == "train":
         _check_labels(images, plan)
     groups = images.groups if isinstance(images, EncodedImages) and images.storage == "shards" else None
-    order = order_of(plan, to, length=len(images), shuffle=task == "train", groups=groups)
+    order = plan.order(to, length=len(images), shuffle=task == "train", groups=groups)
     facts: Facts = {"data_images": len(images)}
     augment = choices.augment and task == "train"
     if task == "train":
@@ -185,7 +175,7 @@ def _check_labels(images: Images, plan: ImagePlan) -> None:
 def _invented(choices: DataChoices, plan: ImagePlan, to: Destination) -> Feed:
     """Made-up bytes through the loader: all of the way to the device, without a disk and a decoder."""
     loading = loading_of(choices, to.ranks.rank)
-    order = order_of(plan, to, length=IMAGE_SETS[plan.name].train_images)
+    order = plan.order(to, length=IMAGE_SETS[plan.name].train_images)
     channels, size, _ = plan.shape
     reader = InventedReader(
         channels=channels, size=size, classes=plan.classes, seed=seed_of(to.ranks.rank, to.seed)

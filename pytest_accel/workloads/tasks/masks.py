@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from pytest_accel.data.errors import existing_root
 from pytest_accel.data.finish import factors
 from pytest_accel.data.formats.cityscapes import CLASSES, IGNORE, CityscapesSet, open_cityscapes
-from pytest_accel.data.loader import HostBatches, TrainingBatches
+from pytest_accel.data.loader import TrainingBatches
 from pytest_accel.data.segmentation import (
     SCALES,
     SegmentationBatch,
@@ -22,20 +22,20 @@ from pytest_accel.data.segmentation import (
     synthetic_segmentation,
 )
 from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.data.sources import Loaded
+from pytest_accel.data.sources import Batch
 from pytest_accel.workloads.feeding import (
     MEMORY_FORMATS,
     DataChoices,
     Destination,
+    Facts,
     Feed,
     Task,
-    loading_facts,
-    loading_of,
+    files_facts,
+    loaded,
     opened,
-    order_of,
-    synthetic,
+    split_of,
 )
-from pytest_accel.workloads.plan import Batch, Facts, Loss, NamedLoss, Plan, no_smoothing, seed_of
+from pytest_accel.workloads.plan import Loss, NamedLoss, Plan, no_smoothing, seed_of
 
 CROP = (512, 1024)  # where neither the model nor the user says one: the smaller of those of the studies
 AUXILIARY_WEIGHT = 0.4  # of a second head's loss, as DeepLabV3+ is trained
@@ -65,19 +65,9 @@ class MaskPlan(Plan):
     def described(self) -> Facts:
         return {"num_classes": self.labels, "ignored": IGNORE}
 
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        memory_format: str,
-        rank: int = 0,
-    ) -> Batch:
-        random = self.generator(index, seed=seed, rank=rank, device=device)
+    def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
         drawn = synthetic_segmentation(self.batch_size, self.crop, generator=random, classes=self.labels)
-        scale, shift = factors(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=torch.float32)
+        scale, shift = factors(IMAGENET_MEAN, IMAGENET_STD, device=random.device, dtype=torch.float32)
         images = torch.addcmul(shift, drawn.pixels.to(torch.float32), scale)
         return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), drawn.masks.to(torch.int64)
 
@@ -105,7 +95,7 @@ class MaskPlan(Plan):
             )
         if choices.decode != "auto":
             raise ValueError("decode: synthetic images are not encoded. Leave it out, or give --accel-data.")
-        return synthetic(self, to)
+        return self.synthetic(to)
 
 
 def plan_masks(
@@ -171,8 +161,7 @@ def _check(choices: DataChoices) -> None:
 
 
 def _open(root: Path | None, task: Task) -> CityscapesSet:
-    root = existing_root(root, "cityscapes")
-    return open_cityscapes(root, "train" if task == "train" else "test")
+    return open_cityscapes(existing_root(root, "cityscapes"), split_of(task))
 
 
 def _loaded(
@@ -193,21 +182,13 @@ def _loaded(
         mirror=augment,
         seed=seed_of(to.ranks.rank, to.seed),
     )
-    order = order_of(plan, to, length=len(images), shuffle=task == "train")
-    loading = loading_of(choices, to.ranks.rank)
-    batches = HostBatches(
-        SegmentationReader(images, size=size),
-        TrainingBatches(order, augment=False),  # chance comes in on the device
-        loading,
-        for_device=to.device.type != "cpu",
-    )
+    order = plan.order(to, length=len(images), shuffle=task == "train")
+    reader = SegmentationReader(images, size=size)
+    sampler = TrainingBatches(order, augment=False)  # chance comes in on the device
 
     def arrive(batch: SegmentationBatch) -> Batch:
         return finish(batch.pixels, batch.masks)
 
-    facts: Facts = {"data_source": "files", "data_images": len(images)}
-    if task == "train":
-        facts["augment"] = augment
-    facts |= loading_facts(choices) | {"decode": "host"}
-    source = Loaded(batches, arrive, to.device, buffered=loading.buffered)
+    facts = files_facts(choices, images=len(images), task=task)
+    source = loaded(choices, to, reader, sampler, arrive)
     return Feed(source=source, configuration=facts, order=order)

@@ -18,8 +18,17 @@ from pytest_accel.data.answers import (
     synthetic_squad,
 )
 from pytest_accel.data.errors import DataError, existing_root
-from pytest_accel.workloads.feeding import DataChoices, Destination, Feed, Task, opened, order_of, synthetic
-from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan, no_smoothing
+from pytest_accel.data.sources import Batch
+from pytest_accel.workloads.feeding import (
+    DataChoices,
+    Destination,
+    Facts,
+    Feed,
+    Task,
+    opened,
+    split_of,
+)
+from pytest_accel.workloads.plan import NamedLoss, Plan, no_smoothing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,17 +60,7 @@ class QuestionPlan(Plan):
     def described(self) -> Facts:
         return {"sequence": self.sequence, "vocabulary": self.vocabulary}
 
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,  # noqa: ARG002 - tokens are whole numbers
-        memory_format: str,  # noqa: ARG002 - and have no channels
-        rank: int = 0,
-    ) -> Batch:
-        random = self.generator(index, seed=seed, rank=rank, device=device)
+    def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:  # noqa: ARG002 - whole numbers, without channels
         return synthetic_squad(self.batch_size, self.sequence, self.vocabulary, random).split()
 
     def on_meta(self) -> Batch:
@@ -80,11 +79,11 @@ class QuestionPlan(Plan):
 
     def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
         _check_choices(choices, self)
-        split: Split = "train" if task == "train" else "test"
+        split: Split = split_of(task)
         windows = opened(choices, lambda root: _open(root, split, self))
         if windows is None:
-            return synthetic(self, to)
-        order = order_of(self, to, length=len(windows), shuffle=task == "train")
+            return self.synthetic(to)
+        order = self.order(to, length=len(windows), shuffle=task == "train")
         source = QuestionSource(windows, order, to.device)
         facts: Facts = {"data_source": "resident", "data_windows": len(windows)}
         return Feed(source=source, configuration=facts, order=order)

@@ -22,8 +22,7 @@ from pytest_accel.data.detection import (
 from pytest_accel.data.errors import existing_root
 from pytest_accel.data.formats.coco import CLASSES, CocoSet, open_coco
 from pytest_accel.data.formats.places import Split
-from pytest_accel.data.loader import HostBatches
-from pytest_accel.data.sources import Loaded
+from pytest_accel.data.sources import Batch
 from pytest_accel.data.synthetic_boxes import synthetic_detection
 from pytest_accel.workloads.detection.batch import Scenes, Targets
 from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
@@ -31,15 +30,15 @@ from pytest_accel.workloads.feeding import (
     MEMORY_FORMATS,
     DataChoices,
     Destination,
+    Facts,
     Feed,
     Task,
-    loading_facts,
-    loading_of,
+    files_facts,
+    loaded,
     opened,
-    order_of,
-    synthetic,
+    split_of,
 )
-from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan, no_smoothing
+from pytest_accel.workloads.plan import NamedLoss, Plan, no_smoothing
 
 DATA = "coco"
 _OVER_SETS = DinoLoss()
@@ -77,21 +76,11 @@ class ScenePlan(Plan):
             "max_gt": self.max_gt,
         }
 
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        memory_format: str,
-        rank: int = 0,
-    ) -> Batch:
-        random = self.generator(index, seed=seed, rank=rank, device=device)
+    def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
         drawn = synthetic_detection(
             self.batch_size, self.bucket, max_gt=self.max_gt, generator=random, classes=self.classes
         )
-        return as_scenes(device, dtype, memory_format)(drawn)
+        return as_scenes(random.device, dtype, memory_format)(drawn)
 
     def on_meta(self) -> Batch:
         size = (self.batch_size, self.max_gt)
@@ -113,7 +102,7 @@ class ScenePlan(Plan):
 
     def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
         _check(choices)
-        images = opened(choices, lambda root: _open(root, "train" if task == "train" else "test"))
+        images = opened(choices, lambda root: _open(root, split_of(task)))
         if images is None:
             if choices.source == "loader" or choices.workers is not None:
                 raise ValueError(
@@ -124,7 +113,7 @@ class ScenePlan(Plan):
                 raise ValueError(
                     "decode: synthetic images are not encoded. Leave it out, or give --accel-data."
                 )
-            return synthetic(self, to)
+            return self.synthetic(to)
         return _loaded(choices, self, to, images, task=task)
 
 
@@ -190,8 +179,7 @@ def _check(choices: DataChoices) -> None:
 
 
 def _open(root: Path | None, split: Split) -> CocoSet:
-    root = existing_root(root, DATA)
-    return open_coco(root, split)
+    return open_coco(existing_root(root, DATA), split)
 
 
 def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: CocoSet, *, task: Task) -> Feed:
@@ -208,28 +196,19 @@ def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: Coco
         world=to.ranks.size,
         seed=to.seed,
     )
-    loading = loading_of(choices, to.ranks.rank)
     max_gt = room_for(images)
-    batches = HostBatches(
-        DetectionReader(images, max_gt=max_gt),
-        DetectionSampler(order, augment=augment),
-        loading,
-        for_device=to.device.type != "cpu",
-    )
+    reader, sampler = DetectionReader(images, max_gt=max_gt), DetectionSampler(order, augment=augment)
     arrive = as_scenes(to.device, to.dtype, to.memory_format)
-    facts: Facts = {"data_source": "files", "data_images": len(images)}
-    if task == "train":
-        facts["augment"] = augment
+    facts = files_facts(choices, images=len(images), task=task)
     facts["short_sides"] = f"{min(resizing.short_sides)} to {max(resizing.short_sides)}"
-    facts |= loading_facts(choices) | {"decode": "host"}
     # The plan names the largest bucket, and room for boxes that it guessed.
     facts["input_shape"] = " ".join(_shape(3, *bucket) for bucket in resizing.buckets)
     facts["bucket"] = " ".join(_shape(*bucket) for bucket in resizing.buckets)
     facts["max_gt"] = max_gt
     return Feed(
-        source=Loaded(batches, arrive, to.device, buffered=loading.buffered),
+        source=loaded(choices, to, reader, sampler, arrive),
         configuration=facts,
-        order=order_of(plan, to, length=len(images)),  # for the length of an epoch alone
+        order=plan.order(to, length=len(images)),  # for the length of an epoch alone
         varied=len(resizing.buckets) > 1,
     )
 

@@ -9,19 +9,19 @@ from typing import ClassVar
 import torch
 
 from pytest_accel.data.errors import DataError, existing_root
+from pytest_accel.data.sources import Batch
 from pytest_accel.data.token_files import TokenFile
 from pytest_accel.data.tokens import Sequences, TokenSource, open_texts
 from pytest_accel.workloads.feeding import (
     DataChoices,
     Destination,
+    Facts,
     Feed,
     Task,
     opened,
-    order_of,
-    synthetic,
 )
 from pytest_accel.workloads.losses import smoothed_cross_entropy
-from pytest_accel.workloads.plan import Batch, Facts, NamedLoss, Plan
+from pytest_accel.workloads.plan import NamedLoss, Plan
 
 MADE_UP = "tokens"  # the name of data that is never real
 
@@ -52,19 +52,9 @@ class TokenPlan(Plan):
     def described(self) -> Facts:
         return {"vocabulary": self.vocabulary}
 
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,  # noqa: ARG002 - tokens are whole numbers
-        memory_format: str,  # noqa: ARG002 - and have no channels
-        rank: int = 0,
-    ) -> Batch:
-        random = self.generator(index, seed=seed, rank=rank, device=device)
+    def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:  # noqa: ARG002 - whole numbers, without channels
         size = (self.batch_size, self.sequence + 1)
-        tokens = torch.randint(self.vocabulary, size, generator=random, device=device)
+        tokens = torch.randint(self.vocabulary, size, generator=random, device=random.device)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def on_meta(self) -> Batch:
@@ -80,12 +70,12 @@ class TokenPlan(Plan):
     def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
         _check_choices(choices)
         if self.name == MADE_UP:
-            return synthetic(self, to)
+            return self.synthetic(to)
         file = opened(choices, lambda root: _open(root, self))
         if file is None:
-            return synthetic(self, to)
+            return self.synthetic(to)
         sequences = Sequences(file, length=self.sequence)
-        order = order_of(self, to, length=len(sequences), shuffle=task == "train")
+        order = self.order(to, length=len(sequences), shuffle=task == "train")
         facts: Facts = {"data_source": "texts", "data_sequences": len(sequences)}
         source = TokenSource(sequences, order, to.device)
         return Feed(source=source, configuration=facts, order=order)

@@ -47,9 +47,24 @@ class ZooModel:
         return tuple(each.name for each in named if each.kind is Parameter.KEYWORD_ONLY)
 
 
+def zoo_model(model: object) -> ZooModel | None:
+    """Return what is known of `zoo/NAME`; None of any other model."""
+    library, _, name = model.rpartition("/") if isinstance(model, str) else ("", "", "")
+    return zoo_models().get(name) if library == "zoo" else None
+
+
 def zoo_models() -> dict[str, ZooModel]:
     """Return each name of the zoo with its model."""
-    from pytest_accel.workloads.zoo import autoencoder, bert, demands, dino, gpt, segmentation, wide_resnet
+    from pytest_accel.workloads.zoo import (
+        autoencoder,
+        bert,
+        demands,
+        dino,
+        dino_shapes,
+        gpt,
+        segmentation,
+        wide_resnet,
+    )
 
     segmenters = {
         **{
@@ -75,10 +90,10 @@ def zoo_models() -> dict[str, ZooModel]:
         name: ZooModel(
             build=partial(dino.build_dino, name),
             task="detection",
-            shape=dino.DinoShape,
+            shape=dino_shapes.DinoShape,
             check=partial(demands.check_dino, name),
         )
-        for name in dino.DINO_SHAPES
+        for name in dino_shapes.DINO_SHAPES
     }
     language = {
         name: ZooModel(build=partial(gpt.build_gpt, name), task="language", shape=gpt.GptShape)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_accel.data.buckets import MANY_SCALES, Bucket
-from pytest_accel.workloads.zoo.dino import DINO_SHAPES, DinoShape
+from pytest_accel.workloads.zoo.dino_shapes import DINO_SHAPES, DinoShape
 from pytest_accel.workloads.zoo.segmentation import OUTPUT_STRIDE, SMALLEST_STAGE, check_size
 from pytest_accel.workloads.zoo.segmentation_layers import check_pooled_batch
 

@@ -11,7 +11,7 @@ alone; `DinoLoss()(predictions, targets)` is its loss.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -31,50 +31,13 @@ from pytest_accel.workloads.zoo.dino_layers import (
     places_of,
     sine,
 )
+from pytest_accel.workloads.zoo.dino_shapes import DINO_SHAPES, DinoShape
 
 TOKEN_TEMPERATURE = 20  # of the sines that say where a token is
 QUERY_TEMPERATURE = 10_000  # of those that say where a query's box is
 PROPOSED_SIZE = 0.05  # of the image: what a token of the finest level proposes; each coarser one twice that
 BORDER = 0.01  # of the image: no proposal's centre is nearer to the edge, no size smaller
 SMALLEST = 1e-5  # of the image: what logits are taken of at the least
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DinoShape:
-    """The sizes of a DINO."""
-
-    backbone: str  # a Swin's name in timm, or "plain"
-    stages: tuple[int, ...] = ()  # of the Swin: whose maps are taken
-    scales: int  # levels of tokens; those beyond the backbone's maps halve its last map again
-    width: int = 256
-    heads: int = 8
-    points: int = 4  # a head and level
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    feedforward: int = 2048
-    queries: int = 900
-    denoising_pairs: int = 100  # of a positive and a negative copy
-    num_classes: int = 91
-    checkpoint: bool = False  # recompute the backbone's activations in the backward pass
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads or self.width % 32:
-            raise ValueError(
-                f"width: {self.width} is not a multiple of 32 groups and of {self.heads} heads. "
-                "Choose one that is, 256 for instance."
-            )
-
-
-_SWIN_L = "swin_large_patch4_window12_384"
-DINO_SHAPES = {
-    "dino-swin-l-4scale": DinoShape(backbone=_SWIN_L, stages=(1, 2, 3), scales=4),
-    "dino-swin-l-5scale": DinoShape(backbone=_SWIN_L, stages=(0, 1, 2, 3), scales=5),
-    # Of seconds on one CPU core.
-    "dino-tiny": DinoShape(
-        backbone="plain", scales=3, width=64, heads=4, encoder_layers=2, decoder_layers=2, feedforward=128,
-        queries=30, denoising_pairs=10,
-    ),
-}  # fmt: skip
 
 
 def build_dino(name: str, **changes: Any) -> Dino:  # noqa: ANN401 - the fields of DinoShape
@@ -94,6 +57,11 @@ class Dino(nn.Module):
         self.content = nn.Embedding(shape.queries, shape.width)
         self.label_content = nn.Embedding(shape.num_classes, shape.width)  # of denoising queries
         self.decoder = Decoder(shape)
+
+    @property
+    def compiled_apart(self) -> list[nn.Module]:
+        """What repeats, and what reads all tokens: compiled as one graph, its 36 layers take minutes."""
+        return [*self.neck.backbone.compiled_apart, *self.encoder, self.proposer, *self.decoder.layers]
 
     def forward(self, scenes: Scenes) -> Predictions:
         images, sizes, targets = scenes

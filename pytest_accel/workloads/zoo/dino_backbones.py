@@ -33,6 +33,11 @@ class SwinBackbone(nn.Module):
         self.checkpoint = checkpoint
         self._compute_again(again=checkpoint)
 
+    @property
+    def compiled_apart(self) -> list[nn.Module]:
+        """Its blocks, many of a few kinds."""
+        return [block for stage in self._stages for block in stage.blocks]
+
     def forward(self, images: Tensor) -> list[Tensor]:
         # Where operations are counted, once: computing twice is no work of the model's.
         maps = self._once(images) if images.is_meta else self.swin(images)
@@ -47,9 +52,12 @@ class SwinBackbone(nn.Module):
         return maps
 
     def _compute_again(self, *, again: bool) -> None:
-        for module in self.swin.modules():
-            if hasattr(module, "blocks"):  # a stage: what lies between stages is kept anyway
-                module.grad_checkpointing = again
+        for stage in self._stages:  # what lies between stages is kept anyway
+            stage.grad_checkpointing = again
+
+    @property
+    def _stages(self) -> list[Any]:
+        return [module for module in self.swin.modules() if hasattr(module, "blocks")]
 
 
 class PlainBackbone(nn.Module):
@@ -69,6 +77,10 @@ class PlainBackbone(nn.Module):
                 )
             )
             before = width
+
+    @property
+    def compiled_apart(self) -> list[nn.Module]:
+        return [self]
 
     def forward(self, images: Tensor) -> list[Tensor]:
         maps = []

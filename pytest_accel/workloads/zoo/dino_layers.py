@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
 from pytest_accel.workloads.zoo.deformable import DeformableAttention, LevelSizes
-
-if TYPE_CHECKING:
-    from pytest_accel.workloads.zoo.dino import DinoShape
+from pytest_accel.workloads.zoo.dino_shapes import DinoShape
 
 
 class Places(NamedTuple):

@@ -10,7 +10,8 @@ from pytest_accel.workloads import InferStep, TrainStep, assembly
 from pytest_accel.workloads.tasks import make_batch
 from pytest_accel.workloads.zoo import zoo_models
 from pytest_accel.workloads.zoo.demands import tokens_of
-from pytest_accel.workloads.zoo.dino import DINO_SHAPES, build_dino
+from pytest_accel.workloads.zoo.dino import build_dino
+from pytest_accel.workloads.zoo.dino_shapes import DINO_SHAPES
 
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
 DINO, GPT, BERT = "zoo/dino-tiny", "zoo/gpt-tiny", "zoo/bert-tiny"

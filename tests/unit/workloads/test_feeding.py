@@ -12,9 +12,8 @@ from torch import nn
 from pytest_accel.data.errors import DataError
 from pytest_accel.data.images import open_images
 from pytest_accel.data.sources import Loaded, Resident, Rotation
-from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, StepError, TrainStep
-from pytest_accel.workloads.feeding import DataChoices, Destination
+from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation
 from pytest_accel.workloads.tasks.tokens import TokenPlan
 from tests.support.data_sets import (
@@ -24,9 +23,9 @@ from tests.support.data_sets import (
     write_mnist,
     write_shards,
 )
+from tests.support.plans import going_to
 from tests.support.processes import children
 
-CPU = torch.device("cpu")
 SHAPES = {
     "cifar100": (100, (3, 32, 32)),
     "mnist": (10, (1, 28, 28)),
@@ -46,25 +45,12 @@ WRITERS = {
 }
 
 
-class Rank(Alone):
-    """One of several, as a source sees them."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
-
-
 def plan_for(name, batch_size=4, **changes):
     if name == "tokens":
         return TokenPlan(name=name, batch_size=batch_size, vocabulary=50, sequence=16)
     classes, shape = SHAPES[name]
     plan = ImagePlan(name=name, batch_size=batch_size, classes=classes, shape=shape)
     return replace(plan, **changes)
-
-
-def going_to(rank=0, world=1, dtype=torch.float32):
-    return Destination(
-        device=CPU, dtype=dtype, memory_format="contiguous", seed=0, ranks=Rank(rank, world), rotation=3
-    )
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +380,16 @@ def test_how_data_comes_changes_the_configuration_and_where_it_lies_does_not(roo
 def test_the_configuration_of_synthetic_data_has_the_keys_it_always_had():
     with TrainStep.build("zoo/wide_resnet-tiny", data="cifar100", batch_size=2, data_root=None) as step:
         assert list(step.configuration) == [
-            *("definition", "task", "model", "parameters", "data", "data_source", "distinct_batches"),
-            *("batch_size", "input_shape", "num_classes", "precision", "memory_format", "compile"),
+            *(
+                "definition",
+                "task",
+                "model",
+                "parameters",
+                "data",
+                "batch_size",
+                "input_shape",
+                "num_classes",
+            ),
+            *("data_source", "distinct_batches", "precision", "memory_format", "compile"),
             *("cudnn_benchmark", "seed", "optimiser", "optimiser_kernel", "lr", "loss", "label_smoothing"),
         ]

@@ -13,26 +13,18 @@ from pytest_accel.data.errors import DataError
 from pytest_accel.data.formats.cityscapes import open_cityscapes
 from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.data.sources import Loaded, Rotation
-from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.feeding import DataChoices, Destination
+from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.models import task_of
 from pytest_accel.workloads.tasks import make_batch, plan_data
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from tests.support.detection_sets import write_cityscapes
+from tests.support.plans import CPU, going_to, made
 
 pytest.importorskip("segmentation_models_pytorch")
 
-CPU = torch.device("cpu")
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
 STEP = {"data": "cityscapes", "batch_size": 2, "image_size": 32, "optimiser": "adamw", "lr": 1e-3}
-
-
-class Rank(Alone):
-    """One of several, as a source sees them."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
 
 
 class OnePixel(nn.Module):
@@ -49,16 +41,6 @@ class OnePixel(nn.Module):
 
 def plan(**changes):
     return MaskPlan(**{"name": "cityscapes", "batch_size": 2, "crop": (16, 32)} | changes)
-
-
-def made(plan, index=0, **changes):
-    settled = {"seed": 0, "device": CPU, "dtype": torch.float32, "memory_format": "contiguous"}
-    return plan.make(index, **settled | changes)
-
-
-def going_to(rank=0, world=1, **changes):
-    settled = {"device": CPU, "dtype": torch.float32, "memory_format": "contiguous", "seed": 0, "rotation": 3}
-    return Destination(**settled | changes, ranks=Rank(rank, world))
 
 
 @pytest.fixture(scope="module")

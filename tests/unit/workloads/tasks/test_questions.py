@@ -16,28 +16,20 @@ from torch.nn import functional as F  # noqa: N812
 
 from pytest_accel.data.answers import Answers, Questions, open_squad
 from pytest_accel.data.errors import DataError, SyntheticDataWarning
-from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.feeding import DataChoices, Destination
+from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.models import build_model, task_of
 from pytest_accel.workloads.tasks import make_batch
 from pytest_accel.workloads.tasks.questions import QuestionPlan, span_cross_entropy
 from pytest_accel.workloads.zoo import bert
+from tests.support.plans import CPU, going_to, made
 from tests.support.vocabularies import PIECES, write_wordpiece
 
 pytest.importorskip("transformers")
 
-CPU = torch.device("cpu")
 SMALL = {"layers": 1, "width": 32, "heads": 2, "inner": 64}
 STEP = {"batch_size": 2, "sequence": 64, "lr": 1e-3, "model_options": SMALL}
 PARAGRAPH = "The cats sat on a mat. It sat on the mat, unaffable."
-
-
-class Rank(Alone):
-    """One of several, as a source sees them."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
 
 
 def write_squad(root, questions=6, name="train-v1.1.json"):
@@ -76,21 +68,8 @@ def plan_for(batch_size=2, **changes):
     )
 
 
-def made(plan, index=0, **changes):
-    settings = {"seed": 0, "device": CPU, "dtype": torch.float32, "memory_format": "contiguous"}
-    return plan.make(index, **settings | changes)
-
-
 def fed(plan, task="train", rank=0, world=1, **choices):
-    to = Destination(
-        device=CPU,
-        dtype=torch.float32,
-        memory_format="contiguous",
-        seed=0,
-        ranks=Rank(rank, world),
-        rotation=3,
-    )
-    return plan.feed(DataChoices(**choices), to, task=task)
+    return plan.feed(DataChoices(**choices), going_to(rank, world), task=task)
 
 
 # The model.

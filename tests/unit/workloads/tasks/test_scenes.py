@@ -15,25 +15,19 @@ from pytest_accel.measure.ranks import Alone
 from pytest_accel.session.built import Figures
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
 from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
-from pytest_accel.workloads.feeding import DataChoices, Destination
+from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.models import task_of
 from pytest_accel.workloads.rates import rates_apart
 from pytest_accel.workloads.tasks import make_batch, plan_data
 from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
+from pytest_accel.workloads.zoo.dino_backbones import SwinBackbone
 from tests.support.detection_sets import coco_annotations, write_coco
+from tests.support.plans import CPU, going_to, made
 
-CPU = torch.device("cpu")
 DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
 STEP = {"data": "coco", "batch_size": 2, "image_size": 64}
 # Fewer regions: a step is mostly made of their 1,024 units.
 SMALL = {RCNN: {"model_options": {"box_batch_size_per_image": 16}, "clip": 1.0}, DINO: {"clip": 0.1}}
-
-
-class Rank(Alone):
-    """One of several, as a source sees them."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
 
 
 class Waiting:
@@ -45,22 +39,6 @@ class Waiting:
 
 def plan(model=DINO, batch_size=2, image_size=64, **changes):
     return plan_scenes("coco", batch_size=batch_size, model=model, image_size=image_size, **changes)
-
-
-def made(plan, index=0, **changes):
-    settled = {"seed": 0, "device": CPU, "dtype": torch.float32, "memory_format": "contiguous"}
-    return plan.make(index, **settled | changes)
-
-
-def going_to(rank=0, world=1):
-    return Destination(
-        device=CPU,
-        dtype=torch.float32,
-        memory_format="contiguous",
-        seed=0,
-        ranks=Rank(rank, world),
-        rotation=3,
-    )
 
 
 def train(model, **changes):
@@ -296,8 +274,7 @@ class Graphs:
 
 def test_a_compiled_step_of_dino_is_never_compiled_again_whatever_the_boxes(monkeypatch):
     graphs = Graphs(monkeypatch)
-    small = {"encoder_layers": 1, "decoder_layers": 1, "scales": 2}
-    with train(DINO, compile="default", model_options=small, precision="bf16") as step:
+    with train(DINO, compile="default", model_options={"scales": 2}, precision="bf16") as step:
         step()
         first, losses = graphs.count, {step.loss_value()}
         for _ in range(3):
@@ -307,9 +284,22 @@ def test_a_compiled_step_of_dino_is_never_compiled_again_whatever_the_boxes(monk
         with step.computing_only():
             step()
         step.check()
-    # The forward pass, the costs, and, when the host has matched, the loss and what a step makes of it.
-    assert graphs.count == first == 4
+    # The backbone, one layer of the encoder for both, the proposer, one of the decoder for both, the costs, and, when
+    # the host has matched, the loss.
+    assert graphs.count == first == 6
     assert all("match" in reason for reason in graphs.breaks)
+
+
+def test_of_a_swin_one_block_of_each_kind_is_compiled(monkeypatch):
+    graphs = Graphs(monkeypatch)
+    backbone = SwinBackbone("swin_tiny_patch4_window7_224", stages=(1, 2, 3), checkpoint=True)
+    for block in backbone.compiled_apart:
+        block.forward = torch.compile(block.forward, options={}, dynamic=False)
+    for _ in range(2):
+        sum(each.sum() for each in backbone(torch.rand(1, 3, 64, 96))).backward()
+    assert len(backbone.compiled_apart) == 12
+    assert graphs.count == 8  # four stages, shifted and not; what is computed again is not compiled again
+    assert not graphs.breaks
 
 
 def test_of_torchvisions_detectors_only_what_has_fixed_shapes_is_compiled(monkeypatch):
@@ -317,17 +307,17 @@ def test_of_torchvisions_detectors_only_what_has_fixed_shapes_is_compiled(monkey
 
     def compiled(function, **_):
         def noted(*inputs):
-            called.append(function.__self__)
+            called.append(getattr(function, "__self__", "loss"))
             return function(*inputs)
 
         return noted
 
     monkeypatch.setattr(torch, "compile", compiled)
     with train(RCNN, compile="default", memory_format="channels_last") as step:
-        backbone, head = step._model.fixed_shapes
+        backbone, head = step._model.compiled_apart
         step()
         step.check()
-        assert called == [backbone, head]
+        assert called == [backbone, head, "loss"]
         assert (backbone, head) == (step._model.detector.backbone, step._model.detector.rpn.head)
 
 
@@ -553,7 +543,7 @@ def test_detectors_of_one_stage_train_too(name):
     loss = plan_data("coco", info, batch_size=2).loss(0.0).function(model(scenes), targets)
     loss.backward()
     assert torch.isfinite(loss)
-    assert len(model.fixed_shapes) == 2
+    assert len(model.compiled_apart) == 2
 
 
 def test_a_random_backbone_keeps_numbers_small(rcnn):

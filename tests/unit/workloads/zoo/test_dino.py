@@ -17,8 +17,9 @@ from pytest_accel.workloads.detection.matching import match
 from pytest_accel.workloads.flops import count_flops
 from pytest_accel.workloads.tasks.scenes import plan_scenes
 from pytest_accel.workloads.zoo import dino
-from pytest_accel.workloads.zoo.dino import DINO_SHAPES, DinoShape, build_dino
+from pytest_accel.workloads.zoo.dino import build_dino
 from pytest_accel.workloads.zoo.dino_layers import places_of, sine
+from pytest_accel.workloads.zoo.dino_shapes import DINO_SHAPES, DinoShape
 
 MOST = 6  # boxes of an image, with padding
 

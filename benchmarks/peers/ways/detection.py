@@ -1,4 +1,4 @@
-"""torchvision's own Faster R-CNN, trained by a plain loop: what ours is held against in peers.py.
+"""torchvision's own Faster R-CNN, trained by a plain loop; and our DINO, eager.
 
 For DINO there is no maintained library without compiled operators: the plain way is our own model, eager, with autocast
 and torch's own optimiser, and shows what compiling and the fused update are worth.
@@ -6,66 +6,64 @@ and torch's own optimiser, and shows what compiling and the fused update are wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
+from torchvision import models
+from torchvision.ops import FrozenBatchNorm2d
 
+from benchmarks.peers.contests import Contest
+from benchmarks.peers.ways import Step
+from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
 from pytest_accel.data.detection import corners_px
 from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.detection.batch import Scenes
 from pytest_accel.workloads.detection.loss import DinoLoss
 from pytest_accel.workloads.detection.torchvision import FROZEN, calibrate
-from pytest_accel.workloads.tasks.scenes import plan_scenes
+from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
 from pytest_accel.workloads.zoo.dino import build_dino
 
-SMALL = 64  # pixels, on a CPU
+
+def detector_step(contest: Contest, device: torch.device) -> Step:
+    plan = _plan(contest)
+    scenes, _ = _batch(plan, device)
+    model = _as_published(contest.model, plan.bucket).to(device)
+    images, boxes = _lists(scenes)
+
+    def loss_of() -> torch.Tensor:
+        return sum(model(images, boxes).values())
+
+    return plain_loop(contest, device, loss_of, plain_optimiser(contest, model, unasked="sgd"))
 
 
-def plain_step(name: str, batch_size: int, device: torch.device) -> Callable[[], None]:
-    """Eager, autocast to bf16, torch's optimiser, the loss read at every step."""
-    plan = plan_scenes(
-        "coco", batch_size=batch_size, model=name, image_size=SMALL if device.type == "cpu" else None
+def dino_step(contest: Contest, device: torch.device) -> Step:
+    scenes, targets = _batch(_plan(contest), device)
+    options = contest.choices.get("model_options", {})
+    model = build_dino(contest.model.removeprefix("zoo/"), **options).to(device).train()
+    criterion = DinoLoss()
+
+    def loss_of() -> torch.Tensor:
+        return criterion(model(scenes), targets)
+
+    return plain_loop(contest, device, loss_of, plain_optimiser(contest, model, unasked="adamw"))
+
+
+def _plan(contest: Contest) -> ScenePlan:
+    return plan_scenes(
+        "coco",
+        batch_size=contest.batch_size,
+        model=contest.model,
+        image_size=contest.choices.get("image_size"),
     )
+
+
+def _batch(plan: ScenePlan, device: torch.device) -> tuple[Scenes, torch.Tensor]:
+    """One batch of so many images and boxes as ours has."""
     scenes, targets = plan.make(0, seed=0, device=device, dtype=torch.float32, memory_format="contiguous")
-    model: nn.Module
-    if name.startswith("zoo/dino-"):
-        large = {"checkpoint": True} if "swin" in name else {}
-        model = build_dino(name.removeprefix("zoo/"), **large).to(device)
-        criterion = DinoLoss()
-        optimiser: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=1e-4)
-        most = 0.1
-
-        def loss_of() -> torch.Tensor:
-            return criterion(model(scenes), targets)
-
-    else:
-        model = _as_published(name, plan.bucket).to(device)
-        images, boxes = _lists(scenes)
-        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimiser = torch.optim.SGD(learning, lr=0.02, momentum=0.9, weight_decay=1e-4)
-        most = 1.0
-
-        def loss_of() -> torch.Tensor:
-            return sum(model(images, boxes).values())
-
-    def train() -> None:
-        optimiser.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16):
-            loss = loss_of()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), most)
-        optimiser.step()
-        loss.item()
-
-    return train
+    return scenes, targets
 
 
 def _as_published(name: str, bucket: tuple[int, int]) -> nn.Module:
     """The library's model as it is trained from weights: norms that learn nothing, stage 1 frozen; its own resizing."""
-    from torchvision import models
-    from torchvision.ops import FrozenBatchNorm2d
-
     sizes = {"min_size": min(bucket), "max_size": max(bucket)}
     model = models.get_model(name, weights=None, weights_backbone=None, **sizes)
     calibrate(model.backbone)  # without weights its loss would be NaN
@@ -77,13 +75,14 @@ def _as_published(name: str, bucket: tuple[int, int]) -> nn.Module:
                 setattr(module, child_name, frozen)
     for parameter_name, parameter in model.backbone.named_parameters():
         if parameter_name.startswith(FROZEN):
-            parameter.requires_grad_(False)
+            parameter.requires_grad = False
     return model.train()
 
 
 def _lists(scenes: Scenes) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
     """What the library takes: images from 0 to 1, which it normalises, and boxes by their corners."""
     images, sizes, targets = scenes
+    assert targets is not None  # training
     corners = corners_px(targets.boxes, sizes)
     mean, std = (images.new_tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
     return list(images * std + mean), [

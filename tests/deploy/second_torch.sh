@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A second torch for tests/deploy/test_upgrade.py, in a folder that the next run finds again; prints the folder.
 # Without its CUDA packages: those of the repository's own environment do. About 900 MB to fetch on x86_64, and
-# 50 s, so that CI may begin it in the background.
+# 50 s, for which CI has no time: `make rehearse` plays it.
 set -euo pipefail
 version=2.9.1
 python=${1:-python3}

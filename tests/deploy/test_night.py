@@ -191,6 +191,7 @@ def gitlab_server() -> Iterator[IssueServer]:
             thread.join()
 
 
+@pytest.mark.rehearsal
 @needs_jq
 @needs_curl
 def test_three_nights_on_gitlab(project):

@@ -125,7 +125,10 @@ def assert_shows(shown: list[str], printed: list[str], command: str) -> None:
             assert line in rest, f"$ {command}\nis not printed (or not there): {line}\n" + "\n".join(printed)
 
 
-@pytest.mark.parametrize("example", ["kernel", "site", "two-machines"])
+@pytest.mark.parametrize(
+    "example",
+    [*(pytest.param(name, marks=pytest.mark.rehearsal) for name in ("kernel", "site")), "two-machines"],
+)
 def test_what_the_page_says_happens(example, tmp_path, environment):
     folder = copied(example, tmp_path)
     told = commands(folder / "README.md")

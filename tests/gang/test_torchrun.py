@@ -263,7 +263,7 @@ def test_two_nodes_are_one_session_and_a_killed_rank_fails_its_item_alone(torchr
     assert ran.left_behind() == []
 
 
-@pytest.mark.slow
+@pytest.mark.rehearsal
 def test_one_agent_of_two_ranks_is_one_session_too(torchrun):
     ran = torchrun("-m", "cpux2", agents=1, per_agent=2)
     assert ran.statuses == [0], ran.printed

@@ -10,6 +10,7 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
     compare,
     doctor,
+    duet,
     history,
     launch,
     platform,

@@ -19,10 +19,12 @@ Consequence = Literal["warn", "fail"]
 class Settings:
     """What the user asked for."""
 
-    tolerance: float | None = None  # None: the baseline's own, else the gate's default
+    # None: the baseline's own, else the gate's default; auto: the same, and a recording freezes one that its runs resolve.
+    tolerance: float | Literal["auto"] | None = None
     budget_s: float = 5.0
     warmup_s: float = 30.0
     looks: int = 5
+    scale: Literal["prior", "learned"] = "prior"  # what the gate takes the noise for before the runs say it
     threads: int = 1
     timeout_s: float = 600.0
     rendezvous_s: float = 120.0
@@ -58,6 +60,11 @@ class Settings:
 
     def origin(self, name: str) -> str:
         return self.origins.get(name, "the default")
+
+    @property
+    def fixed_tolerance(self) -> float | None:
+        """The tolerance, where it is a number."""
+        return None if self.tolerance == "auto" else self.tolerance
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -182,9 +189,18 @@ OPTIONS = (
     Option(
         target="tolerance",
         name="tolerance",
-        metavar="FRACTION",
+        metavar="FRACTION|auto",
         parse=parsing.tolerance,
-        help="throughput loss that is tolerated, such as 5%% (default: the baseline's own, else 5%%)",
+        help="throughput loss that is tolerated, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
+        "recorded runs resolve, 3%% or more, frozen in the baseline",
+    ),
+    Option(
+        target="scale",
+        name="scale",
+        metavar="prior|learned",
+        parse=parsing.choice("prior", "learned"),
+        help="what the gate knows of the noise before it has runs: its own prior of 1%% (default), or also what the nights "
+        "in the history say",
     ),
     Option(
         target="gate",

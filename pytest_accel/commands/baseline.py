@@ -1,4 +1,4 @@
-"""`pytest-accel baseline`: look at stored runs, compare, accept, prune and verify them."""
+"""`pytest-accel baseline`: look at stored runs, compare, accept, anchor, prune and verify them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_accel.store.pruning import Wish
     from pytest_accel.store.schema import BaselineFile
 
-GROUPS["baseline"] = "Look at baselines, accept runs into them, prune and verify them."
+GROUPS["baseline"] = "Look at baselines, accept runs into them, anchor, prune and verify them."
 
 
 @command(
@@ -247,6 +247,35 @@ def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
             near = closest(name, known, limit=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise ValueError(f"--benchmark {name}: no baseline has it.{hint}")
+
+
+@command(
+    argument("platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"),
+    argument("--reason", default="", metavar="TEXT", help="why it moves: the release; the ledger keeps it"),
+    argument("--clear", action="store_true", help="take the anchor away"),
+    KEYWORD,
+    BASELINES,
+    group="baseline",
+)
+def anchor(args: argparse.Namespace) -> int:
+    """Take the stored runs for the anchor, which no refresh moves: at a release, with a reason."""
+    from datetime import UTC, datetime
+
+    from pytest_accel.store.anchoring import anchor
+    from pytest_accel.store.baselines import BaselineStore
+
+    folder, wanted = baselines_folder(args), by_keyword(args.keyword)
+    files = list(_files(folder, args.platform))
+    if not any(wanted(key) for file in files for key in file.benchmarks):
+        raise ValueError(f"No baseline in {folder / args.platform} fits -k {args.keyword!r}.")
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    done = [
+        line
+        for file in files
+        for line in anchor(BaselineStore(folder), file, wanted, reason=args.reason, at=at, clear=args.clear)
+    ]
+    print("\n".join(done or ["There is nothing to change."]))
+    return 0
 
 
 @command(

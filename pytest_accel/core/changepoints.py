@@ -15,6 +15,8 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from pytest_accel.core.robust import spread
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -195,7 +197,7 @@ def _energies(values: Sequence[float]) -> list[float]:
 def _clipped(values: Sequence[float]) -> list[float]:
     """Values within CLIP robust standard deviations of their median, the others moved there."""
     middle = median(values)
-    reach = CLIP * 1.4826 * median(abs(value - middle) for value in values)
+    reach = CLIP * spread(values, middle)
     if reach == 0:  # more than half are equal: there is no noise to measure by
         return list(values)
     return [min(max(value, middle - reach), middle + reach) for value in values]

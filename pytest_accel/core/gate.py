@@ -126,13 +126,10 @@ def interval(runs: Sequence[Run], policy: Policy, noise: float | None = None) ->
     platform's own is known, in place of s0): the rounds of a single run cannot vouch for the next.
     """
     require_usable("measured", runs)
-    prior_noise = policy.prior_noise if noise is None else noise
-    sessions = count_sessions(runs)
-    nu = policy.prior_degrees_of_freedom + len(runs) - 1
-    squares = policy.prior_degrees_of_freedom * prior_noise**2 + baseline_squares(runs, policy)
-    s = math.sqrt(max(squares / nu, within_run_variance(runs)))
-    n = len(runs)
-    half = t_quantile(0.025, nu) * s * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
+    sessions, n = count_sessions(runs), len(runs)
+    scale = scale_of(runs, policy, noise)
+    width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
+    half = t_quantile(0.025, scale.degrees_of_freedom) * width
     y = centre(summaries(runs))
     return StepTime(point_s=math.exp(y), low_s=math.exp(y - half), high_s=math.exp(y + half))
 
@@ -172,15 +169,24 @@ def candidate_squares(candidate: Sequence[Run], policy: Policy) -> float:
 
 
 def pooled_scale(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Scale:
-    """Pool the prior and both groups; never below what the rounds inside the runs show."""
-    nu = policy.prior_degrees_of_freedom + (len(baseline) - 1) + (len(candidate) - 1)
-    squares = (
-        policy.prior_degrees_of_freedom * policy.prior_noise**2
-        + baseline_squares(baseline, policy)
-        + candidate_squares(candidate, policy)
-    )
-    variance = max(squares / nu, within_run_variance([*baseline, *candidate]))
-    return Scale(noise=math.sqrt(variance), degrees_of_freedom=nu)
+    """Of both groups."""
+    squares = baseline_squares(baseline, policy) + candidate_squares(candidate, policy)
+    return pooled(squares, len(baseline) + len(candidate) - 2, [*baseline, *candidate], policy)
+
+
+def scale_of(runs: Sequence[Run], policy: Policy, prior_noise: float | None = None) -> Scale:
+    """Of runs that stand alone."""
+    return pooled(baseline_squares(runs, policy), len(runs) - 1, runs, policy, prior_noise)
+
+
+def pooled(
+    squares: float, degrees: float, runs: Sequence[Run], policy: Policy, prior_noise: float | None = None
+) -> Scale:
+    """Pool the prior (`prior_noise` in place of s0) with so many squares; never below what the rounds inside the runs show."""
+    s0 = policy.prior_noise if prior_noise is None else prior_noise
+    nu = policy.prior_degrees_of_freedom + degrees
+    variance = (policy.prior_degrees_of_freedom * s0**2 + squares) / nu
+    return Scale(noise=math.sqrt(max(variance, within_run_variance(runs))), degrees_of_freedom=nu)
 
 
 def within_run_variance(runs: Sequence[Run]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from pytest_accel.core.quantities import parse_fraction
 
@@ -59,7 +60,9 @@ def history(text: str) -> str:
     return "" if text.strip().lower() in ("off", "none") else text
 
 
-def tolerance(text: str) -> float:
+def tolerance(text: str) -> float | Literal["auto"]:
+    if text.strip().lower() == "auto":
+        return "auto"
     value = parse_fraction(text)
     if not value:
         raise ValueError("leaves no room for noise. Write 0.05 or 5%.")

@@ -23,6 +23,7 @@ class Ending(Enum):
     CALIBRATED = "calibrated"  # its runs say how noisy this machine is, and nothing was judged
     NOT_MEASURED = "not-measured"  # the session ended before, or measuring was switched off
     VANISHED = "vanished"  # it stands in the baseline and was not found
+    PLATFORM = "platform"  # no benchmark: what all of a platform lost together
 
 
 Status = Outcome | Ending

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from pytest_accel.core.robust import median_error
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -59,11 +61,7 @@ class Run:
 
         From the median absolute deviation: one slow round moves the median of rounds as little as this.
         """
-        logs = [math.log(seconds) for seconds in self.rounds_s]
-        centre = median(logs)
-        sigma = 1.4826 * median(abs(value - centre) for value in logs)  # of a normal distribution
-        # A median of n roughly normal values has sqrt(pi/2) times the standard error of their mean.
-        return sigma * math.sqrt(math.pi / 2 / len(logs))
+        return median_error([math.log(seconds) for seconds in self.rounds_s])
 
     def throughput(self, work_per_step: float) -> float:
         return work_per_step / self.step_time_s

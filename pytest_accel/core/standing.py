@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_accel.core.gate import (
-    baseline_squares,
     count_sessions,
     interval,
     loss,
     resolution_factor,
-    within_run_variance,
+    scale_of,
 )
 from pytest_accel.core.quantities import counted
 from pytest_accel.core.runs import RECORD_RUNS, Run
 from pytest_accel.core.verdict import Policy, StepTime
 
 SESSIONS = 3  # runs of one evening resemble each other
+# Of tolerance="auto": a machine that resolves less is not asked for more than anybody acts upon.
+LEAST_AUTO = 0.03
+GRAIN = 0.005  # of a tolerance that is proposed or frozen
 _RUNS_THAT_TELL = 3  # of the noise; of fewer it is said that they are few
 
 
@@ -54,12 +56,33 @@ class Standing:
         return bool(self.too_noisy) and self.runs >= _RUNS_THAT_TELL
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """What a recording made of tolerance="auto": it is chosen once, and moves only with the whole baseline."""
+
+    chosen: float  # from the runs that are stored now
+    stored: float | None  # by which the benchmark is judged; None where the recording was not finished
+    before: float | None = None  # what stood in the baseline
+
+    @property
+    def would_widen(self) -> bool:
+        return self.before is not None and self.chosen > self.before
+
+
+def auto_tolerance(runs: Sequence[Run]) -> float:
+    """What tolerance="auto" is with these runs: their resolution, at least 3 %, rounded up."""
+    return rounded_up(max(LEAST_AUTO, standing(runs, None).resolution))
+
+
+def rounded_up(loss: float) -> float:
+    """The smallest tolerance that is worth writing down and holds that loss."""
+    return min(round(math.ceil(round(loss / GRAIN, 6)) * GRAIN, 6), 1 - GRAIN)
+
+
 def standing(runs: Sequence[Run], tolerance: float | None) -> Standing:
     policy = Policy() if tolerance is None else Policy(tolerance=tolerance)
     sessions = count_sessions(runs)
-    nu = policy.prior_degrees_of_freedom + len(runs) - 1
-    squares = policy.prior_degrees_of_freedom * policy.prior_noise**2 + baseline_squares(runs, policy)
-    noise = math.sqrt(max(squares / nu, within_run_variance(runs)))
+    noise = scale_of(runs, policy).noise
     return Standing(
         runs=len(runs),
         sessions=sessions,

@@ -6,7 +6,7 @@ the old one when it was measured again at the end. Here they are only put togeth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -149,18 +149,25 @@ def assess(old: SessionResults, new: SessionResults, again: SessionResults | Non
     """
     olds, news = _by_benchmark(old), _by_benchmark(new)
     agains = _by_benchmark(again) if again else {}
+    slower, drifted = _slower_together(new), _slower_together(again) if again else {}
     rows, skipped = [], 0
     for benchmark in dict.fromkeys([*olds, *news]):
         before, after = olds.get(benchmark), news.get(benchmark)
-        if _is_elsewhere(before) and _is_elsewhere(after):
+        if is_elsewhere(before) and is_elsewhere(after):
             skipped += 1
             continue
         second = agains.get(benchmark)
         effect, why = _effect(before, after)
-        if again and effect is not Effect.NOT_JUDGED and (moved := _drift(second, effect)):
-            effect, why = Effect.DRIFTED, moved
+        if after is not None and effect in JUDGED and after.disk_name in slower:
+            effect, why = Effect.REGRESSED, slower[after.disk_name]
+        if again and effect is not Effect.NOT_JUDGED:
+            moved = _drift(second, effect)
+            if not moved and second is not None and second.disk_name in drifted:
+                moved = f"the old environment, measured again, is another: {drifted[second.disk_name]}"
+            if moved:
+                effect, why = Effect.DRIFTED, moved
         rows.append(Row(benchmark=benchmark, effect=effect, why=why, old=before, new=after, again=second))
-    changes, identity = _differences(old, new)
+    changes, identity = differences(old, new)
     return Upgrade(
         rows=tuple(rows),
         changes=changes,
@@ -172,10 +179,18 @@ def assess(old: SessionResults, new: SessionResults, again: SessionResults | Non
 
 
 def _by_benchmark(session: SessionResults) -> dict[str, Result]:
-    return {result.benchmark: result for result in session.results}
+    return {result.benchmark: result for result in session.results if result.status is not Ending.PLATFORM}
 
 
-def _is_elsewhere(result: Result | None) -> bool:
+def _slower_together(session: SessionResults) -> dict[str, str]:
+    """Return the platforms of which all benchmarks lost as much, with the session's words for it.
+
+    Each of them was judged on the rest there. Between two environments what they share is what the upgrade did, or the machine.
+    """
+    return {each.disk_name: each.text for each in session.results if each.status is Ending.PLATFORM}
+
+
+def is_elsewhere(result: Result | None) -> bool:
     """Of another machine, or of none."""
     return result is None or (result.status is Ending.SKIPPED and not result.failed)
 
@@ -187,12 +202,12 @@ def was_recorded(result: Result | None) -> bool:
 def _effect(old: Result | None, new: Result | None) -> tuple[Effect, str]:
     """By what the session of the new environment said, where the old one can stand beside it."""
     if not was_recorded(old):
-        return Effect.NOT_JUDGED, f"the old environment did not record it: {_ended(old)}"
+        return Effect.NOT_JUDGED, f"the old environment did not record it: {ended(old)}"
     if new is not None and new.status in _GATE:
         return _GATE[new.status], ""
     if new is not None and new.status in _INCOMPARABLE:
         return Effect.NOT_JUDGED, f"what the new environment measured cannot stand beside it: {new.text}"
-    return Effect.LOST, f"the old environment measures it, the new one does not: {_ended(new)}"
+    return Effect.LOST, f"the old environment measures it, the new one does not: {ended(new)}"
 
 
 def _drift(again: Result | None, effect: Effect) -> str:
@@ -204,16 +219,17 @@ def _drift(again: Result | None, effect: Effect) -> str:
         moved = _GATE[again.status] in _MOVED
         return "the old environment, measured again, has another speed than before" if moved else ""
     both = " either" if effect is Effect.LOST else ""
-    return f"the old environment, measured again, does not run it{both}: {_ended(again)}"
+    return f"the old environment, measured again, does not run it{both}: {ended(again)}"
 
 
-def _ended(result: Result | None) -> str:
+def ended(result: Result | None) -> str:
+    """How it came to its end, in words."""
     if result is None:
         return "it was not found"
     return f"{result.status.value}: {result.text}" if result.text else result.status.value
 
 
-def _differences(old: SessionResults, new: SessionResults) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
+def differences(old: SessionResults, new: SessionResults) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """What changed for any benchmark that both measured; nearly always it is the same for all."""
     before = _by_benchmark(old)
     context: dict[Change, None] = {}
@@ -231,18 +247,26 @@ def _differences(old: SessionResults, new: SessionResults) -> tuple[tuple[Change
 def _remarks(old: SessionResults, new: SessionResults, again: SessionResults | None) -> list[str]:
     """What whoever reads the verdicts should know of how they came about."""
     sessions = {"old": old, "new": new} | ({"old, again": again} if again else {})
-    found = []
-    for name, session in sessions.items():
-        slowed = sum(was_slowed(run) for result in session.results for run in result.runs)
-        if slowed:
-            found.append(f"{name}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown")
-    if len(hosts := dict.fromkeys(each.host for each in sessions.values() if each.host)) > 1:
-        # Podman gives every container a name of its own, so that this cannot be a failure.
-        found.append(f"measured on hosts of several names ({', '.join(hosts)}): it must be one node")
-    if len({each.revision for each in sessions.values() if each.revision}) > 1:
-        found.append("the code of the benchmarks changed between the sessions (another git revision)")
+    found = session_remarks(sessions.items())
     if again is None:
         found.append(
             "the old environment was not measured again, so that a machine which drifted looks like an upgrade"
         )
+    return found
+
+
+def session_remarks(named: Iterable[tuple[str, SessionResults]]) -> list[str]:
+    """What is odd about sessions that are compared, each with the name of its side."""
+    sessions = list(named)
+    found = []
+    for name in dict.fromkeys(name for name, _ in sessions):
+        ours = [each for side, each in sessions if side == name]
+        slowed = sum(was_slowed(run) for session in ours for result in session.results for run in result.runs)
+        if slowed:
+            found.append(f"{name}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown")
+    if len(hosts := dict.fromkeys(each.host for _, each in sessions if each.host)) > 1:
+        # Podman gives every container a name of its own, so that this cannot be a failure.
+        found.append(f"measured on hosts of several names ({', '.join(hosts)}): it must be one node")
+    if len({each.revision for _, each in sessions if each.revision}) > 1:
+        found.append("the code of the benchmarks changed between the sessions (another git revision)")
     return found

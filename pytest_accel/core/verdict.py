@@ -120,3 +120,4 @@ class Verdict:
     wants_another_run: bool = False  # undecided, and another run may decide
     reason: str = ""  # for the outcomes that are not statistical
     of: str = THROUGHPUT  # or the name of a metric
+    common: float = 0.0  # loss that all benchmarks of the platform share: taken off before this was judged

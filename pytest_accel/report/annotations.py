@@ -32,6 +32,7 @@ _WARNED = {
     Ending.FAILED,
     Ending.OFF_REFERENCE,
     Ending.VANISHED,
+    Ending.PLATFORM,
 }
 
 

@@ -11,6 +11,7 @@ from pytest_accel.report.lines import word
 SETTLED: frozenset[Status] = frozenset({Outcome.OK, Ending.RECORDED, Ending.CALIBRATED, Ending.SKIPPED})
 # The gravest first. A verdict on the machine comes before a benchmark that broke: it is what was asked for.
 _GRAVITY: tuple[Status, ...] = (
+    Ending.PLATFORM,  # it explains what follows
     Outcome.REGRESSED,
     Outcome.INVALID,
     Ending.FAILED,

@@ -56,7 +56,8 @@ class Stored:
         """What to mend about it, in words; empty where it is as it should be."""
         found = self.standing
         provisional = f"provisional: {found.provisional}" if found.provisional else ""
-        return "; ".join(filter(None, [provisional, found.too_noisy]))
+        anchored = f"anchor of {counted(len(self.entry.anchor), 'run')}" if self.entry.anchor else ""
+        return "; ".join(filter(None, [provisional, found.too_noisy, anchored]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +202,7 @@ def _as_json(each: Stored) -> dict[str, Any]:
         "tolerance": found.tolerance,
         "tolerance_is_default": entry.tolerance is None,
         "provisional": found.provisional or None,
+        "anchor_runs": len(entry.anchor),
         "calibration": _calibration_json(each.calibration) if each.calibration else None,
         "configuration": dict(entry.configuration),
         "configuration_hash": entry.configuration_hash,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from pytest_accel.core.calibration import FEWEST_CANDIDATES, Calibration, Conditions, FalseAlarms
 from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.runs import RECORD_RUNS
+from pytest_accel.core.standing import rounded_up
 from pytest_accel.report.lines import NO_GATE
-
-_GRAIN = 0.005  # of a tolerance that is proposed
 
 
 def calibrated_text(found: Calibration) -> str:
@@ -32,7 +29,7 @@ def conditions_text(found: Conditions | None) -> str:
 
 def holds_from(loss: float) -> float:
     """The smallest tolerance to propose: that loss, rounded up."""
-    return min(math.ceil(round(loss / _GRAIN, 6)) * _GRAIN, 1 - _GRAIN)
+    return rounded_up(loss)
 
 
 def way_out(loss: float, runs: int) -> str:

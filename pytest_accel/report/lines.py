@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import assert_never
 
-from pytest_accel.core.metrics import less_is_better, shown_name
+from pytest_accel.core.gate import loss
+from pytest_accel.core.metrics import ANCHOR, less_is_better, shown_name
 from pytest_accel.core.quantities import counted, percent
 from pytest_accel.core.runs import MAX_RUNS
+from pytest_accel.core.standing import Frozen
+from pytest_accel.core.together import Together
 from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
 # The terminal's colours; every outcome has one, so that none looks like another by accident.
@@ -44,34 +48,85 @@ def vanished_line(node_id: str) -> str:
     )
 
 
+def platform_text(found: Together) -> str:
+    """What all benchmarks of a platform lost together, without its name."""
+    seen = [f"{name} {100 * change:+.1f} %" for name, change in found.witnesses.items()]
+    beside = f"; {', '.join(seen)}" if seen else ""
+    return (
+        f"{found.slower} of {found.members} benchmarks slower together, by {percent(found.loss)} (at least "
+        f"{percent(loss(found.at_least))}; tolerance {percent(found.tolerance)}){beside}: check the machine "
+        "(pytest-accel doctor)"
+    )
+
+
+def platform_line(platform: str, found: Together) -> str:
+    return f"PLATFORM  {platform}: {platform_text(found)}"
+
+
+def frozen_line(label: str, found: Frozen) -> str:
+    """What tolerance="auto" came to; what it would be by now is said, and does not happen by itself."""
+    if found.stored is None:
+        return (
+            f"TOLERANCE  {label}: auto: not frozen, the recording was not finished; its runs resolve "
+            f"{percent(found.chosen)} so far: record the rest with --accel-record --accel-tolerance=auto"
+        )
+    here = f"TOLERANCE  {label}: auto: {percent(found.stored)}"
+    if found.before is None:
+        return f"{here}, frozen in its baseline"
+    if found.stored != found.before:  # the baseline was replaced
+        wider = f", wider than the {percent(found.before)} before" if found.would_widen else ""
+        return f"{here}, frozen in its new baseline{wider}"
+    if found.chosen == found.before:
+        return f"{here} stays, as it was frozen"
+    way = "quieten the machine (pytest-accel doctor), or widen" if found.would_widen else "narrow"
+    return (
+        f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: {way} it with "
+        '--accel-update --accel-reason "..."'
+    )
+
+
 def shortfall_line(label: str, text: str) -> str:
     return f"OFF-REFERENCE  {label}: {text}"
 
 
 def explain(verdict: Verdict) -> str:
     """The verdict in words, without the names of the benchmark and of what was gated."""
+    beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
+    return _explained(verdict) + beside
+
+
+def _explained(verdict: Verdict) -> str:
+    return in_words(
+        verdict,
+        observed=counted(verdict.looks, "run"),
+        against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
+        gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
+        way_out=lambda: _way_out(verdict),
+    )
+
+
+def in_words(
+    verdict: Verdict, *, observed: str, way_out: Callable[[], str], against: str = "", gained: str = ""
+) -> str:
+    """How much, how surely, and from what; `way_out` is what would decide an open question, `gained` what a gain asks for."""
     found = verdict.slowdown
     if found is None:
         return verdict.reason
-    tolerance = f"tolerance {percent(verdict.tolerance)}"
-    change, runs = changed(found.point, verdict.of), counted(verdict.looks, "run")
+    tolerance, change = f"tolerance {percent(verdict.tolerance)}", changed(found.point, verdict.of)
     match verdict.outcome:
         case Outcome.REGRESSED:
             return (
-                f"{change} (at least {percent(found.low)}; {tolerance}), {runs} vs "
-                f"{counted(verdict.baseline_runs, 'baseline run')}, run-to-run noise {percent(verdict.noise or 0)}"
+                f"{change} (at least {percent(found.low)}; {tolerance}), {observed}{against}, "
+                f"run-to-run noise {percent(verdict.noise or 0)}"
             )
         case Outcome.OK:
-            return f"{change} ({_at_most(found, verdict.of)}; {tolerance}), {runs}"
+            return f"{change} ({_at_most(found, verdict.of)}; {tolerance}), {observed}"
         case Outcome.IMPROVED:
-            return (
-                f"{change} (at least {changed(found.high, verdict.of)}; {tolerance}), {runs}: "
-                "refresh the baseline with --accel-update, or the loss of this gain will go unnoticed"
-            )
+            return f"{change} (at least {changed(found.high, verdict.of)}; {tolerance}), {observed}{gained}"
         case Outcome.INCONCLUSIVE:
             return (
                 f"{change} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
-                f"{runs}; {_way_out(verdict)}"
+                f"{observed}; {way_out()}"
             )
         case Outcome.INVALID | Outcome.NO_BASELINE | Outcome.STALE_BASELINE | Outcome.DOES_NOT_FIT:
             return verdict.reason
@@ -94,20 +149,24 @@ def _way_out(verdict: Verdict) -> str:
 
 
 def _quieten(of: str) -> str:
-    return "quieten the machine (pytest-accel doctor)" if of == THROUGHPUT else "measure it over more work"
+    return (
+        "quieten the machine (pytest-accel doctor)"
+        if of in {THROUGHPUT, ANCHOR}
+        else "measure it over more work"
+    )
 
 
 def _at_most(found: Estimate, of: str) -> str:
     return f"at {'most' if found.high >= 0 else 'least'} {changed(found.high, of)}"
 
 
-def changed(loss: float, of: str = THROUGHPUT) -> str:
+def changed(lost: float, of: str = THROUGHPUT) -> str:
     """A loss of throughput, or of a metric, in words; a negative one is a gain. Of what less is better, an increase."""
     worse, better = _worse_and_better(of)
-    return f"{percent(loss)} {worse}" if loss >= 0 else f"{percent(-loss)} {better}"
+    return f"{percent(lost)} {worse}" if lost >= 0 else f"{percent(-lost)} {better}"
 
 
 def _worse_and_better(of: str) -> tuple[str, str]:
-    if of == THROUGHPUT:
+    if of in {THROUGHPUT, ANCHOR}:
         return "slower", "faster"
     return ("more", "less") if less_is_better(of) else ("lower", "higher")

@@ -368,7 +368,7 @@ def _reproduce(session: SessionResults, failed: Sequence[Result]) -> tuple[str, 
     lines = []
     if session.command:
         lines += ["# this session", clipped(_command(session.command), _COMMAND_CHARACTERS)]
-    again = [result.benchmark for result in failed if result.status is not Ending.VANISHED]
+    again = [result.benchmark for result in failed if result.status not in {Ending.VANISHED, Ending.PLATFORM}]
     shown = _that_fit(again[:_REPRODUCED])
     if shown:
         what = "only what failed" if len(shown) == len(again) else f"{len(shown)} of {len(again)} that failed"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from pytest_accel.core.environment import Change, describe
+from pytest_accel.core.environment import describe
 from pytest_accel.core.judgement import was_slowed
 from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.printing import inert, printable
@@ -66,9 +66,9 @@ class Step:
 
 def screen(upgrade: Upgrade, told: Told) -> list[str]:
     """What a person reads first."""
-    rows = _in_order(upgrade.rows)
-    lines = [*_table(rows[:_ROWS]), *_left_out(rows)] if rows else []
-    lines += ["", *_environment(upgrade.changes, upgrade.identity)]
+    rows = in_order(upgrade.rows)
+    lines = [*table_lines(rows[:_ROWS]), *_left_out(rows)] if rows else []
+    lines += ["", *what_differs(upgrade, "upgrade.md")]
     lines += [f"{title}  {text}" for row in rows for title, text in _words(row)]
     lines += list(_remarks(upgrade))
     lines += ["", headline(upgrade)]
@@ -81,7 +81,7 @@ def screen(upgrade: Upgrade, told: Told) -> list[str]:
 
 def headline(upgrade: Upgrade) -> str:
     counts = Counter(row.effect for row in upgrade.rows)
-    told = ", ".join(f"{counts[effect]} {_word(effect)}" for effect in _GRAVITY if counts[effect])
+    told = ", ".join(f"{counts[effect]} {effect_word(effect)}" for effect in _GRAVITY if counts[effect])
     text = _HEADLINES[upgrade.decision]
     if not upgrade.judged and not upgrade.of(Effect.DRIFTED, Effect.LOST):
         text = "nothing was judged, and that is not green"
@@ -98,7 +98,7 @@ def _tolerated(upgrade: Upgrade) -> str:
     return f"; tolerance {least}" if least == most else f"; tolerances {least} to {most}"
 
 
-def _in_order(rows: Sequence[Row]) -> list[Row]:
+def in_order(rows: Sequence[Row]) -> list[Row]:
     """The gravest and the largest loss first; equals stay in the order of the session."""
 
     def order(row: Row) -> tuple[int, float]:
@@ -109,7 +109,8 @@ def _in_order(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=order)
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def table_lines(rows: Sequence[Row]) -> list[str]:
+    """One row a benchmark."""
     columns = [
         *(Column(title=title) for title in ("benchmark", "platform", "unit")),
         *(Column(title=title, right=True) for title in ("old", "new", "change")),
@@ -121,7 +122,7 @@ def _table(rows: Sequence[Row]) -> list[str]:
 def _cells(row: Row) -> tuple[str, ...]:
     unit = f"{row.unit}/s" if row.unit else ""
     figures = (_rate(row.old_throughput), _rate(row.new_throughput), _change(row))
-    return row.name, row.platform, unit, *figures, _word(row.effect)
+    return row.name, row.platform, unit, *figures, effect_word(row.effect)
 
 
 def _rate(value: float | None) -> str:
@@ -134,22 +135,25 @@ def _change(row: Row) -> str:
     return changed(verdict.slowdown.point) if verdict and verdict.slowdown else ""
 
 
-def _word(effect: Effect) -> str:
+def effect_word(effect: Effect) -> str:
+    """As the terminal shows it: what needs attention in capitals."""
     return effect.value if effect in _QUIET else effect.value.upper()
 
 
 def _left_out(rows: Sequence[Row]) -> list[str]:
-    hidden = Counter(_word(row.effect) for row in rows[_ROWS:])
+    hidden = Counter(effect_word(row.effect) for row in rows[_ROWS:])
     return [f"and {count} more that are {word} (upgrade.md)" for word, count in hidden.items()]
 
 
-def _environment(changes: Sequence[Change], identity: Sequence[Change]) -> Iterator[str]:
-    if identity:
-        yield f"another machine: {describe(identity)}"
+def what_differs(upgrade: Upgrade, rest_in: str) -> Iterator[str]:
+    """Between the environments: the suspects, on a line; the rest of them is in that file."""
+    changes = upgrade.changes
+    if upgrade.identity:
+        yield f"another machine: {describe(upgrade.identity)}"
     if not changes:
         yield "differs: nothing in the recorded environment"
         return
-    more = f", and {len(changes) - _CHANGES} more (upgrade.md)" if len(changes) > _CHANGES else ""
+    more = f", and {len(changes) - _CHANGES} more ({rest_in})" if len(changes) > _CHANGES else ""
     yield f"differs: {describe(changes[:_CHANGES])}{more}"
 
 
@@ -159,7 +163,7 @@ def _environment(changes: Sequence[Change], identity: Sequence[Change]) -> Itera
 def _words(row: Row) -> Iterator[tuple[str, str]]:
     """A line for everything that is not simply ok."""
     if row.effect is not Effect.OK:
-        yield _word(row.effect), f"{row.name}: {explanation(row)}"
+        yield effect_word(row.effect), f"{row.name}: {explanation(row)}"
     elif row.fails and row.new:
         yield status_word(row.new), f"{row.name}: {row.new.text}"
     if row.numerics:
@@ -174,7 +178,7 @@ def explanation(row: Row) -> str:
         case Effect.LOST | Effect.NOT_JUDGED:
             return row.why
         case _:
-            return _of_new(row.new) if row.new else ""
+            return row.why or (_of_new(row.new) if row.new else "")
 
 
 def _drifted(row: Row) -> str:
@@ -309,7 +313,7 @@ def _files(told: Told) -> list[Step]:
 
 def markdown(upgrade: Upgrade, told: Told) -> str:
     """The page that is handed round."""
-    rows = _in_order(upgrade.rows)
+    rows = in_order(upgrade.rows)
     steps = next_steps(upgrade, told)
     parts = [
         f"# Upgrade: {prose(headline(upgrade))}",
@@ -389,10 +393,11 @@ def _plain(row: Row) -> dict[str, object]:
         "numerics": row.numerics,
         "old_throughput": row.old_throughput,
         "new_throughput": row.new_throughput,
-        "verdicts": [_plain_verdict(verdict) for verdict in (row.new.verdicts if row.new else ())],
-        "old_again": _plain_verdict(row.again.verdict) if row.again and row.again.verdict else None,
+        "verdicts": [plain_verdict(verdict) for verdict in (row.new.verdicts if row.new else ())],
+        "old_again": plain_verdict(row.again.verdict) if row.again and row.again.verdict else None,
     }
 
 
-def _plain_verdict(verdict: Verdict) -> dict[str, object]:
+def plain_verdict(verdict: Verdict) -> dict[str, object]:
+    """For JSON."""
     return {**asdict(verdict), "outcome": verdict.outcome.value}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping
+from contextlib import nullcontext
 from functools import cache
 
 import pytest
@@ -11,7 +12,7 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.verdict import Outcome
-from pytest_accel.options import baselines_root, settings_of
+from pytest_accel.options import baselines_root, history_file, settings_of
 from pytest_accel.report.lines import MARKUP, vanished_line, word
 from pytest_accel.report.progress import Progress
 from pytest_accel.session import items as what
@@ -44,10 +45,12 @@ from pytest_accel.session.reports import (
     vanished_report,
     without_traces,
 )
+from pytest_accel.session.scales import Scales
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.seating import unseated
 from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
 from pytest_accel.session.terminal import Pacemaker, live_progress, show_uncaptured
+from pytest_accel.session.together import Platforms
 from pytest_accel.session.vanished import find_vanished
 from pytest_accel.settings import Settings
 from pytest_accel.store.baselines import BaselineStore
@@ -74,6 +77,9 @@ class Bench:
         self.waiting: list[Case] = []  # for a fresh process
         self.collected = collected  # before deselection, with the platforms they are marked with
         self.vanished: list[str] = []
+        self.platforms = Platforms()
+        learned = settings.scale == "learned" and not settings.unjudged_runs
+        self.scales = Scales(history_file(settings, config.rootpath)) if learned else None
         self.gangs = Gangs(config)
         self.calibrations = Calibrations(self.store.root)
         self.references = References(self.store.root, config.rootpath, settings)
@@ -103,6 +109,7 @@ class Bench:
                 suite=suite,
                 settings=settings_of(item),
                 baseline=self.read_baseline(disk_name, suite),
+                scales=self.scales,
             )
             refuse_too_many_runs(case)
             self.references.of(item, case.settings)  # a link that leads nowhere is said now
@@ -121,11 +128,13 @@ class Bench:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         case = self.cases.get(item.nodeid)
         in_gang = self.in_gang(item)
+        holding = case.holding() if case is not None else nullcontext()
         if in_gang is not None:
-            reports = self.run_in_gang(item, in_gang, nextitem)
+            with holding:
+                reports = self.run_in_gang(item, in_gang, nextitem)
         elif case is not None:
             self.gangs.close()  # its ranks would hold the devices' memory
-            with bound_to(item, case.settings):
+            with holding, bound_to(item, case.settings):
                 reports = runtestprotocol(item, log=False, nextitem=nextitem)
         else:
             if what.takes_device(item):
@@ -248,6 +257,7 @@ class Bench:
             finally:
                 self.gangs.close()
                 self.release_waiting()
+                self.report_platforms()
         if not self.config.getoption("collectonly", default=False):
             self.report_vanished()
         return result
@@ -255,24 +265,51 @@ class Bench:
     def measure_waiting(self, session: pytest.Session) -> None:
         """One more run for every open case, in turn, until all are decided or out of looks.
 
-        In turn, because runs back to back see the same throttling. A run that was disturbed is replaced by another.
+        In turn, because runs back to back see the same throttling. A run that was disturbed is replaced by another. In a large
+        suite verdicts wait for the end of a turn: only then is known what all benchmarks share. A regression that turned out to
+        be the platform's is judged on the rest by as many runs as any other, hence twice the turns.
         """
         unjudged = self.settings.unjudged_runs
         first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
         pace = Pacemaker(self.config)
-        for look in range(first, last + MOST_REPLACED + 1):
-            in_turn = list(self.waiting)
+        for look in range(first, 2 * last + MOST_REPLACED + 1):
+            in_suite = not unjudged and self.platforms.may_share(self.cases.values())
+            in_turn = self.open_cases()
+            if not in_turn:
+                return
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
-                left = len(in_turn) - position + len(self.waiting) * max(0, last - look)
+                left = len(in_turn) - position + len(self.open_cases()) * max(0, last - look)
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
                 with pace.run(label, left) as progress:
                     self.measure_fresh(case, progress)
                 if self.settings.recording:
                     refuse_mixture(case)
-                if not self.wants_another_run(case):
+                if not self.wants_another_run(case) and not in_suite:
                     self.release(case)
+            if not unjudged:
+                self.release_decided()
+
+    def open_cases(self) -> list[Case]:
+        """Those that wait for a run; a regression of a suite may only wait for the others."""
+        return [case for case in self.waiting if self.settings.unjudged_runs or case.undecided]
+
+    def release_decided(self) -> None:
+        """At the end of a turn: look at what the benchmarks share, then let go of all that need no further run.
+
+        Regressions that may yet be the platform's stay until nothing of it is open, unless -x or --maxfail wants them at once.
+        """
+        cases, at_once = self.cases.values(), bool(self.config.getoption("maxfail", default=0))
+        self.platforms.look(cases, self.waiting)
+        still_open = [case for case in self.waiting if self.wants_another_run(case)]
+        for case in [case for case in self.waiting if case not in still_open]:
+            if at_once or not self.platforms.may_take_off(case, cases, still_open):
+                self.release(case)
+
+    def report_platforms(self) -> None:
+        for report in self.platforms.reports():
+            self.config.hook.pytest_runtest_logreport(report=report)
 
     def wants_another_run(self, case: Case) -> bool:
         if case.problem or case.skipped or case.unfit:
@@ -284,7 +321,8 @@ class Bench:
 
     def measure_fresh(self, case: Case, progress: Progress) -> None:
         """One more run; its measurement, or why there is none, is left in the case."""
-        found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
+        with case.holding():
+            found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
         if found.unfit is not None:
             case.unfit = found.unfit
             case.judge()
@@ -374,6 +412,8 @@ class Bench:
         write_idle_ranks(terminalreporter, self.config, cases)
         if remark := self.calibrations.remark:
             terminalreporter.write_line(remark, yellow=True)
+        for line in self.scales.lines if self.scales and cases else ():
+            terminalreporter.write_line(line)
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 

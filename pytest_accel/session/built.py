@@ -62,7 +62,7 @@ class Figures:
     @property
     def gates(self) -> dict[str, float]:
         apart = self.step.loads and not self.step.varied
-        gates = {"fed_share": self.accel.settings.tolerance or Policy().tolerance} if apart else {}
+        gates = {"fed_share": self.accel.settings.fixed_tolerance or Policy().tolerance} if apart else {}
         return gates | ({"accuracy": self.accuracy_tolerance} if "accuracy" in self.learnt else {})
 
     def measure(self, step_s: float) -> dict[str, float]:

@@ -215,8 +215,8 @@ def _nothing_stored(case: Case) -> str:
 def _tolerance(case: Case) -> tuple[float, str]:
     """What it is judged by, and who asked for that; nobody where it is the gate's default."""
     settings, entry = case.settings, case.entry
-    if settings.tolerance is not None:
-        return settings.tolerance, settings.origin("tolerance")
+    if settings.fixed_tolerance is not None:
+        return settings.fixed_tolerance, settings.origin("tolerance")
     if entry is not None and entry.tolerance is not None and not settings.update:  # which replaces it
         return entry.tolerance, "its baseline"
     return Policy().tolerance, ""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from pytest_accel.core.anchor import judge_anchor
+from pytest_accel.core.cost import Spent
 from pytest_accel.core.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.core.facets import Facet, judge_metrics, want_another_run, worst
-from pytest_accel.core.gate import interval, judge
+from pytest_accel.core.gate import interval
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.judgement import configuration_changes
 from pytest_accel.core.keys import Scalar, baseline_key, both_keys, is_real
@@ -18,11 +22,14 @@ from pytest_accel.core.quantities import gibibytes
 from pytest_accel.core.results import ReferenceFigure
 from pytest_accel.core.runs import Run
 from pytest_accel.core.scaling import Scaling
-from pytest_accel.core.standing import Standing
+from pytest_accel.core.standing import Frozen, Standing
+from pytest_accel.core.together import judge_rest
 from pytest_accel.core.verdict import Outcome, Policy, Verdict
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.measure.steps import PILOT_STEPS
+from pytest_accel.session.exclusivity import WAITED_S
 from pytest_accel.session.fitting import Unfit
+from pytest_accel.session.scales import Scales
 from pytest_accel.settings import Settings
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration_hash
 
@@ -32,7 +39,7 @@ LOSS_TOLERANCE = 0.01
 MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)  # one is itself, whatever is known of it
 class Case:
     """What is known of one selected benchmark so far."""
 
@@ -42,9 +49,12 @@ class Case:
     suite: str
     settings: Settings
     baseline: BaselineFile | None = None  # the file, whatever it holds of this benchmark
+    scales: Scales | None = None  # of the history, where they were asked for
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
+    held_s: float = 0.0  # how long it kept its devices, its fresh processes and all
     scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
+    common: float = 0.0  # of ln(step time): what all of its platform lost, so that it is judged on the rest
     verdict: Verdict | None = None  # of its throughput
     facets: tuple[Facet, ...] = ()  # of the metrics that it gates beside
     held: list[pytest.TestReport] = field(default_factory=list)  # reports that wait for the verdict
@@ -53,6 +63,7 @@ class Case:
     unfit: Unfit | None = None  # it did not fit in memory
     recorded: str = ""  # what was written down, when recording
     standing: Standing | None = None  # how good its baseline is since
+    frozen: Frozen | None = None  # what tolerance="auto" came to
     calibrated: str = ""  # what was found out of the noise, when calibrating
     references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
 
@@ -86,8 +97,13 @@ class Case:
 
     def comparable_runs(self) -> list[Run]:
         """The stored runs whose identity is that of this machine."""
+        return self._of_this_machine(self.entry.runs if self.entry else ())
+
+    def anchor_runs(self) -> list[Run]:
+        return self._of_this_machine(self.entry.anchor if self.entry else ())
+
+    def _of_this_machine(self, stored: Iterable[Run]) -> list[Run]:
         identity = self.environment.identity
-        stored = self.entry.runs if self.entry else ()
         return [run for run in stored if self._environment_of(run).identity == identity]
 
     def _environment_of(self, run: Run) -> Environment:
@@ -99,6 +115,23 @@ class Case:
     def take(self, measurement: Measurement) -> None:
         """Keep a run for judging, or apart where the device was not fair to it."""
         (self.disturbed if measurement.invalid else self.measurements).append(measurement)
+
+    @property
+    def spent(self) -> Spent:
+        devices = 0 if self.platform.device == "cpu" else self.platform.devices
+        runs = [each.run for each in (*self.measurements, *self.disturbed)]
+        decided = bool(self.measurements or self.unfit) and not self.problem
+        return Spent(name=self.label, held_s=self.held_s, devices=devices, runs=runs, decided=decided)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Add what is done within to the time that its devices were held, less what it waited for them."""
+        stash = self.item.config.stash
+        begun_s, waited_s = time.monotonic(), stash.get(WAITED_S, 0.0)
+        try:
+            yield
+        finally:
+            self.held_s += time.monotonic() - begun_s - (stash.get(WAITED_S, 0.0) - waited_s)
 
     @property
     def may_be_replaced(self) -> bool:
@@ -145,18 +178,35 @@ class Case:
 
     @property
     def policy(self) -> Policy:
+        """Of its step times."""
+        return (
+            self.scales.policy(self.disk_name, self.key, self.plain_policy)
+            if self.scales
+            else self.plain_policy
+        )
+
+    @property
+    def plain_policy(self) -> Policy:
+        """Before anything was learned: nights say how noisy step times are, and nothing of other metrics."""
         stored = self.entry.tolerance if self.entry else None
-        tolerance = self.settings.tolerance if self.settings.tolerance is not None else stored
-        default = Policy(max_looks=self.settings.looks)
-        return default if tolerance is None else Policy(max_looks=self.settings.looks, tolerance=tolerance)
+        asked = self.settings.fixed_tolerance
+        tolerance = asked if asked is not None else stored
+        policy = Policy(max_looks=self.settings.looks)
+        if tolerance is not None:
+            policy = replace(policy, tolerance=tolerance)
+        return policy
 
     def judge(self) -> None:
         """Compare what was measured with what is stored."""
         self.verdict, self.facets = self._unjudged(), ()
         if self.verdict is None:
             stored, runs, policy = self.comparable_runs(), self.runs, self.policy
-            self.verdict = judge(stored, runs, policy)
-            self.facets = judge_metrics(stored, runs, self.latest.gates, policy)
+            self.verdict = judge_rest(stored, runs, self.common, policy)
+            self.facets = judge_metrics(stored, runs, self.latest.gates, self.plain_policy)
+            if self.scales:
+                self.scales.note(self.disk_name, self.key)
+            if anchor := self.anchor_runs():
+                self.facets += (judge_anchor(anchor, runs, self.common, policy),)
             if self.undecided and not self.may_be_replaced:  # what could decide it was disturbed
                 self.verdict, self.facets = self._invalid(), ()
 

@@ -92,6 +92,8 @@ def verdict_cell(case: Case) -> Cell:
     ]
     if case.unfit and outcome is Outcome.REGRESSED:
         changes = ["does not fit"]
+    if case.common and changes:
+        changes[0] += " than the platform"
     return Cell(text=" ".join([word(outcome), ", ".join(changes)]).rstrip(), markup=MARKUP[outcome])
 
 

@@ -6,6 +6,7 @@ A session waits for its devices before it orders ranks to measure: their time to
 from __future__ import annotations
 
 import platform as host
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_accel.report.progress import Progress
     from pytest_accel.settings import Settings
 
+WAITED_S = pytest.StashKey[float]()  # of this session, for others to leave its devices
 IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer
 
 
@@ -67,8 +69,11 @@ def wait_until_free(
     """
     waiting = _telling(config, progress, label)
     try:
-        with lock_devices(
-            uuids, mode=settings.lock, waiting=waiting, unlocked=None, timeout_s=settings.timeout_s
+        with (
+            _counted(config),
+            lock_devices(
+                uuids, mode=settings.lock, waiting=waiting, unlocked=None, timeout_s=settings.timeout_s
+            ),
         ):
             return ""
     except LockedError as error:
@@ -79,7 +84,7 @@ def _locked(item: pytest.Item, settings: Settings, uuids: frozenset[str], held: 
     """Why they could not be locked; empty where they are, until `held` is closed."""
     # A rank says whom it waits for before the session that ordered it takes that for a hang.
     patience = IN_RANK if RANK_END in item.config.stash else 1.0
-    with live_progress(item.config, item.name) as progress:
+    with live_progress(item.config, item.name) as progress, _counted(item.config):
         try:
             held.enter_context(
                 lock_devices(
@@ -93,6 +98,15 @@ def _locked(item: pytest.Item, settings: Settings, uuids: frozenset[str], held: 
         except LockedError as error:
             return str(error)
     return ""
+
+
+@contextmanager
+def _counted(config: pytest.Config) -> Iterator[None]:
+    begun_s = time.monotonic()
+    try:
+        yield
+    finally:
+        config.stash[WAITED_S] = config.stash.get(WAITED_S, 0.0) + time.monotonic() - begun_s
 
 
 def _telling(config: pytest.Config, progress: Progress, label: str) -> Callable[[str], None]:

@@ -78,7 +78,7 @@ def gates_asked(
     gates, missed = dict(own_gates), []
     for name, tolerance in settings.gate.items():
         if is_gateable(metrics.get(name, 0.0)):
-            default = gates.get(name) or settings.tolerance or Policy().tolerance
+            default = gates.get(name) or settings.fixed_tolerance or Policy().tolerance
             gates[name] = default if tolerance is None else tolerance
         elif name in metrics or name in OF_ANY_STEP or settings.origin("gate").startswith("@"):
             missed.append(_missed(name, settings, metrics, (why or {}).get(name, "")))

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_accel.core.gate import interval
 from pytest_accel.core.quantities import counted, percent
-from pytest_accel.core.standing import standing
+from pytest_accel.core.standing import Frozen, auto_tolerance, standing
 from pytest_accel.session.cases import Case
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
@@ -61,7 +61,9 @@ def write_down(
         why = case.problem or (case.unfit.text if case.unfit else "the recording was not finished")
         case.problem = f"{why}\n{_kept(case)}"
         return
-    latest = case.latest
+    latest, auto = case.latest, _auto(case)
+    # Few runs resolve little, and what is frozen stays: an interrupted recording leaves the choice to the next one.
+    chosen = None if incomplete else auto
     line = LedgerEntry(
         at=now().isoformat(timespec="seconds"),
         action="update" if settings.update else "record",
@@ -73,7 +75,7 @@ def write_down(
         configuration=latest.configuration,
         work_per_step=latest.work_per_step,
         unit=latest.unit,
-        tolerance=settings.tolerance,
+        tolerance=chosen if chosen is not None else settings.fixed_tolerance,
         runs=tuple(case.runs),
         ledger=(line,),
     )
@@ -85,7 +87,20 @@ def write_down(
         return
     case.recorded = f"recorded {counted(len(case.runs), 'run')}, {_precision(case)}"
     stored = file.benchmarks[case.key]
-    case.standing = standing(stored.runs, settings.tolerance or stored.tolerance)
+    if case.entry and case.entry.anchor and not stored.anchor:
+        case.recorded += "; its anchor could be compared with nothing any more, and is gone"
+    case.standing = standing(stored.runs, settings.fixed_tolerance or stored.tolerance)
+    if auto is not None:
+        before = case.entry.tolerance if case.entry else None
+        case.frozen = Frozen(chosen=auto, stored=stored.tolerance, before=before)
+
+
+def _auto(case: Case) -> float | None:
+    """What tolerance="auto" would be with all runs that the baseline will have; None where a tolerance was given, or none."""
+    if case.settings.tolerance != "auto":
+        return None
+    stored = case.entry.runs if case.entry and not case.settings.update else ()
+    return auto_tolerance([*stored, *case.runs])
 
 
 def refuse_mixture(case: Case) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from pytest_accel.core.quantities import percent
+from pytest_accel.core.together import whole
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.lines import explain, shortfall_line, verdict_line
 from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT
@@ -81,7 +82,7 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
     failing = [*map(explain, failures(case)), *case.shortfalls, *case.missed]
     if not failing:
         return
-    if _expected_to_fail(report):
+    if is_expected_to_fail(report):
         report.outcome = "skipped"  # as pytest does for a failure under @pytest.mark.xfail
         report.wasxfail = "; ".join(failing)
         return
@@ -172,14 +173,15 @@ def properties(case: Case) -> list[tuple[str, object]]:
 
 
 def _compared(verdict: Verdict, prefix: str) -> list[tuple[str, object]]:
-    """Losses against the baseline, with the bounds that were tested."""
-    loss = verdict.slowdown
+    """Losses against the baseline, with the bounds that were tested; what the platform lost is in them, and beside them."""
+    loss = whole(verdict)
     if loss is None:
         return []
     return [
         (f"{prefix}.loss", f"{loss.point:.4f}"),
         (f"{prefix}.loss.low", f"{loss.low:.4f}"),
         (f"{prefix}.loss.high", f"{loss.high:.4f}"),
+        *([(f"{prefix}.common", f"{verdict.common:.4f}")] if verdict.common else []),
         (f"{prefix}.noise", f"{verdict.noise or 0:.4f}"),
         (f"{prefix}.baseline_runs", verdict.baseline_runs),
     ]
@@ -216,7 +218,8 @@ def _noted(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _expected_to_fail(report: pytest.TestReport) -> bool:
+def is_expected_to_fail(report: pytest.TestReport) -> bool:
+    """Under an `xfail` that applies, strict or not."""
     return hasattr(report, "wasxfail") or is_strict_xpass(report)
 
 

@@ -19,10 +19,11 @@ from pytest_accel.core.environment import Environment, safe_arguments
 from pytest_accel.core.metrics import shown_name
 from pytest_accel.core.results import Ending, Result, ScalingFigure, SessionResults, Status
 from pytest_accel.core.verdict import THROUGHPUT, Verdict
-from pytest_accel.report.lines import explain
+from pytest_accel.report.lines import explain, platform_text
 from pytest_accel.session.cases import Case
 from pytest_accel.session.items import path_of, suite_of
 from pytest_accel.session.reports import failures
+from pytest_accel.session.together import Platforms, platform_id
 
 _DETAIL_LINES = 40  # of a traceback: its end says what happened
 _GIT_TIMEOUT_S = 2.0
@@ -69,14 +70,16 @@ def results_of(
     elsewhere: Sequence[pytest.Item],
     told: Mapping[str, Told],
     vanished: Iterable[str],
+    platforms: Platforms,
     *,
     vanished_fail: bool,
 ) -> tuple[Result, ...]:
-    """Of the benchmarks that this machine can run, of those that it cannot, and of those that are gone."""
+    """Of the benchmarks that this machine can run, of those that it cannot, of those that are gone; of what all share."""
     return (
         *(_of_case(case, told.get(case.node_id, Told())) for case in cases.values()),
         *(_of_item(item, told[item.nodeid]) for item in elsewhere if item.nodeid in told),
         *(_of_vanished(node_id, failed=vanished_fail) for node_id in vanished),
+        *(_of_platform(platform, platforms) for platform in platforms.found),
     )
 
 
@@ -136,7 +139,7 @@ def _of_case(case: Case, told: Told) -> Result:
         key=case.key,
         file=path,
         line=(line or 0) + 1,
-        duration_s=told.duration_s,
+        duration_s=max(told.duration_s, case.held_s),
         unit=case.latest.unit if measured else "",
         work_per_step=case.latest.work_per_step if measured else 0.0,
         steady=case.latest.steady if measured else True,
@@ -235,6 +238,21 @@ def _of_vanished(node_id: str, *, failed: bool) -> Result:
         text="stands in the baseline and was not found",
         key=node_id,
         file=str(path),
+    )
+
+
+def _of_platform(platform: str, platforms: Platforms) -> Result:
+    found = platforms.found[platform]
+    return Result(
+        benchmark=platform_id(platform),
+        suite="",
+        platform=platform,
+        disk_name=platform,
+        status=Ending.PLATFORM,
+        failed=True,
+        text=platform_text(found),
+        details=tuple(platforms.text(platform).splitlines()[1:]),
+        tolerance=found.tolerance,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_accel.core.cost import cost_line
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.keys import in_wheel
 from pytest_accel.core.metrics import shown_name
@@ -20,7 +21,7 @@ from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.options import baselines_root
 from pytest_accel.report.calibration import calibrated_line
-from pytest_accel.report.lines import MARKUP, shortfall_line, vanished_line, verdict_line
+from pytest_accel.report.lines import MARKUP, frozen_line, shortfall_line, vanished_line, verdict_line
 from pytest_accel.report.table import write_table
 from pytest_accel.session.cases import Case
 from pytest_accel.session.columns import all_synthetic, columns_and_rows, gated_without_column
@@ -81,11 +82,27 @@ def write_summary(
         _write_references(terminal, settings, measured)
     for node_id in vanished:
         terminal.write_line(vanished_line(node_id), yellow=True)
+    _write_unfrozen(terminal, measured)
     _write_remedy(terminal, config, settings, measured)
     if settings.recording:
         _write_recorded(terminal, config, settings, measured)
     if settings.calibrating:
         _write_calibrated(terminal, config, settings, measured)
+    noun = "recording" if settings.recording else "calibration" if settings.calibrating else "verdict"
+    if line := cost_line([case.spent for case in cases], noun):
+        terminal.write_line(line)
+
+
+def _write_unfrozen(terminal: pytest.TerminalReporter, measured: Sequence[Case]) -> None:
+    """tolerance="auto" of a baseline that was recorded without it."""
+    asked = [case for case in measured if case.settings.tolerance == "auto" and case.verdict]
+    none = [case for case in asked if case.entry and case.entry.tolerance is None]
+    if none:
+        terminal.write_line(
+            f"TOLERANCE  auto: the baselines of {counted(len(none), 'benchmark')} have none frozen, so that "
+            f"{percent(none[0].policy.tolerance)} was tolerated. Freeze one with --accel-record --accel-tolerance=auto.",
+            yellow=True,
+        )
 
 
 def _write_calibrated(
@@ -121,6 +138,8 @@ def _write_recorded(
         text = f"Provisional ({'; '.join(few)}): record again on other days, runs of one session resemble each other."
         terminal.write_line(text)
     for case, found in kept:
+        if case.frozen is not None:
+            terminal.write_line(frozen_line(case.label, case.frozen), yellow=case.frozen.would_widen)
         if found.is_surely_noisy:
             terminal.write_line(
                 f"NOISY  {case.label}: run-to-run noise {percent(found.noise)} resolves a loss of {percent(found.resolution)} "

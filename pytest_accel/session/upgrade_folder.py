@@ -10,12 +10,12 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, TypeVar
 
 from pytest_accel.core.results import SessionResults
 from pytest_accel.core.upgrade import was_recorded
@@ -26,10 +26,9 @@ from pytest_accel.store.whole import seen_from, write_whole
 
 PhaseName = Literal["old", "new", "old-again"]
 _ORDER: tuple[PhaseName, ...] = ("old", "new", "old-again")
-KIND = "pytest-accel upgrade plan"
 _PLAN = "plan.json"
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-_FINISHED = (0, 1)  # of pytest: all passed, some failed. Others ended before they had come to an end
+FINISHED = (0, 1)  # of pytest: all passed, some failed. Others ended before they had come to an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
+    what: ClassVar[str] = "upgrade"  # the command that it belongs to
+    a_what: ClassVar[str] = "an upgrade"
+    runs_option: ClassVar[str] = "runs"  # by which it is told how much to measure
+
     root: Path  # absolute: the phases are told of it
+
+    @property
+    def kind(self) -> str:
+        """Of its plan."""
+        return f"pytest-accel {self.what} plan"
 
     @property
     def shown(self) -> Path:
@@ -81,7 +89,7 @@ class Folder:
         except ResultsError as error:
             remedy = f"Delete it to measure that phase again, or begin in another folder with --keep. {error.remedy}"
             raise ResultsError(error.file, error.place, error.problem, remedy) from None
-        if session.exit_status not in _FINISHED:
+        if session.exit_status not in FINISHED:
             return None
         return session if phase != "old" or any(map(was_recorded, session.results)) else None
 
@@ -100,28 +108,34 @@ class Folder:
         path = self.root / _PLAN
         if not path.exists():
             return plan
-        earlier = _read(path)
-        bound: dict[str, bool] = {  # what results stand for, so that it may not change any more
-            "old": self.complete("old") is not None,
-            "new": self.complete("new") is not None,
-        }
-        bound |= {"runs": bound["old"], "arguments": bound["old"]}
+        earlier = _read(path, self.kind)
+        bound = self.bound()
         for name, is_bound in bound.items():
             before, now = getattr(earlier, name), getattr(plan, name)
             same = before == now and earlier.marks.get(name) == plan.marks.get(name)
             if is_bound and not same:
                 raise ValueError(
-                    f"--keep {self.shown}: it holds an upgrade with {_said(name, before)}, and this one has "
-                    f"{_said(name, now)}. Say the same, name a new folder, or delete the results of that phase there: "
+                    f"--keep {self.shown}: it holds {self.a_what} with {self._said(name, before)}, and this one has "
+                    f"{self._said(name, now)}. Say the same, name a new folder, or delete the results of that phase there: "
                     "it is then measured anew."
                 )
         found = {side: facts for side, facts in earlier.found.items() if bound.get(side)}
         return replace(plan, found=found)
 
+    def bound(self) -> Mapping[str, bool]:
+        """What results stand for, so that it may not change any more."""
+        old, new = self.complete("old") is not None, self.complete("new") is not None
+        return {"old": old, "new": new, "runs": old, "arguments": old}
+
+    def _said(self, name: str, value: object) -> str:
+        if name == "arguments" and isinstance(value, tuple):
+            return f"-- {' '.join(map(str, value))}"
+        return f"--{self.runs_option if name == 'runs' else name} {str(value)!r}"
+
     def write(self, plan: Plan) -> None:
         write_whole(
             self.root / _PLAN,
-            rendered({"kind": KIND, **asdict(plan), "arguments": list(plan.arguments)}, "") + "\n",
+            rendered({"kind": self.kind, **asdict(plan), "arguments": list(plan.arguments)}, "") + "\n",
         )
 
     def forget(self, phase: PhaseName) -> None:
@@ -148,7 +162,7 @@ class Folder:
                     yield fd
                     return
                 raise ValueError(
-                    f"--keep {self.shown}: another pytest-accel upgrade, or a phase of one, is at work there. "
+                    f"--keep {self.shown}: another pytest-accel {self.what}, or a phase of one, is at work there. "
                     "Wait for it or end it, or name a new folder."
                 ) from None
             yield fd
@@ -156,16 +170,24 @@ class Folder:
             os.close(fd)
 
 
+AFolder = TypeVar("AFolder", bound=Folder)
+
+
 def prepared(named: str | None, directory: Path) -> Folder:
     """The folder that `--keep` names, else a new one; it is there then."""
+    return prepared_as(Folder, named, directory)
+
+
+def prepared_as(kind: type[AFolder], named: str | None, directory: Path) -> AFolder:
+    """The same, of another command."""
     try:
-        root = directory / (Path(named).expanduser() if named else _new_folder())
+        root = directory / (Path(named).expanduser() if named else _new_folder(kind.what))
     except RuntimeError:  # ~nobody
         raise ValueError(f"--keep {named}: there is no such home. Name a new folder.") from None
     try:
         if root.is_dir() and any(root.iterdir()) and not (root / _PLAN).exists():
             raise ValueError(
-                f"--keep {root}: it is not empty, and no upgrade began there. Name a new folder."
+                f"--keep {root}: it is not empty, and no {kind.what} began there. Name a new folder."
             )
         root.mkdir(parents=True, exist_ok=True)
         if not named and not (ignored := root.parent / ".gitignore").exists():
@@ -177,25 +199,20 @@ def prepared(named: str | None, directory: Path) -> Folder:
         raise ValueError(
             f"{root} cannot be written to: {error.strerror}. Name a folder with --keep that can."
         ) from None
-    return Folder(root=root.resolve())
+    return kind(root=root.resolve())
 
 
-def _new_folder() -> Path:
+def _new_folder(what: str) -> Path:
     """Sortable by time, unique among those who begin at once."""
-    return Path("accel-upgrade") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    return Path(f"accel-{what}") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def _said(name: str, value: object) -> str:
-    shown = " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
-    return f"-- {shown}" if name == "arguments" else f"--{name} {str(shown)!r}"
-
-
-def _read(path: Path) -> Plan:
+def _read(path: Path, kind: str) -> Plan:
     where = str(path)
     try:
         top = Node(load(decode(path.read_bytes(), where), where), where)
-        if "kind" not in top or top["kind"].value != KIND:
-            top.fail("this is no plan of an upgrade")
+        if "kind" not in top or top["kind"].value != kind:
+            top.fail(f"this is no {kind}")
         top.check_keys(required=("kind", "old", "new", "runs", "arguments", "marks", "found"))
         return Plan(
             old=top["old"].text(),

@@ -29,6 +29,8 @@ from pytest_accel.store.whole import replace_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pytest_accel.core.runs import Run
+
 __all__ = ["MAX_RUNS", "BaselineError", "BaselineStore"]
 
 LOCK_TIMEOUT_S = 30.0  # a write takes milliseconds; thirty seconds of waiting mean that a writer is stuck
@@ -92,12 +94,14 @@ class BaselineStore:
     ) -> BaselineFile:
         """Put `entry` in the place of the stored runs; the ledger grows, so that history stays."""
         path = self.path(platform, suite)
+        new = tuple(environments)
 
         def change(file: BaselineFile) -> BaselineFile:
             stored = file.benchmarks.get(node_id)
             past = stored.ledger if stored is not None else ()
-            renewed = dataclasses.replace(entry, ledger=past + entry.ledger)
-            return _with_entry(path, file, node_id, renewed, environments)
+            anchor = _kept_anchor(file, stored, entry, new) if stored is not None else ()
+            renewed = dataclasses.replace(entry, ledger=past + entry.ledger, anchor=anchor)
+            return _with_entry(path, file, node_id, renewed, new)
 
         return self._rewrite(platform, suite, change)
 
@@ -192,6 +196,16 @@ def _appended(path: Path, file: BaselineFile, node_id: str, entry: BaselineEntry
     )
 
 
+def _kept_anchor(
+    file: BaselineFile, stored: BaselineEntry, entry: BaselineEntry, new: Iterable[Environment]
+) -> tuple[Run, ...]:
+    """The anchor beside new runs; none where it is of another configuration or machine, and could be compared with nothing."""
+    known = {**file.environments, **{environment.key: environment for environment in new}}
+    machines = [known[run.environment] for run in (*stored.anchor, *entry.runs) if run.environment in known]
+    elsewhere = any(diff_identity(machines[0], each) for each in machines[1:])
+    return () if elsewhere or stored.configuration_hash != entry.configuration_hash else stored.anchor
+
+
 def _check_identity(path: Path, node_id: str, environments: list[Environment]) -> None:
     for environment in environments[1:]:
         if changes := diff_identity(environments[0], environment):
@@ -224,7 +238,7 @@ def _with_entry(
 
 def without_unused(file: BaselineFile) -> BaselineFile:
     """The file without environments that no run names."""
-    used = {run.environment for each in file.benchmarks.values() for run in each.runs}
+    used = {run.environment for each in file.benchmarks.values() for run in (*each.runs, *each.anchor)}
     environments = {key: environment for key, environment in file.environments.items() if key in used}
     return dataclasses.replace(file, environments=environments)
 

@@ -255,7 +255,7 @@ def _measured_side(name: str, platform: str, entries: Mapping[str, Entry], about
 def _of_results(name: str, session: SessionResults, source: tuple[object, ...]) -> Gathered:
     platforms: dict[str, dict[str, Entry]] = {}
     for result in session.results:
-        if result.status is Ending.VANISHED:
+        if result.status in {Ending.VANISHED, Ending.PLATFORM}:
             continue
         key = result.key or result.benchmark
         entries = platforms.setdefault(result.disk_name, {})

@@ -12,6 +12,7 @@ from pytest_accel.core.environment import fingerprint
 from pytest_accel.core.gate import centre
 from pytest_accel.core.judgement import was_slowed, why_unusable
 from pytest_accel.core.results import Result, SessionResults
+from pytest_accel.core.together import whole
 
 if TYPE_CHECKING:
     import sqlite3
@@ -117,7 +118,7 @@ def _insert_environments(connection: sqlite3.Connection, session: SessionResults
 def _insert_result(connection: sqlite3.Connection, session: int | None, at_s: float, result: Result) -> None:
     names = (result.disk_name, result.key or result.benchmark)
     connection.execute("INSERT OR IGNORE INTO benchmarks (platform, key) VALUES (?, ?)", names)
-    slowdown = result.verdict.slowdown if result.verdict else None
+    slowdown = whole(result.verdict) if result.verdict else None
     measured_thing = {"configuration": dict(result.configuration), "work_per_step": result.work_per_step}
     row = connection.execute(
         """INSERT INTO results (session, benchmark, at_s, in_series, status, loss, work_per_step, unit, environment,

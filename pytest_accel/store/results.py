@@ -143,7 +143,10 @@ def _result_content(result: Result) -> dict[str, object]:
 
 
 def _verdict_content(verdict: Verdict) -> dict[str, object]:
-    return {**asdict(verdict), "outcome": verdict.outcome.value}
+    content = {**asdict(verdict), "outcome": verdict.outcome.value}
+    if not verdict.common:
+        del content["common"]  # hardly ever there
+    return content
 
 
 def _reference_content(reference: ReferenceFigure) -> dict[str, object]:
@@ -257,7 +260,7 @@ def _verdict(node: Node) -> Verdict:
         required=("outcome", "tolerance"),
         optional=(
             *("slowdown", "noise", "resolution", "looks", "baseline_runs", "wants_another_run", "reason"),
-            "of",
+            *("of", "common"),
         ),
     )
     return Verdict(
@@ -271,6 +274,7 @@ def _verdict(node: Node) -> Verdict:
         wants_another_run=_truth(node, "wants_another_run"),
         reason=_text(node, "reason"),
         of=_text(node, "of") or THROUGHPUT,
+        common=optional(node, "common", Node.number) or 0.0,
     )
 
 

@@ -34,7 +34,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 
-Action: TypeAlias = Literal["record", "update", "accept", "prune"]
+Action: TypeAlias = Literal["record", "update", "accept", "prune", "anchor"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 _T = TypeVar("_T")
 
@@ -46,7 +46,7 @@ class LedgerEntry:
     at: str  # ISO 8601, UTC
     action: Action
     reason: str  # only a recording may be silent
-    runs: int  # that came; of a prune, that went
+    runs: int  # that came; of a prune, that went; of an anchor, that it has (or had)
     session: str
 
 
@@ -70,6 +70,7 @@ class BaselineEntry:
     tolerance: float | None
     runs: tuple[Run, ...]
     ledger: tuple[LedgerEntry, ...]
+    anchor: tuple[Run, ...] = ()  # runs of a release, which no refresh moves
 
     @property
     def configuration_hash(self) -> str:
@@ -139,6 +140,8 @@ def _entry_content(entry: BaselineEntry) -> dict[str, object]:
     }
     if entry.tolerance is not None:
         content["tolerance"] = rounded(entry.tolerance)
+    if entry.anchor:
+        content["anchor"] = [run_content(run) for run in entry.anchor]
     return content
 
 
@@ -254,7 +257,7 @@ def read_environment(key: str, node: Node) -> Environment:
 def _entry(node: Node, *, known: Mapping[str, Environment]) -> BaselineEntry:
     node.check_keys(
         required=("configuration", "configuration_hash", "work_per_step", "unit", "runs", "ledger"),
-        optional=("tolerance",),
+        optional=("tolerance", "anchor"),
     )
     runs = node["runs"].items()
     if not 1 <= len(runs) <= MAX_RUNS:
@@ -266,12 +269,20 @@ def _entry(node: Node, *, known: Mapping[str, Environment]) -> BaselineEntry:
         tolerance=optional(node, "tolerance", tolerance_of),
         runs=tuple(read_run(run, known=known) for run in runs),
         ledger=tuple(_ledger_entry(line) for line in node["ledger"].items()),
+        anchor=optional(node, "anchor", lambda each: _anchor(each, known=known)) or (),
     )
     stored = node["configuration_hash"]
     if stored.text() != entry.configuration_hash:
         problem = f"the configuration here has the hash {json.dumps(entry.configuration_hash)}: it was changed by hand"
         stored.fail(problem)
     return entry
+
+
+def _anchor(node: Node, *, known: Mapping[str, Environment]) -> tuple[Run, ...]:
+    runs = node.items()
+    if not 1 <= len(runs) <= MAX_RUNS:
+        node.fail(f"{len(runs)} runs; an anchor has 1 to {MAX_RUNS}")
+    return tuple(read_run(run, known=known) for run in runs)
 
 
 def read_run(node: Node, *, known: Mapping[str, Environment]) -> Run:

@@ -535,7 +535,7 @@ def two_environments(site, tmp_path, second_torch) -> tuple[str, str]:
     return old, new
 
 
-@pytest.mark.slow
+@pytest.mark.rehearsal
 def test_two_real_environments_with_two_versions_of_torch(site, two_environments):
     """As fast: accepted, and the difference is named. Then the new one with an injected slowdown: rejected."""
     old, new = two_environments

@@ -108,7 +108,7 @@ def _choices() -> str:
         if field.name not in _NOT_GIVEN
     ]
     shared = [
-        each for each in source.fields("workloads/assembly.py", "Choices") if each.name not in _NOT_GIVEN
+        each for each in source.fields("workloads/choices.py", "Choices") if each.name not in _NOT_GIVEN
     ]
     fed = [
         each for each in source.fields("workloads/feeding.py", "DataChoices") if each.name not in _NOT_GIVEN

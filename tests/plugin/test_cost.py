@@ -21,6 +21,7 @@ AT_START = {
     "pytest_accel.core.grammar",
     "pytest_accel.core.parsing",
     "pytest_accel.core.quantities",
+    "pytest_accel.core.robust",
     "pytest_accel.core.runs",
     "pytest_accel.fixtures",
     "pytest_accel.hookspecs",

@@ -6,9 +6,11 @@ import fcntl
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
+from pytest_accel.core.quantities import parse_seconds
 from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
 from tests.support.fake_nvml import FakeGpu
 
@@ -81,7 +83,7 @@ def measured(pytester, fake_nvml, tmp_path, request):
 def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
     gpu = FakeGpu(
         uuid=UUID,
-        energy_mj="1000000|1250000",  # 350 W in 0.7 s: a busy host takes longer than its budget
+        energy_mj="clock*300000",
         power_instant_mw=350_000,
         clock_sm_mhz=1755,
         temperature_c=61,
@@ -90,7 +92,9 @@ def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
     done, found = measured(gpu, "--accel-columns=throughput,energy,power,clocks", "--accel-budget=400ms")
     assert found["status"] == "no-baseline", done.stdout
     metrics = found["runs"][0]["metrics"]
-    assert metrics["energy_j"] == pytest.approx(250.0)
+    assert metrics["power_mean_w"] == pytest.approx(300.0, rel=0.02)  # of the counter, and not of the samples
+    steps = sum(len(each["rounds_s"]) * each["steps_per_round"] for each in found["runs"])
+    assert metrics["energy_j"] == pytest.approx(metrics["energy_per_step_j"] * steps, rel=0.01)
     assert metrics["power_peak_w"] == 350.0
     assert metrics["sm_clock_mhz"] == 1755
     assert metrics["temperature_c"] == 61
@@ -150,3 +154,19 @@ def test_a_log_says_for_whom_it_waits_while_it_does(measured, held, arguments):
     assert waiting.wait(LONG_S) == 0, "".join(lines)
     assert sum("waiting for" in line for line in lines) == 1
     assert any("1 passed" in line for line in lines)
+
+
+def test_what_it_waited_for_others_is_no_cost_of_a_verdict(measured, held, pytester):
+    waiting = measured.start(FakeGpu(uuid=UUID), "--accel-timeout=60s")
+    lines = []
+    for line in waiting.stdout:
+        lines.append(line)
+        if "waiting for GPU-8f3aab12" in line:
+            time.sleep(1.0)
+            fcntl.lockf(held, fcntl.LOCK_UN)
+    assert waiting.wait(LONG_S) == 0, "".join(lines)
+    (cost_s,) = (
+        parse_seconds(line.split(" in ")[1].split(",")[0]) for line in lines if line.startswith("COST  ")
+    )
+    took_s = json.loads((pytester.path / "a.json").read_text())["results"][0]["duration_s"]
+    assert took_s - cost_s > 0.9  # of one run: the one has the second in it, and the other has not

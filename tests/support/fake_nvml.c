@@ -92,6 +92,12 @@ static int number(device_t *device, const char *key, unsigned long long *out) {
     const char *value = next(device, key);
     if (!strcmp(get(device, "lost"), "1") || !strncmp(value, "lost", 4)) return GPU_IS_LOST;
     if (!strncmp(value, "none", 4)) return NOT_SUPPORTED;
+    if (!strncmp(value, "clock*", 6)) { /* so much more a second */
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        *out = (unsigned long long)(strtod(value + 6, NULL) * ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec));
+        return SUCCESS;
+    }
     *out = strtoull(value, NULL, 10);
     return SUCCESS;
 }

@@ -43,7 +43,8 @@ class FakeSlice:
 class FakeGpu:
     """A GPU and its settings; None where the device does not support the question.
 
-    A number may be a text of several, "345|1980|lost": answers call by call, the last one for good.
+    A number may be a text of several, "345|1980|lost": answers call by call, the last one for good. "clock*300" is one that grows
+    by so much a second.
     """
 
     name: str = "NVIDIA H200"

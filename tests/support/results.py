@@ -56,9 +56,16 @@ NOW = Environment(
     },
 )
 CHANGES = diff(THEN, NOW)
-NO_RUNS = {Ending.FAILED, Ending.SKIPPED, Ending.NOT_MEASURED, Ending.VANISHED, Outcome.DOES_NOT_FIT}
+NO_RUNS = {
+    Ending.FAILED,
+    Ending.SKIPPED,
+    Ending.NOT_MEASURED,
+    Ending.VANISHED,
+    Ending.PLATFORM,
+    Outcome.DOES_NOT_FIT,
+}
 NO_BASELINE = {*NO_RUNS, Ending.RECORDED, Ending.CALIBRATED, Outcome.NO_BASELINE}
-FAILING = {Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED, Ending.OFF_REFERENCE}
+FAILING = {Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED, Ending.OFF_REFERENCE, Ending.PLATFORM}
 
 # How much slower the runs are made, and how noisy, so that the gate says what is wanted.
 _SHAPES: dict[Status, tuple[float, float, int]] = {
@@ -80,6 +87,7 @@ _REASONS: dict[Status, str] = {
     Ending.CALIBRATED: "12 runs, noise 1.3 %, smallest detectable loss 5.1 %",
     Ending.NOT_MEASURED: "the session was interrupted before",
     Ending.VANISHED: "stands in the baseline and was not found",
+    Ending.PLATFORM: "18 of 20 benchmarks slower together, by 5.1 %: check the machine",
 }
 
 

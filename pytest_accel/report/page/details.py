@@ -166,7 +166,8 @@ def _facts(result: Result) -> list[Pair]:
 def commands(result: Result, command: Sequence[str], *, has_past: bool = False) -> list[Pair]:
     """What one would type next: measure it again, look for the cause, and what its end asks for."""
     asked = remedy([result], command)
-    again = [] if result.status is Ending.VANISHED else [("Measure it again", rerun([result], command))]
+    nobody = result.status in {Ending.VANISHED, Ending.PLATFORM}
+    again = [] if nobody else [("Measure it again", rerun([result], command))]
     return [*again, *_causes(result, has_past=has_past), *([asked] if asked else [])]
 
 

@@ -21,6 +21,9 @@ class Look:
 
 # In the order in which they are read, which is that of `report/attention.py`.
 LOOKS: dict[Status, Look] = {
+    Ending.PLATFORM: Look(
+        tone="bad", icon="down", asks="Nearly all benchmarks are slower by as much. Check the machine."
+    ),
     Outcome.REGRESSED: Look(tone="bad", icon="down", asks="Worse than the baseline."),
     Outcome.INVALID: Look(tone="bad", icon="bang", asks="Disturbed, so that its figures mean nothing."),
     Ending.FAILED: Look(tone="bad", icon="cross", asks="Measured nothing, or a check of its own failed."),

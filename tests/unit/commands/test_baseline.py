@@ -184,6 +184,23 @@ class TestAccept:
         assert stored()[KEY].configuration == {"batch_size": 512}
 
 
+class TestAnchor:
+    def test_takes_the_stored_runs(self, command):
+        assert "anchor set to its" in command(
+            "anchor", "--reason", "release 1.4", "-k", KEY.partition("::")[2]
+        )
+        assert stored()[KEY].anchor == stored()[KEY].runs
+        assert "anchor of 5 runs" in command("show")
+        assert (
+            command("anchor", "--reason", "x", "-k", KEY.partition("::")[2])
+            == "There is nothing to change.\n"
+        )
+
+    def test_needs_a_reason_and_a_benchmark(self, command):
+        assert "--reason" in command("anchor", status=2)
+        assert "fits -k 'nobody'" in command("anchor", "--reason", "x", "-k", "nobody", status=2)
+
+
 class TestPrune:
     def test_nothing_happens_without_yes(self, command):
         before = Path("baselines/h200/cnn.json").read_bytes()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_accel.core.standing import standing
+from pytest_accel.core.standing import Frozen, auto_tolerance, rounded_up, standing
 from pytest_accel.core.verdict import Policy
+from pytest_accel.report.lines import frozen_line
 from tests.support.stored import runs
 
 
@@ -34,3 +37,40 @@ def test_noise_that_the_tolerance_cannot_bear_is_said():
     assert standing(noisy, None).too_noisy
     assert not standing(noisy, 0.5).too_noisy
     assert standing(noisy, None).tolerance == Policy().tolerance
+
+
+class TestAuto:
+    def test_is_what_the_runs_resolve_rounded_up(self):
+        five = tuple(
+            run for number, s in enumerate("abcde") for run in runs(1, session=s, step_s=1 + 0.01 * number)
+        )
+        resolution = standing(five, None).resolution
+        found = auto_tolerance(five)
+        assert 0.03 < resolution <= found < resolution + 0.005
+        assert found / 0.005 == pytest.approx(round(found / 0.005))
+
+    def test_is_three_percent_where_less_is_resolved(self):
+        same = tuple(run for s in "abcdefghij" for run in runs(1, session=s))
+        assert standing(same, None).resolution < 0.03
+        assert auto_tolerance(same) == 0.03
+
+    @given(st.floats(0, 0.99))
+    def test_holds_what_it_was_rounded_from(self, loss):
+        assert loss <= rounded_up(loss) + 1e-8
+        assert rounded_up(loss) < loss + 0.005 + 1e-8
+
+    def test_that_would_be_another_by_now_is_said_in_both_directions(self):
+        stays = frozen_line("test_x (h200)", Frozen(chosen=0.06, stored=0.04, before=0.04))
+        assert stays.startswith(
+            "TOLERANCE  test_x (h200): auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % "
+        )
+        narrower = frozen_line("test_x (h200)", Frozen(chosen=0.03, stored=0.04, before=0.04))
+        assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: narrow it with " in narrower
+        same = frozen_line("test_x (h200)", Frozen(chosen=0.04, stored=0.04, before=0.04))
+        assert same.endswith("4.0 % stays, as it was frozen")
+        anew = frozen_line("test_x (h200)", Frozen(chosen=0.06, stored=0.06, before=0.04))
+        assert anew.endswith("auto: 6.0 %, frozen in its new baseline, wider than the 4.0 % before")
+        assert "wider" not in frozen_line("test_x (h200)", Frozen(chosen=0.03, stored=0.03, before=0.04))
+        assert frozen_line("test_x (h200)", Frozen(chosen=0.03, stored=0.03)).endswith(
+            "frozen in its baseline"
+        )

@@ -204,3 +204,29 @@ def test_every_pair_of_endings_has_an_effect():
     for old, new in itertools.product((None, *STATUSES), repeat=2):
         for row in one(old=old, new=new).rows:
             assert row.effect in JUDGED or row.why
+
+
+def together(session_):
+    """The same session, whose platform lost as a whole: its benchmarks were judged on the rest."""
+    platform = made(Ending.PLATFORM, name="platform")
+    return replace(
+        session_, results=(*session_.results, replace(platform, disk_name=made(Outcome.OK).disk_name))
+    )
+
+
+def test_what_all_benchmarks_lost_together_is_the_upgrade_and_rejected():
+    old, well = (
+        session(test_a=Ending.RECORDED, test_b=Ending.RECORDED),
+        session(test_a=Outcome.OK, test_b=Outcome.OK),
+    )
+    found = assess(old, together(well), well)
+    assert [row.effect for row in found.rows] == [Effect.REGRESSED, Effect.REGRESSED]
+    assert all(row.why == made(Ending.PLATFORM, name="platform").text for row in found.rows)
+    assert (found.decision, found.status) == (Decision.REJECT, 1)
+
+
+def test_a_machine_that_lost_as_a_whole_meanwhile_is_no_witness():
+    old, well = session(test_a=Ending.RECORDED), session(test_a=Outcome.OK)
+    found = assess(old, well, together(well))
+    assert [row.effect for row in found.rows] == [Effect.DRIFTED]
+    assert (found.decision, found.status) == (Decision.REPEAT, 1)

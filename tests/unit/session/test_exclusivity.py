@@ -128,7 +128,8 @@ class TestBeforeRanksAreOrdered:
             said, phases = [], []
             monkeypatch.setattr(exclusivity, "say_in_log", lambda config, text: said.append(text))
             progress = SimpleNamespace(phase=lambda text, remaining_s: phases.append(text))
-            problem = wait_until_free(None, Settings(**settings), uuids, progress, label="test_step")
+            config = SimpleNamespace(stash=pytest.Stash())
+            problem = wait_until_free(config, Settings(**settings), uuids, progress, label="test_step")
             return problem, said, phases
 
         return of

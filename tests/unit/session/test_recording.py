@@ -1,4 +1,4 @@
-"""What is not fit to be recorded."""
+"""What is not fit to be recorded, and what a recording freezes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.session.recording import refuse_disturbed
+from pytest_accel.report.lines import frozen_line
+from pytest_accel.session.recording import refuse_disturbed, write_down
+from pytest_accel.store.baselines import BaselineStore
+from tests.support.measured import make_case
+from tests.support.stored import KEY, runs
 
 THROTTLED = SimpleNamespace(invalid="throttled")
 
@@ -44,3 +48,34 @@ def test_what_is_known_to_have_failed_keeps_its_words():
     found = case(disturbed=3, problem="it failed")
     refuse_disturbed(found)
     assert found.problem == "it failed"
+
+
+class TestAuto:
+    @pytest.fixture
+    def record(self, tmp_path):
+        """Record so many runs where so many were asked for."""
+
+        def record(measured, asked):
+            found = make_case(tmp_path, runs=runs(measured), record=asked, tolerance="auto")
+            write_down(found, BaselineStore(tmp_path), "s1")
+            stored = BaselineStore(tmp_path).read("h200", "cnn")
+            return found, stored.benchmarks[KEY]
+
+        return record
+
+    def test_an_interrupted_recording_freezes_nothing_and_its_completion_does(self, record):
+        found, stored = record(1, asked=5)
+        assert (len(stored.runs), stored.tolerance) == (1, None)
+        assert "not frozen, the recording was not finished; its runs resolve 6.5 % so far" in frozen_line(
+            found.label, found.frozen
+        )
+        found, stored = record(4, asked=4)
+        assert len(stored.runs) == 5
+        assert 0.03 <= stored.tolerance < 0.06
+        assert frozen_line(found.label, found.frozen).endswith("frozen in its baseline")
+
+    def test_what_is_frozen_stays_when_a_later_recording_is_interrupted(self, record):
+        _, before = record(3, asked=3)
+        found, stored = record(1, asked=5)
+        assert stored.tolerance == before.tolerance
+        assert found.frozen.stored == before.tolerance

@@ -565,3 +565,31 @@ class TestKilledWriter:
             assert set(read(store).benchmarks) == {"test_a"}
         replace(store)
         assert names(store.root / "h200") == ["images.json"]
+
+
+class TestAnchor:
+    @pytest.fixture
+    def anchored(self, store):
+        append(store, runs=2)
+
+        def anchor(file):
+            moved = {
+                key: dataclasses.replace(each, anchor=each.runs) for key, each in file.benchmarks.items()
+            }
+            return dataclasses.replace(file, benchmarks=moved)
+
+        store.change("h200", "images", anchor)
+        return store
+
+    def test_stays_where_the_baseline_moves(self, anchored):
+        replace(anchored, environment=UPGRADED, environments=(UPGRADED,), session="s2")
+        stored = read(anchored)
+        assert [run.session for run in stored.benchmarks["test_a"].anchor] == ["s1", "s1"]
+        assert set(stored.environments) == {H200.key, UPGRADED.key}
+
+    @pytest.mark.parametrize(
+        "change", [{"batch_size": 64}, {"environment": CAPPED, "environments": (CAPPED,)}]
+    )
+    def test_of_another_configuration_or_machine_goes(self, anchored, change):
+        replace(anchored, session="s2", **change)
+        assert read(anchored).benchmarks["test_a"].anchor == ()

@@ -198,6 +198,13 @@ class TestSeries:
         assert history.environment(point.environment) == H200
         assert history.environment("unheard-of") is None
 
+    def test_what_all_of_a_platform_lost_is_in_the_loss_against_the_baseline(self, history):
+        rest = Estimate(point=0.1, low=0.05, high=0.2)
+        verdict = Verdict(outcome=Outcome.OK, tolerance=0.05, slowdown=rest, common=0.2)
+        history.append(session(0, result(verdicts=(verdict,))))
+        (point,) = history.series(KEY, "h200")
+        assert point.loss == pytest.approx(0.28)
+
     def test_oldest_first_and_limited_to_the_newest(self, history):
         for night in (2, 0, 3, 1):
             history.append(session(night))

@@ -210,6 +210,7 @@ def as_stored(value):
                 work_per_step=rounded(value.work_per_step),
                 tolerance=None if value.tolerance is None else rounded(value.tolerance),
                 runs=tuple(map(as_stored, value.runs)),
+                anchor=tuple(map(as_stored, value.anchor)),
             )
         case BaselineFile():
             return dataclasses.replace(

@@ -13,6 +13,7 @@ from pytest_accel.core.results import Ending
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.store.accepting import AcceptError, accept, read_candidates
+from pytest_accel.store.anchoring import AnchorError, anchor
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.difference import Kind, difference
 from pytest_accel.store.gathering import find
@@ -44,6 +45,52 @@ def measurement(run) -> Measurement:
 
 def stored(root, key=KEY, suite="cnn"):
     return BaselineStore(root).read("h200", suite).benchmarks[key]
+
+
+class TestAnchor:
+    def move(self, root, *, reason="release 1.4", wanted=lambda _: True, clear=False):
+        file = BaselineStore(root).read("h200", "cnn")
+        return anchor(BaselineStore(root), file, wanted, reason=reason, at=AT, clear=clear)
+
+    def test_is_today_s_runs_with_a_line_in_the_ledger(self, root):
+        baseline(root)
+        assert self.move(root) == [f"{KEY}: anchor set to its 5 stored runs"]
+        entry = stored(root)
+        assert entry.anchor == entry.runs
+        line = entry.ledger[-1]
+        assert (line.action, line.reason, line.runs, line.at) == ("anchor", "release 1.4", 5, AT)
+        assert self.move(root) == [], "it stands there already"
+        assert len(stored(root).ledger) == 2
+
+    def test_stays_where_it_is_when_the_baseline_is_refreshed(self, root):
+        baseline(root)
+        self.move(root)
+        before = stored(root).anchor
+        fresh = runs(3, session="later", environment=UPGRADED, step_s=0.0105)
+        baseline(root, stored=fresh, environments=(UPGRADED,), action="update", replace=True)
+        assert stored(root).anchor == before
+        assert H200.key in BaselineStore(root).read("h200", "cnn").environments, "the anchor names it"
+        assert self.move(root, reason="release 1.5") == [f"{KEY}: anchor moved to its 3 stored runs"]
+        assert H200.key not in BaselineStore(root).read("h200", "cnn").environments
+
+    def test_goes_when_something_else_is_measured(self, root):
+        baseline(root)
+        self.move(root)
+        baseline(root, batch_size=512, action="update", replace=True)
+        assert stored(root).anchor == ()
+
+    def test_is_taken_away_with_a_reason(self, root):
+        baseline(root)
+        self.move(root)
+        assert self.move(root, clear=True, reason="not wanted") == [f"{KEY}: its anchor (5 runs) is gone"]
+        assert stored(root).anchor == ()
+        assert stored(root).ledger[-1].reason == "not wanted"
+
+    def test_needs_a_reason(self, root):
+        baseline(root)
+        with pytest.raises(AnchorError, match="--reason"):
+            self.move(root, reason=" ")
+        assert stored(root).anchor == ()
 
 
 class TestAccept:

@@ -1,0 +1,365 @@
+"""`pytest-accel duet` with stand-ins for the rare ends, and with real processes of two settings of one environment."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from pytest_accel.cli import main
+from pytest_accel.core.results import Ending, Result
+from pytest_accel.core.runs import Run
+from pytest_accel.core.verdict import Outcome
+from pytest_accel.store.results import read_results, write_results
+from tests.support.results import NOW, THEN, make_result, make_session
+
+ROOT = Path(__file__).parents[2]
+LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
+
+# A busy loop; no test hopes for a timing: each turn of the loop takes a microsecond of a clock of its own.
+CLOCK = """
+import os
+import types
+
+import pytest
+
+import pytest_accel.measure.steps
+import pytest_accel.measure.timer
+
+
+@pytest.fixture
+def busy(monkeypatch):
+    now_s = 0.0
+    ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
+    monkeypatch.setattr(pytest_accel.measure.steps, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.timer, "time", ours)
+
+    def busy(turns):
+        nonlocal now_s
+        for _ in range(turns):
+            now_s += 1e-6
+
+    return busy
+"""
+SUITE = """
+import os
+
+from pytest_accel import cpu
+
+TURNS = 1_200 if os.environ.get("NEW_IS_SLOWER") else 1_000
+
+
+@cpu
+def test_step(accel, busy):
+    accel.measure(lambda: busy(1_000), work=1, unit="calls")
+
+
+@cpu
+def test_step_slow(accel, busy):
+    accel.measure(lambda: busy(TURNS), work=1, unit="calls")
+"""
+# An environment whose pytest has been: it leaves the results that it is told to, by the name of the turn or of the side.
+STAND_IN = """
+import json
+import os
+import pathlib
+import shutil
+import sys
+import time
+
+side, words = sys.argv[1], sys.argv[3:]  # the third is python3
+if words[0] == "-c":
+    facts = {
+        "python": "3.12.3", "executable": f"/{side}/python3", "folder": os.getcwd(), "pytest": "9.0.0",
+        "torch": "2.9.1" if side == "old" else "2.10.0", "pytest_accel": "0.1.0", "seen": "True",
+    }
+    print(words[2] + json.dumps(facts))
+    sys.exit(0)
+(path,) = (pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-json="))
+lists = [pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-left-out=")]
+left_out = json.loads(lists[0].read_text()) if lists else []
+with open("called", "a") as stream:
+    stream.write(json.dumps([path.stem, words, left_out]) + "\\n")
+print(f"the last words of {path.stem}")
+sys.stdout.flush()
+how = pathlib.Path(f"how-{path.stem}")
+if how.exists():
+    text = how.read_text()
+    if text == "hang":
+        while True:
+            time.sleep(0.05)
+    status, _, rest = text.partition(" ")
+    if rest == "once":
+        how.unlink()
+    sys.exit(int(status))
+made = pathlib.Path(f"made-{path.stem}.json")
+shutil.copy(made if made.exists() else f"made-{side}.json", path)
+"""
+
+
+def measured(step_s: float, side: str, name: str = "test_a", **more: object) -> Result:
+    environment = THEN if side == "old" else NOW
+    run = Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10, environment=environment.key)
+    made = make_result(Outcome.NO_BASELINE, name=name)
+    return replace(made, runs=(run,), environment=environment.key, verdicts=(), changes=(), **more)
+
+
+@dataclass(slots=True)
+class Site:
+    """A folder in which somebody compares."""
+
+    root: Path
+    environ: dict[str, str]
+
+    def command(self, *words: str, old: str = "", new: str = "") -> list[str]:
+        stand_in = shlex.join([sys.executable, "stand_in.py"])
+        sides = ["--old", old or f"{stand_in} old", "--new", new or f"{stand_in} new"]
+        return ["duet", *sides, "--keep", "kept", *words]
+
+    def duet(self, *words: str, old: str = "", new: str = "") -> subprocess.CompletedProcess[str]:
+        """The command, in this process; stand-ins where nothing else is named."""
+        arguments = self.command(*words, old=old, new=new)
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            redirect_stdout(out),
+            redirect_stderr(err),
+            chdir(self.root),
+            mock.patch.dict(os.environ, self.environ, clear=True),
+        ):
+            status = main(arguments)
+        return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+    def left(self, name: str, results: Iterable[Result], **more: object) -> None:
+        write_results(self.root / f"made-{name}.json", make_session(results, **more))
+
+    def calls(self) -> list[tuple[str, list[str], list[str]]]:
+        path = self.root / "called"
+        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def turns(self) -> list[str]:
+        return [stem for stem, _, _ in self.calls()]
+
+    def kept(self) -> dict:
+        return json.loads((self.root / "kept" / "duet.json").read_text())
+
+
+@pytest.fixture
+def site(tmp_path) -> Site:
+    root = tmp_path / "site"
+    root.mkdir()
+    (root / "pytest.ini").write_text("[pytest]\n")
+    (root / "conftest.py").write_text(CLOCK)
+    (root / "test_tiny.py").write_text(SUITE)
+    (root / "stand_in.py").write_text(STAND_IN)
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
+    }
+    environ = {
+        **inherited,
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second in every process
+        "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
+    }
+    made = Site(root, environ)
+    made.left("old", [measured(0.04, "old")])
+    made.left("new", [measured(0.04, "new")])
+    return made
+
+
+FIRST = ["01-1-old", "01-2-new", "01-3-new", "01-4-old"]
+SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+def test_two_settings_of_one_environment_are_told_apart(site):
+    """The slower one fails after two groups; the other is decided by one, and not measured again."""
+    python = shlex.quote(sys.executable)
+    done = site.duet(
+        *("--json", "out.json", "--", "test_tiny.py", "--accel-budget=20ms", "--accel-warmup=20ms"),
+        old=python,
+        new=f"env NEW_IS_SLOWER=1 {python}",
+    )
+    assert done.returncode == 1, done.stderr
+    assert "REGRESSED  test_step_slow: 16.7 % slower (at least " in done.stdout
+    assert "tolerance 5.0 %), 4 pairs, run-to-run noise " in done.stdout
+    assert "ok  test_step: 0.0 % slower (at most " in done.stdout
+    assert "new: env NEW_IS_SLOWER=1 " in done.stdout
+    assert "differs: nothing in the recorded environment" in done.stdout
+    assert "8 processes, " in done.stdout
+    content = json.loads((site.root / "out.json").read_text())
+    assert content == site.kept()
+    assert content["exit_status"] == 1
+    groups = {each["benchmark"]: each["groups"] for each in content["benchmarks"]}
+    assert groups == {"test_tiny.py::test_step": 1, "test_tiny.py::test_step_slow": 2}
+    for stem in SECOND:  # and `test_step_slow`, whose name begins as the other's, was
+        session = read_results(site.root / "kept" / f"{stem}.json")
+        assert [each.benchmark for each in session.results] == ["test_tiny.py::test_step_slow"]
+    assert not (site.root / "kept" / "baselines").exists()
+    assert not (site.root / ".accel").exists()  # the site's own history has none of it
+
+
+# --- the course -----------------------------------------------------------------------------------
+
+
+def test_an_unchanged_one_is_accepted_after_one_group_in_turn(site):
+    done = site.duet("--", "bench_suites", "-m", "gh200")
+    assert done.returncode == 0, done.stderr
+    assert site.turns() == FIRST
+    assert "ACCEPT: nothing is slower than is tolerated (1 ok; tolerance 5.0 %)." in done.stdout
+    assert "torch 2.10.0 -> 2.11.0" in done.stdout
+    assert "after group 1: 1 ok" in done.stderr
+    for _, words, _ in site.calls():
+        assert words[:2] == ["-m", "pytest"]
+        assert words[-3:] == ["bench_suites", "-m", "gh200"]
+        assert f"--accel-baselines={site.root / 'kept' / 'baselines'}" in words  # never the site's own
+
+
+def test_only_what_is_open_goes_on(site):
+    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
+    site.left("new", [measured(0.04, "new"), measured(0.05, "new", "test_b")])
+    done = site.duet("--", "x")
+    assert done.returncode == 1
+    assert site.turns() == [*FIRST, *SECOND]
+    assert [left_out for _, _, left_out in site.calls()] == [[]] * 4 + [
+        ["bench_suites/test_cnn.py::test_a"]
+    ] * 4
+    assert "after group 1: 1 ok, 1 open" in done.stderr
+
+
+def test_what_stays_undecided_says_what_would_decide_it_and_costs_what_is_asked(site):
+    for number, group in enumerate((FIRST, SECOND)):
+        for place, stem in enumerate(group):
+            side = stem.rpartition("-")[2]
+            wobble = 1 + 0.12 * ((place + number) % 2)
+            site.left(stem, [measured(0.04 * wobble * (1.035 if side == "new" else 1), side)])
+    done = site.duet("--groups", "2", "--", "x")
+    assert done.returncode == 0
+    assert "INCONCLUSIVE  test_a: " in done.stdout
+    assert " resolves " in done.stdout
+    assert "LOOK CLOSER" in done.stdout
+    assert site.duet("--groups", "2", "--", "x").returncode == 0  # from the files
+    assert site.turns() == [*FIRST, *SECOND]
+    (site.root / "kept").rename(site.root / "earlier")
+    assert site.duet("--groups", "2", "--", "x", "--accel-inconclusive=fail").returncode == 1
+
+
+def test_a_failed_or_disturbed_run_is_replaced_and_named(site):
+    site.left("01-2-new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
+    site.left("01-4-old", [make_result(Outcome.INVALID, name="test_a"), measured(0.04, "old", "test_b")])
+    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
+    site.left("new", [measured(0.04, "new"), measured(0.04, "new", "test_b")])
+    done = site.duet("--", "x")
+    assert done.returncode == 0, done.stdout
+    assert site.turns() == [
+        "01-1-old",
+        "01-2-new",
+        "01-2-new-again1",
+        "01-3-new",
+        "01-4-old",
+        "01-4-old-again1",
+    ]
+    assert site.calls()[2][2] == ["bench_suites/test_cnn.py::test_b"]  # only what came to nothing
+    assert "note: test_a: 1 run of the new environment failed, and measured again" in done.stdout
+    assert "note: test_a: 1 run of the old environment invalid, and measured again" in done.stdout
+
+
+def test_what_the_new_one_does_not_run_is_lost_and_the_rest_is_judged(site):
+    site.left("new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
+    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
+    done = site.duet("--", "x")
+    assert done.returncode == 1
+    assert "LOST  test_a: the old environment measures it, the new one does not: failed: " in done.stdout
+    assert "ok  test_b: " in done.stdout
+    assert "01-2-new-again1" in site.turns()
+
+
+def test_a_process_that_breaks_off_is_played_once_more(site):
+    (site.root / "how-01-3-new").write_text("3 once")
+    done = site.duet("--", "x")
+    assert done.returncode == 0
+    assert "3/4 new: 1 benchmark: it broke off" in done.stderr
+    assert site.turns() == [*FIRST[:3], "01-3-new", "01-4-old"]
+
+
+def test_one_that_breaks_off_twice_ends_it_and_what_is_whole_is_told(site):
+    site.left("new", [measured(0.05, "new")])
+    (site.root / "how-02-2-old").write_text("-11")
+    done = site.duet("--", "x")
+    assert done.returncode == 3
+    assert "the last words of 02-2-old" in done.stderr
+    assert "INCONCLUSIVE  test_a: 20.0 % slower" in done.stdout
+    assert "it ended before this was decided" in done.stdout
+    assert site.kept()["exit_status"] == 3
+    (site.root / "how-02-2-old").unlink()
+    again = site.duet("--", "x")  # goes on after the whole group; the torn one is set aside
+    assert again.returncode == 1
+    assert "1 group complete already: 1 open" in again.stderr
+    assert site.turns() == [*FIRST, "02-1-new", "02-2-old", "02-2-old", *SECOND]
+    assert list((site.root / "kept").glob("unfinished-*/02-1-new.json"))
+
+
+def test_wrong_use_is_not_tried_again(site):
+    (site.root / "how-01-1-old").write_text("4")
+    done = site.duet("--", "x")
+    assert done.returncode == 4
+    assert site.turns() == ["01-1-old"]
+
+
+def test_an_interrupt_keeps_and_tells_what_is_there(site):
+    site.left("new", [measured(0.05, "new")])
+    (site.root / "how-02-1-new").write_text("hang")
+    command = [sys.executable, "-m", "pytest_accel.cli", *site.command("--", "x")]
+    with subprocess.Popen(
+        command, cwd=site.root, env=site.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            until = time.monotonic() + LONG_S
+            while "02-1-new" not in site.turns() and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=LONG_S)
+        finally:
+            process.kill()
+    assert process.returncode == 2, err
+    assert "interrupted. Whole groups are kept in kept. Go on with:\n    pytest-accel duet --old " in err
+    assert "INCONCLUSIVE  test_a: 20.0 % slower" in out
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--groups", "1", "--", "x"), "--groups 1: one group alone fails nothing"),
+        (("--groups", "21", "--", "x"), "Name 2 to 20"),
+        (("--", "x", "--accel-record"), "--accel-record after -- is for this command to say"),
+        (("--", "x", "--accel-missing-baseline=fail"), "a duet has no baseline"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_is_measured(site, words, told):
+    done = site.duet(*words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert site.turns() == []
+
+
+def test_another_duet_does_not_mix_with_what_is_kept(site):
+    site.duet("--", "x")
+    refused = site.duet("--groups", "3", "--", "x")
+    assert refused.returncode == 2
+    assert "it holds a duet with --groups '5', and this one has --groups '3'" in refused.stderr

@@ -1,0 +1,81 @@
+"""A suite in which all benchmarks got slower fails once."""
+
+from __future__ import annotations
+
+import pytest
+
+NAMES = tuple(f"test_step{number}" for number in range(8))
+
+
+def suite(bench, *, slower=1.0, mark="", **own):
+    """Eight benchmarks on a clock of their own; stored runs of 1 ms a step, and now slower by these factors."""
+    bench.virtual_clock()
+    bench.write(
+        "\n\n".join(
+            f"{mark}def {name}(accel, clock):\n    clock.step_s = {0.001 * own.get(name, slower)}\n    measure(accel, clock.step)\n"
+            for name in NAMES
+        )
+    )
+    bench.baseline(**dict.fromkeys(NAMES, 1.0))
+    content = bench.load_baseline()
+    for number, entry in enumerate(content["benchmarks"].values()):
+        for run in entry["runs"]:
+            run["rounds_s"] = [0.001 * (1 + 0.0003 * number)] * 6
+    bench.save_baseline(content)
+
+
+def test_all_slower_is_one_failure_of_the_platform_and_each_is_judged_on_the_rest(bench):
+    suite(bench, slower=1.1, test_step3=1.3)
+    result = bench.run("--accel-json=out.json", "--junitxml=out.xml", "--accel-summary=out.md")
+    result.assert_outcomes(passed=7, failed=2)  # one lost more than the others, and fails by the rest
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "REGRESSED  test_step3 (cpu): 1* % slower *; beside * % that all on this platform lost",
+            "PLATFORM  *: 8 of 8 benchmarks slower together, by 9.* % (at least 8.* %; tolerance 5.0 %): check the machine *",
+            "nothing in the recorded environment changed since the baseline",
+            "Each benchmark was judged on what it lost beside that.",
+            "test_step0 * ok 0.* % * than the platform",
+            "FAILED baselines/*::platform - PLATFORM*",
+        ]
+    )
+    assert sum(line.startswith("PLATFORM") for line in result.outlines) == 1
+    assert bench.junit().find("testsuite").get("failures") == "2"
+    kept = {each.get("name"): each.get("value") for each in bench.testcase("test_step0").iter("property")}
+    assert float(kept["accel.loss"]) == pytest.approx(
+        0.09, abs=0.01
+    )  # against the baseline, whatever it was judged on
+    assert float(kept["accel.common"]) == pytest.approx(0.09, abs=0.01)
+    assert {len(bench.processes(name)) for name in NAMES} == {2}
+    results = {each["benchmark"]: each for each in bench.json()["results"]}
+    (platform,) = [each for each in results.values() if each["status"] == "platform"]
+    assert platform["failed"]
+    assert "8 of 8 benchmarks slower together" in platform["text"]
+    step = results["test_suite.py::test_step0"]
+    assert step["status"] == "ok"
+    assert step["verdicts"][0]["common"] == pytest.approx(0.09, abs=0.01)
+    assert "that all on this platform lost" in step["text"]
+    assert "slower together" in bench.path("out.md").read_text()
+
+
+def test_one_of_eight_is_its_own_failure(bench):
+    suite(bench, test_step3=1.3)
+    result = bench.run()
+    result.assert_outcomes(passed=7, failed=1)
+    result.stdout.fnmatch_lines(["REGRESSED  test_step3 (cpu): 2* % slower *"])
+    result.stdout.no_fnmatch_line("PLATFORM*")
+
+
+def test_a_suite_that_is_well_is_as_it_was(bench):
+    suite(bench)
+    result = bench.run("--accel-json=out.json")
+    result.assert_outcomes(passed=8)
+    result.stdout.no_fnmatch_line("PLATFORM*")
+    assert not any("common" in verdict for each in bench.json()["results"] for verdict in each["verdicts"])
+
+
+def test_what_is_expected_to_fail_fails_no_session_by_what_all_lost(bench):
+    suite(bench, slower=1.1, mark="@pytest.mark.xfail(strict=True)\n")
+    result = bench.run()
+    result.assert_outcomes(xfailed=8)
+    result.stdout.no_fnmatch_line("PLATFORM*")

@@ -1,0 +1,73 @@
+"""tolerance="auto", chosen when a baseline is recorded, frozen in it, and judged by; and the anchor beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_is_frozen_when_it_is_recorded_and_never_widened_by_a_later_recording(bench):
+    bench.virtual_clock()
+    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    result = bench.run("--accel-record=3", "--accel-tolerance=auto")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["TOLERANCE  test_step (cpu): auto: * %, frozen in its baseline"])
+    frozen = bench.entry("test_step")["tolerance"]
+    assert 0.03 <= frozen < 0.08
+
+    content = bench.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    for number, run in enumerate(entry["runs"]):
+        run["rounds_s"] = [seconds * (1 + 0.1 * number) for seconds in run["rounds_s"]]
+    bench.save_baseline(content)
+    result = bench.run("--accel-record=1", "--accel-tolerance=auto")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["TOLERANCE  test_step (cpu): auto: * % stays, as it was frozen; its runs resolve *"]
+    )
+    assert bench.entry("test_step")["tolerance"] == frozen
+
+
+def test_that_is_frozen_is_what_is_judged_by(bench):
+    bench.virtual_clock()
+    bench.write(
+        "@pytest.mark.accel(tolerance='auto')\ndef test_step(accel, clock):\n    measure(accel, clock.step)\n"
+    )
+    bench.baseline(test_step=1.0)
+    content = bench.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    for run in entry["runs"]:
+        run["rounds_s"] = [0.001] * 6
+    bench.save_baseline(content)
+    result = bench.run("--accel-json=out.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["TOLERANCE  auto: the baselines of 1 benchmark have none frozen, *5.0 % was tolerated*"]
+    )
+    entry["tolerance"] = 0.065
+    bench.save_baseline(content)
+    result = bench.run("--accel-json=out.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("TOLERANCE*")
+    assert bench.json()["results"][0]["verdicts"][0]["tolerance"] == pytest.approx(0.065)
+
+
+def test_what_was_lost_since_the_anchor_fails_though_the_baseline_followed(bench):
+    bench.virtual_clock()
+    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.baseline(test_step=1.0)
+    content = bench.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    for run in entry["runs"]:
+        run["rounds_s"] = [0.001] * 6
+    entry["anchor"] = [{**run, "rounds_s": [0.0009] * 6} for run in entry["runs"]]
+    bench.save_baseline(content)
+    result = bench.run("--accel-json=out.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "REGRESSED  test_step (cpu) since the anchor: 10.0 % slower (at least * %; tolerance 7.5 %), 2 runs vs 3 *",
+            "test_step * REGRESSED since the anchor 10.0 % slower",
+        ]
+    )
+    (found,) = bench.json()["results"]
+    assert [each["outcome"] for each in found["verdicts"]] == ["ok", "regressed"]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
     compare,
+    compiling,
     doctor,
     duet,
     history,

@@ -24,6 +24,8 @@
 #   ACCEL_RUNS          runs of a recording, in fresh processes                         (5)
 #   ACCEL_DOCTOR        show: a problem is shown, and ends a night that would record; require: it ends every night;
 #                       off: nobody looks                                               (show)
+#   ACCEL_COMPILE       so many benchmarks are compiled side by side before anything is measured, which a first night and
+#                       one after an upgrade gain from: each needs memory of the device      (0: each as it is measured)
 #   ACCEL_DATA          the root of real data sets; without it data is synthetic
 #   ACCEL_PYTHON        the Python that has pytest-accel                  (.venv/bin/python if it is there, else python3)
 #   ACCEL_LAUNCHER      words before it, for platforms of several nodes: srun --kill-on-bad-exit=0 --wait=300
@@ -33,7 +35,7 @@
 # changes.txt (what the history says), status, and proposal.md where somebody must decide about a baseline or mend it.
 # Where ACCEL_OUT is set, copies of history.sqlite and baselines/ too: they are for artifacts.
 # In ACCEL_STATE, beside the above: lock-PLATFORM, held while a night runs; recording-PLATFORM, there until a first
-# recording has come to its end.
+# recording has come to its end; compiled, what torch compiled (TORCHINDUCTOR_CACHE_DIR names another folder for it).
 set -euo pipefail
 unset CDPATH # with it, `cd` would look elsewhere, and say so
 
@@ -59,6 +61,8 @@ platform=${ACCEL_PLATFORM:-}
 record=${ACCEL_RECORD:-auto} doctor=${ACCEL_DOCTOR:-show}
 one_of ACCEL_RECORD "$record" auto always never
 one_of ACCEL_DOCTOR "$doctor" show require off
+compile=${ACCEL_COMPILE:-0}
+[[ $compile =~ ^[0-9]{1,3}$ ]] || refuse "ACCEL_COMPILE: '$compile' is not a number. Write how many benchmarks to compile side by side, such as 8."
 # Lines are blanks too: `read` has then met no end of its own, and says so.
 read -r -d '' -a suites <<<"${ACCEL_SUITES:-bench_suites}" || true
 read -r -d '' -a launcher <<<"${ACCEL_LAUNCHER:-}" || true
@@ -95,6 +99,8 @@ except OSError as error:
 ((locked != 75)) ||
     refuse "another night of $platform is running with $state. Wait for its end, or give this one an ACCEL_STATE of its own."
 
+# Compiling takes longer than measuring: it must outlast the night, and a container's /tmp does not.
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$state/compiled}
 baselines=$(folder "${ACCEL_BASELINES:-$state/baselines}")
 history=${ACCEL_HISTORY:-$state/history.sqlite}
 [[ $history == /* ]] || history=$PWD/$history
@@ -198,15 +204,23 @@ esac
 # In the background, so that a time limit's or a deadline's SIGTERM reaches pytest at once: it then keeps and reports
 # what it has measured, and so do the lines after it.
 stopped='' status=0
-[[ -z $nothing_recorded || -z $recording ]] || : >"$marker"
-"${launcher[@]}" "$python" -m pytest "${arguments[@]}" "${more[@]}" "$@" </dev/null 9>&- &
-child=$!
-trap 'stopped=1; kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
-wait "$child" || status=$?
-while kill -0 "$child" 2>/dev/null; do # a trap ends `wait`, not what it waits for
+attended() { # attended COMMAND...: its status in `status`; `stopped` where the night was told to end
     status=0
+    "$@" </dev/null 9>&- &
+    child=$!
+    trap 'stopped=1; kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
     wait "$child" || status=$?
-done
+    while kill -0 "$child" 2>/dev/null; do # a trap ends `wait`, not what it waits for
+        status=0
+        wait "$child" || status=$?
+    done
+}
+if ((10#$compile)); then
+    attended "${accel[@]}" compile --jobs "$((10#$compile))" -- "${arguments[@]}" "${more[@]}" "$@"
+    ((status == 0)) || [[ -n $stopped ]] || say "not all of it is compiled; the rest is compiled as it is measured."
+fi
+[[ -z $nothing_recorded || -z $recording ]] || : >"$marker"
+[[ -n $stopped ]] || attended "${launcher[@]}" "$python" -m pytest "${arguments[@]}" "${more[@]}" "$@"
 [[ -z $stopped ]] || say "stopped before its end; what was measured is kept."
 if [[ -n $recording && -z $stopped ]]; then
     case $status in 0 | 1 | 5) rm -f -- "$marker" ;; esac # 5: all of it was there already

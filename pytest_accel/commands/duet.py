@@ -57,12 +57,12 @@ _NO_BASELINE = "--accel-missing-baseline"
 )
 def duet(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one in turn, and judge them by pairs; 1 where something got slower or is lost."""
+    from pytest_accel.console import Console
     from pytest_accel.report.duet import MOST_GROUPS as MOST_SENSIBLE
     from pytest_accel.session.duet_folder import DuetFolder
     from pytest_accel.session.phases import InterruptedPhaseError, Phases, signals_noted
     from pytest_accel.session.probing import place_of
     from pytest_accel.session.upgrade_folder import prepared_as
-    from pytest_accel.slurm.launch import Console
 
     refuse_arguments(args.for_pytest)
     if any(word.partition("=")[0] == _NO_BASELINE for word in args.for_pytest):

@@ -65,10 +65,10 @@ if TYPE_CHECKING:
 )
 def upgrade(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one on this node; 1 where something got slower or is lost."""
+    from pytest_accel.console import Console
     from pytest_accel.session.phases import InterruptedPhaseError, Phases, signals_noted
     from pytest_accel.session.probing import place_of
     from pytest_accel.session.upgrade_folder import prepared
-    from pytest_accel.slurm.launch import Console
 
     refuse_arguments(args.for_pytest)
     if args.runs > MAX_RUNS:

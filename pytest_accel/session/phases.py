@@ -1,4 +1,4 @@
-"""One phase of an upgrade: a command in an environment, its output in a log, ended in good order when it must end."""
+"""Commands with their output in a log, one after the other or side by side, ended in good order when they must end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from pytest_accel.core.quantities import seconds
-from pytest_accel.slurm.launch import Console, last_line
+from pytest_accel.console import Console, last_line
+from pytest_accel.core.quantities import counted, seconds
 from pytest_accel.spmd.processes import send_group
 from pytest_accel.store.whole import seen_from
 
@@ -53,8 +53,24 @@ def signals_noted() -> Iterator[Signals]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One of several commands that need not wait for each other."""
+
+    name: str
+    command: tuple[str, ...]
+    log: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    job: Job
+    process: subprocess.Popen[bytes]
+    begun_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Runs commands one after the other, with progress."""
+    """Runs commands, with progress."""
 
     signals: Signals
     console: Console
@@ -90,6 +106,43 @@ class Phases:
             if self.verbose:
                 told.echo()
         return process.returncode
+
+    def run_side_by_side(
+        self, jobs: Sequence[Job], *, at_once: int, timeout_s: float, title: str
+    ) -> Generator[tuple[Job, int | None, float]]:
+        """Jobs as they end, with their exit status and seconds; None for one that took longer than `timeout_s` and was ended.
+
+        InterruptedPhaseError when it was us who ended them; then, and when nobody asks for more, nothing is left running.
+        """
+        waiting, running = list(reversed(jobs)), list[_Running]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    self._refuse_interrupted()
+                    job = waiting.pop()
+                    running.append(
+                        _Running(job=job, process=self._start(job.command, job.log), begun_s=self.clock())
+                    )
+                self._wait(running[0].process)
+                if self.signals.count:
+                    self.console.say(f"interrupted: waiting for {counted(len(running), 'process')} to end")
+                    raise InterruptedPhaseError
+                for each in [each for each in running if self._is_over(each, timeout_s)]:
+                    running.remove(each)
+                    late = each.process.poll() is None
+                    self._end(each.process)
+                    yield each.job, None if late else each.process.returncode, self.clock() - each.begun_s
+                names = ", ".join(each.job.name.rpartition("::")[2] for each in running)
+                self.console.show(f"{title}, {len(waiting)} waiting", names, topic=title)
+        finally:
+            for each in running:  # all told at once: each may take its time
+                send_group(each.process.pid, signal.SIGINT)
+            for each in running:
+                self._end(each.process)
+            self.console.clear()
+
+    def _is_over(self, running: _Running, timeout_s: float) -> bool:
+        return running.process.poll() is not None or self.clock() - running.begun_s > timeout_s
 
     def _start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import secrets
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
 
+from pytest_accel.console import Console, last_line
 from pytest_accel.core.quantities import seconds
 from pytest_accel.slurm.job import (
     EXIT_TIME,
@@ -209,52 +207,6 @@ class Watch:
         self.console.show(
             f"job {self.job.number} {state.words()}", detail, topic=f"{state.state}{state.reason}"
         )
-
-
-class Console:
-    """Progress: one live line on a terminal; in a log, a line when something changed, and one a minute."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._live = stream.isatty()
-        self._topic = ""
-        self._shown = clock()
-
-    def show(self, text: str, detail: str = "", *, topic: str | None = None) -> None:
-        """`topic` is what counts as a change; the text itself where it is not given."""
-        line = f"{text} | {detail}" if detail else text
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            self._write(f"\r\x1b[K{line[:width]}")
-        elif (topic or text) != self._topic or self._clock() - self._shown >= 60:
-            self._write(f"{line}\n")
-            self._shown = self._clock()
-        self._topic = topic or text
-
-    def say(self, line: str) -> None:
-        self.clear()
-        self._write(f"{line}\n")
-
-    def clear(self) -> None:
-        if self._live:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-
-def last_line(log: Path) -> str:
-    """Of what has been written so far; without what a terminal would obey."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines() if line.strip()]
-    return "".join(filter(str.isprintable, lines[-1])) if lines else ""
 
 
 def _may_come_late(state: JobState | None) -> bool:

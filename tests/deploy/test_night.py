@@ -397,6 +397,7 @@ def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
         ({"ACCEL_PLATFORM": ""}, "ACCEL_PLATFORM is not set", "pytest-accel platform"),
         ({"ACCEL_RECORD": "sometimes"}, "'sometimes' is not one of", "auto always never"),
         ({"ACCEL_DOCTOR": "no"}, "'no' is not one of", "show require off"),
+        ({"ACCEL_COMPILE": "all"}, "'all' is not a number", "such as 8"),
         ({"ACCEL_PYTHON": "/nowhere/python"}, "cannot run pytest-accel", "ACCEL_PYTHON"),
         ({"ACCEL_STATE": "pytest.ini"}, "pytest.ini: no folder can be made there", "Name another"),
     ],
@@ -542,8 +543,9 @@ def test_hardware_that_is_missing_fails_and_another_night_is_not_told_again(proj
 
 
 def test_a_baseline_that_is_missing_fails_where_none_may_be_recorded(project):
-    done = project.night(ACCEL_RECORD="never", ACCEL_DOCTOR="off", ACCEL_OUT="out")
+    done = project.night(ACCEL_RECORD="never", ACCEL_DOCTOR="off", ACCEL_OUT="out", ACCEL_COMPILE="08")
     left = Left(project.root / "out")
     assert done.returncode == 1, saying(done)
+    assert "1 benchmark: 1 built, nothing to compile; " in done.stderr
     assert left.result["status"] == "no-baseline"
     assert "--accel-record" in left.text("proposal.md")

@@ -10,16 +10,6 @@ from pytest_accel.measure.device import CudaDevice
 pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100]
 
 
-@pytest.fixture
-def group():
-    import torch
-
-    from tests.studies.ddp import group_of_one
-
-    with group_of_one(torch.device("cuda")) as opened:
-        yield opened
-
-
 def test_a_group_of_one_rank_talks_over_nccl(group):
     import torch
     import torch.distributed as dist

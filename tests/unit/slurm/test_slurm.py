@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import re
 import subprocess
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_accel import cli
 from pytest_accel.cli import main
 from pytest_accel.slurm.job import Job, JobState, Phase, ending, parse_squeue, parse_submission, refusal
-from pytest_accel.slurm.launch import Console, last_line, prepare
+from pytest_accel.slurm.launch import prepare
 from pytest_accel.slurm.script import (
     Container,
     Request,
@@ -313,39 +312,6 @@ def test_how_launch_leaves(state, left, status, words):
     assert how.status == status
     assert words in how.line
     assert bool(how.line) is bool(words)
-
-
-# --- progress ---------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_log_has_a_line_for_each_change_and_one_a_minute():
-    out, now = io.StringIO(), 0.0
-    console = Console(out, clock=lambda: now)
-    for now in (0, 20, 40, 61, 62):
-        console.show(f"running, {now} s", topic="running")
-    console.show("ending")
-    assert out.getvalue().splitlines() == ["running, 0 s", "running, 61 s", "ending"]
-
-
-def test_a_terminal_has_one_live_line(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    out = Terminal()
-    console = Console(out)
-    console.show("running", "a very long line of a log")
-    console.say("done")
-    assert out.getvalue() == "\r\x1b[Krunning | a very lo\r\x1b[Kdone\n"
-
-
-def test_the_last_line_of_a_log_cannot_move_the_cursor(tmp_path):
-    log = tmp_path / "log.txt"
-    assert last_line(log) == ""
-    log.write_bytes(b"x" * 9000 + b"\nfirst\n\x1b[31m50 %\x1b[0m\x07\x1b[2J \xff\n\n")
-    assert last_line(log) == "50 % \ufffd"
 
 
 # --- the command ------------------------------------------------------------------------------------------

@@ -1,0 +1,166 @@
+"""Detection, segmentation and language on a real GPU, small: every kind of step trains and answers, alone and in a gang of one.
+
+Their suites run the studies' models; here are the ways that no row of theirs takes on one device. Skipped, with the reason, elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from pytest_accel.data.sources import Rotation
+from pytest_accel.marks import platform_mark
+from pytest_accel.workloads.steps import InferStep, TrainStep
+from pytest_accel.workloads.tasks.tokens import TokenPlan
+from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
+
+pytestmark = [
+    platform_mark(name) for name in ("a100", "b200", "gb200", "gh200", "h100", "h200", "l4", "l40s")
+]
+
+GPT = {"sequence": 128, "vocabulary": 1024, "batch_size": 8}
+MODELS = {
+    "zoo/dino-tiny": {"image_size": 64, "batch_size": 2, "clip": 0.1},
+    "fasterrcnn_mobilenet_v3_large_320_fpn": {"image_size": 64, "batch_size": 2, "clip": 1.0},
+    "zoo/segformer-b0": {"image_size": 64, "batch_size": 2},
+    "zoo/deeplabv3plus-r18": {"image_size": 64, "batch_size": 2},
+    "zoo/gpt-tiny": GPT,
+    "zoo/bert-tiny": {
+        "sequence": 64,
+        "batch_size": 4,
+    },
+}
+NEEDS = {
+    "segformer": "segmentation_models_pytorch",
+    "deeplab": "segmentation_models_pytorch",
+    "bert": "transformers",
+}
+
+
+def require(model):
+    for part, package in NEEDS.items():
+        if part in model:
+            pytest.importorskip(package)
+
+
+def losses(step, steps=6):
+    found = []
+    for _ in range(steps):
+        step()
+        found.append(step.loss_value())
+    step.check()
+    return found
+
+
+@pytest.mark.parametrize("mode", [None, "auto"], ids=["eager", "compiled"])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_kind_of_model_trains(accel_device, model, mode):
+    require(model)
+    with TrainStep.build(model, device=accel_device, precision="bf16", compile=mode, **MODELS[model]) as step:
+        found = losses(step)
+    assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_kind_of_model_answers(accel_device, model):
+    require(model)
+    choices = {name: value for name, value in MODELS[model].items() if name != "clip"}
+    with InferStep.build(model, device=accel_device, precision="bf16", **choices) as step:
+        for _ in range(6):
+            step()
+        step.check()
+
+
+# A gang.
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "checkpointed"])
+@pytest.mark.parametrize("mode", [None, "default"], ids=["eager", "compiled"])
+def test_shards_learn_as_the_whole_does(group, mode, checkpoint):
+    choices = {"precision": "bf16", "compile": mode, "lr": 1e-3, **GPT}
+    with TrainStep.build("zoo/gpt-tiny", device=group.device, **choices) as step:
+        expected = losses(step, 20)
+    options = {"model_options": {"checkpoint": checkpoint}, "sharding": "fsdp"}
+    with TrainStep.build("zoo/gpt-tiny", device=group.device, ranks=group, **choices | options) as step:
+        found = losses(step, 20)
+        assert step.configuration["sharding"] == "fsdp"
+    assert expected[-1] < expected[0]  # a few batches in turn can be learnt by heart
+    # In shards every operation is in bf16, and under autocast some are in fp32.
+    assert found == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("model", ["zoo/dino-tiny", "zoo/segformer-b0", "zoo/gpt-tiny"])
+def test_ddp_takes_what_is_compiled_by_parts_or_whole(group, model):
+    require(model)
+    with TrainStep.build(model, device=group.device, ranks=group, precision="bf16", **MODELS[model]) as step:
+        losses(step)
+
+
+# Gradients.
+
+
+def gradients(device, micro_batch_size=None, **choices):
+    """Of one and the same batch, whatever it is cut into."""
+    with TrainStep.build(
+        "zoo/gpt-tiny", device=device, micro_batch_size=micro_batch_size, **GPT | choices
+    ) as step:
+        plan = TokenPlan(name="tokens", **GPT)
+        inputs, targets = plan.make(
+            0, seed=7, rank=0, device=device, dtype=torch.float32, memory_format="contiguous"
+        )
+        size = micro_batch_size or GPT["batch_size"]
+        step._source = Rotation(list(zip(inputs.split(size), targets.split(size), strict=True)))
+        step()
+        return step.loss_value(), [parameter.grad.float().clone() for parameter in step._trainable]
+
+
+@pytest.mark.parametrize("mode", [None, "auto"], ids=["eager", "compiled"])
+def test_micro_batches_add_up_to_the_gradients_of_their_batch(accel_device, mode):
+    loss, whole = gradients(accel_device, precision="fp32", compile=mode)
+    in_parts, summed = gradients(accel_device, 2, precision="fp32", compile=mode)
+    assert in_parts == pytest.approx(loss, rel=1e-4)
+    largest = max(float(each.abs().max()) for each in whole)
+    for one, other in zip(whole, summed, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-2, atol=1e-3 * largest)
+
+
+def test_scaled_gradients_are_clipped_as_unscaled_ones(accel_device):
+    """fp16 multiplies a loss by 65,536: a norm that forgot it would be clipped to nothing."""
+    norms = {}
+    for precision in ("bf16", "fp16"):
+        _, found = gradients(accel_device, precision=precision, clip=1e-2, compile=None)
+        norms[precision] = float(torch.linalg.vector_norm(torch.stack([each.norm() for each in found])))
+    assert norms["bf16"] == pytest.approx(1e-2, rel=0.02)
+    assert norms["fp16"] == pytest.approx(norms["bf16"], rel=0.02)
+
+
+def test_fp16_with_clipping_trains(accel_device):
+    with TrainStep.build(
+        "zoo/gpt-tiny", device=accel_device, precision="fp16", clip=1.0, lr=1e-3, **GPT
+    ) as step:
+        found = losses(step, 20)
+    assert found[-1] < found[0]
+
+
+# Texts.
+
+
+def test_texts_of_the_host_are_trained_on(accel_device, tmp_path):
+    write_bpe(tmp_path / "gpt2", *train_bpe())
+    (tmp_path / "oscar").mkdir()
+    lines = [json.dumps({"text": f"{number}. {SENTENCES}"}) for number in range(400)]
+    (tmp_path / "oscar/a.jsonl").write_text("\n".join(lines))
+    with TrainStep.build(
+        "zoo/gpt-tiny",
+        device=accel_device,
+        data="oscar",
+        data_root=tmp_path,
+        precision="bf16",
+        lr=1e-2,
+        **GPT,
+    ) as step:
+        assert (step.configuration["data"], step.configuration["data_source"]) == ("oscar", "texts")
+        found = losses(step, 30)
+    assert found[-1] < found[0] - 0.5  # sentences repeat; made-up tokens would stay at chance

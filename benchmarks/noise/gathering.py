@@ -255,7 +255,7 @@ def hold_devices() -> AbstractContextManager[None]:
 
 @contextmanager
 def _held(uuids: Sequence[str]) -> Iterator[None]:
-    from pytest_accel.session.locks import LockedError, lock_devices
+    from pytest_accel.session.measuring.locks import LockedError, lock_devices
 
     def unlocked(text: str) -> None:
         raise GatherError(f"{text} --ahead needs locks: leave it out, or have them work.")

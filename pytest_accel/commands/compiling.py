@@ -21,7 +21,7 @@ from pytest_accel.commands.registry import argument, command, count, duration
 from pytest_accel.core.quantities import counted, seconds
 
 if TYPE_CHECKING:
-    from pytest_accel.session.phases import Job, Phases
+    from pytest_accel.conducting.phases import Job, Phases
 
 _MOST = 8  # side by side, unless more are asked for: each takes gigabytes of the host and of the device
 _CORES_EACH = 2
@@ -57,8 +57,8 @@ _ENDS = {
 )
 def compile_(args: argparse.Namespace) -> int:
     """Build benchmarks side by side and take one step of each, so that measuring them later finds them compiled; 1 where one fails."""
+    from pytest_accel.conducting.phases import InterruptedPhaseError, Phases, signals_noted
     from pytest_accel.console import Console
-    from pytest_accel.session.phases import InterruptedPhaseError, Phases, signals_noted
 
     cores = len(os.sched_getaffinity(0))
     jobs = args.jobs or max(1, min(_MOST, cores // _CORES_EACH))
@@ -100,7 +100,7 @@ class _Course:
     total: int = 0
 
     def run(self, for_pytest: Sequence[str]) -> int:
-        from pytest_accel.session.compiling import words_for_list
+        from pytest_accel.conducting.compiling import words_for_list
         from pytest_accel.spmd.arguments import rank_arguments
 
         begun_s = self.phases.clock()
@@ -144,8 +144,8 @@ class _Course:
                 self._take(job, status, took_s)
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
-        from pytest_accel.session.compiling import words_for_one
-        from pytest_accel.session.phases import Job
+        from pytest_accel.conducting.compiling import words_for_one
+        from pytest_accel.conducting.phases import Job
 
         for node_id in node_ids:
             log = self.folder / f"{next(self.numbers)}.log"

@@ -27,11 +27,11 @@ from pytest_accel.core.duet import FEWEST_GROUPS, MOST_GROUPS, RUNS_PER_GROUP
 from pytest_accel.core.quantities import counted, seconds
 
 if TYPE_CHECKING:
+    from pytest_accel.conducting.duet_folder import DuetFolder
+    from pytest_accel.conducting.phases import Phases
+    from pytest_accel.conducting.probing import Place
+    from pytest_accel.conducting.upgrade_folder import Plan
     from pytest_accel.core.duet_course import Part, Played, Turn
-    from pytest_accel.session.duet_folder import DuetFolder
-    from pytest_accel.session.phases import Phases
-    from pytest_accel.session.probing import Place
-    from pytest_accel.session.upgrade_folder import Plan
 
 _WRONG_USE = (4, 5)  # of pytest: it would say the same again
 _NO_BASELINE = "--accel-missing-baseline"
@@ -57,12 +57,12 @@ _NO_BASELINE = "--accel-missing-baseline"
 )
 def duet(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one in turn, and judge them by pairs; 1 where something got slower or is lost."""
+    from pytest_accel.conducting.duet_folder import DuetFolder
+    from pytest_accel.conducting.phases import InterruptedPhaseError, Phases, signals_noted
+    from pytest_accel.conducting.probing import place_of
+    from pytest_accel.conducting.upgrade_folder import prepared_as
     from pytest_accel.console import Console
     from pytest_accel.report.duet import MOST_GROUPS as MOST_SENSIBLE
-    from pytest_accel.session.duet_folder import DuetFolder
-    from pytest_accel.session.phases import InterruptedPhaseError, Phases, signals_noted
-    from pytest_accel.session.probing import place_of
-    from pytest_accel.session.upgrade_folder import prepared_as
 
     refuse_arguments(args.for_pytest)
     if any(word.partition("=")[0] == _NO_BASELINE for word in args.for_pytest):
@@ -158,8 +158,8 @@ class _Course:
                     self._play_turn(turn, wanted, [name for name in parts if name not in wanted])
 
     def _play_turn(self, turn: Turn, wanted: Sequence[str], left_out: Sequence[str]) -> None:
+        from pytest_accel.conducting.narrowing import OPTION, PLUGIN
         from pytest_accel.core.duet_course import Played
-        from pytest_accel.session.narrowing import OPTION, PLUGIN
 
         ours = [
             "--continue-on-collection-errors",  # what cannot be imported there is lost; the rest is judged
@@ -209,7 +209,7 @@ class _Course:
         from pytest_accel.core.upgrade import Effect
         from pytest_accel.report.duet import Told, as_json, screen
         from pytest_accel.report.repeating import with_values
-        from pytest_accel.session.cases import LOSS_TOLERANCE
+        from pytest_accel.session.judging.cases import LOSS_TOLERANCE
         from pytest_accel.store.whole import write_whole
 
         found = assess(self.played, self._most, loss_tolerance=LOSS_TOLERANCE)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pytest_accel.commands.registry import Argument, argument
 
 if TYPE_CHECKING:
-    from pytest_accel.session.phases import Phases
-    from pytest_accel.session.probing import Place
-    from pytest_accel.session.upgrade_folder import Folder, Plan
+    from pytest_accel.conducting.phases import Phases
+    from pytest_accel.conducting.probing import Place
+    from pytest_accel.conducting.upgrade_folder import Folder, Plan
 
 INTERRUPTED = 2  # pytest's own
 _BROKEN = 3  # an internal error, as pytest has it
@@ -54,7 +54,7 @@ class UnfinishedError(Exception):
 
 def unfinished(place: Place, status: int, log: Path, shown: Path, nothing: str) -> UnfinishedError:
     """Pytest's last words; `nothing` is what was not done where it ended as if all were well."""
-    from pytest_accel.session.probing import last_lines
+    from pytest_accel.conducting.probing import last_lines
     from pytest_accel.spmd.processes import ended_words, exit_words
 
     said = "\n".join(f"    {line}" for line in last_lines(log))
@@ -71,7 +71,7 @@ def _look_into(
     places: Sequence[Place], phases: Phases, folder: Folder, plan: Plan
 ) -> Mapping[str, Mapping[str, str]]:
     """What is in both environments, and that they can be compared at all."""
-    from pytest_accel.session.probing import probe, refuse_another, refuse_two_versions
+    from pytest_accel.conducting.probing import probe, refuse_another, refuse_two_versions
 
     found = {}
     for place in places:
@@ -100,7 +100,7 @@ def run_pytest(
     place: Place, phases: Phases, ours: Sequence[str], arguments: Sequence[str], log: Path, *, title: str
 ) -> int:
     """Its exit status there; an interruption that it took for its own is one of ours."""
-    from pytest_accel.session.phases import InterruptedPhaseError
+    from pytest_accel.conducting.phases import InterruptedPhaseError
 
     # Ours before the user's own: those may end in paths after `--`.
     status = phases.run(place.python("-m", "pytest", *ours, *arguments), log, title=title)
@@ -138,8 +138,8 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 def plan_of(places: Sequence[Place], runs: int, arguments: Sequence[str]) -> Plan:
     """What is compared, in words that may be handed round."""
+    from pytest_accel.conducting.upgrade_folder import Plan
     from pytest_accel.core.environment import fingerprint
-    from pytest_accel.session.upgrade_folder import Plan
 
     old, new = (safe(place.words) for place in places)
     marks = {place.side: fingerprint(place.words) for place in places} | {"arguments": fingerprint(arguments)}

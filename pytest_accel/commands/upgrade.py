@@ -29,10 +29,10 @@ from pytest_accel.core.quantities import counted, seconds
 from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
 
 if TYPE_CHECKING:
+    from pytest_accel.conducting.phases import Phases
+    from pytest_accel.conducting.probing import Place
+    from pytest_accel.conducting.upgrade_folder import Folder, PhaseName, Plan
     from pytest_accel.core.results import SessionResults
-    from pytest_accel.session.phases import Phases
-    from pytest_accel.session.probing import Place
-    from pytest_accel.session.upgrade_folder import Folder, PhaseName, Plan
 
 
 @command(
@@ -65,10 +65,10 @@ if TYPE_CHECKING:
 )
 def upgrade(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one on this node; 1 where something got slower or is lost."""
+    from pytest_accel.conducting.phases import InterruptedPhaseError, Phases, signals_noted
+    from pytest_accel.conducting.probing import place_of
+    from pytest_accel.conducting.upgrade_folder import prepared
     from pytest_accel.console import Console
-    from pytest_accel.session.phases import InterruptedPhaseError, Phases, signals_noted
-    from pytest_accel.session.probing import place_of
-    from pytest_accel.session.upgrade_folder import prepared
 
     refuse_arguments(args.for_pytest)
     if args.runs > MAX_RUNS:

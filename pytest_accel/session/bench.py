@@ -15,43 +15,42 @@ from pytest_accel.core.verdict import Outcome
 from pytest_accel.options import baselines_root, history_file, settings_of
 from pytest_accel.report.lines import MARKUP, vanished_line, word
 from pytest_accel.report.progress import Progress
-from pytest_accel.session import items as what
-from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
-from pytest_accel.session.binding import bound_to
-from pytest_accel.session.calibrating import Calibrations
-from pytest_accel.session.cases import MOST_REPLACED, Case
-from pytest_accel.session.fitting import UNFIT, Unfit
-from pytest_accel.session.gangs import Found, Gangs, needs_gang
 from pytest_accel.session.interrupts import terminated_like_interrupted
-from pytest_accel.session.placement import Placement, is_xdist_worker
-from pytest_accel.session.recording import (
+from pytest_accel.session.judging.calibrating import Calibrations
+from pytest_accel.session.judging.cases import MOST_REPLACED, Case
+from pytest_accel.session.judging.recording import (
     refuse_disturbed,
     refuse_mixture,
     refuse_too_many_runs,
     refuse_unwritable,
     write_down,
 )
-from pytest_accel.session.references import References
-from pytest_accel.session.replay import replay
-from pytest_accel.session.reports import (
+from pytest_accel.session.judging.references import References
+from pytest_accel.session.judging.reports import (
     apply_verdict,
     built_reports,
     does_not_fit_report,
     fail,
-    is_strict_xpass,
     note_verdict,
     properties,
     reports_of_ranks,
     vanished_report,
-    without_traces,
 )
-from pytest_accel.session.scales import Scales
-from pytest_accel.session.scaling import with_scaling
-from pytest_accel.session.seating import unseated
-from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
-from pytest_accel.session.terminal import Pacemaker, live_progress, show_uncaptured
-from pytest_accel.session.together import Platforms
-from pytest_accel.session.vanished import find_vanished
+from pytest_accel.session.judging.scales import Scales
+from pytest_accel.session.judging.scaling import with_scaling
+from pytest_accel.session.judging.together import Platforms
+from pytest_accel.session.judging.vanished import find_vanished
+from pytest_accel.session.measuring.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
+from pytest_accel.session.measuring.fitting import UNFIT, Unfit
+from pytest_accel.session.measuring.terminal import Pacemaker, live_progress, show_uncaptured
+from pytest_accel.session.placing import items as what
+from pytest_accel.session.placing.binding import bound_to
+from pytest_accel.session.placing.placement import Placement, is_xdist_worker
+from pytest_accel.session.placing.seating import unseated
+from pytest_accel.session.ranks.gangs import Found, Gangs, needs_gang
+from pytest_accel.session.ranks.pytest_reports import is_strict_xpass, without_traces
+from pytest_accel.session.ranks.replay import replay
+from pytest_accel.session.telling.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
 from pytest_accel.settings import Settings
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.schema import BaselineError, BaselineFile

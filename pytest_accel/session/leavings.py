@@ -15,10 +15,10 @@ import pytest
 from pytest_accel.core.keys import Scalar
 from pytest_accel.core.results import SessionResults
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
-from pytest_accel.session import items as what
-from pytest_accel.session.accel import SESSION_ID
-from pytest_accel.session.results import Clock, Told, environments_of, results_of, session_results
-from pytest_accel.session.summary import gang_lines, idle_ranks, slowdown_line
+from pytest_accel.session.measuring.accel import SESSION_ID
+from pytest_accel.session.placing import items as what
+from pytest_accel.session.telling.results import Clock, Told, environments_of, results_of, session_results
+from pytest_accel.session.telling.summary import gang_lines, idle_ranks, slowdown_line
 from pytest_accel.store.references import published_folder
 from pytest_accel.store.whole import is_open, nearest_folder
 

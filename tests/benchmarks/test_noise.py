@@ -702,7 +702,7 @@ UUID = "GPU-8f3aab12-0000-0000-0000-000000000001"
 # measured first and last.
 CONFTEST = """
 from pytest_accel.measure.device import CpuDevice
-from pytest_accel.session import placement
+from pytest_accel.session.placing import placement
 
 
 def open_device(item, settings):

@@ -91,7 +91,7 @@ def _signature(name: str, arguments: list[source.Field]) -> str:
 
 
 def _measure() -> str:
-    path = "session/accel.py"
+    path = "session/measuring/accel.py"
     shown = _signature("accel.measure", source.arguments(path, "Accel", "measure"))
     return (
         f"## `accel.measure`\n\n```python\n{shown}\n```\n\n{prose(source.docstring(path, 'Accel', 'measure'))}\n"
@@ -201,7 +201,7 @@ def _cost(outcome: Outcome) -> str:
     """What the code itself does with it, by default and with the option that changes it."""
     from dataclasses import replace
 
-    from pytest_accel.session.reports import costs
+    from pytest_accel.session.judging.reports import costs
 
     fails = costs(outcome, Settings())
     said = "fails" if fails else "passes"
@@ -215,7 +215,7 @@ def _cost(outcome: Outcome) -> str:
 
 
 def table_columns() -> str:
-    from pytest_accel.session.columns import ALWAYS, COLUMNS
+    from pytest_accel.session.telling.columns import ALWAYS, COLUMNS
 
     rows = [
         (code(name) if at == 0 else "", column.title, capital((text.__doc__ or "").strip()))

@@ -11,8 +11,8 @@ from pytest_accel.core.metrics import MEASURED
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.columns import _IN_COLUMNS, COLUMNS
-from pytest_accel.session.metrics import OURS
+from pytest_accel.session.measuring.metrics import OURS
+from pytest_accel.session.telling.columns import _IN_COLUMNS, COLUMNS
 from pytest_accel.settings import MARKER_KEYS, OPTIONS
 from tests.docs import reference, reference_files, source
 
@@ -95,7 +95,7 @@ def test_commands_that_call_pytest_say_where_its_arguments_go():
 
     calling = {" ".join(command.name) for command in COMMANDS.values() if command.runs_pytest}
     usages = re.findall(r"^pytest-accel (.*) -- PYTEST_ARGS$", PAGES["commands.md"], re.MULTILINE)
-    assert {usage.partition(" -")[0] for usage in usages} == calling == {"duet", "launch", "upgrade"}
+    assert {usage.partition(" -")[0] for usage in usages} == calling == {"compile", "duet", "launch", "upgrade"}
 
 
 @pytest.mark.parametrize("fixture", ["train", "infer", "converge"])
@@ -144,11 +144,11 @@ def test_every_field_of_a_page_has_words(path, owner):
 
 # Where figures of a run are made; what of a step or a run is named alike is none of them.
 MAKERS = (
-    "session/accel.py",
-    "session/built.py",
-    "session/observing.py",
-    "session/roofline.py",
-    "session/scaling.py",
+    "session/measuring/accel.py",
+    "session/measuring/built.py",
+    "session/measuring/observing.py",
+    "session/measuring/roofline.py",
+    "session/judging/scaling.py",
     "core/fairness.py",
     "workloads/rates.py",
     "workloads/convergence.py",

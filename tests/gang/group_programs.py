@@ -166,7 +166,7 @@ def close_a_step(group):
 def fail_on_one(group):
     import pytest
 
-    from pytest_accel.session.accel import fail_where_one_does
+    from pytest_accel.session.measuring.accel import fail_where_one_does
 
     said = []
     for problem in ("", "the loss is nan" if group.rank == 1 else "", "unit: wrong"):

@@ -8,7 +8,7 @@ import pytest
 import torch  # noqa: F401 - before pytest runs inside pytest: it cannot be imported twice
 import torchvision  # noqa: F401
 
-import pytest_accel.session.built  # noqa: F401
+import pytest_accel.session.measuring.built  # noqa: F401
 from tests.support.data_sets import write_cifar_binary, write_food101
 
 TRAIN = """
@@ -278,7 +278,7 @@ def test_compiling_is_an_option(bench, arguments, mode):
         """
         def test_step(accel):
             from contextlib import ExitStack
-            from pytest_accel.session.built import build_step
+            from pytest_accel.session.measuring.built import build_step
 
             found = {}
             def build(model, **choices):

@@ -8,7 +8,7 @@ import pytest_accel.spmd.gang
 
 TOLD = {"accel.suite": "suite", "accel.tolerance": "0.0500"}
 UNFIT = """
-from pytest_accel.session.fitting import does_not_fit
+from pytest_accel.session.measuring.fitting import does_not_fit
 
 TEXT = "resnet50: a batch of 4096 did not fit in the memory of cpu"
 """
@@ -121,7 +121,7 @@ class TestUsedToFit:
         stored.write(
             UNFIT
             + f"""
-from pytest_accel.session.fitting import CONFIGURATION
+from pytest_accel.session.measuring.fitting import CONFIGURATION
 
 @pytest.mark.parametrize("batch", [4096])
 def test_step(accel, batch):

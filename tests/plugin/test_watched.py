@@ -21,10 +21,10 @@ HW_THERMAL, POWER_CAP = 0x40, 0x4
 
 # The GPU is the driver's; what it would compute is computed here.
 CONFTEST = """
-import pytest_accel.session.cases
+import pytest_accel.session.judging.cases
 import pytest_accel.session.bench
 from pytest_accel.measure.device import CpuDevice
-from pytest_accel.session import placement
+from pytest_accel.session.placing import placement
 
 
 def open_device(item, settings):
@@ -34,7 +34,7 @@ def open_device(item, settings):
 
 
 placement.open_device = open_device
-pytest_accel.session.cases.MOST_REPLACED = pytest_accel.session.bench.MOST_REPLACED = 0
+pytest_accel.session.judging.cases.MOST_REPLACED = pytest_accel.session.bench.MOST_REPLACED = 0
 """
 SUITE = """
 import pytest

@@ -10,8 +10,8 @@ import pytest
 from pytest_accel.core.calibration import Conditions
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.calibrating import Calibrations
-from pytest_accel.session.cases import Case
+from pytest_accel.session.judging.calibrating import Calibrations
+from pytest_accel.session.judging.cases import Case
 from pytest_accel.settings import Settings
 from pytest_accel.store.baselines import BaselineStore
 from pytest_accel.store.calibrations import CalibrationStore

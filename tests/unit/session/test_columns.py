@@ -12,15 +12,15 @@ from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.cases import Case
-from pytest_accel.session.columns import (
+from pytest_accel.session.judging.cases import Case
+from pytest_accel.session.measuring.fitting import Unfit
+from pytest_accel.session.telling.columns import (
     ALWAYS,
     COLUMNS,
     all_synthetic,
     columns_and_rows,
     gated_without_column,
 )
-from pytest_accel.session.fitting import Unfit
 from pytest_accel.settings import COLUMN_NAMES, Settings
 
 HERE = Environment(identity={}, context={})

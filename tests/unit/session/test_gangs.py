@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.core.grammar import PlatformName
-from pytest_accel.session import gangs
-from pytest_accel.session.gangs import Gangs, found_by
-from pytest_accel.session.placement import PLACEMENT
+from pytest_accel.session.placing.placement import PLACEMENT
+from pytest_accel.session.ranks import gangs
+from pytest_accel.session.ranks.gangs import Gangs, found_by
 from pytest_accel.settings import Settings
 from pytest_accel.spmd.gang import GangAnswer, RankAnswer
 from pytest_accel.spmd.launch import GangError

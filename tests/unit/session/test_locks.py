@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.session import locks
-from pytest_accel.session.locks import LockedError, lock_devices, lock_folder
+from pytest_accel.session.measuring import locks
+from pytest_accel.session.measuring.locks import LockedError, lock_devices, lock_folder
 from pytest_accel.settings import OPTIONS, Settings
 
 A, B = "GPU-8f3aab12-0000-0000-0000-000000000001", "GPU-9c000000-0000-0000-0000-000000000002"
@@ -28,7 +28,7 @@ PATIENCE_S = 60.0  # none of these tests waits it out
 HOLD = """
 import os, sys
 from pathlib import Path
-from pytest_accel.session.locks import LockedError, lock_devices
+from pytest_accel.session.measuring.locks import LockedError, lock_devices
 folder, mode, then, *uuids = sys.argv[1:]
 try:
     with lock_devices(uuids, mode=mode, waiting=lambda text: print(text, flush=True), unlocked=print, timeout_s=60, folder=Path(folder)):

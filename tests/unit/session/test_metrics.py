@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pytest_accel.measure.question import QuestionError
-from pytest_accel.session.metrics import check_gated, checked_gates, checked_metrics, gates_asked
+from pytest_accel.session.measuring.metrics import check_gated, checked_gates, checked_metrics, gates_asked
 from pytest_accel.settings import Settings
 
 

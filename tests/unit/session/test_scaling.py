@@ -10,8 +10,8 @@ from pytest_accel.core.environment import Environment
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.runs import Run
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.cases import Case
-from pytest_accel.session.scaling import with_scaling
+from pytest_accel.session.judging.cases import Case
+from pytest_accel.session.judging.scaling import with_scaling
 from pytest_accel.settings import Settings
 from pytest_accel.store.schema import BaselineEntry, BaselineFile
 

@@ -12,7 +12,7 @@ from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.platforms.detect import identified
 from pytest_accel.platforms.machine import Cpu, Device, Machine
 from pytest_accel.platforms.numa import allowed_cpus, format_list
-from pytest_accel.session.seating import (
+from pytest_accel.session.placing.seating import (
     SEATS,
     bound_by_launcher,
     inventory,

@@ -12,7 +12,7 @@ import pytest
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.session import bench as session_bench
 from pytest_accel.session.bench import Bench
-from pytest_accel.session.together import Platforms
+from pytest_accel.session.judging.together import Platforms
 from pytest_accel.settings import Settings
 from tests.support.measured import make_case, measurement
 from tests.support.stored import baseline, runs

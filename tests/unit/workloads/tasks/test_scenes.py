@@ -12,7 +12,7 @@ from pytest_accel.data.buckets import MANY_SCALES, ONE_SCALE
 from pytest_accel.data.errors import DataError
 from pytest_accel.data.sources import Loaded, Rotation
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.session.built import Figures
+from pytest_accel.session.measuring.built import Figures
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
 from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
 from pytest_accel.workloads.feeding import DataChoices

@@ -1,0 +1,1 @@
+"""From measurements to verdicts, and from verdicts to pytest's reports."""

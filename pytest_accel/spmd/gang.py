@@ -94,8 +94,10 @@ class GangAnswer:
 
 def _last_words(rank: RankAnswer, *, blamed: bool) -> str:
     """All that the rank to blame has left; of another one that only lost its peer, the end."""
+    if rank.payload is not None and blamed:
+        return "\n".join(filter(None, (str(rank.payload.get(each, "")) for each in ("text", "printed"))))
     if rank.payload is not None:
-        return str(rank.payload.get("text" if blamed else "cause", ""))
+        return str(rank.payload.get("cause", ""))
     lines = [line for line in rank.remains.log.splitlines() if not line.startswith(_CHATTER)]
     return "\n".join(lines if blamed else lines[-_LOG_LINES:])
 

@@ -235,6 +235,7 @@ def test_leaves_a_child(process_group, rank):
 @cpux2
 def test_raises(accel, rank):
     if rank == 1:
+        print("what it printed before")
         raise ValueError("rank 1 gives up")
     measure(accel, "raises")
 
@@ -308,6 +309,7 @@ def test_a_fault_fails_its_item_alone(outcomes):
     project, _ = outcomes
     cases = project.cases()
     assert "rank 1 gives up" in _failure(cases["test_raises"])
+    assert "--- Captured stdout call ---\nwhat it printed before" in _failure(cases["test_raises"])
     assert "rank 1" in _failure(cases["test_killed"])
     assert "SIGKILL" in _failure(cases["test_killed"])
     assert "stacks of rank 0" in _failure(cases["test_killed"])

@@ -71,3 +71,25 @@ def test_what_was_lost_since_the_anchor_fails_though_the_baseline_followed(bench
     )
     (found,) = bench.json()["results"]
     assert [each["outcome"] for each in found["verdicts"]] == ["ok", "regressed"]
+
+
+def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
+    bench.virtual_clock()
+    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.baseline(test_step=1.0)
+    content = bench.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    (known,) = content["environments"].values()
+    content["environments"]["elsewhere"] = {
+        **known,
+        "identity": {**known["identity"], "device_name": "another"},
+    }
+    for run in entry["runs"]:
+        run["rounds_s"] = [0.001] * 6
+    entry["anchor"] = [{**run, "rounds_s": [0.0005] * 6, "environment": "elsewhere"} for run in entry["runs"]]
+    bench.save_baseline(content)
+    result = bench.run("--accel-json=out.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["NOTE  test_step (cpu): its anchor is of another machine*"])
+    (found,) = bench.json()["results"]
+    assert any("its anchor is of another machine" in line for line in found["details"])

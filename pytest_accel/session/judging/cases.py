@@ -37,6 +37,7 @@ from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration
 # in the last digits of fp32 and the third of bf16.
 LOSS_TOLERANCE = 0.01
 MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
+ANCHOR_OF_OTHERS = "its anchor is of another machine, and nothing was held against it; `pytest-accel baseline anchor --reason` sets one of this machine"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # one is itself, whatever is known of it
@@ -146,6 +147,14 @@ class Case:
     def missed(self) -> tuple[str, ...]:
         """What should have been judged of it and was not measured."""
         return self.latest.missed if self.measurements else ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What should be known of how it was measured and judged, and fails nothing."""
+        told = [note for each in self.measurements for note in each.notes]
+        if self.entry and self.entry.anchor and self.measurements and not self.anchor_runs():
+            told.append(ANCHOR_OF_OTHERS)
+        return list(dict.fromkeys(told))
 
     @property
     def latest(self) -> Measurement:

@@ -79,6 +79,9 @@ class RankProcess:
         answer: dict[str, Any] = _plain(
             {
                 **self._outcome(reports, must_measure=is_benchmark(item) and not off),
+                "printed": "".join(
+                    f"--- {title} ---\n{text.rstrip()}\n" for title, text in reports[-1].sections
+                ),
                 "reports": [
                     self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
                     for report in reports

@@ -186,7 +186,7 @@ def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
     lines = [_line(verdict) for verdict in said]
     lines[len(failing) : len(failing)] = case.shortfalls
     lines += [f"replaced a disturbed run: {each.invalid}" for each in case.replaced]
-    lines += dict.fromkeys(note for each in case.measurements for note in each.notes)
+    lines += case.notes
     if case.measurements and case.latest.no_energy and {"energy", "power"} & {*case.settings.columns}:
         lines.append(f"no energy: {case.latest.no_energy}")
     if told.failed and not told.broken:

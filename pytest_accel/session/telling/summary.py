@@ -262,7 +262,7 @@ def _write_notes(terminal: pytest.TerminalReporter, settings: Settings, measured
     """What should be known of the devices, each once; why there is no energy, where somebody asked for it."""
     notes: dict[str, list[Case]] = {}
     for case in measured:
-        for note in case.latest.notes:
+        for note in case.notes:
             notes.setdefault(note, []).append(case)
     for note, cases in notes.items():
         of = cases[0].label if len(cases) == 1 else counted(len(cases), "benchmark")

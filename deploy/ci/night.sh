@@ -99,8 +99,12 @@ except OSError as error:
 ((locked != 75)) ||
     refuse "another night of $platform is running with $state. Wait for its end, or give this one an ACCEL_STATE of its own."
 
-# Compiling takes longer than measuring: it must outlast the night, and a container's /tmp does not.
-export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$state/compiled}
+# Compiling takes longer than measuring: it must outlast the night, and a container's /tmp does not. Where the state is
+# what a CI system packs up each night, there is no room for it.
+case $state in
+    "${GITHUB_WORKSPACE:-/nowhere}"/* | "${CI_PROJECT_DIR:-/nowhere}"/*) ;;
+    *) export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$state/compiled} ;;
+esac
 baselines=$(folder "${ACCEL_BASELINES:-$state/baselines}")
 history=${ACCEL_HISTORY:-$state/history.sqlite}
 [[ $history == /* ]] || history=$PWD/$history
@@ -209,6 +213,7 @@ attended() { # attended COMMAND...: its status in `status`; `stopped` where the 
     "$@" </dev/null 9>&- &
     child=$!
     trap 'stopped=1; kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
+    [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true # told before there was a child to tell
     wait "$child" || status=$?
     while kill -0 "$child" 2>/dev/null; do # a trap ends `wait`, not what it waits for
         status=0
@@ -217,10 +222,15 @@ attended() { # attended COMMAND...: its status in `status`; `stopped` where the 
 }
 if ((10#$compile)); then
     attended "${accel[@]}" compile --jobs "$((10#$compile))" -- "${arguments[@]}" "${more[@]}" "$@"
-    ((status == 0)) || [[ -n $stopped ]] || say "not all of it is compiled; the rest is compiled as it is measured."
+    if [[ -n $stopped ]]; then
+        echo 2 >"$out/status"
+        say "stopped before anything was measured."
+        exit 2
+    fi
+    ((status == 0)) || say "not all of it is compiled; the rest is compiled as it is measured."
 fi
 [[ -z $nothing_recorded || -z $recording ]] || : >"$marker"
-[[ -n $stopped ]] || attended "${launcher[@]}" "$python" -m pytest "${arguments[@]}" "${more[@]}" "$@"
+attended "${launcher[@]}" "$python" -m pytest "${arguments[@]}" "${more[@]}" "$@"
 [[ -z $stopped ]] || say "stopped before its end; what was measured is kept."
 if [[ -n $recording && -z $stopped ]]; then
     case $status in 0 | 1 | 5) rm -f -- "$marker" ;; esac # 5: all of it was there already

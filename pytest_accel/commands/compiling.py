@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import itertools
-import json
 import os
+import re
+import shlex
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_accel.commands.environments import INTERRUPTED, environment_of_phases
 from pytest_accel.commands.registry import argument, command, count, duration
@@ -25,15 +27,18 @@ if TYPE_CHECKING:
 
 _MOST = 8  # side by side, unless more are asked for: each takes gigabytes of the host and of the device
 _CORES_EACH = 2
-_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
+_THREADS, _CACHE = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"
+_ADDED = "PYTEST_ADDOPTS"
 _TUNED = "*.best_config"  # which of its variants a kernel is, as torch's autotuner found it
-_LAST_LINES = 8
+_SHOWN_LINES = 8
 _ENDS = {
     "compiled": "compiled",
     "found": "compiled before",
+    "unkept": "compiled, and torch cannot keep it",
     "passed": "built, nothing to compile",
     "skipped": "skipped",
-    "no room": "no room on the device",
+    "unfit": "does not fit on the device",
+    "no room": "no room beside the others",
     "failed": "failed",
 }
 
@@ -60,6 +65,8 @@ def compile_(args: argparse.Namespace) -> int:
     from pytest_accel.conducting.phases import InterruptedPhaseError, Phases, signals_noted
     from pytest_accel.console import Console
 
+    if {"--co", "--collect-only"} & {*args.for_pytest}:
+        raise ValueError("--collect-only after -- would build nothing. Leave it out.")
     cores = len(os.sched_getaffinity(0))
     jobs = args.jobs or max(1, min(_MOST, cores // _CORES_EACH))
     console = Console(sys.stderr)
@@ -70,11 +77,14 @@ def compile_(args: argparse.Namespace) -> int:
             phases=Phases(signals=signals, console=console, environ=environ),
             jobs=jobs,
             timeout_s=args.timeout,
+            cache=_cache_folder(environ),
         )
         try:
             return course.run(args.for_pytest)
         except InterruptedPhaseError:
-            console.say(f"interrupted. {course.told()}: what was compiled stays.")
+            console.say(
+                f"interrupted after {len(course.ends)} of {counted(course.total, 'benchmark')}. What was compiled stays."
+            )
             return INTERRUPTED
 
 
@@ -85,6 +95,12 @@ def _environment(cores: int, jobs: int) -> dict[str, str]:
     return environ
 
 
+def _cache_folder(environ: Mapping[str, str]) -> Path:
+    """As torch names it, which would take seconds to import here."""
+    user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    return Path(environ.get(_CACHE) or Path(tempfile.gettempdir(), f"torchinductor_{user}"))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Course:
     """List them, compile them, and again alone what found no room beside the others."""
@@ -93,55 +109,67 @@ class _Course:
     phases: Phases
     jobs: int
     timeout_s: float
+    cache: Path
     begun_at: float = field(default_factory=time.time)
     ends: dict[str, str] = field(default_factory=dict)  # by node id
-    caches: set[Path] = field(default_factory=set)
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of logs
     total: int = 0
 
     def run(self, for_pytest: Sequence[str]) -> int:
-        from pytest_accel.conducting.compiling import words_for_list
-        from pytest_accel.spmd.arguments import rank_arguments
+        from pytest_accel.conducting.phases import InterruptedPhaseError
 
         begun_s = self.phases.clock()
+        alone, others, arguments = self._listed(for_pytest)
+        self.total = len(alone) + len(others)
+        try:
+            self._compile(others, arguments, at_once=self.jobs)
+            crowded = [name for name in others if self.ends[name] == "no room"] if self.jobs > 1 else []
+            self._compile([*crowded, *alone], arguments, at_once=1)
+        finally:
+            self._forget_tuning()
+        if self.phases.signals.count:
+            raise InterruptedPhaseError
+        self._tell(self.phases.clock() - begun_s)
+        return 1 if "failed" in self.ends.values() else 0
+
+    def _listed(self, for_pytest: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        """Gangs, the other benchmarks, and the arguments that pytest needs for one of them."""
+        from pytest_accel.conducting.compiling import told_by, words_for_list
+        from pytest_accel.spmd.arguments import rank_arguments
+
         log = self.folder / "list.log"
         # A list must not be taken for results: nothing that writes files.
-        words = [sys.executable, "-m", "pytest", *words_for_list(_told_by(log)), *rank_arguments(for_pytest)]
-        status = self.phases.run(words, log, title="collecting", timeout_s=self.timeout_s)
-        listed = _read(_told_by(log))
-        if not listed.get("benchmarks"):
+        added = rank_arguments(shlex.split(self.phases.environ.get(_ADDED, "")))
+        phases = replace(self.phases, environ={**self.phases.environ, _ADDED: shlex.join(added)})
+        words = ["-m", "pytest", *words_for_list(_answer(log)), *rank_arguments(for_pytest)]
+        status = phases.run(
+            [sys.executable, *words], log, title="collecting", timeout_s=self.timeout_s, log_stays=False
+        )
+        listed = told_by(_answer(log)).get("benchmarks", [])
+        if status not in (0, 5) or not listed:
             sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
             raise ValueError(
                 "no benchmark was found that this machine can run. Name what to compile after --: bench_suites -m h200."
                 if status in (0, 5)
                 else "pytest could not collect; see above."
             )
-        gangs = [each["node_id"] for each in listed["benchmarks"] if each["gang"]]
-        others = [each["node_id"] for each in listed["benchmarks"] if not each["gang"]]
-        self.total = len(gangs) + len(others)
-        arguments: list[str] = listed["arguments"]
-        try:
-            self._compile(others, arguments, self.jobs)
-            crowded = [name for name in others if self.ends[name] == "no room"] if self.jobs > 1 else []
-            self._compile([*crowded, *gangs], arguments, 1)
-        finally:
-            self._forget_tuning()
-        self.phases.console.say(f"{self.told()}; {seconds(self.phases.clock() - begun_s)}.{self._kept()}")
-        return 1 if "failed" in self.ends.values() else 0
+        gangs = [each["node_id"] for each in listed if each["gang"]]
+        others = [each["node_id"] for each in listed if not each["gang"]]
+        return gangs, others, told_by(_answer(log))["arguments"]
 
-    def _compile(self, node_ids: Sequence[str], arguments: Sequence[str], at_once: int) -> None:
+    def _compile(self, node_ids: Sequence[str], arguments: Sequence[str], *, at_once: int) -> None:
         if not node_ids:
             return
         title = f"compiling, {at_once} side by side" if at_once > 1 else "compiling, one after the other"
-        jobs = list(self._jobs(node_ids, arguments))
-        # What is in PYTEST_ADDOPTS is among the arguments.
-        environ = {name: value for name, value in self.phases.environ.items() if name != "PYTEST_ADDOPTS"}
+        # What is in the variable is among the arguments.
+        environ = {name: value for name, value in self.phases.environ.items() if name != _ADDED}
         phases = replace(self.phases, environ=environ)
+        jobs = list(self._jobs(node_ids, arguments))
         with closing(
             phases.run_side_by_side(jobs, at_once=at_once, timeout_s=self.timeout_s, title=title)
         ) as ended:
             for job, status, took_s in ended:
-                self._take(job, status, took_s)
+                self._take(job, status, took_s, alone=at_once == 1)
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
         from pytest_accel.conducting.compiling import words_for_one
@@ -149,57 +177,57 @@ class _Course:
 
         for node_id in node_ids:
             log = self.folder / f"{next(self.numbers)}.log"
-            words = ["-m", "pytest", *words_for_one(node_id, _told_by(log)), *arguments]
+            words = ["-m", "pytest", *words_for_one(node_id, _answer(log)), *arguments]
             yield Job(name=node_id, command=(sys.executable, *words), log=log)
 
-    def _take(self, job: Job, status: int | None, took_s: float) -> None:
-        found = _read(_told_by(job.log))
-        end = found.get("end", {"outcome": "failed", "text": ""})
-        how = end["outcome"]
-        if how == "passed":
-            how = next((word for word in ("compiled", "found") if found.get(word)), how)
-        if "cache" in found:
-            self.caches.add(Path(found["cache"]))
+    def _take(self, job: Job, status: int | None, took_s: float, *, alone: bool) -> None:
+        how, text = self._end_of(job, status)
+        how = {"no room": "failed"}.get(how, how) if alone else {"unfit": "no room"}.get(how, how)
         self.ends[job.name] = how
         say = self.phases.console.say
         say(f"[{len(self.ends)}/{self.total}] {job.name}: {_ENDS[how]}, {seconds(took_s)}")
-        if status is None:
-            say(f"    it took longer than {seconds(self.timeout_s)} and was ended (--timeout)")
         if how == "failed":
-            text = end["text"] or job.log.read_text(encoding="utf-8", errors="replace")
-            for line in text.strip().splitlines()[-_LAST_LINES:]:
+            for line in text.strip().splitlines()[:_SHOWN_LINES]:
                 say(f"    {line}")
+
+    def _end_of(self, job: Job, status: int | None) -> tuple[str, str]:
+        """How a job ended, as a word of `_ENDS`, and why if it failed."""
+        from pytest_accel.conducting.compiling import told_by
+        from pytest_accel.spmd.processes import ended_words, exit_words
+
+        if status is None:
+            return "failed", f"it took longer than {seconds(self.timeout_s)} and was ended (--timeout)"
+        found = told_by(_answer(job.log))
+        if "end" not in found:
+            lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            words = "\n".join([f"it {ended_words(exit_words(status))}", *lines[1 - _SHOWN_LINES :]])
+            return (
+                "no room" if status < 0 else "failed"
+            ), words  # the kernel kills where the host's memory ran out
+        how, text = found["end"]["outcome"], found["end"]["text"]
+        if how == "passed":
+            how = next((word for word in ("compiled", "found", "unkept") if found[word]), how)
+        return (how if how in _ENDS else "failed"), text
 
     def _forget_tuning(self) -> None:
         """What was tuned beside others was tuned wrong: the session that measures tunes again, alone."""
-        for cache in self.caches:
-            for chosen in cache.rglob(_TUNED):
+        for chosen in self.cache.rglob(_TUNED):
+            with suppress(OSError):  # another one cleans up, too
                 if chosen.stat().st_mtime >= self.begun_at:
-                    chosen.unlink(missing_ok=True)
+                    chosen.unlink()
 
-    def told(self) -> str:
+    def _tell(self, took_s: float) -> None:
         counts = Counter(self.ends.values())
         parts = [f"{counts[end]} {words}" for end, words in _ENDS.items() if counts[end]]
-        return f"{counted(self.total, 'benchmark')}: {', '.join(parts) or 'none compiled'}"
-
-    def _kept(self) -> str:
-        if not self.caches:
-            return ""
-        return (
-            f" Kept in {', '.join(map(str, sorted(self.caches)))}; TORCHINDUCTOR_CACHE_DIR names a folder that outlives "
-            "the job."
-        )
+        say = self.phases.console.say
+        say(f"{counted(self.total, 'benchmark')}: {', '.join(parts)}; {seconds(took_s)}")
+        if counts["compiled"] or counts["found"]:
+            hint = "" if self.phases.environ.get(_CACHE) else f"; {_CACHE} names a folder that outlives a job"
+            say(f"kept in {self.cache}{hint}")
+        if failed := next((name for name, end in self.ends.items() if end == "failed"), None):
+            say(f"by hand: pytest {shlex.quote(failed)} --benchmark-disable")
 
 
-def _told_by(log: Path) -> Path:
+def _answer(log: Path) -> Path:
     """Where a process says what came of it, beside what it printed."""
     return log.with_suffix(".json")
-
-
-def _read(told: Path) -> Mapping[str, Any]:
-    """What a process said in the end; nothing, where it was killed before."""
-    try:
-        found: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found

@@ -1,11 +1,12 @@
 """A pytest that `pytest-accel compile` started: it lists benchmarks, or builds one of them and takes a step of it.
 
-Loaded with `-p`, in those processes alone. What it found out goes into a file: the command has many of them.
+Loaded with `-p`, in those processes and their ranks alone. What it found out goes into a file: the command has many of them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,39 @@ from pytest_accel.core.verdict import Outcome
 from pytest_accel.options import settings_of
 from pytest_accel.session.placing.arguments import arguments_for_ranks
 from pytest_accel.session.placing.items import is_benchmark
-from pytest_accel.session.placing.placement import PLACEMENT
+from pytest_accel.session.placing.placement import PLACEMENT, RANK_END
 from pytest_accel.session.ranks.gangs import needs_gang
+from pytest_accel.spmd.arguments import without_options
+from pytest_accel.spmd.processes import die_with_parent
 
 _TOLD, _ONLY = "--accel-told", "--accel-only"
 _LOADED = f"-p{__name__}"
 _LISTING = "--collect-only"
-_OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "does not fit")
+_OUT_OF_MEMORY = ("out of memory", "OutOfMemory")
 
 
 def words_for_list(told: Path) -> list[str]:
     """Have pytest list the benchmarks that it would run here, and how to run one of them."""
-    return [_LOADED, f"{_TOLD}={told}", _LISTING, "-q"]
+    return [_LOADED, f"{_TOLD}={told}", _LISTING]
 
 
 def words_for_one(node_id: str, told: Path) -> list[str]:
     """Have pytest build one benchmark and take a step, measuring nothing."""
     return [_LOADED, f"{_TOLD}={told}", f"{_ONLY}={node_id}", "--benchmark-disable"]
+
+
+def told_by(told: Path) -> dict[str, Any]:
+    """What a process and its ranks said in the end; nothing, where they were killed before."""
+    whole: dict[str, Any] = {}
+    for path in (*told.parent.glob(f"{told.stem}-rank-*{told.suffix}"), told):
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        for name in ("compiled", "found", "unkept"):
+            found[name] = found.get(name, False) or whole.get(name, False)
+        whole |= found
+    return whole
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    die_with_parent()
     config.pluginmanager.register(_Telling(Path(config.getoption("accel_told"))), "accel-telling")
 
 
@@ -65,17 +83,23 @@ class _Telling:
             }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or not report.passed:  # the first phase that did not pass, or the call
-            self._found.setdefault("end", _end(report))
+        """Of all phases the last that did not pass, or else the call."""
+        if report.when == "call" or not report.passed:
+            self._found["end"] = _end(report)
 
-    def pytest_sessionfinish(self) -> None:
-        self._told.write_text(json.dumps(self._found | _of_compiler()), encoding="utf-8")
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        told = self._told
+        if RANK_END in session.config.stash:  # each for itself
+            told = told.with_stem(f"{told.stem}-rank-{os.getpid()}")
+        told.write_text(json.dumps(self._found | _of_compiler()), encoding="utf-8")
 
 
 def _listed(session: pytest.Session) -> list[dict[str, Any]]:
     """Benchmarks that this machine can run; of others their set-up would say what is missing."""
-    benchmarks = list(filter(is_benchmark, session.items))
-    places = [(item, session.config.stash[PLACEMENT].place(item).platform) for item in benchmarks]
+    placement = session.config.stash.get(PLACEMENT, None)
+    if placement is None:
+        return []
+    places = [(item, placement.place(item).platform) for item in session.items if is_benchmark(item)]
     return [
         {"node_id": item.nodeid, "gang": needs_gang(platform, settings_of(item))}
         for item, platform in places
@@ -84,29 +108,33 @@ def _listed(session: pytest.Session) -> list[dict[str, Any]]:
 
 
 def _arguments(config: pytest.Config, told: Path) -> list[str]:
-    """The session's own, without ours and without what writes files."""
-    ours = words_for_list(told)[:-1]
-    given = arguments_for_ranks(config)(told.parent)
-    given.remove("-q")
-    return [word for word in given if word not in ours]
+    """The session's own, without ours, without what writes files and without what would measure after all."""
+    given = without_options(
+        arguments_for_ranks(config)(told.parent), {"--benchmark-only": "none", "--benchmark-enable": "none"}
+    )
+    return [word for word in given if word not in words_for_list(told)]
 
 
 def _end(report: pytest.TestReport) -> dict[str, str]:
+    crash = getattr(report.longrepr, "reprcrash", None)
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    unfit = dict(report.user_properties).get("accel.verdict") == Outcome.DOES_NOT_FIT.value
-    short = unfit or (report.failed and any(words in text for words in _OUT_OF_MEMORY))
-    return {"outcome": "no room" if short else report.outcome, "text": text}
+    said = crash.message if crash else text
+    outcome: str = report.outcome
+    if dict(report.user_properties).get("accel.verdict") == Outcome.DOES_NOT_FIT.value:
+        outcome = "unfit"
+    elif report.failed and any(words in said for words in _OUT_OF_MEMORY):
+        outcome = "no room"
+    return {"outcome": outcome, "text": said}
 
 
 def _of_compiler() -> dict[str, Any]:
-    """How many graphs were compiled and how many were there, and where they are kept; nothing where torch compiled none."""
+    """Whether graphs were compiled, were there already, or cannot be kept; nothing where torch compiled none."""
     utils = sys.modules.get("torch._dynamo.utils")
-    caches = sys.modules.get("torch._inductor.runtime.cache_dir_utils")
-    if utils is None or caches is None:
+    if utils is None:
         return {}
     graphs, traces = utils.counters["inductor"], utils.counters["aot_autograd"]
     return {
-        "compiled": graphs["fxgraph_cache_miss"] + graphs["fxgraph_cache_bypass"],
-        "found": graphs["fxgraph_cache_hit"] + traces["autograd_cache_hit"],
-        "cache": caches.cache_dir(),
+        "compiled": graphs["fxgraph_cache_miss"] > 0,
+        "found": graphs["fxgraph_cache_hit"] + traces["autograd_cache_hit"] > 0,
+        "unkept": graphs["fxgraph_cache_bypass"] > 0,
     }

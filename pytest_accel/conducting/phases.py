@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from pytest_accel.console import Console, last_line
-from pytest_accel.core.quantities import counted, seconds
+from pytest_accel.core.quantities import seconds
 from pytest_accel.spmd.processes import send_group
 from pytest_accel.store.whole import seen_from
 
@@ -23,6 +23,11 @@ _POLL_S = 0.1
 # pytest tells and writes what it has measured when it is interrupted; a gang may take its time to end.
 _PATIENCE_S = 60.0
 _LAST_PATIENCE_S = 5.0
+_WAYS = (
+    (signal.SIGINT, _PATIENCE_S),
+    (signal.SIGTERM, _LAST_PATIENCE_S),  # srun takes the first interrupt for a question
+    (signal.SIGKILL, _LAST_PATIENCE_S),
+)
 
 
 class InterruptedPhaseError(Exception):
@@ -43,7 +48,9 @@ class Signals:
 def signals_noted() -> Iterator[Signals]:
     """Handlers, not a mask: a mask would be inherited by what is started within."""
     signals = Signals()
-    noted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    noted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        noted.append(signal.SIGHUP)
     before = {number: signal.signal(number, signals.note) for number in noted}
     try:
         yield signals
@@ -61,11 +68,33 @@ class Job:
     log: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """A process that has to end: in good order where it may still end so, then less so."""
+
+    def __init__(self, process: subprocess.Popen[bytes], clock: Callable[[], float]) -> None:
+        self._process = process
+        self._clock = clock
+        self._ways = list(_WAYS)
+        self._until_s = clock()
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None or (not self._ways and self._clock() >= self._until_s)
+
+    def go_on(self, *, hurry: bool = False) -> None:
+        """The next way, when the last one has had its time; a second Ctrl-C does not wait for that."""
+        if self._ways and not self.is_over and (hurry or self._clock() >= self._until_s):
+            number, patience_s = self._ways.pop(0)
+            send_group(self._process.pid, number)
+            self._until_s = self._clock() + patience_s
+
+
+@dataclass(slots=True, kw_only=True)
 class _Running:
     job: Job
     process: subprocess.Popen[bytes]
     begun_s: float
+    ending: _Ending | None = None  # where it took too long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +108,20 @@ class Phases:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Callable[[], float] = time.monotonic
 
-    def run(self, command: Sequence[str], log: Path, *, title: str, timeout_s: float | None = None) -> int:
+    def run(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        title: str,
+        timeout_s: float | None = None,
+        log_stays: bool = True,
+    ) -> int:
         """Its exit status, negative for the signal that killed it; InterruptedPhaseError when it was us who ended it."""
         self._refuse_interrupted()
         begun_s = self.clock()
-        self.console.show(f"{title} (log: {seen_from(Path.cwd(), log)})", topic=title)
+        where = f" (log: {seen_from(Path.cwd(), log)})" if log_stays else ""
+        self.console.show(f"{title}{where}", topic=title)
         process = self._start(command, log)
         told = _Tail(log)
         try:
@@ -125,24 +163,29 @@ class Phases:
                     )
                 self._wait(running[0].process)
                 if self.signals.count:
-                    self.console.say(f"interrupted: waiting for {counted(len(running), 'process')} to end")
+                    self.console.say(f"interrupted: waiting for what is running to end ({len(running)})")
                     raise InterruptedPhaseError
                 for each in [each for each in running if self._is_over(each, timeout_s)]:
                     running.remove(each)
-                    late = each.process.poll() is None
-                    self._end(each.process)
-                    yield each.job, None if late else each.process.returncode, self.clock() - each.begun_s
+                    send_group(each.process.pid, signal.SIGKILL)  # what it left behind
+                    status = None if each.ending else each.process.returncode
+                    yield each.job, status, self.clock() - each.begun_s
                 names = ", ".join(each.job.name.rpartition("::")[2] for each in running)
                 self.console.show(f"{title}, {len(waiting)} waiting", names, topic=title)
         finally:
-            for each in running:  # all told at once: each may take its time
-                send_group(each.process.pid, signal.SIGINT)
+            self._end(*(each.process for each in running))
             for each in running:
-                self._end(each.process)
+                send_group(each.process.pid, signal.SIGKILL)
             self.console.clear()
 
     def _is_over(self, running: _Running, timeout_s: float) -> bool:
-        return running.process.poll() is not None or self.clock() - running.begun_s > timeout_s
+        """Whether it has ended; one that took too long is told to, and the others need not wait for it."""
+        if running.ending is None and self.clock() - running.begun_s > timeout_s:
+            running.ending = _Ending(running.process, self.clock)
+        if running.ending is None:
+            return running.process.poll() is not None
+        running.ending.go_on()
+        return running.ending.is_over
 
     def _start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
@@ -172,20 +215,15 @@ class Phases:
         except subprocess.TimeoutExpired:
             return
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """In good order where it may still end so; a second Ctrl-C does not wait for that."""
-        ways = (
-            (signal.SIGINT, _PATIENCE_S),
-            (signal.SIGTERM, _LAST_PATIENCE_S),  # srun takes the first interrupt for a question
-            (signal.SIGKILL, _LAST_PATIENCE_S),
-        )
-        for number, patience_s in ways:
-            if process.poll() is not None:
-                return
-            send_group(process.pid, number)
-            heard, until_s = self.signals.count, self.clock() + patience_s
-            while process.poll() is None and self.clock() < until_s and self.signals.count == heard:
-                self._wait(process)
+    def _end(self, *processes: subprocess.Popen[bytes]) -> None:
+        """All of them at once."""
+        ways = [_Ending(process, self.clock) for process in processes]
+        heard = self.signals.count
+        while not all(each.is_over for each in ways):
+            hurry, heard = self.signals.count != heard, self.signals.count
+            for each in ways:
+                each.go_on(hurry=hurry)
+            self._wait(next((process for process in processes if process.poll() is None), processes[0]))
 
 
 class _Tail:

@@ -8,204 +8,305 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_accel.cli import main
+from pytest_accel.conducting.compiling import _end
+from tests.support.processes import working_in
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
-PLAIN = """
-from pytest_accel import cpu, h200
-
-
-@cpu
-def test_step(accel):
-    accel.measure(lambda: sum(range(10)), work=1, unit="sums")
-
-
-@h200
-def test_elsewhere(accel):
-    accel.measure(lambda: sum(range(10)), work=1, unit="sums")
-
-
-def test_no_benchmark():
-    raise AssertionError("it was not asked for")
-"""
-# torch's counters and its folder of caches, as they are after compiling; importing torch for them would take seconds.
+# torch's counters and its cache, as they are after compiling: importing torch for them would take seconds.
 COMPILER = """
 import collections
+import os
 import pathlib
+import signal
 import sys
+import time
 import types
 
-from pytest_accel import cpu
+import pytest
 
-CACHE = pathlib.Path(__file__).parent / "cache"
+from pytest_accel import cpu, cpux2, h200
 
-
-def compiles(hits, misses):
-    counted = collections.Counter(fxgraph_cache_hit=hits, fxgraph_cache_miss=misses)
-    sys.modules["torch._dynamo.utils"] = types.SimpleNamespace(counters={"inductor": counted, "aot_autograd": collections.Counter()})
-    sys.modules["torch._inductor.runtime.cache_dir_utils"] = types.SimpleNamespace(cache_dir=lambda: str(CACHE))
-    (CACHE / "ab").mkdir(parents=True, exist_ok=True)
-    (CACHE / "ab" / f"{hits}-{misses}.best_config").write_text("{}")
-    (CACHE / "ab" / f"{hits}-{misses}.py").write_text("")
+CACHE = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "ab")
 
 
+def compiles(name, **counted):
+    with pathlib.Path(f"steps-{name}").open("a") as file:
+        file.write("step\\n")
+    if counted:
+        counters = {"inductor": collections.Counter(counted), "aot_autograd": collections.Counter()}
+        sys.modules["torch._dynamo.utils"] = types.SimpleNamespace(counters=counters)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        (CACHE / f"{name}.best_config").write_text("{}")
+        (CACHE / f"{name}.py").write_text("")
+
+
+def measure(accel, name, **counted):
+    accel.measure(lambda: compiles(name, **counted), work=1, unit="graphs")
+"""
+ENDS = """
 @cpu
 def test_new(accel):
-    accel.measure(lambda: compiles(1, 2), work=1, unit="graphs")
+    measure(accel, "new", fxgraph_cache_hit=1, fxgraph_cache_miss=2)
 
 
 @cpu
 def test_known(accel):
-    accel.measure(lambda: compiles(3, 0), work=1, unit="graphs")
+    measure(accel, "known", fxgraph_cache_hit=3)
+
+
+@cpu
+def test_unkept(accel):
+    measure(accel, "unkept", fxgraph_cache_bypass=1)
+
+
+@cpu
+def test_eager(accel):
+    measure(accel, "eager")
+
+
+@cpu
+def test_skipped(accel):
+    pytest.skip("not today")
+
+
+@cpu
+def test_crowded(accel):
+    seen = pathlib.Path("seen")
+    if not seen.exists():
+        seen.touch()
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+    measure(accel, "crowded")
+
+
+@cpu
+def test_broken(accel):
+    assert False, "the shape does not fit the plan"
+
+
+@pytest.fixture
+def broken_after():
+    yield
+    raise RuntimeError("cannot be put back")
+
+
+@cpu
+def test_torn_down(accel, broken_after):
+    measure(accel, "torn")
+
+
+@cpu
+def test_killed(accel):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@h200
+def test_elsewhere(accel):
+    measure(accel, "elsewhere")
+
+
+def test_no_benchmark():
+    pathlib.Path("steps-none").touch()
+"""
+SLEEPS = """
+def sleep(name):
+    compiles(name, fxgraph_cache_miss=1)
+    time.sleep(600)
+
+
+@cpu
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_slow(accel, name):
+    accel.measure(lambda: sleep(name), work=1, unit="naps")
 """
 
 
 @pytest.fixture
 def suite(tmp_path, monkeypatch):
-    """A project of one file, and the command in it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    """A project of one file, in which the command then runs; nothing of it is left running."""
+    root = tmp_path.resolve()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # other plugins cost a third of a second in each process
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p benchmark -p accel")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(root / "cache"))
+    (root / "pytest.ini").write_text("[pytest]\n")
 
     def write(text):
-        (tmp_path / "test_suite.py").write_text(text)
-        return tmp_path
+        (root / "test_suite.py").write_text(COMPILER + text)
+        return root
 
-    return write
-
-
-def test_what_can_run_here_is_built_and_nothing_is_measured(suite, capsys):
-    suite(PLAIN)
-    assert main(["compile", "--", "test_suite.py"]) == 0
-    said = capsys.readouterr().err
-    assert "[1/1] test_suite.py::test_step: built, nothing to compile" in said
-    assert "1 benchmark: 1 built, nothing to compile; " in said
-    assert "elsewhere" not in said
-    assert not Path("baselines").exists()
+    yield write
+    assert [each for each in working_in(root) if str(os.getpid()) not in each] == []
 
 
-def test_what_was_compiled_and_what_was_there(suite, capsys):
-    root = suite(COMPILER)
-    old = root / "cache/ab/of-before.best_config"
-    old.parent.mkdir(parents=True)
-    old.write_text("{}")
-    os.utime(old, (1, 1))
-    assert main(["compile", "--jobs", "2", "--", "test_suite.py"]) == 0
-    said = capsys.readouterr().err
-    assert "test_suite.py::test_new: compiled, " in said
-    assert "test_suite.py::test_known: compiled before, " in said
-    assert "2 benchmarks: 1 compiled, 1 compiled before; " in said
-    assert f"Kept in {root / 'cache'}; TORCHINDUCTOR_CACHE_DIR" in said
-    # Tuned beside others is tuned wrong; what a session tuned that was alone stays.
-    assert sorted(path.name for path in old.parent.iterdir()) == ["1-2.py", "3-0.py", "of-before.best_config"]
-
-
-def test_one_that_fails_and_one_that_finds_no_room_beside_others(suite, capsys):
-    suite(
-        """
-        import pathlib
-
-        from pytest_accel import cpu
-
-
-        @cpu
-        def test_crowded(accel):
-            seen = pathlib.Path("seen")
-            if not seen.exists():
-                seen.touch()
-                raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
-            accel.measure(lambda: sum(range(10)), work=1, unit="sums")
-
-
-        @cpu
-        def test_broken(accel):
-            accel.measure(lambda: 1 / 0, work=1, unit="sums")
-        """.replace("\n        ", "\n")
-    )
+def test_every_end_has_its_line(suite, capsys):
+    root = suite(ENDS)
+    alone = root / "cache/ab/of-a-session.best_config"
+    alone.parent.mkdir(parents=True)
+    alone.write_text("{}")
+    os.utime(alone, (1, 1))
+    (alone.parent / "dangling.best_config").symlink_to("nowhere")
     assert main(["compile", "--jobs", "2", "--", "test_suite.py"]) == 1
     said = capsys.readouterr().err
-    first, again = said.index("test_crowded: no room on the device"), said.index("test_crowded: built")
-    assert first < again
-    assert "compiling, one after the other" in said[first:again]
-    assert "test_broken: failed" in said
-    assert "ZeroDivisionError" in said
-    assert "2 benchmarks: 1 built, nothing to compile, 1 failed; " in said
+    lines = {
+        line.partition("::")[2].partition(":")[0]: line.partition("::")[2]
+        .partition(": ")[2]
+        .rpartition(", ")[0]
+        for line in said.splitlines()
+        if line.startswith("[")
+    }
+    assert lines == {
+        "test_new": "compiled",
+        "test_known": "compiled before",
+        "test_unkept": "compiled, and torch cannot keep it",
+        "test_eager": "built, nothing to compile",
+        "test_skipped": "skipped",
+        "test_crowded": "built, nothing to compile",
+        "test_broken": "failed",
+        "test_torn_down": "failed",
+        "test_killed": "failed",
+    }
+    assert "[9/9] " in said
+    beside, _, again = said.partition("compiling, one after the other")
+    assert "test_crowded: no room beside the others" in beside
+    assert "test_crowded: built, nothing to compile" in again
+    assert "    it was killed by SIGKILL" in again
+    assert "AssertionError: the shape does not fit the plan" in beside
+    assert "RuntimeError: cannot be put back" in beside
+    told = "1 compiled, 1 compiled before, 1 compiled, and torch cannot keep it, 2 built, nothing to compile, 1 skipped, 3 failed; "
+    assert f"9 benchmarks: {told}" in said
+    assert f"kept in {root / 'cache'}\n" in said
+    assert "by hand: pytest test_suite.py::test_" in said
+    # One step of each, and none of what was not asked for.
+    steps = {path.name.removeprefix("steps-"): path.read_text() for path in root.glob("steps-*")}
+    assert steps == dict.fromkeys(("new", "known", "unkept", "eager", "crowded", "torn"), "step\n")
+    # Tuned beside others is tuned wrong; what a session tuned that was alone stays.
+    left = {path.name for path in alone.parent.iterdir()}
+    assert left == {"new.py", "known.py", "unkept.py", "of-a-session.best_config", "dangling.best_config"}
 
 
-def test_options_that_write_files_do_not_reach_the_processes(suite, capsys, monkeypatch):
-    root = suite(PLAIN)
+def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, capsys, monkeypatch):
+    root = suite(ENDS)
     (root / "pytest.ini").write_text("[pytest]\naddopts = --accel-json=of-ini.json -v\n")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--accel-metrics=of-environment.txt")
-    assert (
-        main(["compile", "--", "-q", "--junitxml=of-words.xml", "--accel-require", "--", "test_suite.py"])
-        == 0
-    )
+    added = "--accel-metrics=of-environment.txt --junitxml=of-environment.xml --log-file=of-environment.log"
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p benchmark -p accel {added}")
+    words = ["-q", "--junitxml=of-words.xml", "--accel-require", "--benchmark-enable", "-k", "eager"]
+    assert main(["compile", "--", *words, "--", "test_suite.py"]) == 0
     assert "1 benchmark: 1 built" in capsys.readouterr().err
-    assert sorted(path.name for path in root.iterdir() if path.name.startswith("of-")) == []
+    assert list(root.glob("of-*")) == []
+    assert (root / "steps-eager").read_text() == "step\n"
 
 
-def test_one_that_takes_too_long_is_ended(suite, capsys):
-    suite(PLAIN.replace("sum(range(10))", "__import__('time').sleep(600)"))
-    begun_s = time.monotonic()
-    assert main(["compile", "--timeout", "15s", "--", "test_suite.py"]) == 1
-    assert time.monotonic() - begun_s < LONG_S
-    assert "it took longer than 15" in capsys.readouterr().err
+def test_one_that_takes_too_long_is_ended_and_holds_nobody_up(suite, capsys):
+    deaf = "def test_deaf(accel):\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    time.sleep(600)\n"
+    suite(ENDS + f"\n\n@cpu\n{deaf}")
+    (Path.cwd() / "conftest.py").write_text(
+        "def pytest_collection_modifyitems(items):\n    items.sort(key=lambda item: item.name != 'test_deaf')\n"
+    )
+    program = (
+        "import sys\nfrom pytest_accel.cli import main\nfrom pytest_accel.conducting import phases\n"
+        "phases._WAYS = ((phases.signal.SIGINT, 2.0), (phases.signal.SIGKILL, 5.0))\n"
+        "sys.exit(main(['compile', '--jobs', '2', '--timeout', '5s', '--', 'test_suite.py', '-k', 'deaf or eager or new']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "[1/3] test_suite.py::test_" in done.stderr
+    assert done.stderr.index("[2/3]") < done.stderr.index("test_deaf: failed")
+    assert "    it took longer than 5 s and was ended (--timeout)" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
         (
-            PLAIN,
+            "",
             ["-k", "elsewhere"],
             "no benchmark was found that this machine can run. Name what to compile after --",
         ),
         ("import nothing_of_this_name", [], "pytest could not collect; see above."),
+        (
+            "import nothing_of_this_name",
+            ["--continue-on-collection-errors"],
+            "pytest could not collect; see above.",
+        ),
+        ("", ["--co"], "--collect-only after -- would build nothing."),
+        ("", ["-p", "no:benchmark"], "pytest could not collect; see above."),
     ],
 )
 def test_nothing_to_compile_is_one_error(suite, capsys, text, words, message):
-    suite(text)
-    assert main(["compile", "--", "test_suite.py", *words]) == 2
+    root = suite(ENDS)
+    (root / "test_other.py").write_text(text)
+    assert main(["compile", "--", "test_suite.py", "test_other.py", *words]) == 2
     said = capsys.readouterr().err
-    assert message in said
-    assert ("nothing_of_this_name" in said) == ("nothing" in text)
+    assert message in said.splitlines()[-1]
+    assert ("nothing_of_this_name" in said) == bool(text)
 
 
-def test_an_interrupt_leaves_no_process_behind(suite):
-    root = suite(
-        "import os, pathlib, time\nfrom pytest_accel import cpu\n\n"
-        "def sleep():\n    pathlib.Path('pid').write_text(str(os.getpid()))\n    time.sleep(600)\n\n"
-        "@cpu\ndef test_slow(accel):\n    accel.measure(sleep, work=1, unit='naps')\n"
-    )
-    program = f"import sys; from pytest_accel.cli import main; sys.exit(main({['compile', '--', 'test_suite.py']!r}))"
+@pytest.mark.parametrize(
+    "end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name
+)
+def test_an_end_of_the_command_is_the_end_of_its_processes(suite, end):
+    root = suite(SLEEPS)
+    program = "import sys; from pytest_accel.cli import main; sys.exit(main(['compile', '--jobs', '2', '--', 'test_suite.py']))"
     command = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     deadline_s = time.monotonic() + LONG_S
-    while not (root / "pid").exists() or not (root / "pid").read_text():
+    while not all((root / f"steps-{name}").exists() for name in ("one", "two")):
         assert time.monotonic() < deadline_s
         assert command.poll() is None
         time.sleep(0.05)
-    command.send_signal(signal.SIGINT)
+    command.send_signal(end)
     _, said = command.communicate(timeout=LONG_S)
-    assert command.returncode == 2
-    assert "interrupted. 1 benchmark: none compiled: what was compiled stays." in said
-    assert not Path(f"/proc/{(root / 'pid').read_text()}").exists()
+    while len(working_in(root)) > 1:  # this process is there, too
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    if end is not signal.SIGKILL:
+        assert command.returncode == 2
+        assert "interrupted after 0 of 2 benchmarks. What was compiled stays." in said
+        assert sorted(path.name for path in (root / "cache/ab").iterdir()) == ["one.py", "two.py"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "passed"),
+        ({"outcome": "skipped", "user_properties": [("accel.verdict", "does-not-fit")]}, "unfit"),
+        ({"outcome": "failed", "longreprtext": "torch.OutOfMemoryError: CUDA"}, "no room"),
+        ({"outcome": "failed", "longreprtext": "it does not fit the plan"}, "failed"),
+    ],
+)
+def test_how_a_report_is_understood(changes, outcome):
+    report = {"outcome": "passed", "user_properties": [], "longrepr": None, "longreprtext": "", **changes}
+    assert _end(SimpleNamespace(failed=report["outcome"] == "failed", **report))["outcome"] == outcome
 
 
 @pytest.mark.rehearsal
-def test_torch_compiles_once_and_finds_it_again(suite, capsys, monkeypatch):
+def test_what_ranks_compile_is_told_by_their_gang(suite, capsys):
+    root = suite(
+        "\n\n@cpux2\ndef test_both(accel, rank):\n    measure(accel, f'rank-{rank}', fxgraph_cache_miss=1)\n"
+    )
+    assert main(["compile", "--", "test_suite.py"]) == 0
+    assert "[1/1] test_suite.py::test_both: compiled, " in capsys.readouterr().err
+    assert sorted(path.name for path in (root / "cache/ab").iterdir()) == ["rank-0.py", "rank-1.py"]
+
+
+@pytest.mark.rehearsal
+def test_torch_compiles_once_and_finds_it_again(suite, capsys):
     """The real compiler: a minute of it."""
     pytest.importorskip("torch")
-    root = suite(
-        "from pytest_accel import cpu\n\n"
-        "@cpu\ndef test_gpt(train):\n"
+    suite(
+        "\n\n@cpu\ndef test_gpt(train):\n"
         "    train('zoo/gpt-tiny', batch_size=2, precision='fp32', compile='default', sequence=32, "
         "model_options={'layers': 1})\n"
     )
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(root / "cache"))
     for words in ("compiled", "compiled before"):
         assert main(["compile", "--", "test_suite.py"]) == 0
         assert f"[1/1] test_suite.py::test_gpt: {words}, " in capsys.readouterr().err

@@ -375,6 +375,16 @@ def test_a_night_that_is_stopped_keeps_what_it_measured_and_another_beside_it_is
     assert left.text("status") == "2\n"
 
 
+def test_a_night_that_is_stopped_while_it_compiles_has_measured_nothing(project):
+    with night_that_waits(project, ACCEL_COMPILE="1") as process:
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 2, said
+    assert "night: stopped before anything was measured." in said
+    assert Left(project.root / "out").files == {"status"}
+    assert Left(project.root / "out").text("status") == "2\n"
+
+
 def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
     def runs() -> dict[str, int]:
         (baseline,) = (project.root / ".accel" / "baselines").glob("cpu*/tiny.json")

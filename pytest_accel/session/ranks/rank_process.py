@@ -79,9 +79,7 @@ class RankProcess:
         answer: dict[str, Any] = _plain(
             {
                 **self._outcome(reports, must_measure=is_benchmark(item) and not off),
-                "printed": "".join(
-                    f"--- {title} ---\n{text.rstrip()}\n" for title, text in reports[-1].sections
-                ),
+                "printed": _printed(reports[-1]) if any(report.failed for report in reports) else "",
                 "reports": [
                     self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
                     for report in reports
@@ -110,6 +108,11 @@ class RankProcess:
         if self._measurement is None and must_measure and called:
             return _failure(f"it measured nothing: {CALL_MEASURE}")
         return {"outcome": "passed", "text": "", "cause": ""}
+
+
+def _printed(report: pytest.TestReport) -> str:
+    """All that an item printed: the last report has the sections of those before it."""
+    return "".join(f"--- {title} ---\n{text.rstrip()}\n" for title, text in report.sections)
 
 
 def _failure(cause: str) -> dict[str, Any]:

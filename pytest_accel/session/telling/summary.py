@@ -259,7 +259,7 @@ def _write_metrics(terminal: pytest.TerminalReporter, case: Case) -> None:
 
 
 def _write_notes(terminal: pytest.TerminalReporter, settings: Settings, measured: Sequence[Case]) -> None:
-    """What should be known of the devices, each once; why there is no energy, where somebody asked for it."""
+    """What should be known of devices and baselines, each once; why there is no energy, where somebody asked for it."""
     notes: dict[str, list[Case]] = {}
     for case in measured:
         for note in case.notes:

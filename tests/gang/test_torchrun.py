@@ -243,6 +243,7 @@ def test_ranks_that_would_measure_side_by_side_are_refused(ranks, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.rehearsal
 def test_two_nodes_are_one_session_and_a_killed_rank_fails_its_item_alone(torchrun):
     ran = torchrun("-m", "cpun2", agents=2, per_agent=1)
     assert ran.statuses == [1, 1], ran.printed  # torchrun's own status for ranks that left with 1

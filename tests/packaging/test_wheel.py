@@ -221,6 +221,7 @@ def test_a_checkout_says_where_its_suites_are():
     assert "Run `pytest bench_suites` in" in done.stderr
 
 
+@pytest.mark.rehearsal
 def test_a_suite_is_recorded_in_a_fresh_process_under_the_name_of_the_checkout(in_whole):
     shown = in_whole.run(
         "pytest", *SUITES, "-m", "cpu", "-k", "small_autoencoder", *QUICK[:2], "--accel-record=1"

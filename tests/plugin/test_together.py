@@ -74,6 +74,7 @@ def test_a_suite_that_is_well_is_as_it_was(bench):
     assert not any("common" in verdict for each in bench.json()["results"] for verdict in each["verdicts"])
 
 
+@pytest.mark.rehearsal
 def test_what_is_expected_to_fail_fails_no_session_by_what_all_lost(bench):
     suite(bench, slower=1.1, mark="@pytest.mark.xfail(strict=True)\n")
     result = bench.run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_accel.core.environment import fingerprint
+
 
 def test_is_frozen_when_it_is_recorded_and_never_widened_by_a_later_recording(bench):
     bench.virtual_clock()
@@ -80,13 +82,13 @@ def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
     content = bench.load_baseline()
     (entry,) = content["benchmarks"].values()
     (known,) = content["environments"].values()
-    content["environments"]["elsewhere"] = {
-        **known,
-        "identity": {**known["identity"], "device_name": "another"},
-    }
+    other = {**known, "identity": {**known["identity"], "device_name": "another"}}
+    content["environments"][fingerprint(other)] = other
     for run in entry["runs"]:
         run["rounds_s"] = [0.001] * 6
-    entry["anchor"] = [{**run, "rounds_s": [0.0005] * 6, "environment": "elsewhere"} for run in entry["runs"]]
+    entry["anchor"] = [
+        {**run, "rounds_s": [0.0005] * 6, "environment": fingerprint(other)} for run in entry["runs"]
+    ]
     bench.save_baseline(content)
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(passed=1)

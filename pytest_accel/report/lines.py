@@ -8,7 +8,7 @@ from typing import assert_never
 
 from pytest_accel.core.gate import loss
 from pytest_accel.core.metrics import ANCHOR, less_is_better, shown_name
-from pytest_accel.core.quantities import counted, percent
+from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.runs import MAX_RUNS
 from pytest_accel.core.standing import Frozen
 from pytest_accel.core.together import Together
@@ -170,3 +170,12 @@ def _worse_and_better(of: str) -> tuple[str, str]:
     if of in {THROUGHPUT, ANCHOR}:
         return "slower", "faster"
     return ("more", "less") if less_is_better(of) else ("lower", "higher")
+
+
+def unsteady(warmup_s: float | None) -> str:
+    """Of steps that had not settled when they were timed."""
+    lasted = f"a warm-up of {seconds(warmup_s)}" if warmup_s else "their warm-up"
+    return (
+        f"steps still drifted after {lasted}. Look for who else uses the machine; where that was all of --accel-warmup, "
+        "give it longer"
+    )

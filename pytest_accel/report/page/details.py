@@ -12,7 +12,7 @@ from pytest_accel.core.results import Ending, ReferenceFigure, Result
 from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.attention import deciding, plain_word, shortfalls, status_word, told_verdicts
-from pytest_accel.report.lines import explain
+from pytest_accel.report.lines import explain, unsteady
 from pytest_accel.report.page.markup import unbroken
 from pytest_accel.report.page.metrics import failed_metrics, from_to, metric
 from pytest_accel.report.page.rows import times, units_per_wh
@@ -86,12 +86,7 @@ def _said(verdict: Verdict) -> str:
 
 
 def _unsteady(result: Result) -> str:
-    warmup_s = result.runs[-1].warmup_s if result.runs else None
-    told = f"{seconds(warmup_s)} of warm-up were" if warmup_s else "the warm-up was"
-    return (
-        f"steps drifted, or {told} too short to tell: give it longer with --accel-warmup, or look for who else uses "
-        "the machine"
-    )
+    return unsteady(result.runs[-1].warmup_s if result.runs else None)
 
 
 def _note(result: Result) -> str:

@@ -16,12 +16,19 @@ from pytest_accel.core.cost import cost_line
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.keys import in_wheel
 from pytest_accel.core.metrics import shown_name
-from pytest_accel.core.quantities import counted, percent, seconds
+from pytest_accel.core.quantities import counted, percent
 from pytest_accel.core.stragglers import Reading, find_stragglers
 from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.options import baselines_root
 from pytest_accel.report.calibration import calibrated_line
-from pytest_accel.report.lines import MARKUP, frozen_line, shortfall_line, vanished_line, verdict_line
+from pytest_accel.report.lines import (
+    MARKUP,
+    frozen_line,
+    shortfall_line,
+    unsteady,
+    vanished_line,
+    verdict_line,
+)
 from pytest_accel.report.table import write_table
 from pytest_accel.session.judging.cases import Case
 from pytest_accel.session.judging.references import reference_line
@@ -297,11 +304,7 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     for each in case.replaced:
         terminal.write_line(f"REPLACED  {case.label}: a run was disturbed: {each.invalid}", yellow=True)
     if case.measurements and not case.latest.steady:
-        terminal.write_line(
-            f"UNSTEADY  {case.label}: steps drifted, or {seconds(case.latest.run.warmup_s or 0)} of warm-up were too "
-            "short to tell: give it longer with --accel-warmup, or look for who else uses the machine",
-            yellow=True,
-        )
+        terminal.write_line(f"UNSTEADY  {case.label}: {unsteady(case.latest.run.warmup_s)}", yellow=True)
 
 
 def _needs_words(verdict: Verdict) -> bool:

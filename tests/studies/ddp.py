@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import torch
 
+from pytest_accel.core.robust import median_error
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.spmd.process_group import ProcessGroup, open_process_group
@@ -32,7 +33,7 @@ WARMUP_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """DDP's step time over the plain one's, and half the width of its 95 % interval."""
+    """A step time over a plain one's, and half the width of its 95 % interval."""
 
     point: float
     error: float
@@ -41,7 +42,7 @@ class Ratio:
 
     def __str__(self) -> str:
         return (
-            f"plain step {self.plain_s * 1e3:.3f} ms, DDP / plain = {self.point:.4f} ± {self.error:.4f} "
+            f"plain step {self.plain_s * 1e3:.3f} ms, over that {self.point:.4f} ± {self.error:.4f} "
             f"({self.pairs} ABBA groups)"
         )
 
@@ -66,21 +67,25 @@ def ddp_against_plain(
         TrainStep.build(model, ranks=Alone(), **chosen) as plain,
         TrainStep.build(model, ranks=group, **chosen) as ddp,
     ):
-        for _ in range(WARMUP_ROUNDS):
-            bare(plain, device, steps), bare(ddp, device, steps)
-        logs, plain_s = [], []
-        for _ in range(pairs):
-            first = bare(ddp, device, steps)
-            middle = bare(plain, device, steps), bare(plain, device, steps)
-            last = bare(ddp, device, steps)
-            logs.append(math.log((first + last) / sum(middle)))
-            plain_s += middle
+        ratio = in_turn(ddp, plain, device, pairs=pairs, steps=steps)
         plain.check()
         ddp.check()
-    centre = median(logs)
-    deviation = 1.4826 * median(abs(value - centre) for value in logs)
-    error = 1.96 * deviation * math.sqrt(math.pi / 2 / len(logs))
-    return Ratio(point=math.exp(centre), error=error, plain_s=median(plain_s), pairs=pairs)
+    return ratio
+
+
+def in_turn(one: TrainStep, other: TrainStep, device: Device, *, pairs: int, steps: int) -> Ratio:
+    """The first's step time over the other's, by ABBA groups."""
+    for _ in range(WARMUP_ROUNDS):
+        bare(other, device, steps), bare(one, device, steps)
+    logs, others_s = [], []
+    for _ in range(pairs):
+        first = bare(one, device, steps)
+        middle = bare(other, device, steps), bare(other, device, steps)
+        last = bare(one, device, steps)
+        logs.append(math.log((first + last) / sum(middle)))
+        others_s += middle
+    error = 1.96 * median_error(logs)
+    return Ratio(point=math.exp(median(logs)), error=error, plain_s=median(others_s), pairs=pairs)
 
 
 WORKLOADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {

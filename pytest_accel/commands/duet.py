@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pytest_accel.commands.environments import (
     UnfinishedError,
     again,
     begin,
-    environment_of_phases,
+    phases_of,
     plan_of,
     refuse_arguments,
     run_pytest,
@@ -58,10 +57,9 @@ _NO_BASELINE = "--accel-missing-baseline"
 def duet(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one in turn, and judge them by pairs; 1 where something got slower or is lost."""
     from pytest_accel.conducting.duet_folder import DuetFolder
-    from pytest_accel.conducting.phases import InterruptedPhaseError, Phases, signals_noted
+    from pytest_accel.conducting.phases import InterruptedPhaseError
     from pytest_accel.conducting.probing import place_of
     from pytest_accel.conducting.upgrade_folder import prepared_as
-    from pytest_accel.console import Console
     from pytest_accel.report.duet import MOST_GROUPS as MOST_SENSIBLE
 
     refuse_arguments(args.for_pytest)
@@ -74,15 +72,7 @@ def duet(args: argparse.Namespace) -> int:
         )
     places = {"old": place_of("old", args.old), "new": place_of("new", args.new)}
     folder = prepared_as(DuetFolder, args.keep, Path.cwd())
-    console = Console(sys.stderr)
-    with folder.held() as lock, signals_noted() as signals:
-        phases = Phases(
-            signals=signals,
-            console=console,
-            verbose=args.verbose,
-            held=(lock,),
-            environ=environment_of_phases(),
-        )
+    with phases_of(folder, verbose=args.verbose) as phases:
         course = _Course(
             places=places,
             folder=folder,
@@ -102,7 +92,7 @@ def duet(args: argparse.Namespace) -> int:
             text, status = f"{error}\nMend it.", error.status
         if course.knows_something:
             course.tell(status)
-    console.say(f"{text} Go on with:\n    {course.again}")
+    phases.console.say(f"{text} Go on with:\n    {course.again}")
     return status
 
 

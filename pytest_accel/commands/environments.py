@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +89,22 @@ def _look_into(
         phases.console.say(f"{place.side}: {told}, pytest-accel {facts['pytest_accel']}")
     refuse_two_versions(found["old"], found["new"])
     return found
+
+
+@contextmanager
+def phases_of(folder: Folder, *, verbose: bool) -> Iterator[Phases]:
+    """What runs commands, with progress, while nobody else may write into the folder."""
+    from pytest_accel.conducting.phases import Phases, signals_noted
+    from pytest_accel.console import Console
+
+    with folder.held() as lock, signals_noted() as signals:
+        yield Phases(
+            signals=signals,
+            console=Console(sys.stderr),
+            verbose=verbose,
+            held=(lock,),
+            environ=environment_of_phases(),
+        )
 
 
 def begin(places: Sequence[Place], phases: Phases, folder: Folder, plan: Plan) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from pytest_accel.commands.environments import (
     UnfinishedError,
     again,
     begin,
-    environment_of_phases,
+    phases_of,
     plan_of,
     refuse_arguments,
     run_pytest,
@@ -65,10 +64,9 @@ if TYPE_CHECKING:
 )
 def upgrade(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one on this node; 1 where something got slower or is lost."""
-    from pytest_accel.conducting.phases import InterruptedPhaseError, Phases, signals_noted
+    from pytest_accel.conducting.phases import InterruptedPhaseError
     from pytest_accel.conducting.probing import place_of
     from pytest_accel.conducting.upgrade_folder import prepared
-    from pytest_accel.console import Console
 
     refuse_arguments(args.for_pytest)
     if args.runs > MAX_RUNS:
@@ -76,15 +74,7 @@ def upgrade(args: argparse.Namespace) -> int:
     places = (place_of("old", args.old), place_of("new", args.new))
     folder = prepared(args.keep, Path.cwd())
     plan = plan_of(places, args.runs, args.for_pytest)
-    console = Console(sys.stderr)
-    with folder.held() as lock, signals_noted() as signals:
-        phases = Phases(
-            signals=signals,
-            console=console,
-            verbose=args.verbose,
-            held=(lock,),
-            environ=environment_of_phases(),
-        )
+    with phases_of(folder, verbose=args.verbose) as phases:
         course = _Course(
             places=places,
             folder=folder,
@@ -96,14 +86,14 @@ def upgrade(args: argparse.Namespace) -> int:
         try:
             if args.only_old:
                 course.record()
-                console.say(f"recorded. Upgrade, and go on with:\n    {_again(args, folder)}")
+                phases.console.say(f"recorded. Upgrade, and go on with:\n    {_again(args, folder)}")
                 return 0
             return course.run()
         except InterruptedPhaseError:
             text, status = f"interrupted. What is complete is kept in {folder.shown}.", INTERRUPTED
         except UnfinishedError as error:
             text, status = f"{error}\nMend it.", error.status
-    console.say(f"{text} Go on with:\n    {_again(args, folder)}")
+    phases.console.say(f"{text} Go on with:\n    {_again(args, folder)}")
     return status
 
 

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
-from pathlib import Path
-from unittest import mock
+from dataclasses import replace
 
 import pytest
 
-from pytest_accel.cli import main
 from pytest_accel.core.results import Ending, Result
 from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Outcome
-from pytest_accel.store.results import read_results, write_results
-from tests.support.results import NOW, THEN, make_result, make_session
+from pytest_accel.store.results import read_results
+from tests.support.results import NOW, THEN, make_result
+from tests.support.sites import Site
 
-ROOT = Path(__file__).parents[2]
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
 # A busy loop; no test hopes for a timing: each turn of the loop takes a microsecond of a clock of its own.
@@ -116,65 +109,23 @@ def measured(step_s: float, side: str, name: str = "test_a", **more: object) -> 
     return replace(made, runs=(run,), environment=environment.key, verdicts=(), changes=(), **more)
 
 
-@dataclass(slots=True)
-class Site:
-    """A folder in which somebody compares."""
-
-    root: Path
-    environ: dict[str, str]
-
+class DuetSite(Site):
     def command(self, *words: str, old: str = "", new: str = "") -> list[str]:
-        stand_in = shlex.join([sys.executable, "stand_in.py"])
-        sides = ["--old", old or f"{stand_in} old", "--new", new or f"{stand_in} new"]
+        sides = ["--old", old or self.stand_in("old"), "--new", new or self.stand_in("new")]
         return ["duet", *sides, "--keep", "kept", *words]
 
     def duet(self, *words: str, old: str = "", new: str = "") -> subprocess.CompletedProcess[str]:
         """The command, in this process; stand-ins where nothing else is named."""
-        arguments = self.command(*words, old=old, new=new)
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            redirect_stdout(out),
-            redirect_stderr(err),
-            chdir(self.root),
-            mock.patch.dict(os.environ, self.environ, clear=True),
-        ):
-            status = main(arguments)
-        return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
-
-    def left(self, name: str, results: Iterable[Result], **more: object) -> None:
-        write_results(self.root / f"made-{name}.json", make_session(results, **more))
-
-    def calls(self) -> list[tuple[str, list[str], list[str]]]:
-        path = self.root / "called"
-        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+        return self.run(self.command(*words, old=old, new=new))
 
     def turns(self) -> list[str]:
         return [stem for stem, _, _ in self.calls()]
 
-    def kept(self) -> dict:
-        return json.loads((self.root / "kept" / "duet.json").read_text())
-
 
 @pytest.fixture
-def site(tmp_path) -> Site:
-    root = tmp_path / "site"
-    root.mkdir()
-    (root / "pytest.ini").write_text("[pytest]\n")
-    (root / "conftest.py").write_text(CLOCK)
-    (root / "test_tiny.py").write_text(SUITE)
-    (root / "stand_in.py").write_text(STAND_IN)
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
-    }
-    environ = {
-        **inherited,
-        "PYTHONPATH": str(ROOT),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second in every process
-        "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
-    }
-    made = Site(root, environ)
+def site(tmp_path) -> DuetSite:
+    files = {"conftest.py": CLOCK, "test_tiny.py": SUITE, "stand_in.py": STAND_IN}
+    made = DuetSite.at(tmp_path / "site", files)
     made.left("old", [measured(0.04, "old")])
     made.left("new", [measured(0.04, "new")])
     return made
@@ -203,7 +154,7 @@ def test_two_settings_of_one_environment_are_told_apart(site):
     assert "differs: nothing in the recorded environment" in done.stdout
     assert "8 processes, " in done.stdout
     content = json.loads((site.root / "out.json").read_text())
-    assert content == site.kept()
+    assert content == site.kept("kept/duet.json")
     assert content["exit_status"] == 1
     groups = {each["benchmark"]: each["groups"] for each in content["benchmarks"]}
     assert groups == {"test_tiny.py::test_step": 1, "test_tiny.py::test_step_slow": 2}
@@ -305,7 +256,7 @@ def test_one_that_breaks_off_twice_ends_it_and_what_is_whole_is_told(site):
     assert "the last words of 02-2-old" in done.stderr
     assert "INCONCLUSIVE  test_a: 20.0 % slower" in done.stdout
     assert "it ended before this was decided" in done.stdout
-    assert site.kept()["exit_status"] == 3
+    assert site.kept("kept/duet.json")["exit_status"] == 3
     (site.root / "how-02-2-old").unlink()
     again = site.duet("--", "x")  # goes on after the whole group; the torn one is set aside
     assert again.returncode == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shlex
@@ -11,20 +10,15 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from pytest_accel.cli import main
-from pytest_accel.core.results import Ending, Result
+from pytest_accel.core.results import Ending
 from pytest_accel.core.verdict import Outcome
-from pytest_accel.store.results import write_results
 from tests.support.processes import working_in
-from tests.support.results import make_result, make_session
+from tests.support.results import make_result
+from tests.support.sites import Site
 
 ROOT = Path(__file__).parents[2]
 SECOND_TORCH = Path(__file__).with_name("second_torch.sh")
@@ -126,71 +120,30 @@ sys.exit(told.get(f"{phase} status", 0))
 """
 
 
-@dataclass(slots=True)
-class Site:
-    """A folder in which somebody upgrades."""
-
-    root: Path
-    environ: dict[str, str]
-
+class UpgradeSite(Site):
     def command(self, *words: str, old: str, new: str) -> list[str]:
         return [sys.executable, "-m", "pytest_accel.cli", "upgrade", "--old", old, "--new", new, *words]
 
     def upgrade(self, *words: str, old: str = "", new: str = "") -> subprocess.CompletedProcess[str]:
         """The command, in this process; stand-ins where nothing else is named."""
-        _, _, _, *arguments = self.command(
-            *words, old=old or self.stand_in("old"), new=new or self.stand_in("new")
-        )
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            redirect_stdout(out),
-            redirect_stderr(err),
-            chdir(self.root),
-            mock.patch.dict(os.environ, self.environ, clear=True),
-        ):
-            status = main(arguments)
-        return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
-
-    def stand_in(self, side: str) -> str:
-        return shlex.join([sys.executable, "stand_in.py", side])
+        sides = {"old": old or self.stand_in("old"), "new": new or self.stand_in("new")}
+        _, _, _, *arguments = self.command(*words, **sides)
+        return self.run(arguments)
 
     def told(self, **facts: object) -> None:
         """What the stand-ins say: `old facts`, `new status`, ..., with _ for the space."""
         plain = {name.replace("_", " ", 1): value for name, value in facts.items()}
         (self.root / "told.json").write_text(json.dumps(plain))
 
-    def left(self, phase: str, results: Iterable[Result], **more: object) -> None:
-        write_results(self.root / f"made-{phase}.json", make_session(results, **more))
-
     def phases(self) -> list[str]:
         """Those that were run, in order."""
-        path = self.root / "called"
-        return [json.loads(line)[0] for line in path.read_text().splitlines()] if path.exists() else []
-
-    def kept(self, folder: str = "kept") -> dict:
-        return json.loads((self.root / folder / "upgrade.json").read_text())
+        return [phase for phase, _, _ in self.calls()]
 
 
 @pytest.fixture
-def site(tmp_path) -> Site:
-    root = tmp_path / "site"
-    root.mkdir()
-    (root / "pytest.ini").write_text("[pytest]\n")
-    (root / "conftest.py").write_text(CLOCK)
-    (root / "test_tiny.py").write_text(SUITE)
-    (root / "stand_in.py").write_text(STAND_IN)
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
-    }
-    environ = {
-        **inherited,
-        "PYTHONPATH": str(ROOT),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second in every process
-        "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
-    }
-    made = Site(root, environ)
+def site(tmp_path) -> UpgradeSite:
+    files = {"conftest.py": CLOCK, "test_tiny.py": SUITE, "stand_in.py": STAND_IN}
+    made = UpgradeSite.at(tmp_path / "site", files)
     made.told()
     made.left("old", [make_result(Ending.RECORDED)])
     made.left("new", [make_result(Outcome.OK)])
@@ -206,7 +159,7 @@ def test_an_upgrade_that_costs_nothing_is_accepted_and_everything_is_kept(site):
     assert done.returncode == 0, done.stderr
     assert "ACCEPT: nothing is slower than is tolerated (1 ok; tolerance 5.0 %)." in done.stdout
     assert site.phases() == ["old", "new", "old-again"]
-    calls = [json.loads(line) for line in (site.root / "called").read_text().splitlines()]
+    calls = site.calls()
     assert [side for _, side, _ in calls] == ["old", "new", "old"]
     kept = site.root / "kept"
     for phase, _, words in calls:
@@ -216,7 +169,10 @@ def test_an_upgrade_that_costs_nothing_is_accepted_and_everything_is_kept(site):
         assert f"--accel-history={kept / 'history.sqlite'}" in words
         assert words[-3:] == ["bench_suites", "-m", "gh200"]
         assert "NVIDIA PyTorch" in (kept / f"{phase}.log").read_text()
-    assert (site.kept()["decision"], site.kept()["exit_status"]) == ("accept", 0)
+    assert (site.kept("kept/upgrade.json")["decision"], site.kept("kept/upgrade.json")["exit_status"]) == (
+        "accept",
+        0,
+    )
     assert (kept / "upgrade.md").read_text().startswith("# Upgrade: ACCEPT")
 
 
@@ -479,7 +435,7 @@ def test_interrupted_it_leaves_everything_whole_and_goes_on(site):
     done = site.upgrade(*words, old=sys.executable, new=new)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "1/3 old: recording 1 run of each: complete already" in done.stderr
-    assert [row["effect"] for row in site.kept()["benchmarks"]] == ["ok"]
+    assert [row["effect"] for row in site.kept("kept/upgrade.json")["benchmarks"]] == ["ok"]
 
 
 def test_what_cannot_be_imported_in_the_new_one_is_lost_and_the_rest_is_judged(site):
@@ -491,7 +447,7 @@ def test_what_cannot_be_imported_in_the_new_one_is_lost_and_the_rest_is_judged(s
     token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT" * 2
     new = f"env BROKEN=1 HF_TOKEN={token} {sys.executable}"
     done = site.upgrade("--keep", "kept", "--runs", "1", "--", ".", old=sys.executable, new=new)
-    effects = {row["benchmark"]: row["effect"] for row in site.kept()["benchmarks"]}
+    effects = {row["benchmark"]: row["effect"] for row in site.kept("kept/upgrade.json")["benchmarks"]}
     assert effects == {"test_tiny.py::test_step": "ok", "test_other.py::test_other": "lost"}
     assert "REJECT" in done.stdout
     assert done.returncode == 1
@@ -542,10 +498,12 @@ def test_two_real_environments_with_two_versions_of_torch(site, two_environments
     words = ("--keep", "kept", "--runs", "2", "--", "test_tiny.py")
     done = site.upgrade(*words, old=old, new=new)
     assert done.returncode == 0, done.stderr + done.stdout
-    differs = {change["name"]: (change["old"], change["new"]) for change in site.kept()["changes"]}
+    differs = {
+        change["name"]: (change["old"], change["new"]) for change in site.kept("kept/upgrade.json")["changes"]
+    }
     assert differs["torch"] == ("2.9.1", _own_torch())
     assert f"torch 2.9.1 -> {_own_torch()}" in done.stdout
-    assert [row["effect"] for row in site.kept()["benchmarks"]] == ["ok"]
+    assert [row["effect"] for row in site.kept("kept/upgrade.json")["benchmarks"]] == ["ok"]
     assert not (site.root / "baselines").exists()  # the site's own are not touched
     assert not (site.root / ".accel").exists()
 
@@ -555,8 +513,8 @@ def test_two_real_environments_with_two_versions_of_torch(site, two_environments
     slow = shlex.join(["env", f"PYTEST_ADDOPTS={drill}", new])
     done = site.upgrade("--no-bracket", *words, old=old, new=slow)
     assert done.returncode == 1, done.stderr + done.stdout
-    (row,) = site.kept()["benchmarks"]
-    assert (row["effect"], site.kept()["decision"]) == ("regressed", "reject")
+    (row,) = site.kept("kept/upgrade.json")["benchmarks"]
+    assert (row["effect"], site.kept("kept/upgrade.json")["decision"]) == ("regressed", "reject")
     assert row["verdicts"][0]["slowdown"]["point"] == pytest.approx(0.2, abs=0.02)
     assert "new: 2 runs delayed on purpose by --accel-slowdown" in done.stdout
     assert f"torch 2.9.1 -> {_own_torch()}" in done.stdout

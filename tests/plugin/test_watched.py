@@ -12,28 +12,17 @@ import pytest
 
 from pytest_accel.core.quantities import parse_seconds
 from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
-from tests.support.fake_nvml import FakeGpu
+from tests.support.fake_nvml import COMPUTED_HERE, FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
 UUID = "GPU-8f3aab12-0000-0000-0000-000000000001"
 HW_THERMAL, POWER_CAP = 0x40, 0x4
 
-# The GPU is the driver's; what it would compute is computed here.
-CONFTEST = """
-import pytest_accel.session.judging.cases
+CONFTEST = f"""
 import pytest_accel.session.bench
-from pytest_accel.measure.device import CpuDevice
-from pytest_accel.session.placing import placement
-
-
-def open_device(item, settings):
-    placed = item.config.stash[placement.PLACEMENT]
-    platform = placed.place(item).platform
-    return platform, CpuDevice(threads=1), placement.hardware_of(placed.machine, platform, 0)
-
-
-placement.open_device = open_device
+import pytest_accel.session.judging.cases
+{COMPUTED_HERE}
 pytest_accel.session.judging.cases.MOST_REPLACED = pytest_accel.session.bench.MOST_REPLACED = 0
 """
 SUITE = """

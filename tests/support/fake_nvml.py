@@ -27,6 +27,21 @@ import pytest
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 MIB = 1 << 20
 
+# For a conftest.py: the GPU is the driver's, and what it would compute is computed here.
+COMPUTED_HERE = """
+from pytest_accel.measure.device import CpuDevice
+from pytest_accel.session.placing import placement
+
+
+def open_device(item, settings):
+    placed = item.config.stash[placement.PLACEMENT]
+    platform = placed.place(item).platform
+    return platform, CpuDevice(threads=1), placement.hardware_of(placed.machine, platform, 0)
+
+
+placement.open_device = open_device
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSlice:

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_accel.core.results import Ending
 from pytest_accel.core.verdict import Outcome, Verdict
-from pytest_accel.measure.measurement import Measurement
 from pytest_accel.store.accepting import AcceptError, accept, read_candidates
 from pytest_accel.store.anchoring import AnchorError, anchor
 from pytest_accel.store.baselines import BaselineStore
@@ -21,6 +20,7 @@ from pytest_accel.store.pruning import PruneError, Wish, plan, prune, read_colle
 from pytest_accel.store.reading import BaselineError
 from pytest_accel.store.schema import BaselineFile, faults, parse, render
 from pytest_accel.store.verifying import verify
+from tests.support.measured import measurement
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, result, results_file, runs
 
 AT = "2026-02-01T10:00:00+00:00"
@@ -30,17 +30,6 @@ PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
 @pytest.fixture
 def root(tmp_path) -> Path:
     return tmp_path / "baselines"
-
-
-def measurement(run) -> Measurement:
-    return Measurement(
-        run=run,
-        work_per_step=256.0,
-        unit="images",
-        configuration={"batch_size": 256},
-        environment=H200,
-        steady=True,
-    )
 
 
 def stored(root, key=KEY, suite="cnn"):

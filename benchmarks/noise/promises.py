@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.noise.resampling import POLICY, Figures, Tally
+from pytest_accel.core.gate import in_noise
 from pytest_accel.core.quantities import percent
 
 # Thirty runs are no more than thirty. Of 40 simulated streams for each noise and correlation (python -m benchmarks.noise.chance 40)
@@ -65,12 +66,12 @@ def _false_alarms(figures: Figures) -> Promise:
 
 def _in_time(figures: Figures) -> Promise | str:
     quiet, what = figures.quiet.consecutive, "false alarms of neighbours in time"
-    allowed = POLICY.session_correlation
+    allowed = in_noise(POLICY, figures.noise.between).session_correlation
     if quiet is None:
         return f"{what} (too few runs)"
     if figures.neighbours > allowed:
         return (
-            f"{what} (neighbours correlate by {figures.neighbours:.2f}, and the gate allows for {allowed:g}; "
+            f"{what} (neighbours correlate by {figures.neighbours:.2f}, and the gate allows for {allowed:.2g}; "
             f"{percent(quiet.gate_rate)} found, and {percent(quiet.mean_rate)} with `mean:5%`)"
         )
     if figures.noise.between <= NOISE_AT_MOST:

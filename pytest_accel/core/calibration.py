@@ -12,6 +12,7 @@ from statistics import fmean
 from pytest_accel.core.gate import (
     baseline_squares,
     count_sessions,
+    in_noise,
     judge,
     loss,
     require_usable,
@@ -105,7 +106,7 @@ def detectable_loss(
     measured = (baseline_runs - 1) + (policy.max_looks - 1)
     prior = policy.prior_degrees_of_freedom
     seen = math.sqrt((prior * policy.prior_noise**2 + measured * noise**2) / (prior + measured))
-    return loss(seen * resolution_factor(baseline_runs, sessions, policy))
+    return loss(seen * resolution_factor(baseline_runs, sessions, in_noise(policy, seen)))
 
 
 # --- false alarms -----------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def looks_at(most_groups: int) -> tuple[int, ...]:
 
 def duet_policy(tolerance: float | None, most_groups: int = MOST_GROUPS) -> Policy:
     """The gate's, with the schedule of a duet; pairs are of one session, so that they share nothing but what cancels."""
-    policy = Policy(max_looks=len(looks_at(most_groups)), session_correlation=0.0)
+    policy = Policy(max_looks=len(looks_at(most_groups)), session_correlation=0.0, drifting_correlation=0.0)
     return policy if tolerance is None else replace(policy, tolerance=tolerance)
 
 

@@ -7,7 +7,7 @@ accelerators, so a run counts as one observation, however many rounds it has.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -53,6 +53,7 @@ def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> 
     require_usable("baseline", baseline)
     require_usable("candidate", candidate)
     runs, looks, sessions = len(baseline), len(candidate), count_sessions(baseline)
+    policy = in_noise(policy, pooled_scale(baseline, candidate, policy).noise)
     scale = pooled_scale(baseline, candidate, policy)
     difference = Difference(
         d=centre(summaries(candidate)) - centre(summaries(baseline)),
@@ -71,6 +72,14 @@ def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> 
         baseline_runs=runs,
         wants_another_run=looks < policy.max_looks and is_open(outcome, difference, policy),
     )
+
+
+def in_noise(policy: Policy, noise: float) -> Policy:
+    """Give the policy for a machine this noisy: a drift is taken into account where noise is large enough to be one."""
+    quiet, drifting = policy.drifting_noise
+    share = min(max((noise - quiet) / (drifting - quiet), 0.0), 1.0)
+    beyond = max(0.0, policy.drifting_correlation - policy.session_correlation)
+    return replace(policy, session_correlation=policy.session_correlation + share * beyond)
 
 
 def decide(difference: Difference, policy: Policy) -> Outcome:
@@ -127,6 +136,7 @@ def interval(runs: Sequence[Run], policy: Policy, noise: float | None = None) ->
     """
     require_usable("measured", runs)
     sessions, n = count_sessions(runs), len(runs)
+    policy = in_noise(policy, scale_of(runs, policy, noise).noise)
     scale = scale_of(runs, policy, noise)
     width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
     half = t_quantile(0.025, scale.degrees_of_freedom) * width

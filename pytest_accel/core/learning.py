@@ -93,13 +93,10 @@ def with_learned(policy: Policy, learned: Learned) -> Policy:
         policy.prior_degrees_of_freedom * policy.prior_noise**2
         + learned.degrees_of_freedom * learned.noise**2
     )
-    rho = policy.session_correlation if learned.correlation is None else learned.correlation
-    return replace(
-        policy,
-        prior_noise=math.sqrt(squares / nu),
-        prior_degrees_of_freedom=nu,
-        session_correlation=rho,
-    )
+    policy = replace(policy, prior_noise=math.sqrt(squares / nu), prior_degrees_of_freedom=nu)
+    rho = learned.correlation
+    # What was learned needs no guess of a drift.
+    return policy if rho is None else replace(policy, session_correlation=rho, drifting_correlation=rho)
 
 
 def with_typical(policy: Policy, noise: float) -> Policy:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_accel.core.gate import (
     count_sessions,
+    in_noise,
     interval,
     loss,
     resolution_factor,
@@ -82,6 +83,7 @@ def rounded_up(loss: float) -> float:
 def standing(runs: Sequence[Run], tolerance: float | None) -> Standing:
     policy = Policy() if tolerance is None else Policy(tolerance=tolerance)
     sessions = count_sessions(runs)
+    policy = in_noise(policy, scale_of(runs, policy).noise)
     noise = scale_of(runs, policy).noise
     return Standing(
         runs=len(runs),

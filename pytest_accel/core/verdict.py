@@ -39,6 +39,9 @@ class Policy:
     prior_noise: float = 0.01  # s0, of ln(step time)
     prior_degrees_of_freedom: float = 3.0  # nu0: worth three runs, so that five measured ones outweigh it
     session_correlation: float = 0.2  # rho: processes of one session share its clocks and temperature
+    # Between these noises rho grows to `drifting_correlation`: a machine so noisy changes its speed for minutes at a time.
+    drifting_noise: tuple[float, float] = (0.06, 0.12)
+    drifting_correlation: float = 0.5  # four streams of a shared CPU, of 10 to 25 % noise, had .41 to .58
     # A throttled process is slow, hardly ever fast: the fast side says where slow runs stop counting.
     cap_reach: float = 2.0
     cap_floor: float = 0.01  # and never nearer to the middle than this, of ln(step time)
@@ -57,8 +60,12 @@ class Policy:
                 f"prior_noise {self.prior_noise!r} and prior_degrees_of_freedom "
                 f"{self.prior_degrees_of_freedom!r} must both be positive: one run has no spread of its own."
             )
-        if not 0 <= self.session_correlation < 1:
-            raise ValueError(f"session_correlation: {self.session_correlation!r} is not in 0 <= rho < 1.")
+        for name in ("session_correlation", "drifting_correlation"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not in 0 <= rho < 1.")
+        quiet, drifting = self.drifting_noise
+        if not 0 < quiet < drifting:
+            raise ValueError(f"drifting_noise: {self.drifting_noise!r} is no rising pair of noises.")
 
     @property
     def delta(self) -> float:

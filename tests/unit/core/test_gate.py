@@ -12,6 +12,7 @@ from pytest_accel.core.gate import (
     centre,
     decide,
     effective_runs,
+    in_noise,
     interval,
     judge,
     levels,
@@ -79,11 +80,12 @@ def scaled(runs, factor):
 
 def bounds_and_thresholds(baseline, candidate):
     """Every (bound, threshold) that the decision compares, for telling borderline cases."""
-    scale = pooled_scale(baseline, candidate, POLICY)
+    policy = in_noise(POLICY, pooled_scale(baseline, candidate, POLICY).noise)
+    scale = pooled_scale(baseline, candidate, policy)
     looks, sessions = len(candidate), len({run.session for run in baseline})
     difference = Difference(
         d=centre([r.summary for r in candidate]) - centre([r.summary for r in baseline]),
-        se=scale.noise * unit_standard_error(len(baseline), sessions, looks, POLICY),
+        se=scale.noise * unit_standard_error(len(baseline), sessions, looks, policy),
         degrees_of_freedom=scale.degrees_of_freedom,
         looks=looks,
     )
@@ -157,6 +159,24 @@ def test_scale_is_floored_at_the_median_within_run_standard_error():
     scale = pooled_scale(baseline, tonight(0.0), POLICY)
     assert scale.noise == pytest.approx(baseline[0].standard_error)
     assert scale.noise > 0.01
+
+
+@pytest.mark.parametrize(
+    ("noise", "rho"), [(0.0, 0.2), (0.01, 0.2), (0.06, 0.2), (0.09, 0.35), (0.12, 0.5), (3.0, 0.5)]
+)
+def test_where_noise_is_large_runs_of_one_session_resemble_each_other_more(noise, rho):
+    assert in_noise(POLICY, noise).session_correlation == pytest.approx(rho)
+    known = replace(POLICY, session_correlation=0.8)
+    assert in_noise(known, noise) == known  # what is known to be more stays
+
+
+def test_a_machine_that_drifts_is_left_open_where_a_quiet_one_regressed():
+    """Ten times the noise, ten times the loss: the same question, but of a machine that may just have changed its speed."""
+    quiet = judge(tonight(0.0, 0.01, -0.01, 0.02, -0.02), tonight(0.07, 0.08, 0.06, 0.09, 0.05), POLICY)
+    assert quiet.outcome is Outcome.REGRESSED
+    noisy = tonight(0.0, 0.1, -0.1, 0.2, -0.2), tonight(0.4, 0.5, 0.3, 0.6, 0.2)
+    assert judge(*noisy, replace(POLICY, drifting_correlation=0.2)).outcome is Outcome.REGRESSED
+    assert judge(*noisy, POLICY).outcome is Outcome.INCONCLUSIVE
 
 
 def test_effective_runs_by_hand():

@@ -337,7 +337,13 @@ def _failure(case: ET.Element) -> str:
     return f"{failure.get('message')}\n{failure.text}"
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
+    ],
+)
 def test_interrupted_keeps_what_was_measured(project, end):
     project.write(
         BOTH.partition("@cpu\n@cpux2\ndef test_second")[0]

@@ -23,7 +23,7 @@ from pytest_accel.spmd.launchers import Elastic
 from pytest_accel.spmd.processes import Process, processes_of
 
 VERDICT_S = 60.0
-SLOW_ELASTIC = pytest.param(Elastic, marks=pytest.mark.slow)
+LONG_ELASTIC = pytest.param(Elastic, marks=pytest.mark.rehearsal)
 
 # Rank 0 would wait for ever; what rank 1 does, when rank 0 is there, is the fault.
 OTHERS_WAIT = """
@@ -87,7 +87,7 @@ class TestRankThatEnds:
         [
             pytest.param(None, EXIT, EXITED, id="exits"),
             pytest.param(None, EXIT_0, EXITED_0, id="exits with 0"),
-            pytest.param(Elastic, EXIT_0, EXITED_0, id="exits with 0, Elastic", marks=pytest.mark.slow),
+            pytest.param(Elastic, EXIT_0, EXITED_0, id="exits with 0, Elastic", marks=pytest.mark.rehearsal),
             pytest.param(None, KILL, KILLED, id="SIGKILL"),
             pytest.param(None, CRASH, CRASHED, id="SIGSEGV"),
             pytest.param(Elastic, CRASH, CRASHED, id="SIGSEGV, Elastic", marks=pytest.mark.slow),
@@ -261,7 +261,7 @@ class TestRankThatHangs:
         assert answer.culprit == 1
         assert answer.ranks[0].outcome == "passed"
 
-    @pytest.mark.parametrize("launcher", [None, SLOW_ELASTIC], ids=["Plain", "Elastic"])
+    @pytest.mark.parametrize("launcher", [None, LONG_ELASTIC], ids=["Plain", "Elastic"])
     def test_rank_that_no_signal_reaches_is_killed(self, provoke, deadline_when, monkeypatch, launcher):
         monkeypatch.setattr(launchers, "_STACKS_S", 1.5)
         deadline_when("hangs", "waits")
@@ -332,7 +332,7 @@ class TestRendezvous:
         assert re.search("rank 1|ranks 0, 1", words.splitlines()[0])
         assert "in load" in words
 
-    @pytest.mark.parametrize("launcher", [None, SLOW_ELASTIC], ids=["Plain", "Elastic"])
+    @pytest.mark.parametrize("launcher", [None, LONG_ELASTIC], ids=["Plain", "Elastic"])
     def test_rank_that_ends_before_it_calls_is_named_at_once(self, start, launcher):
         words = start(
             "import os\nif os.environ['RANK'] == '1':\n    print('cannot load', flush=True)\n    os._exit(4)",
@@ -341,7 +341,7 @@ class TestRendezvous:
         assert words.startswith("rank 1 left with exit status 4 before it took an order; rank")
         assert "cannot load" in words
 
-    @pytest.mark.parametrize("launcher", [None, SLOW_ELASTIC], ids=["Plain", "Elastic"])
+    @pytest.mark.parametrize("launcher", [None, LONG_ELASTIC], ids=["Plain", "Elastic"])
     def test_interrupted_wait_leaves_nothing(self, gangs, monkeypatch, launcher):
         monkeypatch.setenv("BEFORE_HELLO", str(gangs.program("import time\ntime.sleep(3600)")))
 

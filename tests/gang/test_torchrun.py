@@ -196,7 +196,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
     ("arguments", "status"),
     [
         (["-k", "leaves"], 9),
-        (["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED),
+        pytest.param(["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED, marks=pytest.mark.rehearsal),
         (["no_such_file.py"], pytest.ExitCode.USAGE_ERROR),
         (["--collect-only"], 0),
     ],
@@ -213,7 +213,10 @@ def test_every_rank_leaves_with_the_status_of_the_session_and_one_prints(ranks, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, pytest.ExitCode.INTERRUPTED)],
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        pytest.param(signal.SIGINT, pytest.ExitCode.INTERRUPTED, marks=pytest.mark.rehearsal),
+    ],
 )
 def test_a_session_that_is_told_to_stop_still_reports_and_all_leave(ranks, tmp_path, number, status):
     first, second = ranks("-k", "passes or waits", "--junitxml=out.xml")

@@ -145,7 +145,8 @@ class _Course:
         status = phases.run(
             [sys.executable, *words], log, title="collecting", timeout_s=self.timeout_s, log_stays=False
         )
-        listed = told_by(_answer(log)).get("benchmarks", [])
+        told = told_by(_answer(log))
+        listed = told.get("benchmarks", [])
         if status not in (0, 5) or not listed:
             sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
             raise ValueError(
@@ -155,7 +156,7 @@ class _Course:
             )
         gangs = [each["node_id"] for each in listed if each["gang"]]
         others = [each["node_id"] for each in listed if not each["gang"]]
-        return gangs, others, told_by(_answer(log))["arguments"]
+        return gangs, others, told["arguments"]
 
     def _compile(self, node_ids: Sequence[str], arguments: Sequence[str], *, at_once: int) -> None:
         if not node_ids:
@@ -182,7 +183,10 @@ class _Course:
 
     def _take(self, job: Job, status: int | None, took_s: float, *, alone: bool) -> None:
         how, text = self._end_of(job, status)
-        how = {"no room": "failed"}.get(how, how) if alone else {"unfit": "no room"}.get(how, how)
+        if how == "no room" and alone:
+            how = "failed"
+        elif how == "unfit" and not alone:
+            how = "no room"
         self.ends[job.name] = how
         say = self.phases.console.say
         say(f"[{len(self.ends)}/{self.total}] {job.name}: {_ENDS[how]}, {seconds(took_s)}")
@@ -201,9 +205,8 @@ class _Course:
         if "end" not in found:
             lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             words = "\n".join([f"it {ended_words(exit_words(status))}", *lines[1 - _SHOWN_LINES :]])
-            return (
-                "no room" if status < 0 else "failed"
-            ), words  # the kernel kills where the host's memory ran out
+            killed = status < 0  # as the kernel does where the host's memory ran out
+            return ("no room" if killed else "failed"), words
         how, text = found["end"]["outcome"], found["end"]["text"]
         if how == "passed":
             how = next((word for word in ("compiled", "found", "unkept") if found[word]), how)

@@ -16,7 +16,7 @@ from pytest_accel.core.student import t_quantile
 from pytest_accel.core.verdict import Estimate, Outcome, Policy, StepTime, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_accel.core.runs import Run
 
@@ -53,8 +53,7 @@ def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> 
     require_usable("baseline", baseline)
     require_usable("candidate", candidate)
     runs, looks, sessions = len(baseline), len(candidate), count_sessions(baseline)
-    policy = in_noise(policy, pooled_scale(baseline, candidate, policy).noise)
-    scale = pooled_scale(baseline, candidate, policy)
+    policy, scale = settled(policy, lambda each: pooled_scale(baseline, candidate, each))
     difference = Difference(
         d=centre(summaries(candidate)) - centre(summaries(baseline)),
         se=scale.noise * unit_standard_error(runs, sessions, looks, policy),
@@ -72,6 +71,13 @@ def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> 
         baseline_runs=runs,
         wants_another_run=looks < policy.max_looks and is_open(outcome, difference, policy),
     )
+
+
+def settled(policy: Policy, scale_under: Callable[[Policy], Scale]) -> tuple[Policy, Scale]:
+    """Give the policy for a machine as noisy as it turns out to be, and the scale under that policy."""
+    scale = scale_under(policy)
+    found = in_noise(policy, scale.noise)
+    return (policy, scale) if found == policy else (found, scale_under(found))
 
 
 def in_noise(policy: Policy, noise: float) -> Policy:
@@ -136,8 +142,7 @@ def interval(runs: Sequence[Run], policy: Policy, noise: float | None = None) ->
     """
     require_usable("measured", runs)
     sessions, n = count_sessions(runs), len(runs)
-    policy = in_noise(policy, scale_of(runs, policy, noise).noise)
-    scale = scale_of(runs, policy, noise)
+    policy, scale = settled(policy, lambda each: scale_of(runs, each, noise))
     width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
     half = t_quantile(0.025, scale.degrees_of_freedom) * width
     y = centre(summaries(runs))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from pytest_accel.core.gate import (
     count_sessions,
-    in_noise,
     interval,
     loss,
     resolution_factor,
     scale_of,
+    settled,
 )
 from pytest_accel.core.quantities import counted
 from pytest_accel.core.runs import RECORD_RUNS, Run
@@ -83,13 +83,12 @@ def rounded_up(loss: float) -> float:
 def standing(runs: Sequence[Run], tolerance: float | None) -> Standing:
     policy = Policy() if tolerance is None else Policy(tolerance=tolerance)
     sessions = count_sessions(runs)
-    policy = in_noise(policy, scale_of(runs, policy).noise)
-    noise = scale_of(runs, policy).noise
+    policy, scale = settled(policy, lambda each: scale_of(runs, each))
     return Standing(
         runs=len(runs),
         sessions=sessions,
         step=interval(runs, policy),
-        noise=noise,
-        resolution=loss(noise * resolution_factor(len(runs), sessions, policy)),
+        noise=scale.noise,
+        resolution=loss(scale.noise * resolution_factor(len(runs), sessions, policy)),
         tolerance=policy.tolerance,
     )

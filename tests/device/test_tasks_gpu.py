@@ -14,6 +14,7 @@ from pytest_accel.data.sources import Rotation
 from pytest_accel.marks import platform_mark
 from pytest_accel.workloads.steps import InferStep, TrainStep
 from pytest_accel.workloads.tasks.tokens import TokenPlan
+from tests.support.steps import losses
 from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
 
 pytestmark = [
@@ -45,21 +46,12 @@ def require(model):
             pytest.importorskip(package)
 
 
-def losses(step, steps=6):
-    found = []
-    for _ in range(steps):
-        step()
-        found.append(step.loss_value())
-    step.check()
-    return found
-
-
 @pytest.mark.parametrize("mode", [None, "auto"], ids=["eager", "compiled"])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_kind_of_model_trains(accel_device, model, mode):
     require(model)
     with TrainStep.build(model, device=accel_device, precision="bf16", compile=mode, **MODELS[model]) as step:
-        found = losses(step)
+        found = losses(step, 6)
     assert len(set(found)) > 1
 
 
@@ -95,7 +87,7 @@ def test_shards_learn_as_the_whole_does(group, mode, checkpoint):
 def test_ddp_takes_what_is_compiled_by_parts_or_whole(group, model):
     require(model)
     with TrainStep.build(model, device=group.device, ranks=group, precision="bf16", **MODELS[model]) as step:
-        losses(step)
+        losses(step, 6)
 
 
 # Gradients.

@@ -9,6 +9,7 @@ from pytest_accel.data.sources import Rotation
 from pytest_accel.workloads import TrainStep, fitting
 from pytest_accel.workloads.evidence import local
 from pytest_accel.workloads.tasks.tokens import TokenPlan
+from tests.support.steps import losses
 
 GPT = {"layers": 2, "width": 32, "heads": 2}
 
@@ -16,15 +17,6 @@ GPT = {"layers": 2, "width": 32, "heads": 2}
 def build(group, **choices):
     asked = {"batch_size": 4, "sequence": 16, "vocabulary": 64, "model_options": GPT, "lr": 1e-2}
     return TrainStep.build("zoo/gpt-tiny", ranks=group, **asked | choices)
-
-
-def losses(step, steps=4):
-    found = []
-    for _ in range(steps):
-        step()
-        found.append(step.loss_value())
-    step.check()
-    return found
 
 
 def whole(gradient):

@@ -24,10 +24,16 @@ class Contest:
     task: str = "train"  # or infer
     precision: str = "bf16"
     choices: Mapping[str, Any] = field(default_factory=dict)  # of our step beside these, as the row has them
+    peer_pixels: int | None = None  # the height of the peer's images, where it is meant to be another one
     goal: float = 1.0  # of the ratio, ours over the peer's: issue 8
     small: Mapping[str, Any] = field(
         default_factory=dict
     )  # what is other on a CPU; choices are added to these
+
+    @property
+    def unlike(self) -> str:
+        """What is not the same on both sides, as the end of the peer's name."""
+        return f", at {self.peer_pixels} pixels" if self.peer_pixels else ""
 
     def on(self, device_type: str) -> Contest:
         """Return it as it is played there: on a CPU small, to see that everything works."""
@@ -56,6 +62,8 @@ DINO = {
     "clip": 0.1,
 }
 BERT = {"optimiser": "adamw", "lr": 3e-5, "clip": 1.0}
+
+UNASKED = 288  # pixels: what timm's benchmark.py takes for a ResNet50 unless it is told
 
 # --- what a CPU plays instead -----------------------------------------------------------------------
 
@@ -105,14 +113,26 @@ ALL = (
         goal=1.6,
         small=SMALL_RESNET,
     ),
-    # The size that timm's benchmark.py takes unasked; both sides have it.
+    # As people meet it: ours as the row is, beside timm's script as it comes, which then takes larger images.
+    Contest(
+        name="resnet50-unasked",
+        row="test_cnn.py::test_cnn[resnet50]",
+        way="timm",
+        model="resnet50",
+        batch_size=256,
+        choices={"data": "imagenet", "image_size": 224},
+        peer_pixels=UNASKED,
+        goal=1.6,
+        small=SMALL_RESNET | {"peer_pixels": 48},
+    ),
+    # That size on both sides.
     Contest(
         name="resnet50-288",
         row="test_cnn.py::test_cnn[resnet50]",
         way="timm",
         model="resnet50",
         batch_size=256,
-        choices={"data": "imagenet", "image_size": 288},
+        choices={"data": "imagenet", "image_size": UNASKED},
         goal=1.6,
         small=SMALL_RESNET,
     ),
@@ -145,6 +165,18 @@ ALL = (
         choices={"data": "imagenet"},
         goal=1.8,
         small=SMALL_RESNET,
+    ),
+    Contest(
+        name="resnet50-infer-unasked",
+        row="test_inference.py::test_inference[resnet50]",
+        way="timm",
+        model="resnet50",
+        task="infer",
+        batch_size=1024,
+        choices={"data": "imagenet"},
+        peer_pixels=UNASKED,
+        goal=1.8,
+        small=SMALL_RESNET | {"peer_pixels": 48},
     ),
     Contest(
         name="swin_t-infer",

@@ -13,7 +13,7 @@ from benchmarks.peers.ours import our_step
 from benchmarks.peers.ratios import SIDES, Side, alternate, steps_for
 from benchmarks.peers.results import Played
 from benchmarks.peers.waiting import free, quiet, timed
-from benchmarks.peers.ways import WAYS, Step, peers_step
+from benchmarks.peers.ways import Step, peers_step, title
 
 Say = Callable[[str], None]
 WARM_STEPS = 5  # the first compiles, the others let cuDNN and the allocator find what they look for
@@ -49,7 +49,7 @@ def play(
             times = alternate(blocks, groups)
             ours.check()
             return Played(
-                against=WAYS[contest.way].title,
+                against=title(contest),
                 times=times,
                 steps=(counts["ours"], counts["peer"]),
                 work=ours.work,
@@ -71,4 +71,4 @@ def _warm_up(step: Step, device: torch.device, *, who: str, say: Say) -> None:
 
 
 def _named(side: Side, contest: Contest) -> str:
-    return "ours" if side == "ours" else WAYS[contest.way].title
+    return "ours" if side == "ours" else title(contest)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ratios import rate
 from benchmarks.peers.results import Entry, Session
-from benchmarks.peers.ways import WAYS
+from benchmarks.peers.ways import title
 from pytest_accel.core.quantities import counted, si
 
 HEADER = ("contest", "against", "unit", "ours", "peer", "ratio", "95 %", "goal", "reached")
@@ -28,7 +28,7 @@ def listing(contests: Sequence[Contest]) -> str:
             contest.task,
             str(contest.batch_size),
             contest.precision,
-            WAYS[contest.way].title,
+            title(contest),
             f"{contest.goal:.1f}",
             contest.row,
         )

@@ -15,8 +15,8 @@ def timm_name(contest: Contest) -> str:
 
 
 def pixels(contest: Contest) -> int:
-    """Height and width of its images, as ours has them."""
-    return int(contest.choices.get("image_size", TRAINED_AT))
+    """Height and width of its images: as ours has them, unless the contest is about that."""
+    return contest.peer_pixels or int(contest.choices.get("image_size", TRAINED_AT))
 
 
 def model_options(contest: Contest) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def step_seconds(content: dict[str, Any], contest: Contest) -> float:
         raise ProcessError(f"benchmark.py: its result has no {missing}: {content}") from None
     if (batch, size) != (contest.batch_size, pixels(contest)):
         raise ProcessError(
-            f"benchmark.py took batches of {batch} at {size} pixels, and ours are {contest.batch_size} at {pixels(contest)}: "
+            f"benchmark.py took batches of {batch} at {size} pixels, and was told {contest.batch_size} at {pixels(contest)}: "
             "that is no comparison."
         )
     if not rate > 0:
@@ -139,17 +139,18 @@ def step_seconds(content: dict[str, Any], contest: Contest) -> float:
 
 def play_processes(processes: Processes, *, groups: int, say: Say) -> Played:
     """Measure both in fresh processes, in turn; the first of each fills the caches and is not counted."""
+    against = TITLE + processes.contest.unlike
     say("first process of ours (minutes, where it compiles for the first time)")
     ours = processes.of_ours()
-    say(f"first process of {TITLE}")
+    say(f"first process of {against}")
     steps = steps_for(processes.block_s, processes.of_timm(LEAST_STEPS), least=LEAST_STEPS)
     say(f"{groups} groups of four processes: {ours['steps']} steps of ours, {steps} of timm's")
 
     def told(side: Side) -> float:
         step_s = float(processes.of_ours()["step_s"]) if side == "ours" else processes.of_timm(steps)
-        say(f"a process of {'ours' if side == 'ours' else TITLE}: {1000 * step_s:.2f} ms a step")
+        say(f"a process of {'ours' if side == 'ours' else against}: {1000 * step_s:.2f} ms a step")
         return step_s
 
     times = alternate({side: partial(told, side) for side in SIDES}, groups)
     counts = (ours["steps"], steps)
-    return Played(against=TITLE, times=times, steps=counts, work=ours["work"], unit=ours["unit"])
+    return Played(against=against, times=times, steps=counts, work=ours["work"], unit=ours["unit"])

@@ -39,6 +39,11 @@ WAYS = {
 }
 
 
+def title(contest: Contest) -> str:
+    """Whose way a contest is against, in words."""
+    return WAYS[contest.way].title + contest.unlike
+
+
 def peers_step(contest: Contest, device: Any) -> Step:  # noqa: ANN401 - torch is not imported here
     """Build the peer's step of a contest; a library that is not installed is an ImportError."""
     way = WAYS[contest.way]

@@ -10,6 +10,7 @@ from benchmarks.peers.results import Entry, Session
 from benchmarks.peers.ways import title
 from pytest_accel.core.quantities import counted, si
 
+REACHED = {True: "yes", False: "no", None: ""}
 HEADER = ("contest", "against", "unit", "ours", "peer", "ratio", "95 %", "goal", "reached")
 LEFT = 3  # columns of words
 MEANING = (
@@ -29,7 +30,7 @@ def listing(contests: Sequence[Contest]) -> str:
             str(contest.batch_size),
             contest.precision,
             title(contest),
-            f"{contest.goal:.1f}",
+            _goal(contest),
             contest.row,
         )
         for contest in contests
@@ -39,7 +40,7 @@ def listing(contests: Sequence[Contest]) -> str:
 
 def table(session: Session, entries: Sequence[Entry]) -> str:
     """Return the table of what was measured, and below it how to read it."""
-    rows = [_row(entry, small=session.small) for entry in entries if entry.played is not None]
+    rows = [_row(entry) for entry in entries if entry.played is not None]
     if not rows:
         return "Nothing was measured."
     how = (
@@ -54,13 +55,10 @@ def table(session: Session, entries: Sequence[Entry]) -> str:
     return "\n".join([*lines, SMALL] if session.small else lines)
 
 
-def _row(entry: Entry, *, small: bool) -> tuple[str, ...]:
+def _row(entry: Entry) -> tuple[str, ...]:
     played, ratio = entry.played, entry.ratio
     assert played is not None
     assert ratio is not None
-    judged = ("", "")
-    if not small:
-        judged = (f"{entry.contest.goal:.1f}", "yes" if ratio.reaches(entry.contest.goal) else "no")
     return (
         entry.contest.name,
         played.against,
@@ -69,8 +67,13 @@ def _row(entry: Entry, *, small: bool) -> tuple[str, ...]:
         si(rate(played.work, played.times.peer_s)),
         f"{ratio.value:.3f}",
         f"{ratio.low:.3f} to {ratio.high:.3f}",
-        *judged,
+        _goal(entry.contest),
+        REACHED[ratio.reaches(entry.contest.goal)],
     )
+
+
+def _goal(contest: Contest) -> str:
+    return "" if contest.goal is None else f"{contest.goal:.1f}"
 
 
 def in_one_line(entry: Entry) -> str:

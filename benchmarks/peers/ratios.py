@@ -58,9 +58,9 @@ class Ratio:
     low: float
     high: float
 
-    def reaches(self, goal: float) -> bool:
-        """Whether it is surely as large: the lower end decides."""
-        return self.low >= goal
+    def reaches(self, goal: float | None) -> bool | None:
+        """Whether it is surely as large: the lower end decides. None where there is no goal."""
+        return None if goal is None else self.low >= goal
 
 
 def alternate(blocks: Mapping[Side, Callable[[], float]], groups: int) -> Times:

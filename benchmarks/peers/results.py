@@ -79,11 +79,11 @@ def content(session: Session, entries: Sequence[Entry]) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         **asdict(session),
         "small": session.small,
-        "contests": [_entry(entry, small=session.small) for entry in entries],
+        "contests": [_entry(entry) for entry in entries],
     }
 
 
-def _entry(entry: Entry, *, small: bool) -> dict[str, Any]:
+def _entry(entry: Entry) -> dict[str, Any]:
     contest, played, ratio = entry.contest, entry.played, entry.ratio
     made = {
         "name": contest.name,
@@ -93,7 +93,8 @@ def _entry(entry: Entry, *, small: bool) -> dict[str, Any]:
         "batch_size": contest.batch_size,
         "precision": contest.precision,
         "choices": dict(contest.choices),
-        "goal": None if small else contest.goal,
+        "peer_pixels": contest.peer_pixels,
+        "goal": contest.goal,
     }
     if played is None or ratio is None:
         return {**made, "error": entry.error}
@@ -110,5 +111,5 @@ def _entry(entry: Entry, *, small: bool) -> dict[str, Any]:
         "ratio": ratio.value,
         "low": ratio.low,
         "high": ratio.high if math.isfinite(ratio.high) else None,  # JSON has no infinity
-        "reached": None if small else ratio.reaches(contest.goal),
+        "reached": ratio.reaches(contest.goal),
     }

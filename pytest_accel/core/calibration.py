@@ -10,6 +10,7 @@ from itertools import combinations
 from statistics import fmean
 
 from pytest_accel.core.gate import (
+    Scale,
     baseline_squares,
     count_sessions,
     in_noise,
@@ -17,6 +18,7 @@ from pytest_accel.core.gate import (
     loss,
     require_usable,
     resolution_factor,
+    settled,
     within_run_variance,
 )
 from pytest_accel.core.runs import FEWEST_CALIBRATION_RUNS, RECORD_RUNS, Run
@@ -91,8 +93,13 @@ def calibrate(
 
 def measured_noise(runs: Sequence[Run], policy: Policy) -> float:
     """s of the gate without its prior: slow runs capped, one session scaled up, never below what rounds show."""
-    variance = baseline_squares(runs, policy) / (len(runs) - 1)
-    return math.sqrt(max(variance, within_run_variance(runs)))
+    degrees = len(runs) - 1
+
+    def scale_under(policy: Policy) -> Scale:
+        variance = max(baseline_squares(runs, policy) / degrees, within_run_variance(runs))
+        return Scale(noise=math.sqrt(variance), degrees_of_freedom=degrees)
+
+    return settled(policy, scale_under)[1].noise
 
 
 def detectable_loss(

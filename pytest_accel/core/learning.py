@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from pytest_accel.core.gate import sum_of_squares
+from pytest_accel.core.gate import in_noise, sum_of_squares
 from pytest_accel.core.robust import spread
 from pytest_accel.core.verdict import Policy
 
@@ -110,11 +110,12 @@ def _capped(differences: Sequence[float]) -> list[float]:
 
 
 def _correlation(nights: Sequence[Night], variance: float, policy: Policy) -> float | None:
-    """The share of the variance that runs of one session have in common; drawn to the gate's own where nights are few."""
+    """The share of the variance that runs of one session have in common; drawn to the gate's own, at such noise, where nights are few."""
     several = [night.runs for night in nights if len(night.runs) > 1]
     nu = sum(len(runs) - 1 for runs in several)
     if not nu or not variance:
         return None
     inside = math.fsum(map(sum_of_squares, several)) / nu
     found = max(0.0, 1 - inside / variance)
-    return min(_MOST_RHO, (_RHO_WORTH * policy.session_correlation + nu * found) / (_RHO_WORTH + nu))
+    expected = in_noise(policy, math.sqrt(variance)).session_correlation
+    return min(_MOST_RHO, (_RHO_WORTH * expected + nu * found) / (_RHO_WORTH + nu))

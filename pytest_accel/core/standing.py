@@ -81,13 +81,13 @@ def rounded_up(loss: float) -> float:
 
 
 def standing(runs: Sequence[Run], tolerance: float | None) -> Standing:
-    policy = Policy() if tolerance is None else Policy(tolerance=tolerance)
+    asked = Policy() if tolerance is None else Policy(tolerance=tolerance)
     sessions = count_sessions(runs)
-    policy, scale = settled(policy, lambda each: scale_of(runs, each))
+    policy, scale = settled(asked, lambda each: scale_of(runs, each))
     return Standing(
         runs=len(runs),
         sessions=sessions,
-        step=interval(runs, policy),
+        step=interval(runs, asked),
         noise=scale.noise,
         resolution=loss(scale.noise * resolution_factor(len(runs), sessions, policy)),
         tolerance=policy.tolerance,

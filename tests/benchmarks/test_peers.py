@@ -20,8 +20,9 @@ from benchmarks.peers.contests import ALL, CONTESTS, Contest, UnknownContestErro
 from benchmarks.peers.printing import failures, table
 from benchmarks.peers.ratios import SIDES, Ratio, Times, alternate, rate, ratio_of, steps_for, turns
 from benchmarks.peers.results import Entry, Played, Session, content
+from benchmarks.peers.timm_names import TRAINED_AT, pixels
 from benchmarks.peers.timm_script import LEAST_STEPS, ProcessError, Processes, play_processes, step_seconds
-from benchmarks.peers.ways import WAYS
+from benchmarks.peers.ways import WAYS, title
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--device=cpu", "--groups=2", "--block-seconds=0.01")
@@ -147,8 +148,18 @@ def test_the_lower_end_decides_whether_a_goal_is_reached():
 
 
 def test_goals_are_those_of_the_issue():
-    above = {contest.name: contest.goal for contest in ALL if contest.goal != 1.0}
+    above = {contest.name: contest.goal for contest in ALL if contest.goal not in {None, 1.0}}
     assert above == {"resnet50": 1.6, "resnet50-288": 1.6, "resnet50-infer": 1.8, "wide_resnet": 3.0}
+
+
+def test_what_is_not_alike_has_no_goal_and_says_so():
+    unlike = [contest for contest in ALL if contest.peer_pixels]
+    assert [contest.name for contest in unlike] == ["resnet50-unasked", "resnet50-infer-unasked"]
+    for contest in unlike:
+        assert contest.goal is None
+        assert pixels(contest) == 288 != contest.choices.get("image_size", TRAINED_AT)
+        assert title(contest).endswith(", at 288 pixels")
+    assert [contest.goal for contest in ALL if contest.goal is None] == [None] * len(unlike)
 
 
 def test_every_contest_has_a_name_a_way_and_a_small_variant():

@@ -1,90 +1,113 @@
 #!/usr/bin/env bash
 # What a GPU that is lent for minutes is asked, a stage at a time:
 #
-#   bash tests/device/hour.sh RESULTS STAGE [STAGE ...]      tests compile suites eager compiled streams studies
+#   bash tests/device/hour.sh RESULTS STAGE [STAGE ...]
 #
-# Every stage leaves its figures in the folder RESULTS and prints the end of what it said. One that takes too long is ended
-# as by Ctrl-C, and keeps what it has. What was compiled is taken from RESULTS/caches.tar.xz where that is there, and
-# is left there in the end: the next machine need not compile again.
+# A stage leaves its figures in the folder RESULTS, in files that no later call overwrites, and prints the end of what it said. One
+# that takes too long is ended as by Ctrl-C, and keeps what it has. What was compiled is taken from RESULTS/caches.tar.xz where that
+# is there, and packed into it in the end: the next machine need not compile again. It leaves with 1 where a stage failed or did
+# not come to its turn, and with 2, having done nothing, where it was called wrongly.
 #
-#   PLATFORM=h200  LIMIT_S=570 of all stages together  JOBS=10 that compile side by side  BUDGET=3s a row  ONLY='-k' of the suites
+#   LIMIT_S=570 of all stages together, the packing included   JOBS=10 that compile side by side   BUDGET=3s of a row
+#   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python
 set -uo pipefail
 
-results=$(mkdir -p "$1" && cd "$1" && pwd)
+suites=(language scenes networks images gangs)
+stages=(tests compile suites "${suites[@]}" eager compiled streams studies)
+complain() {
+    echo "$1" >&2
+    exit 2
+}
+[ $# -ge 2 ] || complain "hour.sh RESULTS STAGE [STAGE ...], of: ${stages[*]}"
+mkdir -p "$1" || complain "$1 is no folder to write into"
+results=$(cd "$1" && pwd)
 shift
-platform=${PLATFORM:-h200} limit_s=${LIMIT_S:-570} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-}
-end=$((SECONDS + limit_s))
+for each in "$@"; do
+    [[ " ${stages[*]} " == *" $each "* ]] || complain "$each is no stage. Valid: ${stages[*]}"
+done
+command -v xz >/dev/null || complain "xz is missing: what is compiled could not be kept"
+
+packing_s=45
+python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-}
+end=$((SECONDS + ${LIMIT_S:-570} - packing_s))
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-/tmp/inductor} PYTHONUNBUFFERED=1
 export TRITON_CACHE_DIR=$TORCHINDUCTOR_CACHE_DIR/triton
 caches=$results/caches.tar.xz
-pytest=(-p no:cacheprovider -W ignore --tb=short -m "$platform and not sweep")
-[ -n "$only" ] && pytest+=(-k "$only")
+b=bench_suites
+rows=(-p no:cacheprovider -W ignore --tb=short -m "$platform and not sweep")
+[ -n "$only" ] && rows+=(-k "$only")
+called=$(date +%m%d-%H%M%S) # in the names of files
+status=0
 
-# run NAME SECONDS COMMAND...: its output in NAME.txt, for so long at the most.
+# run NAME COMMAND...: its output in a file of that name, for as long as there is time.
 run() {
-    local name=$1 most=$2 left=$((end - SECONDS)) status
-    shift 2
-    [ "$left" -lt 10 ] && echo "$(date +%T) $name: no time is left" && return
-    timeout -s INT -k 15 "$((left < most ? left : most))" "$@" >"$results/$name.txt" 2>&1
-    status=$?
-    echo "$(date +%T) $name: exit $status"
-    tail -n 12 "$results/$name.txt" | cut -c1-200
+    local name=$1 left=$((end - SECONDS)) ended
+    shift
+    if [ "$left" -lt 10 ]; then
+        echo "$(date +%T) $name: no time is left"
+        status=1
+        return
+    fi
+    timeout -s INT -k 15 "$left" "$@" >"$results/$name-$called.txt" 2>&1
+    ended=$?
+    [ "$ended" -eq 0 ] || status=1
+    echo "$(date +%T) $name: exit $ended"
+    tail -n 12 "$results/$name-$called.txt" | cut -c1-200
 }
 
-# In sessions of their own: a device that one of them leaves in disorder costs that one.
-suite() {
+suite() { # in a session of its own: a device that one leaves in disorder costs that one
     local name=$1
     shift
-    run "suite-$name" 900 python -m pytest "$@" "${pytest[@]}" -v --accel-budget="$budget" --accel-history=off \
-        --accel-baselines=/tmp/no-baselines --accel-json="$results/suite-$name.json" \
+    run "$name" "$python" -m pytest "$@" "${rows[@]}" -v --accel-budget="$budget" --accel-history=off --accel-baselines="$results/no-baselines" \
+        --accel-json="$results/$name-$called.json" \
         --accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading
 }
 
 peers() {
     local name=$1
     shift
-    run "peers-$name" 900 python -m benchmarks.peers "$@" --groups 3 --json "$results/peers-$name.json"
+    run "$name" "$python" -m benchmarks.peers "$@" --groups 3 --json "$results/$name-$called.json"
 }
 
-stream() {
-    local name=$1
+stream() { # goes on where an earlier call was cut off
+    local name=$platform-$1
     shift
-    run "stream-$name" 900 python -m benchmarks.noise gather --resume --name "$name" --out "$results/$name.jsonl" "$@"
+    run "$name" "$python" -m benchmarks.noise gather --resume --name "$name" --out "$results/$name.jsonl" \
+        --runs 30 --slowdowns 0.1 --slow-runs 5 "$@"
+}
+
+study() {
+    run "$1" "$python" -m "tests.studies.$1" "${@:2}" --device cuda
 }
 
 stage() {
-    local b=bench_suites
     case $1 in
-    tests) run tests 900 python -m pytest tests/device tests/unit/workloads/test_steps_cuda.py -m "not rehearsal" -p no:cacheprovider -q ;;
-    compile) # those that take longest first
-        TORCHINDUCTOR_COMPILE_THREADS=2 run compile 900 python -m pytest_accel.cli compile --jobs "$jobs" -- \
+    tests) run tests "$python" -m pytest tests/device tests/unit/workloads/test_steps_cuda.py -m "not rehearsal" -p no:cacheprovider -q ;;
+    compile) # what takes longest comes first
+        TORCHINDUCTOR_COMPILE_THREADS=2 run compile "$python" -m pytest_accel.cli compile --jobs "$jobs" -- \
             $b/test_cnn.py $b/test_detection.py $b/test_segmentation.py $b/test_classification.py $b/test_inference.py $b/test_gpt.py \
-            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py $b/test_gangs.py "${pytest[@]}"
+            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py $b/test_gangs.py "${rows[@]}"
         ;;
-    suites)
-        suite language $b/test_gpt.py $b/test_bert.py
-        suite scenes $b/test_detection.py $b/test_segmentation.py
-        suite networks $b/test_cnn.py $b/test_inference.py $b/test_resnet50_energy.py $b/test_wide_resnet.py
-        suite images $b/test_autoencoder.py $b/test_classification.py
-        suite gangs $b/test_gangs.py
-        ;;
+    suites) for each in "${suites[@]}"; do stage "$each"; done ;;
+    language) suite language $b/test_gpt.py $b/test_bert.py ;;
+    scenes) suite scenes $b/test_detection.py $b/test_segmentation.py ;;
+    networks) suite networks $b/test_cnn.py $b/test_inference.py $b/test_resnet50_energy.py $b/test_wide_resnet.py ;;
+    images) suite images $b/test_autoencoder.py $b/test_classification.py ;;
+    gangs) suite gangs $b/test_gangs.py ;;
     eager) peers eager 'bert-*' 'segformer-*' 'deeplab-*' fasterrcnn 'dino-*' gpt-117m gpt-800m wide_resnet resnet50-torchvision ;;
     compiled) peers compiled resnet50 resnet50-infer 'resnet50*-unasked' 'gpt-*-nanogpt' swin_t swin_t-infer resnet50-288 ;;
     streams)
-        stream "$platform-launch" --runs 30 --slowdowns 0.1 --slow-runs 5 --ahead 13 -- "$b/test_inference.py::test_latency[resnet50]" -m "$platform" \
-            --accel-compile=off --accel-budget=1s
-        stream "$platform-compute" --runs 30 --slowdowns 0.1 --slow-runs 5 --ahead 13 -- "$b/test_gpt.py::test_gpt_training[117m]" -m "$platform" --accel-budget=1s
-        python -m tests.studies.photographs /tmp/made-up --images 2000
-        PYTEST_ACCEL_DATA=/tmp/made-up stream "$platform-loader" --runs 30 --slowdowns 0.1 --slow-runs 5 --ahead 4 -- \
-            "$b/test_cnn.py::test_loading[host]" -m "$platform" --accel-budget=2s
+        stream launch --ahead 13 -- "$b/test_inference.py::test_latency[resnet50]" -m "$platform" --accel-compile=off --accel-budget=1s
+        stream compute --ahead 13 -- "$b/test_gpt.py::test_gpt_training[117m]" -m "$platform" --accel-budget=1s
+        run photographs "$python" -m tests.studies.photographs "$results/made-up" --images 2000
+        PYTEST_ACCEL_DATA=$results/made-up stream loader --ahead 4 -- "$b/test_cnn.py::test_loading[host]" -m "$platform" --accel-budget=2s
         ;;
     studies)
-        run fused_inference 200 python -m tests.studies.fused_inference --device cuda
-        run residual 200 python -m tests.studies.residual --device cuda
-        run regions 300 python -m tests.studies.regions --device cuda
-        run anatomy 200 python -m tests.studies.anatomy zoo/gpt-800m --device cuda
+        study fused_inference
+        study residual
+        study regions
+        study anatomy zoo/gpt-800m
         ;;
-    *) echo "$1 is no stage: tests compile suites eager compiled streams studies" && exit 2 ;;
     esac
 }
 
@@ -92,9 +115,17 @@ stage() {
 for each in "$@"; do
     stage "$each"
 done
-# Kernels and graphs; what triton keeps beside them of each step of compiling is the larger part, and nobody reads it again.
+
+# Kernels and graphs; what triton keeps of each step of compiling is the larger part, and nobody reads it again. A call that is
+# ended meanwhile leaves the archive that there was.
 if [ -d "$TORCHINDUCTOR_CACHE_DIR" ]; then
-    XZ_OPT='-3 -T0' tar -cJf "$caches" --exclude='*.ttir' --exclude='*.ttgir' --exclude='*.llir' --exclude='*.ptx' --exclude='*.source' \
-        -C "$TORCHINDUCTOR_CACHE_DIR" .
-    du -h "$caches"
+    if XZ_OPT='-3 -T0' tar -cJf "$caches.new" --exclude='*.ttir' --exclude='*.ttgir' --exclude='*.llir' --exclude='*.ptx' --exclude='*.source' \
+        -C "$TORCHINDUCTOR_CACHE_DIR" .; then
+        mv "$caches.new" "$caches"
+        du -h "$caches"
+    else
+        echo "what was compiled could not be packed" >&2
+        status=1
+    fi
 fi
+exit $status

@@ -1,15 +1,17 @@
-"""The script for a borrowed GPU: sound as shells go, and played on the CPU."""
+"""The script for a borrowed GPU: sound as shells go, refused before anything is done where it is called wrongly, and played on the CPU."""
 
 import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).with_name("hour.sh")
 ROOT = SCRIPT.parents[2]
+STAGES = "tests compile suites language scenes networks images gangs eager compiled streams studies"
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -20,10 +22,15 @@ def test_the_script_is_sound():
     assert done.returncode == 0, done.stdout
 
 
-def play(tmp_path, *stages, **variables):
-    told = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "PLATFORM": "cpu", "BUDGET": "0.1s"}
+def play(tmp_path, *arguments, **variables):
+    told = {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "PLATFORM": "cpu",
+        "BUDGET": "0.1s",
+        "PYTHON": sys.executable,
+    }
     return subprocess.run(
-        ["bash", SCRIPT, tmp_path / "results", *stages],
+        ["bash", SCRIPT, *arguments],
         cwd=ROOT,
         env={**os.environ, **told, **variables},
         capture_output=True,
@@ -33,29 +40,61 @@ def play(tmp_path, *stages, **variables):
     )
 
 
-def test_an_unknown_stage_is_refused(tmp_path):
-    done = play(tmp_path, "suits")
-    assert (done.returncode, done.stdout) == (
-        2,
-        "suits is no stage: tests compile suites eager compiled streams studies\n",
-    )
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), f"hour.sh RESULTS STAGE [STAGE ...], of: {STAGES}\n"),
+        (("results",), f"hour.sh RESULTS STAGE [STAGE ...], of: {STAGES}\n"),
+        (("results", "tests", "suits"), f"suits is no stage. Valid: {STAGES}\n"),
+    ],
+    ids=["nothing", "no stage", "unknown stage"],
+)
+def test_a_wrong_call_is_refused_before_anything_is_done(tmp_path, arguments, words):
+    folder = [str(tmp_path / each) if each == "results" else each for each in arguments]
+    done = play(tmp_path, *folder)
+    assert (done.returncode, done.stderr, done.stdout) == (2, words, "")
 
 
-def test_without_time_nothing_is_begun(tmp_path):
-    done = play(tmp_path, "tests", LIMIT_S="5")
-    assert "tests: no time is left" in done.stdout
-    assert not (tmp_path / "results/tests.txt").exists()
+def test_a_folder_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    done = play(tmp_path, tmp_path / "file/results", "tests")
+    assert done.returncode == 2
+    assert "is no folder to write into" in done.stderr
+
+
+def test_without_time_nothing_is_begun_and_that_is_no_success(tmp_path):
+    results = tmp_path / "results"
+    done = play(tmp_path, results, "tests", "streams", LIMIT_S="50")
+    assert done.returncode == 1
+    assert done.stdout.count("no time is left") == 5
+    assert [*results.iterdir()] == []
+
+
+def test_what_was_compiled_is_taken_along_and_stays_where_it_cannot_be_packed(tmp_path):
+    results, caches = tmp_path / "results", tmp_path / "results/caches.tar.xz"
+    (tmp_path / "inductor").mkdir()
+    (tmp_path / "inductor/kernel").write_text("compiled")
+    play(tmp_path, results, "tests", LIMIT_S="50")
+    shutil.rmtree(tmp_path / "inductor")
+    play(tmp_path, results, "tests", LIMIT_S="50")
+    assert (tmp_path / "inductor/kernel").read_text() == "compiled"
+    packed = caches.read_bytes()
+    (results / "caches.tar.xz.new").mkdir()  # nothing can be written there
+    done = play(tmp_path, results, "tests", LIMIT_S="50")
+    assert "what was compiled could not be packed" in done.stderr
+    assert caches.read_bytes() == packed
 
 
 @pytest.mark.rehearsal
-def test_a_stage_leaves_its_figures_and_what_was_compiled(tmp_path):
-    (tmp_path / "inductor").mkdir()
-    (tmp_path / "inductor/kernel").write_text("compiled")
-    first = play(tmp_path, "suites", ONLY="test_small_gpt_training or test_small_inference")
+def test_a_stage_leaves_its_figures_and_no_later_call_overwrites_them(tmp_path):
     results = tmp_path / "results"
-    told = json.loads((results / "suite-language.json").read_text())["results"]
-    assert [each["benchmark"] for each in told] == ["bench_suites/test_gpt.py::test_small_gpt_training"]
-    assert "suite-networks: exit 0" in first.stdout
-    shutil.rmtree(tmp_path / "inductor")
-    play(tmp_path, "tests", LIMIT_S="5")
-    assert (tmp_path / "inductor/kernel").read_text() == "compiled"
+    first = play(
+        tmp_path, results, "language", "networks", ONLY="test_small_gpt_training or test_small_inference"
+    )
+    assert first.returncode == 0, first.stdout
+    (written,) = results.glob("language-*.json")
+    (told,) = json.loads(written.read_text())["results"]
+    assert told["benchmark"] == "bench_suites/test_gpt.py::test_small_gpt_training"
+    again = play(tmp_path, results, "language", ONLY="no_such_row")
+    assert again.returncode == 1
+    assert json.loads(written.read_text())["results"] == [told]

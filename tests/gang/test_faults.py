@@ -109,7 +109,7 @@ class TestRankThatEnds:
             assert "Segmentation fault" in words  # faulthandler's own, in its log
             assert "in fault" in words
 
-    @pytest.mark.slow
+    @pytest.mark.rehearsal  # tests/gang/test_benchmarks.py kills one of two
     def test_four_meet_in_a_process_group_and_one_is_killed_in_a_collective(self, gangs, provoke):
         gang = gangs.start(4, launcher=Elastic())
         met = gangs.run(

@@ -197,7 +197,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
     [
         (["-k", "leaves"], 9),
         pytest.param(["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED, marks=pytest.mark.rehearsal),
-        (["no_such_file.py"], pytest.ExitCode.USAGE_ERROR),
+        pytest.param(["no_such_file.py"], pytest.ExitCode.USAGE_ERROR, marks=pytest.mark.rehearsal),
         (["--collect-only"], 0),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,7 +1,7 @@
 """What does a training step spend its time on? `python -m tests.studies.anatomy zoo/gpt-800m [--device cuda] [--batch-size 16]`.
 
 Builds a step as the `train` fixture does, settles it, and profiles a few steps: kernels by name, with their share of the
-device's time, and how much of a step no kernel ran. The profiler slows the host: the last figure is an upper bound.
+device's time, and the time of all of them beside that of a step that nobody profiles.
 """
 
 from __future__ import annotations

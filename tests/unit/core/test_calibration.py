@@ -51,6 +51,12 @@ class TestNoise:
         one = [run(value) for value in values]  # one evening shows 1 - rho of the variance
         assert measured_noise(one, POLICY) == pytest.approx(stdev(values) / math.sqrt(1 - RHO))
 
+    def test_of_a_machine_that_drifts_is_that_of_one_whose_runs_resemble_each_other(self):
+        """As the gate takes it: above 12 % one evening shows half of the variance."""
+        values = (0.0, 0.2, 0.4, 0.0, 0.2, 0.4)
+        found = measured_noise([run(value) for value in values], POLICY)
+        assert found == pytest.approx(stdev(values) / math.sqrt(1 - POLICY.drifting_correlation))
+
     def test_is_not_that_of_one_throttled_run(self):
         quiet = session(random.Random(2), 0.005, 12)
         noise = measured_noise(quiet, POLICY)

@@ -96,6 +96,14 @@ class TestCorrelation:
         many = self.learned(0.03, 0.003)
         assert 0.2 < few.correlation < many.correlation
 
+    def test_of_one_second_run_stays_near_that_of_a_machine_so_noisy(self):
+        """What is drawn to is the gate's own for such noise: one night must not talk it out of a drift."""
+        levels = normal(20, 0.15)
+        several = [Night(runs=(levels[0], levels[0] + 0.15)), *nights(*levels[1:])]
+        found = learn(several)
+        assert found is not None
+        assert found.correlation == pytest.approx(POLICY.drifting_correlation, abs=0.1)
+
     def test_of_single_runs_is_that_of_the_gate(self):
         found = learn(nights(*normal(20, 0.01)))
         assert found is not None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.core.gate import interval
 from pytest_accel.core.standing import Frozen, auto_tolerance, rounded_up, standing
 from pytest_accel.core.verdict import Policy
 from pytest_accel.report.lines import frozen_line
@@ -37,6 +40,17 @@ def test_noise_that_the_tolerance_cannot_bear_is_said():
     assert standing(noisy, None).too_noisy
     assert not standing(noisy, 0.5).too_noisy
     assert standing(noisy, None).tolerance == Policy().tolerance
+
+
+@given(st.lists(st.floats(-0.4, 0.4), min_size=1, max_size=8), st.integers(1, 4))
+def test_the_interval_is_the_one_that_a_recording_shows(levels, sessions):
+    """Drift is taken into account once, in both."""
+    measured = tuple(
+        run
+        for number, level in enumerate(levels)
+        for run in runs(1, session=f"night {number % sessions}", step_s=math.exp(level))
+    )
+    assert standing(measured, None).step == interval(measured, Policy())
 
 
 class TestAuto:

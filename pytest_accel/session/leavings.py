@@ -111,7 +111,7 @@ class Leavings:
                 elsewhere,
                 self.told,
                 self.bench.vanished,
-                self.bench.platforms,
+                self.bench.turns.platforms,
                 vanished_fail=self.settings.vanished == "fail",
             ),
             environments=environments_of(cases.values()),

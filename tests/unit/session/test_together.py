@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.core.verdict import Outcome
-from pytest_accel.session import bench as session_bench
-from pytest_accel.session.bench import Bench
+from pytest_accel.session import turns as session_turns
 from pytest_accel.session.judging.together import Platforms
+from pytest_accel.session.turns import Turns
 from pytest_accel.settings import Settings
 from tests.support.measured import make_case, measurement
 from tests.support.stored import baseline, runs
@@ -81,28 +81,32 @@ class TestTurns:
     def play(self, monkeypatch):
         """Measure what waits, the runs of each case as written down; who is told what, in order."""
         pace = SimpleNamespace(run=lambda label, left: nullcontext())
-        monkeypatch.setattr(session_bench, "Pacemaker", lambda config: pace)
+        monkeypatch.setattr(session_turns, "Pacemaker", lambda config: pace)
 
         def play(made, further, *, maxfail=0):
             told = []
-            bench = Bench.__new__(Bench)
-            bench.settings, bench.platforms = Settings(), Platforms()
-            bench.config = SimpleNamespace(getoption=lambda name, default: maxfail)
-            bench.cases = {case.node_id: case for case in made}
-            bench.waiting = [case for case in made if case.undecided]
             session = SimpleNamespace(shouldfail=False, shouldstop=False)
 
-            def release(case):
-                bench.waiting.remove(case)
-                told.append((case.node_id[-1], case.outcome))
-                session.shouldfail = session.shouldfail or (maxfail and case.outcome is Outcome.REGRESSED)
+            class Measured(Turns):
+                def release(self, case):
+                    self.waiting.remove(case)
+                    told.append((case.node_id[-1], case.outcome))
+                    session.shouldfail = session.shouldfail or (maxfail and case.outcome is Outcome.REGRESSED)
 
-            def measure_fresh(case, progress):
-                case.take(measurement(run(further[case.node_id](len(case.measurements) + 1))))
+                def measure_fresh(self, case, progress):
+                    case.take(measurement(run(further[case.node_id](len(case.measurements) + 1))))
 
-            bench.release, bench.measure_fresh = release, measure_fresh
-            bench.measure_waiting(session)
-            return bench, told
+            turns = Measured(
+                config=SimpleNamespace(getoption=lambda name, default: maxfail),
+                settings=Settings(),
+                cases={case.node_id: case for case in made},
+                gangs=None,
+                endings=None,
+                with_scaling=None,
+                waiting=[case for case in made if case.undecided],
+            )
+            turns.measure(session)
+            return turns, told
 
         return play
 
@@ -118,18 +122,18 @@ class TestTurns:
         return made, {key: of(number) for number, key in enumerate(KEYS)}
 
     def test_a_regression_waits_until_nothing_of_its_platform_is_open(self, play, late):
-        bench, told = play(*late)
-        assert list(bench.platforms.found) == ["h200"]
+        turns, told = play(*late)
+        assert list(turns.platforms.found) == ["h200"]
         assert ("0", Outcome.OK) in told
         assert Outcome.REGRESSED not in dict(told).values()
-        assert bench.waiting == []
+        assert turns.waiting == []
 
     def test_one_that_is_its_own_is_told_when_the_others_are_decided(self, play, late):
         made, further = late
-        bench, told = play(
+        turns, told = play(
             made, {key: further[key] if key == KEYS[0] else (lambda look: -0.06) for key in KEYS}
         )
-        assert bench.platforms.found == {}
+        assert turns.platforms.found == {}
         assert dict(told)["0"] is Outcome.REGRESSED
         assert len(made[0].measurements) == 2  # it waits, and is not measured again
         assert len(told) == 8
@@ -144,8 +148,8 @@ class TestTurns:
         made = cases([0.05 + 0.001 * number for number in range(8)])
         made[7].disturbed, made[7].measurements = [replace(made[7].latest, invalid="throttled")], []
         made[7].judge()
-        bench, told = play(
+        turns, told = play(
             made, {key: lambda look, number=n: 0.05 + 0.001 * number for n, key in enumerate(KEYS)}
         )
-        assert list(bench.platforms.found) == ["h200"]
+        assert list(turns.platforms.found) == ["h200"]
         assert {outcome for _, outcome in told} == {Outcome.OK}

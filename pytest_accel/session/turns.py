@@ -1,0 +1,121 @@
+"""Runs in fresh processes: one after the other for every benchmark that is not decided, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_accel.measure.measurement import Measurement
+from pytest_accel.report.progress import Progress
+from pytest_accel.session.endings import Endings
+from pytest_accel.session.judging.cases import MOST_REPLACED, Case
+from pytest_accel.session.judging.recording import refuse_mixture
+from pytest_accel.session.judging.together import Platforms
+from pytest_accel.session.measuring.terminal import Pacemaker
+from pytest_accel.session.ranks.gangs import Found, Gangs
+from pytest_accel.settings import Settings
+
+
+@dataclass(slots=True, kw_only=True)
+class Turns:
+    """Who waits for another run, and who is let go."""
+
+    config: pytest.Config
+    settings: Settings
+    cases: Mapping[str, Case]  # of the session, by node id
+    gangs: Gangs
+    endings: Endings
+    with_scaling: Callable[[Case, Measurement], Measurement]
+    waiting: list[Case] = field(default_factory=list)
+    platforms: Platforms = field(default_factory=Platforms)
+
+    def measure(self, session: pytest.Session) -> None:
+        """One more run for every open case, in turn, until all are decided or out of looks.
+
+        In turn, because runs back to back see the same throttling. A run that was disturbed is replaced by another. In a large
+        suite verdicts wait for the end of a turn: only then is known what all benchmarks share. A regression that turned out to
+        be the platform's is judged on the rest by as many runs as any other, hence twice the turns.
+        """
+        unjudged = self.settings.unjudged_runs
+        first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
+        pace = Pacemaker(self.config)
+        for look in range(first, 2 * last + MOST_REPLACED + 1):
+            in_suite = not unjudged and self.platforms.may_share(self.cases.values())
+            in_turn = self._open()
+            if not in_turn:
+                return
+            for position, case in enumerate(in_turn):
+                if session.shouldfail or session.shouldstop:  # -x, --maxfail
+                    return
+                left = len(in_turn) - position + len(self._open()) * max(0, last - look)
+                label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
+                with pace.run(label, left) as progress:
+                    self.measure_fresh(case, progress)
+                if self.settings.recording:
+                    refuse_mixture(case)
+                if not self._wants_another_run(case) and not in_suite:
+                    self.release(case)
+            if not unjudged:
+                self._release_decided()
+
+    def measure_fresh(self, case: Case, progress: Progress) -> None:
+        """One more run; its measurement, or why there is none, is left in the case."""
+        with case.holding():
+            found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
+        if found.unfit is not None:
+            case.unfit = found.unfit
+            case.judge()
+        elif found.outcome == "skipped":
+            case.skipped = found.text
+        elif found.outcome == "failed" or found.measurement is None:
+            case.problem = _no_measurement(case, found)
+        else:
+            case.take(self.with_scaling(case, found.measurement))
+
+    def release(self, case: Case) -> None:
+        self.waiting.remove(case)
+        self.endings.end(case)
+
+    def release_all(self) -> None:
+        """All that still wait, when the looks are used up or the session was interrupted."""
+        for case in list(self.waiting):
+            self.release(case)
+
+    def _open(self) -> list[Case]:
+        """Those that wait for a run; a regression of a suite may only wait for the others."""
+        return [case for case in self.waiting if self.settings.unjudged_runs or case.undecided]
+
+    def _release_decided(self) -> None:
+        """At the end of a turn: look at what the benchmarks share, then let go of all that need no further run.
+
+        Regressions that may yet be the platform's stay until nothing of it is open, unless -x or --maxfail wants them at once.
+        """
+        cases, at_once = self.cases.values(), bool(self.config.getoption("maxfail", default=0))
+        self.platforms.look(cases, self.waiting)
+        still_open = [case for case in self.waiting if self._wants_another_run(case)]
+        for case in [case for case in self.waiting if case not in still_open]:
+            if at_once or not self.platforms.may_take_off(case, cases, still_open):
+                self.release(case)
+
+    def _wants_another_run(self, case: Case) -> bool:
+        if case.problem or case.skipped or case.unfit:
+            return False
+        if unjudged := self.settings.unjudged_runs:
+            return len(case.measurements) < unjudged and case.may_be_replaced
+        case.judge()
+        return case.undecided
+
+
+def _apart(case: Case) -> str:
+    return "a fresh gang" if case.platform.devices > 1 else "a fresh process"
+
+
+def _no_measurement(case: Case, found: Found) -> str:
+    where = _apart(case)
+    if found.measuring_off:
+        return f"{case.label}: {where} gave no measurement: pytest-benchmark was switched off there (under xdist it is)"
+    if not found.reports:  # the processes are gone, and these are their last words
+        return f"{case.label}: {where} gave no measurement: {found.text}"
+    return f"{case.label} failed in {where}: {found.cause}\n{found.text}"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pytest_accel.options import GANG_VARIABLE
-from pytest_accel.spmd.gang import Order
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.launchers import GROUP, STACKS
+from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.processes import die_with_parent, dump_no_core
 from pytest_accel.spmd.wire import Connection, TooLargeError, WireError, call
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.spmd import course as course_module
 from pytest_accel.spmd import gang as gang_module
-from pytest_accel.spmd.gang import Gang, Order
+from pytest_accel.spmd.gang import Gang
 from pytest_accel.spmd.launchers import Elastic, RankProcess, RankProcesses  # noqa: F401 - as tests name it
+from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.processes import processes_of
 from tests.support.gloo import free_port
 
@@ -176,6 +178,8 @@ def deadline_when(tmp_path, monkeypatch):
         def monotonic() -> float:
             return time.monotonic() + (1e6 if all((tmp_path / name).exists() for name in names) else 0)
 
-        monkeypatch.setattr(gang_module, "time", types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+        clock = types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+        for module in (gang_module, course_module):  # until ranks have come, and until they have answered
+            monkeypatch.setattr(module, "time", clock)
 
     return set_files

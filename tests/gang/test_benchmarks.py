@@ -297,7 +297,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project
     project = Project(tmp_path_factory.mktemp("outcomes").resolve())
     project.write(OUTCOMES)
     # Rank 0 waits in a collective for the rank that raised; that it is given ten seconds is not the question here.
-    (project.path / "conftest.py").write_text("from pytest_accel.spmd import gang\n\ngang._FAILED_S = 1.0\n")
+    (project.path / "conftest.py").write_text(
+        "from pytest_accel.spmd import course\n\ncourse._FAILED_S = 1.0\n"
+    )
     reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
     status, output = project.run(*reports, "--accel-timeout=60s")
     assert status == 1, output

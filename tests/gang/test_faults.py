@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.spmd import gang as gang_module
+from pytest_accel.spmd import course as course_module
 from pytest_accel.spmd import launchers
+from pytest_accel.spmd.course import Course
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.launchers import Elastic
 from pytest_accel.spmd.processes import Process, processes_of
@@ -69,7 +70,7 @@ def provoke(gangs, verdict, monkeypatch):
         if gang is None:
             gang = gangs.start(2, launcher=launcher)
             if launcher is None:  # no process between session and ranks that could have more to say
-                monkeypatch.setattr(gang_module, "_LAUNCHER_S", 0.1)
+                monkeypatch.setattr(course_module, "_LAUNCHER_S", 0.1)
         began = time.monotonic()
         answer = gangs.run(gang, text, **options)
         verdict(time.monotonic() - began, answer.problem)
@@ -180,7 +181,7 @@ class TestRankThatFails:
         assert gang.alive
 
     def test_others_that_wait_for_it_are_ended_after_a_grace(self, provoke, monkeypatch):
-        monkeypatch.setattr(gang_module, "_FAILED_S", 0.5)
+        monkeypatch.setattr(course_module, "_FAILED_S", 0.5)
         answer = provoke(OTHERS_WAIT.format(fault="raise ValueError('no such layer')"))
         assert answer.problem.startswith(
             "rank 1 failed (ValueError: no such layer); rank 0 hangs in program_0.py"
@@ -205,7 +206,7 @@ class TestRankThatFails:
 
     @pytest.mark.slow
     def test_others_that_wait_in_a_collective_are_told_so(self, provoke, monkeypatch):
-        monkeypatch.setattr(gang_module, "_FAILED_S", 2.0)
+        monkeypatch.setattr(course_module, "_FAILED_S", 2.0)
         answer = provoke(
             """
             torch, dist = join()
@@ -239,14 +240,14 @@ class TestRankThatHangs:
         assert "in others" in answer.ranks[0].remains.stacks
 
     def test_rank_that_answered_is_not_blamed(self, provoke, deadline_when, monkeypatch, tmp_path):
-        take = gang_module._Course._take
+        take = Course._take
 
         def take_and_note(course, rank, message, phase):
             take(course, rank, message, phase)
             if rank in course.answers:
                 (tmp_path / "answered").touch()
 
-        monkeypatch.setattr(gang_module._Course, "_take", take_and_note)
+        monkeypatch.setattr(Course, "_take", take_and_note)
         deadline_when("hangs", "answered")
         answer = provoke(
             """

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from pytest_accel.spmd.gang import Order
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.launchers import Elastic, OneProcess
+from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.processes import processes_of
 
 PLACE = """

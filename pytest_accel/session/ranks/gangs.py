@@ -19,9 +19,10 @@ from pytest_accel.session.placing.arguments import arguments_for_ranks
 from pytest_accel.session.placing.placement import PLACEMENT
 from pytest_accel.session.placing.seating import SEATS, bound_by_launcher
 from pytest_accel.settings import Settings
-from pytest_accel.spmd.gang import Gang, GangAnswer, Order
+from pytest_accel.spmd.gang import Gang
 from pytest_accel.spmd.launch import GangError, Launcher
 from pytest_accel.spmd.launchers import Elastic, OneProcess
+from pytest_accel.spmd.orders import GangAnswer, Order
 from pytest_accel.spmd.seats import SeatLauncher
 
 

@@ -17,7 +17,7 @@ from pytest_accel.session.placing.items import is_benchmark
 from pytest_accel.session.placing.placement import PLACEMENT, RANK_END
 from pytest_accel.session.ranks.groups import STRAGGLERS
 from pytest_accel.session.ranks.pytest_reports import is_strict_xpass, without_traces
-from pytest_accel.spmd.gang import Order
+from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.rank import begin_rank
 
 _MAX_OUTPUT = 200_000  # characters of one section of a report

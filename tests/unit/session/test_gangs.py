@@ -11,8 +11,8 @@ from pytest_accel.session.placing.placement import PLACEMENT
 from pytest_accel.session.ranks import gangs
 from pytest_accel.session.ranks.gangs import Gangs, found_by
 from pytest_accel.settings import Settings
-from pytest_accel.spmd.gang import GangAnswer, RankAnswer
 from pytest_accel.spmd.launch import GangError
+from pytest_accel.spmd.orders import GangAnswer, RankAnswer
 
 
 def answered(*payloads, culprit=None):

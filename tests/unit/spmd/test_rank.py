@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from pytest_accel.options import GANG_VARIABLE
-from pytest_accel.spmd.gang import Order
+from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.wire import Listener, WireError, ready
 
 LONG_S = 60.0

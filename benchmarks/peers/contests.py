@@ -102,40 +102,43 @@ def _gpt(name: str, size: str, way: str, *, batch_size: int = 16) -> Contest:
     )
 
 
-ALL = (
-    Contest(
-        name="resnet50",
-        row="test_cnn.py::test_cnn[resnet50]",
-        way="timm",
-        model="resnet50",
-        batch_size=256,
-        choices={"data": "imagenet", "image_size": 224},
-        goal=1.6,
-        small=SMALL_RESNET,
-    ),
-    # As people meet it: ours as the row is, beside timm's script as it comes, which then takes larger images.
-    Contest(
-        name="resnet50-unasked",
-        row="test_cnn.py::test_cnn[resnet50]",
-        way="timm",
-        model="resnet50",
-        batch_size=256,
-        choices={"data": "imagenet", "image_size": 224},
+def _unasked(contest: Contest) -> Contest:
+    """Return it as people meet it: ours as the row is, beside timm's script without a size, which then takes larger images."""
+    return replace(
+        contest,
+        name=f"{contest.name}-unasked",
         peer_pixels=UNASKED,
         goal=None,
-        small=SMALL_RESNET | {"peer_pixels": 48},
-    ),
+        small={**contest.small, "peer_pixels": 48},
+    )
+
+
+RESNET50 = Contest(
+    name="resnet50",
+    row="test_cnn.py::test_cnn[resnet50]",
+    way="timm",
+    model="resnet50",
+    batch_size=256,
+    choices={"data": "imagenet", "image_size": 224},
+    goal=1.6,
+    small=SMALL_RESNET,
+)
+RESNET50_INFER = Contest(
+    name="resnet50-infer",
+    row="test_inference.py::test_inference[resnet50]",
+    way="timm",
+    model="resnet50",
+    task="infer",
+    batch_size=1024,
+    choices={"data": "imagenet"},
+    goal=1.8,
+    small=SMALL_RESNET,
+)
+ALL = (
+    RESNET50,
+    _unasked(RESNET50),
     # That size on both sides.
-    Contest(
-        name="resnet50-288",
-        row="test_cnn.py::test_cnn[resnet50]",
-        way="timm",
-        model="resnet50",
-        batch_size=256,
-        choices={"data": "imagenet", "image_size": UNASKED},
-        goal=1.6,
-        small=SMALL_RESNET,
-    ),
+    replace(RESNET50, name="resnet50-288", choices={"data": "imagenet", "image_size": UNASKED}),
     Contest(
         name="resnet50-torchvision",
         row="test_cnn.py::test_batch[resnet50-fp16-256]",
@@ -155,29 +158,8 @@ ALL = (
         choices={"data": "cifar100", "num_classes": 1000, "millions": 28.3},
         small=SMALL_SWIN,
     ),
-    Contest(
-        name="resnet50-infer",
-        row="test_inference.py::test_inference[resnet50]",
-        way="timm",
-        model="resnet50",
-        task="infer",
-        batch_size=1024,
-        choices={"data": "imagenet"},
-        goal=1.8,
-        small=SMALL_RESNET,
-    ),
-    Contest(
-        name="resnet50-infer-unasked",
-        row="test_inference.py::test_inference[resnet50]",
-        way="timm",
-        model="resnet50",
-        task="infer",
-        batch_size=1024,
-        choices={"data": "imagenet"},
-        peer_pixels=UNASKED,
-        goal=None,
-        small=SMALL_RESNET | {"peer_pixels": 48},
-    ),
+    RESNET50_INFER,
+    _unasked(RESNET50_INFER),
     Contest(
         name="swin_t-infer",
         row="test_inference.py::test_inference[swin_t]",

@@ -31,12 +31,10 @@ class Course:
         self.timeout_s = timeout_s
         self.answers: dict[int, Mapping[str, Any]] = {}
         self.lost: list[int] = []  # in the order in which they went
-        self.late = False
         self._connections = connections
         self._launched = launched
         self._number = number
-        self._deadline = time.monotonic() + timeout_s
-        self._give_up_at = self._deadline
+        self._give_up_at = time.monotonic() + timeout_s
 
     @property
     def whole(self) -> bool:
@@ -68,7 +66,6 @@ class Course:
             if time.monotonic() - told >= TICK_S:
                 told = time.monotonic()
                 waiting()
-        self.late = bool(self.silent) and time.monotonic() >= self._deadline
 
     def launcher_words(self) -> str:
         """Why the launcher is gone. Ranks die with it, and may be seen to go a moment before it."""

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.steps import timed_block
 from pytest_accel.workloads.steps import TrainStep
+from tests.studies.alternating import prepared
 
 SHOWN = 30
 NAME = 100  # characters
@@ -51,8 +51,7 @@ def main() -> None:
     parser.add_argument("--data", default=None)
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args()
-    device: Device = CpuDevice(threads=1) if arguments.device == "cpu" else CudaDevice()
-    device.prepare()
+    device = prepared(arguments.device)
     precision = arguments.precision or ("bf16" if arguments.device == "cuda" else "fp32")
     asked = {"data": arguments.data} if arguments.data else {}
     with TrainStep.build(

@@ -9,42 +9,20 @@ reduction of one rank; never a network.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from statistics import median
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from pytest_accel.core.robust import median_error
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
+from pytest_accel.measure.device import Device
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.spmd.process_group import ProcessGroup, open_process_group
 from pytest_accel.workloads.steps import TrainStep
-from tests.studies.overhead import bare
+from tests.studies.alternating import Ratio, in_turn, prepared
 from tests.support.gloo import free_port
-
-WARMUP_ROUNDS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """A step time over a plain one's, and half the width of its 95 % interval."""
-
-    point: float
-    error: float
-    plain_s: float
-    pairs: int
-
-    def __str__(self) -> str:
-        return (
-            f"plain step {self.plain_s * 1e3:.3f} ms, over that {self.point:.4f} ± {self.error:.4f} "
-            f"({self.pairs} ABBA groups)"
-        )
 
 
 @contextmanager
@@ -73,21 +51,6 @@ def ddp_against_plain(
     return ratio
 
 
-def in_turn(one: TrainStep, other: TrainStep, device: Device, *, pairs: int, steps: int) -> Ratio:
-    """The first's step time over the other's, by ABBA groups."""
-    for _ in range(WARMUP_ROUNDS):
-        bare(other, device, steps), bare(one, device, steps)
-    logs, others_s = [], []
-    for _ in range(pairs):
-        first = bare(one, device, steps)
-        middle = bare(other, device, steps), bare(other, device, steps)
-        last = bare(one, device, steps)
-        logs.append(math.log((first + last) / sum(middle)))
-        others_s += middle
-    error = 1.96 * median_error(logs)
-    return Ratio(point=math.exp(median(logs)), error=error, plain_s=median(others_s), pairs=pairs)
-
-
 WORKLOADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "cuda": {
         "resnet50": {"data": "imagenet", "batch_size": 256, "precision": "bf16", "steps": 10},
@@ -106,8 +69,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--eager", action="store_true", help="do not compile, where that is the default")
     arguments = parser.parse_args()
-    device: Device = CpuDevice(threads=1) if arguments.device == "cpu" else CudaDevice()
-    device.prepare()
+    device = prepared(arguments.device)
     with group_of_one(torch.device(device.name)) as group:
         for model, choices in WORKLOADS[arguments.device].items():
             compiled = {"compile": None} if arguments.eager else {}

@@ -18,9 +18,9 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
+from pytest_accel.measure.device import Device
 from pytest_accel.workloads.steps import InferStep
-from tests.studies.ddp import in_turn
+from tests.studies.alternating import in_turn, prepared
 
 WORKLOADS = {
     "cuda": {"model": "resnet50", "data": "imagenet", "batch_size": 1024, "precision": "bf16"},
@@ -109,8 +109,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args()
-    device: Device = CpuDevice(threads=1) if arguments.device == "cpu" else CudaDevice()
-    device.prepare()
+    device = prepared(arguments.device)
     asked = {**WORKLOADS[arguments.device], "device": torch.device(device.name)}
     with InferStep.build(asked.pop("model"), **asked) as step, torch.inference_mode():
         model = getattr(step._forward, "_orig_mod", step._forward)

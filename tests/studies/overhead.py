@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-import time
 from collections.abc import Callable
 from statistics import median
 
@@ -18,21 +17,13 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_benchmark.utils import NameWrapper
 
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
+from pytest_accel.measure.device import Device
 from pytest_accel.measure.steps import Step
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.workloads.steps import InferStep, TrainStep
+from tests.studies.alternating import bare, prepared
 
 STEPS = 10
-
-
-def bare(step: Step, device: Device, steps: int) -> float:
-    device.synchronize()
-    begin = time.perf_counter()
-    for _ in range(steps):
-        step()
-    device.synchronize()
-    return (time.perf_counter() - begin) / steps
 
 
 def through_accel(step: Step, device: Device, steps: int) -> float:
@@ -75,8 +66,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--pairs", type=int, default=15)
     arguments = parser.parse_args()
-    device: Device = CpuDevice(threads=1) if arguments.device == "cpu" else CudaDevice()
-    device.prepare()
+    device = prepared(arguments.device)
     for name, step, steps in workloads(arguments.device):
         # A CPU is shared: many short pairs see it in the same mood.
         pairs = 40 * arguments.pairs if steps * (device.name == "cpu") > STEPS else arguments.pairs

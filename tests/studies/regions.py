@@ -9,7 +9,6 @@ Compile caches make the first steps short: give each run a TORCHINDUCTOR_CACHE_D
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +17,9 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
+from pytest_accel.measure.steps import timed_block
 from pytest_accel.workloads.steps import TrainStep
-from tests.studies.ddp import in_turn
+from tests.studies.alternating import in_turn, prepared
 
 FEWEST = 4  # of one class, to be worth it
 
@@ -56,13 +55,6 @@ def _layers(module: nn.Module) -> int:
     return sum(next(layer.parameters(recurse=False), None) is not None for layer in module.modules())
 
 
-def first_step_s(step: TrainStep, device: Device) -> float:
-    begun = time.perf_counter()
-    step()
-    device.synchronize()
-    return time.perf_counter() - begun
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*")
@@ -70,8 +62,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args()
-    device: Device = CpuDevice(threads=1) if arguments.device == "cpu" else CudaDevice()
-    device.prepare()
+    device = prepared(arguments.device)
     chosen: dict[str, Any] = {"device": torch.device(device.name), "compile": "default"}
     chosen["precision"] = "bf16" if arguments.device == "cuda" else "fp32"
     for model in arguments.models or WORKLOADS[arguments.device]:
@@ -81,9 +72,9 @@ def main() -> None:
             patch("pytest_accel.workloads.compiling.compiled_apart", repeated_blocks),
         ):
             apart = TrainStep.build(model, **asked)
-            apart_s = first_step_s(apart, device)
+            apart_s = timed_block(apart, 1, device)
         with apart, TrainStep.build(model, **asked) as whole:
-            whole_s = first_step_s(whole, device)
+            whole_s = timed_block(whole, 1, device)
             ratio = in_turn(apart, whole, device, pairs=arguments.pairs, steps=arguments.steps)
             apart.check()
             whole.check()

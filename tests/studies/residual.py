@@ -14,9 +14,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.workloads.steps import TrainStep
-from tests.studies.ddp import in_turn
+from tests.studies.alternating import in_turn, prepared
 from tests.support.steps import losses
 
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -37,8 +36,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
     arguments = parser.parse_args()
-    device: Device = CpuDevice(threads=1) if arguments.device == "cpu" else CudaDevice()
-    device.prepare()
+    device = prepared(arguments.device)
     asked = {**WORKLOADS[arguments.device], "device": torch.device(device.name), "precision": "bf16"}
     model = asked.pop("model")
     with patch("torch.nn.Embedding", Half):

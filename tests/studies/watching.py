@@ -22,7 +22,8 @@ import torch
 from pytest_accel.core.student import t_quantile
 from pytest_accel.health.nvml_watch import DeviceWatcher
 from pytest_accel.health.watching import PERIOD_S, Watch
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
+from pytest_accel.measure.device import CudaDevice, Device
+from tests.studies.alternating import prepared
 
 BLOCK_S = 0.5  # five wakes
 OFTEN = 100  # times as many
@@ -144,8 +145,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--groups", type=int, default=20)
     arguments = parser.parse_args()
-    device: Device = CpuDevice(threads=1) if arguments.device == "cpu" else CudaDevice()
-    device.prepare()
+    device = prepared(arguments.device)
     torch.set_grad_enabled(False)
     with ExitStack() as open_until:
         steps = workloads(arguments.device)

@@ -1,0 +1,56 @@
+"""What studies of steps share: the device that is asked for, a step's time in a bare loop, and two steps in turn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from pytest_accel.core.robust import median_error
+from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
+from pytest_accel.measure.steps import Step, timed_block
+
+WARMUP_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A step time over a plain one's, and half the width of its 95 % interval."""
+
+    point: float
+    error: float
+    plain_s: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return (
+            f"plain step {self.plain_s * 1e3:.3f} ms, over that {self.point:.4f} ± {self.error:.4f} "
+            f"({self.pairs} ABBA groups)"
+        )
+
+
+def prepared(name: str) -> Device:
+    """The device called cpu or cuda, ready to be measured on."""
+    device: Device = CpuDevice(threads=1) if name == "cpu" else CudaDevice()
+    device.prepare()
+    return device
+
+
+def bare(step: Step, device: Device, steps: int) -> float:
+    """Seconds a step in a loop of so many, the device waited for at both ends."""
+    return timed_block(step, steps, device) / steps
+
+
+def in_turn(one: Step, other: Step, device: Device, *, pairs: int, steps: int) -> Ratio:
+    """The first's step time over the other's, by ABBA groups."""
+    for _ in range(WARMUP_ROUNDS):
+        bare(other, device, steps), bare(one, device, steps)
+    logs, others_s = [], []
+    for _ in range(pairs):
+        first = bare(one, device, steps)
+        middle = bare(other, device, steps), bare(other, device, steps)
+        last = bare(one, device, steps)
+        logs.append(math.log((first + last) / sum(middle)))
+        others_s += middle
+    error = 1.96 * median_error(logs)
+    return Ratio(point=math.exp(median(logs)), error=error, plain_s=median(others_s), pairs=pairs)

@@ -5,6 +5,7 @@ Exception
 └── RuntimeError
     └── StepError  a step that ran, or tried to, and is no benchmark
         └── OutOfMemory
+            └── CannotFit
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ class StepError(RuntimeError):
 
 class OutOfMemory(StepError):  # noqa: N818 - reads as what happened
     """The batch that was asked for did not fit; it is never made smaller behind the user's back."""
+
+
+class CannotFit(OutOfMemory):
+    """So much is known before anything is built, and on every rank alike."""
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

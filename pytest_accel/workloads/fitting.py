@@ -13,7 +13,7 @@ import torch
 
 from pytest_accel.core.quantities import gibibytes
 from pytest_accel.workloads.choices import Choices
-from pytest_accel.workloads.errors import OutOfMemory
+from pytest_accel.workloads.errors import CannotFit, OutOfMemory
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, gpt_shape
 
@@ -55,7 +55,7 @@ def state_of(
 
 
 def check_fits(name: str, state: State, device: torch.device) -> None:
-    """Raise OutOfMemory for what cannot fit, before minutes go into building it."""
+    """Raise CannotFit for what cannot, before minutes go into building it."""
     memory = device_memory_bytes(device)
     if memory is None or state.total_bytes <= memory * state.shards:
         return
@@ -68,7 +68,7 @@ def check_fits(name: str, state: State, device: torch.device) -> None:
     if training:
         devices = -(-state.total_bytes // memory)
         remedy = f"With sharding='fsdp', a gang of at least {devices:,} such devices holds it."
-    raise OutOfMemory(
+    raise CannotFit(
         f"{name}: it cannot fit, and nothing was built. {state.parameters / 1e9:,.1f} billion parameters take "
         f"{gibibytes(state.total_bytes)} for {kept} alone, and {here}. {remedy}"
     )

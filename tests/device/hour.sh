@@ -5,11 +5,12 @@
 #
 # A stage leaves its figures in the folder RESULTS, in files that no later call overwrites, and prints the end of what it said. One
 # that takes too long is ended as by Ctrl-C, and keeps what it has. What was compiled is taken from RESULTS/caches.tar.xz where that
-# is there, and packed into it in the end: the next machine need not compile again. It leaves with 1 where a stage failed or did
-# not come to its turn, and with 2, having done nothing, where it was called wrongly.
+# is there, and packed into it in the end: the next machine need not compile again. Suites leave out the rows that an earlier call
+# has measured into RESULTS. It leaves with 1 where a stage failed or did not come to its turn, and with 2, having done nothing,
+# where it was called wrongly.
 #
 #   LIMIT_S=570 of all stages together, the packing included   JOBS=10 that compile side by side   BUDGET=3s of a row
-#   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python
+#   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python   PACK=no, where the next call is of the same machine
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
@@ -27,7 +28,8 @@ for each in "$@"; do
 done
 command -v xz >/dev/null || complain "xz is missing: what is compiled could not be kept"
 
-packing_s=45
+pack=${PACK:-yes} packing_s=45
+[ "$pack" = no ] && packing_s=0
 python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-}
 end=$((SECONDS + ${LIMIT_S:-570} - packing_s))
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-/tmp/inductor} PYTHONUNBUFFERED=1
@@ -55,10 +57,25 @@ run() {
     tail -n 12 "$results/$name-$called.txt" | cut -c1-200
 }
 
+measured() { # rows that earlier calls have, as options
+    "$python" - "$results"/*.json <<'END'
+import json, sys
+for name in sys.argv[1:]:
+    try:
+        told = json.load(open(name)).get("results", [])
+    except (OSError, ValueError):
+        continue
+    for row in told:
+        if row.get("runs"):
+            print("--deselect=" + row["benchmark"])
+END
+}
+
 suite() { # in a session of its own: a device that one leaves in disorder costs that one
-    local name=$1
+    local name=$1 had
     shift
-    run "$name" "$python" -m pytest "$@" "${rows[@]}" -v --accel-budget="$budget" --accel-history=off --accel-baselines="$results/no-baselines" \
+    mapfile -t had < <(measured)
+    run "$name" "$python" -m pytest "$@" "${rows[@]}" "${had[@]}" -v --accel-budget="$budget" --accel-history=off --accel-baselines="$results/no-baselines" \
         --accel-json="$results/$name-$called.json" \
         --accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading
 }
@@ -111,14 +128,14 @@ stage() {
     esac
 }
 
-[ -e "$caches" ] && mkdir -p "$TORCHINDUCTOR_CACHE_DIR" && tar -xJf "$caches" -C "$TORCHINDUCTOR_CACHE_DIR"
+[ "$pack" != no ] && [ -e "$caches" ] && mkdir -p "$TORCHINDUCTOR_CACHE_DIR" && tar -xJf "$caches" -C "$TORCHINDUCTOR_CACHE_DIR"
 for each in "$@"; do
     stage "$each"
 done
 
 # Kernels and graphs; what triton keeps of each step of compiling is the larger part, and nobody reads it again. A call that is
 # ended meanwhile leaves the archive that there was.
-if [ -d "$TORCHINDUCTOR_CACHE_DIR" ]; then
+if [ "$pack" != no ] && [ -d "$TORCHINDUCTOR_CACHE_DIR" ]; then
     if XZ_OPT='-3 -T0' tar -cJf "$caches.new" --exclude='*.ttir' --exclude='*.ttgir' --exclude='*.llir' --exclude='*.ptx' --exclude='*.source' \
         -C "$TORCHINDUCTOR_CACHE_DIR" .; then
         mv "$caches.new" "$caches"

@@ -219,11 +219,23 @@ def test_step(accel, rank, process_group):
         assert bench.left_behind() == []
 
     def test_memory_that_runs_out_in_a_check_of_one_rank_runs_out_on_all(self, bench):
-        """As the fixtures say it: OutOfMemory comes out of accel.measure on every rank, and none waits."""
+        """As the fixtures say it: OutOfMemory comes out of accel.measure on every rank, and none waits.
+
+        What was known not to fit before leaves the gang for it.
+        """
         bench.write(
             UNFIT
             + """
+import os
+import pathlib
+
 from pytest_accel.workloads.errors import OutOfMemory
+
+
+@pytest.mark.cpux2
+def test_known(accel, rank):
+    pathlib.Path(f"known-{rank}").write_text(str(os.getpid()))
+    does_not_fit(accel.item, TEXT, nothing_built=True)
 
 
 @pytest.mark.cpux2
@@ -232,6 +244,7 @@ def test_step(accel, rank):
         if rank == 1:
             raise OutOfMemory(TEXT)
 
+    assert pathlib.Path(f"known-{rank}").read_text() == str(os.getpid())
     try:
         measure(accel, check=check)
     except OutOfMemory as error:
@@ -240,4 +253,9 @@ def test_step(accel, rank):
         )
         result = bench.run("-m", "cpux2")
         result.assert_outcomes()
-        result.stdout.fnmatch_lines(["DOES-NOT-FIT  test_step (cpux2): rank 1: resnet50: a batch of 4096*"])
+        result.stdout.fnmatch_lines(
+            [
+                "DOES-NOT-FIT  test_known (cpux2): resnet50: a batch of 4096*",
+                "DOES-NOT-FIT  test_step (cpux2): rank 1: resnet50: a batch of 4096*",
+            ]
+        )

@@ -18,7 +18,7 @@ from pytest_accel.session.measuring.fitting import CONFIGURATION, does_not_fit
 from pytest_accel.session.measuring.metrics import checked_gates
 from pytest_accel.session.measuring.terminal import live_progress
 from pytest_accel.session.placing.environment import STEP_FACTS
-from pytest_accel.workloads.errors import OutOfMemory, StepError
+from pytest_accel.workloads.errors import CannotFit, OutOfMemory, StepError
 from pytest_accel.workloads.rates import check_fed, latency, rates_apart
 from pytest_accel.workloads.steps import InferStep, TrainStep
 
@@ -88,7 +88,7 @@ def plain_ends(accel: Accel, *, may_not_fit: bool) -> Iterator[None]:
         yield
     except OutOfMemory as error:
         if may_not_fit:
-            does_not_fit(accel.item, str(error))
+            does_not_fit(accel.item, str(error), nothing_built=isinstance(error, CannotFit))
         fail_plainly(str(error))
     except (StepError, DataError) as error:
         fail_plainly(str(error))

@@ -29,6 +29,7 @@ class Unfit:
     text: str
     environment: Environment
     configuration: Mapping[str, Scalar] | None = None  # None: it did not come so far as to have one
+    nothing_built: bool = False  # it was known before: the device is as it was
 
     def to_plain(self) -> dict[str, Any]:
         identity, context = dict(self.environment.identity), dict(self.environment.context)
@@ -36,6 +37,7 @@ class Unfit:
             "text": self.text,
             "environment": {"identity": identity, "context": context},
             "configuration": None if self.configuration is None else dict(self.configuration),
+            "nothing_built": self.nothing_built,
         }
 
     @classmethod
@@ -44,6 +46,7 @@ class Unfit:
             text=plain["text"],
             environment=Environment(**plain["environment"]),
             configuration=plain.get("configuration"),
+            nothing_built=plain.get("nothing_built", False),
         )
 
 
@@ -51,7 +54,7 @@ UNFIT = pytest.StashKey[Unfit]()
 CONFIGURATION = pytest.StashKey[Mapping[str, Scalar]]()  # of the step that was built, before it is measured
 
 
-def does_not_fit(item: pytest.Item, text: str) -> NoReturn:
+def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -> NoReturn:
     """End the test of a benchmark so; `text` says what did not fit in which memory.
 
     For fixtures, from any rank of a gang: the others need not notice.
@@ -60,5 +63,7 @@ def does_not_fit(item: pytest.Item, text: str) -> NoReturn:
     platform, device, hardware = open_device(item, settings)
     here = environment_of(item, settings, platform, device, hardware)
     built = item.stash.get(CONFIGURATION, None)
-    item.stash[UNFIT] = Unfit(text=text, environment=here, configuration=built)
+    item.stash[UNFIT] = Unfit(
+        text=text, environment=here, configuration=built, nothing_built=nothing_built
+    )
     raise DoesNotFit(text, _use_item_location=True) from None

@@ -178,7 +178,7 @@ def found_by(answer: GangAnswer) -> Found:
 def _unfit(answer: GangAnswer) -> Found | None:
     """What did not fit on any rank did not fit; the others may have waited for it in a collective, and been ended.
 
-    A rank that failed or is gone without that comes before.
+    A rank that failed or is gone without that comes before. Where no rank had built anything, none is in a collective.
     """
     failed = answer.culprit is not None and answer.ranks[answer.culprit].outcome != "skipped"
     told = [rank for rank in answer.ranks if rank.outcome == "skipped" and (rank.payload or {}).get("unfit")]
@@ -188,7 +188,9 @@ def _unfit(answer: GangAnswer) -> Found | None:
     unfit = Unfit.from_plain(payload["unfit"])
     if len(told) < len(answer.ranks):
         unfit = replace(unfit, text=f"rank {told[0].rank} of {len(answer.ranks)}: {unfit.text}")
-    return replace(_found(0, [payload]), unfit=unfit, sound=False)
+    untouched = all((rank.payload or {}).get("unfit", {}).get("nothing_built") for rank in told)
+    sound = answer.whole and len(told) == len(answer.ranks) and untouched
+    return replace(_found(0, [payload]), unfit=unfit, sound=sound)
 
 
 def _found(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[int] = ()) -> Found:

@@ -74,8 +74,8 @@ UNFIT = {"text": "a batch of 4096", "environment": {"identity": {"gpu": "H200"},
 class TestDoesNotFit:
     """A batch that does not fit on one rank does not fit, whatever became of the others."""
 
-    def unfit(self):
-        return payload("skipped", "a batch of 4096", when="call", unfit=UNFIT)
+    def unfit(self, **more):
+        return payload("skipped", "a batch of 4096", when="call", unfit={**UNFIT, **more})
 
     def test_on_all_ranks_is_said_in_its_own_words(self):
         found = found_by(answered(self.unfit(), self.unfit(), culprit=0))
@@ -91,6 +91,23 @@ class TestDoesNotFit:
         assert found.outcome == "skipped"
         assert found.unfit.text == "rank 1 of 2: a batch of 4096"
         assert found.reports
+
+    def test_before_anything_was_built_leaves_a_gang_for_the_next_item(self):
+        found = found_by(answered(self.unfit(nothing_built=True), self.unfit(nothing_built=True), culprit=0))
+        assert found.unfit.nothing_built
+        assert found.sound
+
+    @pytest.mark.parametrize("other", ["built", "passed", "skipped", "gone"])
+    def test_before_one_rank_built_anything_says_nothing_of_the_others(self, other):
+        others = {
+            "built": self.unfit(),
+            "passed": payload(),
+            "skipped": payload("skipped", "no", when="call"),
+            "gone": None,
+        }
+        found = found_by(answered(others[other], self.unfit(nothing_built=True), culprit=1))
+        assert found.unfit
+        assert not found.sound
 
     @pytest.mark.parametrize("other", [payload("failed", "boom"), None])
     def test_does_not_hide_a_rank_that_failed_or_is_gone(self, other):

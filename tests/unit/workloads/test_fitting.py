@@ -7,7 +7,7 @@ import torch
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, TrainStep, assembly, fitting
-from pytest_accel.workloads.errors import OutOfMemory
+from pytest_accel.workloads.errors import CannotFit
 from pytest_accel.workloads.fitting import State, builds_whole, check_fits, device_memory_bytes, state_of
 from pytest_accel.workloads.models import build_model
 from pytest_accel.workloads.zoo.gpt import GPT_SHAPES
@@ -47,7 +47,7 @@ def test_definitions_have_the_sizes_of_their_names():
 
 def test_training_175b_on_one_device_says_how_many_it_takes(memory):
     memory(H200)
-    with pytest.raises(OutOfMemory) as caught:
+    with pytest.raises(CannotFit) as caught:
         TrainStep.build("zoo/gpt-175b", batch_size=1, precision="bf16")
     text = str(caught.value)
     assert (
@@ -62,7 +62,7 @@ def test_shards_are_held_against_the_memory_of_all(memory):
     memory(400)
     check_fits("it", state, CPU)
     memory(399)
-    with pytest.raises(OutOfMemory, match=r"4 devices like cpu have.*at least 5 such devices"):
+    with pytest.raises(CannotFit, match=r"4 devices like cpu have.*at least 5 such devices"):
         check_fits("it", state, CPU)
 
 
@@ -70,7 +70,7 @@ def test_shards_are_held_against_the_memory_of_all(memory):
 def test_an_optimiser_counts_as_far_as_it_is_known(memory, optimiser, tensors):
     needed = GPT_SHAPES["gpt-tiny"].parameters * 4 * tensors
     memory(needed - 1)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(CannotFit):
         TrainStep.build("zoo/gpt-tiny", batch_size=1, optimiser=optimiser)
     memory(needed)
     with pytest.raises(AssertionError, match="it was built"):
@@ -80,7 +80,7 @@ def test_an_optimiser_counts_as_far_as_it_is_known(memory, optimiser, tensors):
 def test_inference_needs_its_weights_alone(memory):
     needed = GPT_SHAPES["gpt-13b"].parameters * 4
     memory(needed - 1)
-    with pytest.raises(OutOfMemory, match=r"for weights alone.*Choose a platform with more memory"):
+    with pytest.raises(CannotFit, match=r"for weights alone.*Choose a platform with more memory"):
         InferStep.build("zoo/gpt-13b", batch_size=1, precision="bf16")
     memory(needed)
     with pytest.raises(AssertionError, match="it was built"):

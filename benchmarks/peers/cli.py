@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.results import Entry, Played, Session
 
     Play = Callable[[Contest, argparse.Namespace, Say], Played]
+    Build = Callable[[Contest, argparse.Namespace, Say], None]
 
 DESCRIPTION = """\
 Our steps beside what people run otherwise: the same model, precision and batch, in one run, in blocks that
@@ -48,6 +49,11 @@ def parser() -> argparse.ArgumentParser:
         "--block-seconds", type=_seconds, default=1.0, metavar="S", help="length of a block (default: 1)"
     )
     made.add_argument(
+        "--compile-only",
+        action="store_true",
+        help="build and compile both sides, and measure nothing: fills torch's caches, also in several processes at once",
+    )
+    made.add_argument(
         "--json", type=Path, metavar="FILE", help="write raw block times and versions, after each contest"
     )
     made.add_argument(
@@ -71,7 +77,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check(options)
     except (UnknownContestError, ValueError) as error:
         parser().error(str(error))
-    return compete(contests, options, play_one)
+    return (
+        compile_all(contests, options, compile_one)
+        if options.compile_only
+        else compete(contests, options, play_one)
+    )
+
+
+def compile_all(contests: Sequence[Contest], options: argparse.Namespace, build: Build) -> int:
+    """Compile all of them; one that fails stops no other."""
+    failed = 0
+    for number, contest in enumerate(contests, start=1):
+        say = _teller(f"[{number}/{len(contests)}] {contest.name}")
+        try:
+            build(contest.on(options.device.partition(":")[0]), options, say)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other contests are compiled
+            failed += 1
+            say(f"FAILED: {_told(error)}")
+        else:
+            say("both are compiled")
+    return int(failed > 0)
+
+
+def compile_one(contest: Contest, options: argparse.Namespace, say: Say) -> None:
+    import torch
+
+    from benchmarks.peers.measuring import compiled
+
+    with compiled(contest, torch.device(options.device), say):
+        pass
 
 
 def compete(contests: Sequence[Contest], options: argparse.Namespace, play: Play) -> int:
@@ -100,11 +134,16 @@ def _played(contest: Contest, options: argparse.Namespace, play: Play, say: Say)
 
     try:
         return Entry(contest=contest, played=play(contest, options, say))
-    except ImportError as error:
-        return Entry(contest=contest, error=f"{error}. pip install 'pytest-accel[suites]'")
     except Exception as error:  # noqa: BLE001 - whatever it is, the other contests are played
-        traceback.print_exc()
-        return Entry(contest=contest, error=f"{type(error).__name__}: {error}")
+        return Entry(contest=contest, error=_told(error))
+
+
+def _told(error: Exception) -> str:
+    """Why a contest failed, in a line; of what is not known by name there is a traceback before it."""
+    if isinstance(error, ImportError):
+        return f"{error}. pip install 'pytest-accel[suites]'"
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def play_one(contest: Contest, options: argparse.Namespace, say: Say) -> Played:
@@ -166,6 +205,10 @@ def _check(options: argparse.Namespace) -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device: torch finds no CUDA device here. --device cpu plays everything small.")
     if options.timm_source is not None:
+        if options.compile_only:
+            raise ValueError(
+                "--compile-only: benchmark.py compiles in its own processes. Leave one of the two out."
+            )
         check_source(options.timm_source)
         if device.index:
             raise ValueError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -21,19 +22,27 @@ WARM_STEPS_SMALL = 2
 TRIED_STEPS = 2  # how long is a step?
 
 
-def play(
-    contest: Contest,
-    device: torch.device,
-    *,
-    groups: int,
-    block_s: float,
-    say: Say,
-    in_turn: Callable[[], object] = lambda: None,
-) -> Played:
-    """Measure ours and the peer's; `in_turn` is called once both are compiled, before anything is timed.
+def play(contest: Contest, device: torch.device, *, groups: int, block_s: float, say: Say) -> Played:
+    """Measure ours and the peer's."""
+    with compiled(contest, device, say) as steps:
+        counts = {side: steps_for(block_s, timed(steps[side], device, TRIED_STEPS)) for side in SIDES}
+        say(f"{groups} groups of blocks: {counts['ours']} steps of ours, {counts['peer']} of the peer's")
+        blocks = {side: partial(timed, steps[side], device, counts[side]) for side in SIDES}
+        times = alternate(blocks, groups)
+        ours = steps["ours"]
+        ours.check()
+        return Played(
+            against=title(contest),
+            times=times,
+            steps=(counts["ours"], counts["peer"]),
+            work=ours.work,
+            unit=ours.unit,
+        )
 
-    Several processes can compile side by side so, and wait there until the device is theirs.
-    """
+
+@contextmanager
+def compiled(contest: Contest, device: torch.device, say: Say) -> Iterator[Mapping[Side, Any]]:
+    """Both steps, built and warm."""
     say("builds both")
     steps: dict[Side, Step] = {}
     try:
@@ -42,19 +51,7 @@ def play(
             steps |= {"ours": ours, "peer": peers_step(contest, device)}
             for side in SIDES:
                 _warm_up(steps[side], device, who=_named(side, contest), say=say)
-            in_turn()
-            counts = {side: steps_for(block_s, timed(steps[side], device, TRIED_STEPS)) for side in SIDES}
-            say(f"{groups} groups of blocks: {counts['ours']} steps of ours, {counts['peer']} of the peer's")
-            blocks = {side: partial(timed, steps[side], device, counts[side]) for side in SIDES}
-            times = alternate(blocks, groups)
-            ours.check()
-            return Played(
-                against=title(contest),
-                times=times,
-                steps=(counts["ours"], counts["peer"]),
-                work=ours.work,
-                unit=ours.unit,
-            )
+            yield steps
     finally:
         steps.clear()  # the peer's model: a traceback keeps this frame
         free(device)

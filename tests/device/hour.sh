@@ -14,7 +14,9 @@
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
-stages=(tests compile suites "${suites[@]}" eager compiled streams studies)
+stages=(tests compile contests suites "${suites[@]}" eager compiled streams studies)
+compiled=(resnet50 resnet50-infer resnet50-unasked resnet50-infer-unasked gpt-117m-nanogpt gpt-800m-nanogpt swin_t swin_t-infer resnet50-288)
+twins="food101 or gpt_texts or first_epoch or weak or energy" # rows that find compiled what others have
 complain() {
     echo "$1" >&2
     exit 2
@@ -31,9 +33,12 @@ command -v xz >/dev/null || complain "xz is missing: what is compiled could not 
 pack=${PACK:-yes} packing_s=45
 [ "$pack" = no ] && packing_s=0
 python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-}
+device=cuda
+[ "$platform" = cpu ] && device=cpu
 end=$((SECONDS + ${LIMIT_S:-570} - packing_s))
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-/tmp/inductor} PYTHONUNBUFFERED=1
-export TRITON_CACHE_DIR=$TORCHINDUCTOR_CACHE_DIR/triton
+# Kernels in the form in which they run: what they were on the way there is two thirds of a cache, and nobody reads it again.
+export TRITON_CACHE_DIR=$TORCHINDUCTOR_CACHE_DIR/triton TRITON_STORE_BINARY_ONLY=1
 caches=$results/caches.tar.xz
 b=bench_suites
 rows=(-p no:cacheprovider -W ignore --tb=short -m "$platform and not sweep")
@@ -83,7 +88,7 @@ suite() { # in a session of its own: a device that one leaves in disorder costs 
 peers() {
     local name=$1
     shift
-    run "$name" "$python" -m benchmarks.peers "$@" --groups 3 --json "$results/$name-$called.json"
+    run "$name" "$python" -m benchmarks.peers "$@" --device "$device" --groups 3 --json "$results/$name-$called.json"
 }
 
 stream() { # goes on where an earlier call was cut off
@@ -94,7 +99,7 @@ stream() { # goes on where an earlier call was cut off
 }
 
 study() {
-    run "$1" "$python" -m "tests.studies.$1" "${@:2}" --device cuda
+    run "$1" "$python" -m "tests.studies.$1" "${@:2}" --device "$device"
 }
 
 stage() {
@@ -103,7 +108,17 @@ stage() {
     compile) # what takes longest comes first
         TORCHINDUCTOR_COMPILE_THREADS=2 run compile "$python" -m pytest_accel.cli compile --jobs "$jobs" -- \
             $b/test_cnn.py $b/test_detection.py $b/test_segmentation.py $b/test_classification.py $b/test_inference.py $b/test_gpt.py \
-            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py $b/test_gangs.py "${rows[@]}"
+            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py $b/test_gangs.py "${rows[@]}" \
+            -k "${only:+($only) and }not ($twins)"
+        ;;
+    contests) # what is tuned beside others is forgotten, as `pytest-accel compile` does
+        touch "$results/begun"
+        # shellcheck disable=SC2016 # it is the inner shell that expands it
+        TORCHINDUCTOR_COMPILE_THREADS=2 run contests bash -c \
+            'python=$1 jobs=$2 device=$3; shift 3
+            printf "%s\n" "$@" | xargs -P "$jobs" -I{} "$python" -m benchmarks.peers {} --compile-only --device "$device"' \
+            contests "$python" "$jobs" "$device" "${compiled[@]}"
+        find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
         ;;
     suites) for each in "${suites[@]}"; do stage "$each"; done ;;
     language) suite language $b/test_gpt.py $b/test_bert.py ;;
@@ -112,7 +127,7 @@ stage() {
     images) suite images $b/test_autoencoder.py $b/test_classification.py ;;
     gangs) suite gangs $b/test_gangs.py ;;
     eager) peers eager 'bert-*' 'segformer-*' 'deeplab-*' fasterrcnn 'dino-*' gpt-117m gpt-800m wide_resnet resnet50-torchvision ;;
-    compiled) peers compiled resnet50 resnet50-infer 'resnet50*-unasked' 'gpt-*-nanogpt' swin_t swin_t-infer resnet50-288 ;;
+    compiled) peers compiled "${compiled[@]}" ;;
     streams)
         stream launch --ahead 13 -- "$b/test_inference.py::test_latency[resnet50]" -m "$platform" --accel-compile=off --accel-budget=1s
         stream compute --ahead 13 -- "$b/test_gpt.py::test_gpt_training[117m]" -m "$platform" --accel-budget=1s
@@ -133,10 +148,10 @@ for each in "$@"; do
     stage "$each"
 done
 
-# Kernels and graphs; what triton keeps of each step of compiling is the larger part, and nobody reads it again. A call that is
-# ended meanwhile leaves the archive that there was.
+# Torch's graphs have their kernels with them; what triton keeps apart is the same again. A call that is ended meanwhile leaves the
+# archive that there was.
 if [ "$pack" != no ] && [ -d "$TORCHINDUCTOR_CACHE_DIR" ]; then
-    if XZ_OPT='-3 -T0' tar -cJf "$caches.new" --exclude='*.ttir' --exclude='*.ttgir' --exclude='*.llir' --exclude='*.ptx' --exclude='*.source' \
+    if XZ_OPT='-T0 --lzma2=preset=3,dict=64MiB' tar -cJf "$caches.new" --exclude=./triton \
         -C "$TORCHINDUCTOR_CACHE_DIR" .; then
         mv "$caches.new" "$caches"
         du -h "$caches"

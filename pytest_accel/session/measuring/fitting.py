@@ -63,7 +63,5 @@ def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -
     platform, device, hardware = open_device(item, settings)
     here = environment_of(item, settings, platform, device, hardware)
     built = item.stash.get(CONFIGURATION, None)
-    item.stash[UNFIT] = Unfit(
-        text=text, environment=here, configuration=built, nothing_built=nothing_built
-    )
+    item.stash[UNFIT] = Unfit(text=text, environment=here, configuration=built, nothing_built=nothing_built)
     raise DoesNotFit(text, _use_item_location=True) from None

@@ -12,7 +12,9 @@ class Ended(Exception):  # noqa: N818 - stands for pytest's own
     """In the place of pytest's outcomes."""
 
 
-@pytest.mark.parametrize(("error", "nothing_built"), [(CannotFit("175b"), True), (OutOfMemory("175b"), False)])
+@pytest.mark.parametrize(
+    ("error", "nothing_built"), [(CannotFit("175b"), True), (OutOfMemory("175b"), False)]
+)
 def test_what_was_known_before_it_was_built_is_told_apart(monkeypatch, error, nothing_built):
     told = []
 

@@ -140,9 +140,14 @@ def _calibration(key: str, found: CalibrationEntry, beside: str) -> str:
 def _environments(stored: Sequence[Stored]) -> Iterator[str]:
     """Of the newest runs, each once."""
     for environment in {each.environment.key: each.environment for each in stored}.values():
-        facts = {**environment.identity, **environment.context}
-        told = [f"{TITLES[name]} {facts[name]}" for name in _TELLING if name in facts]
-        yield printable(f"environment {environment.key}: {', '.join(told) or 'nothing known of it'}")
+        yield printable(f"environment {environment.key}: {environment_words(environment)}")
+
+
+def environment_words(environment: Environment) -> str:
+    """What most tells one from another."""
+    facts = {**environment.identity, **environment.context}
+    told = [f"{TITLES[name]} {facts[name]}" for name in _TELLING if name in facts]
+    return ", ".join(told) or "nothing known of it"
 
 
 def _ledger(stored: Sequence[Stored]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from pytest_accel.workloads.models import ModelInfo, build_model, task_of
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision
+from pytest_accel.workloads.replaying import check_replay
 from pytest_accel.workloads.tasks import check_data, plan_data
 
 Configuration = Facts
@@ -46,6 +47,7 @@ class Parts:
     device: torch.device
     precision: Precision
     compile: str | None
+    replay: bool
     cudnn_benchmark: bool
     configuration: Configuration
     seed: int
@@ -76,6 +78,7 @@ def assemble(
     micro_batches = check_micro_batches(choices.batch_size, micro_batch_size)
     check_asked(choices, task=task, micro_batch_size=micro_batch_size)
     check_compile(choices.compile, micro_batches, sharded=sharded)
+    check_replay(choices, precision, task=task, sharded=sharded)
     choices.feeding.check()
     if choices.memory_format not in {"auto", *MEMORY_FORMATS}:
         raise unknown_value("memory_format", choices.memory_format, ("auto", *MEMORY_FORMATS))
@@ -105,6 +108,9 @@ def assemble(
         rotation=whole.rotation(dtype, micro_batches),
     )
     fed = plan.feed(choices.feeding, destination, task=task)
+    if choices.replay and fed.varied:
+        fed.source.close()
+        raise ValueError("replay: batches differ in shape here, and one is recorded. Leave replay out.")
     known_as = _known_as(choices, info)
     compile_mode = settle_compile(
         choices,
@@ -134,6 +140,8 @@ def assemble(
         "cudnn_benchmark": choices.cudnn_benchmark,
         "seed": choices.seed,
     }
+    if choices.replay:
+        configuration["replay"] = True
     configuration |= {f"model.{name}": _plain(value) for name, value in choices.model_options.items()}
     return Parts(
         model=model,
@@ -145,6 +153,7 @@ def assemble(
         device=device,
         precision=precision,
         compile=compile_mode,
+        replay=choices.replay,
         cudnn_benchmark=choices.cudnn_benchmark,
         configuration=configuration,
         seed=choices.seed,

@@ -119,6 +119,7 @@ def settle_compile(
     most = max(LAUNCH_BOUND_FLOPS, LAUNCH_BOUND_FLOPS_A_LAYER * _layers(model))
     pays = threaded or (counted is not None and passes * counted.flops < most)
     can = device.type == "cuda" and isinstance(choices.ranks, Alone) and micro_batches == 1 and not varied
+    can = can and not choices.replay  # which records it as a whole
     return "reduce-overhead" if pays and can else "default"
 
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils._pytree import tree_map
 
-from pytest_accel.data.sources import Rotation, Source
+from pytest_accel.data.sources import Batch, Rotation, Source
 from pytest_accel.workloads.assembly import Configuration, Parts
 from pytest_accel.workloads.attention import attention_backend
 from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES, Compiler
 from pytest_accel.workloads.fitting import raise_if_out_of_memory
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.plan import Loss, seed_of
+from pytest_accel.workloads.replaying import Body, Replay
 from pytest_accel.workloads.traffic import Demand, cache_bytes, demand_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Step:
         self._loss_function: Loss | None = None  # of training
         self._states: int | None = None  # of an optimiser that surely updates every parameter
         self._demand: Demand | None = None
+        self._replay: Replay | None = None
         self._cleanup = ExitStack()
 
     @classmethod
@@ -67,10 +69,18 @@ class Step:
         # Dropout and stochastic depth draw from the process's generator while the step runs.
         torch.manual_seed(seed_of(parts.ranks.rank, parts.seed))
 
-    def _next_batch(self) -> tuple[Any, Any]:
-        if self._cuda_graphs:
-            torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
-        return next(self._source)
+    def _batches(self) -> Iterator[Batch]:
+        while True:
+            if self._cuda_graphs:
+                torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
+            yield next(self._source)
+
+    def _run(self, body: Body) -> Any:  # noqa: ANN401 - what it returns
+        """Call the body of a step with where its batches come from, or replay it."""
+        if self._replay is None:
+            return body(self._batches())
+        with self._explained():
+            return self._replay(self._batches())
 
     @property
     def loads(self) -> bool:
@@ -161,7 +171,7 @@ class Step:
             torch.get_device_module(self.device).empty_cache()
 
     def _forget(self) -> None:
-        self._model = None
+        self._model = self._replay = None
         self._source = Rotation(())
 
     def __enter__(self) -> Self:

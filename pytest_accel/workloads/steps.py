@@ -31,11 +31,14 @@ from pytest_accel.workloads.optimisers import (
 )
 from pytest_accel.workloads.parallel import data_parallel
 from pytest_accel.workloads.plan import Loss, NamedLoss
+from pytest_accel.workloads.replaying import Replay, make_capturable
 from pytest_accel.workloads.sharding import blocks_of, check_shardable, check_sharding, shard
 from pytest_accel.workloads.stepping import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from pytest_accel.data.sources import Batch
 
 
 class TrainStep(Step):
@@ -72,6 +75,9 @@ class TrainStep(Step):
         if optimiser == "auto":  # what the papers of these families train with
             optimiser = "sgd" if self.info.convolutional else "adamw"
         self._optimiser, described = build_updates(updates, optimiser, trainable, device=device)
+        if parts.replay:
+            make_capturable(self._optimiser)
+            self._replay = Replay(self._train, batches=parts.micro_batches)
         self._clip = updates.clip
         self._scaler = precision.scaler(device)
         if isinstance(optimiser, str) and not precision.scales_loss:  # a scaler skips updates
@@ -178,17 +184,20 @@ class TrainStep(Step):
 
     def __call__(self) -> None:
         self.steps += 1
+        self.loss = self._run(self._train)
+
+    def _train(self, batches: Iterator[Batch]) -> Any:  # noqa: ANN401 - a tensor
         self._optimiser.zero_grad(set_to_none=True)
-        loss = accumulate(self._backward, self._micro_batches, self._wrapped)
+        loss = accumulate(lambda: self._backward(batches), self._micro_batches, self._wrapped)
         with self._explained():
             self._update()
-        self.loss = loss
+        return loss
 
-    def _backward(self) -> Any:  # noqa: ANN401 - a tensor
+    def _backward(self, batches: Iterator[Batch]) -> Any:  # noqa: ANN401 - as above
         """One batch, or micro-batch, forward and backward; return its part of the loss."""
         inputs = targets = loss = None
         try:
-            inputs, targets = self._next_batch()
+            inputs, targets = next(batches)
             loss = self._forward_loss(inputs, targets)
             # Disabled (all but fp16), the scaler passes the loss and the step straight on. Enabled, it
             # skips steps that overflowed; with a fused optimiser that too is decided on the device.
@@ -257,6 +266,8 @@ class InferStep(Step):
         self._compiled.apart(apart or ())
         self._forward: Any = parts.model if apart is not None else self._compiled(parts.model)
         self.output: Any = None  # of the last step, on the device
+        if parts.replay:
+            self._replay = Replay(self._infer, batches=1)
         self._begin(parts)
 
     @classmethod
@@ -268,11 +279,14 @@ class InferStep(Step):
 
     def __call__(self) -> None:
         self.steps += 1
+        self.output = self._run(self._infer)
+
+    def _infer(self, batches: Iterator[Batch]) -> Any:  # noqa: ANN401 - what the model returns
         inputs = None
         try:
-            inputs, _ = self._next_batch()
+            inputs, _ = next(batches)
             with torch.inference_mode():
-                self.output = self._forward(inputs)
+                return self._forward(inputs)
         except RuntimeError as error:
             inputs = None  # as above
             self._explain(error)

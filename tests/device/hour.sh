@@ -137,6 +137,7 @@ stage() {
     studies)
         study fused_inference
         study residual
+        study replay
         study regions
         study anatomy zoo/gpt-800m
         ;;

@@ -18,7 +18,7 @@ NOTE = f"<!-- Written by {COMMAND} from the code. Change the code, and run that.
 
 def pages() -> dict[str, str]:
     """Every page by its file name."""
-    from tests.docs import reference_code, reference_files, reference_options
+    from tests.docs import reference_code, reference_files, reference_measured, reference_options
 
     made: dict[str, Callable[[], str]] = {
         "options.md": reference_options.options,
@@ -34,6 +34,7 @@ def pages() -> dict[str, str]:
         "baseline-json.md": reference_files.baseline,
         "benchmark-json.md": reference_files.benchmark,
         "environment.md": reference_files.environment,
+        "measured.md": reference_measured.measured,
     }
     texts = {name: make() for name, make in made.items()}
     return {name: _noted(text) for name, text in {"README.md": _index(texts), **texts}.items()}

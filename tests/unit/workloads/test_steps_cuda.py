@@ -10,6 +10,7 @@ import torch
 from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.errors import OutOfMemory
 from pytest_accel.workloads.precision import PRECISIONS
+from tests.support.steps import losses
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
 
@@ -95,3 +96,54 @@ def test_closing_gives_the_memory_back():
         run(step)
         assert torch.cuda.memory_allocated() > before
     assert torch.cuda.memory_allocated() <= before + 64 * 2**20  # cuBLAS keeps its workspace
+
+
+REPLAYED = {
+    "sgd": ("resnet18", {"image_size": 64, "batch_size": 8}),
+    "adamw, clipped": ("zoo/gpt-tiny", {"clip": 1.0, "batch_size": 8}),
+    "micro-batches": ("zoo/gpt-tiny", {"batch_size": 8, "micro_batch_size": 2}),
+    "a loader": ("zoo/wide_resnet-tiny", {"data": "cifar100", "batch_size": 8, "workers": 1}),
+}
+
+
+@pytest.mark.parametrize("mode", [None, "default"])
+@pytest.mark.parametrize("case", REPLAYED)
+def test_a_replayed_step_trains_as_one_that_is_launched(case, mode):
+    model, choices = REPLAYED[case]
+    found = {}
+    for replay in (True, False):
+        asked = {**choices, "device": "cuda", "precision": "bf16", "compile": mode, "replay": replay}
+        with TrainStep.build(model, **asked) as step:
+            found[replay] = losses(step, 12)
+            if case != "a loader":  # which waits for its batches
+                no_sync(step)
+            step.check()
+            assert step.configuration.get("replay", False) is replay
+    assert found[True] == pytest.approx(found[False], rel=0.02)
+    assert len({*found[True]}) == 12
+
+
+@pytest.mark.parametrize("mode", [None, "default"])
+def test_a_replayed_inference_answers_what_it_is_asked(mode):
+    answers = {}
+    for replay in (True, False):
+        choices = {"device": "cuda", "precision": "bf16", "compile": mode, "replay": replay}
+        with InferStep.build("resnet18", batch_size=8, image_size=64, **choices) as step:
+            taken = []
+            for _ in range(8):
+                step()
+                taken.append(step.output.float().clone())
+            no_sync(step)
+            answers[replay] = torch.stack(taken)
+    torch.testing.assert_close(answers[True], answers[False], rtol=0.05, atol=0.05)
+    assert not torch.equal(answers[True][-1], answers[True][-2])  # batches differ
+
+
+def test_closing_a_replayed_step_gives_the_memory_back():
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    with TrainStep.build("resnet18", batch_size=64, device="cuda", compile=None, replay=True) as step:
+        run(step)
+        assert torch.cuda.memory_allocated() > before
+    assert torch.cuda.memory_allocated() <= before + 64 * 2**20

@@ -1,0 +1,113 @@
+"""A whole step as one launch: recorded once on the device, replayed from then on.
+
+A step of small layers is hundreds of launches, and a host that launches slowly sets its pace. What is recorded (a CUDA graph) holds
+all of them, the optimiser's too, and costs the host one. torch's own `reduce-overhead` records what it compiles, piece by piece, and
+leaves the optimiser and the calls between the pieces to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from pytest_accel.data.sources import Batch
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.workloads.choices import Choices
+from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES
+from pytest_accel.workloads.feeding import Task
+from pytest_accel.workloads.precision import Precision
+
+Body = Callable[[Iterator[Batch]], Any]  # takes its batches from there, and returns tensors
+# Before it can be recorded: compiled, its algorithms chosen, the optimiser's states made.
+CALLS_BEFORE = 3
+
+
+class Replay:
+    """Calls the body of a step a few times as it is, records one call, and replays it on the batches that come.
+
+    What the body reads beside its batches, and what it writes, must stay where it is: parameters, states of an optimiser. It must not
+    wait for the device. What it returns is written anew by the next call.
+    """
+
+    def __init__(self, body: Body, *, batches: int) -> None:
+        self._body = body
+        self._batches = batches  # that a call takes
+        self._stream: Any = None  # its own
+        self._calls = 0
+        self._graph: Any = None
+        self._places: list[Batch] = []  # from which the recorded call reads
+        self._result: Any = None
+
+    def __call__(self, source: Iterator[Batch]) -> Any:  # noqa: ANN401 - what the body returns
+        self._calls += 1
+        if self._calls <= CALLS_BEFORE:
+            return self._as_it_is(source)
+        if self._graph is None:
+            self._places = [tree_map(torch.clone, batch) for batch in islice(source, self._batches)]
+            self._record()
+        else:
+            for place, batch in zip(self._places, islice(source, self._batches), strict=True):
+                _put(batch, place)
+        self._graph.replay()
+        return self._result
+
+    def _as_it_is(self, source: Iterator[Batch]) -> Any:  # noqa: ANN401 - as above
+        """On the stream of the recording: what autograd keeps of a parameter belongs to the stream that it first ran on."""
+        current = torch.cuda.current_stream()
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            result = self._body(source)
+        current.wait_stream(self._stream)
+        return result
+
+    def _record(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        # Threads of a loader may meanwhile ask for memory, and copy.
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            self._result = self._body(iter(self._places))
+        self._graph = graph
+
+
+def _put(batch: Batch, place: Batch) -> None:
+    for tensor, kept in zip(tree_leaves(batch), tree_leaves(place), strict=True):
+        kept.copy_(tensor, non_blocking=True)
+
+
+def make_capturable(optimiser: Any) -> None:  # noqa: ANN401 - a torch optimiser
+    """Let an optimiser be recorded: Adam counts its steps on the device then. Others have no such switch, and need none."""
+    for group in optimiser.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+
+
+def check_replay(choices: Choices, precision: Precision, *, task: Task, sharded: bool) -> None:
+    """Refuse what cannot be recorded, before a model is built for it."""
+    if not choices.replay:
+        return
+    for refused, why in _reasons(choices, precision, task=task, sharded=sharded):
+        if refused:
+            raise ValueError(f"replay: {why} Leave replay out.")
+
+
+def _reasons(
+    choices: Choices, precision: Precision, *, task: Task, sharded: bool
+) -> Iterable[tuple[bool, str]]:
+    device = torch.device(choices.device)
+    yield device.type != "cuda", f"launches are recorded on CUDA devices, and this is {device}."
+    yield (
+        choices.compile in CUDA_GRAPH_MODES,
+        f"compile={choices.compile!r} records launches by itself, and what is recorded cannot be recorded again.",
+    )
+    yield (
+        sharded or not isinstance(choices.ranks, Alone),
+        "in a gang the ranks wait for each other in the middle of a step.",
+    )
+    yield (
+        task == "train" and precision.scales_loss,
+        f"in {precision.name} the host counts the steps that overflowed.",
+    )

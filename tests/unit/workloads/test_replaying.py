@@ -1,0 +1,94 @@
+"""What is recorded once and replayed: which batches it takes, and what cannot be recorded. CUDA itself is in test_steps_cuda.py."""
+
+from __future__ import annotations
+
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.workloads import TrainStep
+from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, make_capturable
+
+
+class OnTheHost(Replay):
+    """Records as a graph does: the call's arguments are the same tensors ever after."""
+
+    recorded = 0
+
+    def _as_it_is(self, source):
+        return self._body(source)
+
+    def _record(self):
+        self.recorded += 1
+
+        def replay():
+            self._result = self._body(iter(self._places))
+
+        self._graph = SimpleNamespace(replay=replay)
+
+
+def numbered():
+    return ((torch.tensor([float(number)]), torch.tensor([-float(number)])) for number in count())
+
+
+@given(batches=st.integers(1, 4), calls=st.integers(1, 12))
+def test_every_call_takes_the_next_batches_whether_recorded_or_not(batches, calls):
+    def body(source):
+        taken = [next(source) for _ in range(batches)]
+        return [(float(inputs), float(targets)) for inputs, targets in taken]
+
+    replay, source = OnTheHost(body, batches=batches), numbered()
+    taken = [pair for _ in range(calls) for pair in replay(source)]
+    assert taken == [(float(number), -float(number)) for number in range(calls * batches)]
+    assert replay.recorded == (calls > CALLS_BEFORE)
+
+
+def test_what_is_recorded_reads_places_of_its_own():
+    """A source may write its next batch where the last one lay."""
+    lasting = torch.zeros(1)
+
+    def source():
+        for number in count():
+            lasting.fill_(number)
+            yield lasting, lasting
+
+    seen = []
+    replay, batches = OnTheHost(lambda taken: seen.append(next(taken)[0]), batches=1), source()
+    for _ in range(CALLS_BEFORE + 3):
+        replay(batches)
+    assert seen[-1] is seen[-2] is seen[-3]
+    assert seen[-1] is not lasting
+    assert float(seen[-1]) == CALLS_BEFORE + 2
+
+
+@pytest.mark.parametrize(("name", "counts"), [("AdamW", True), ("SGD", False)])
+def test_an_optimiser_that_counts_steps_does_so_on_the_device(name, counts):
+    optimiser = getattr(torch.optim, name)([torch.zeros(1, requires_grad=True)])
+    make_capturable(optimiser)
+    assert [group.get("capturable", False) for group in optimiser.param_groups] == [counts]
+
+
+class Gang:
+    rank, size = 0, 2
+
+
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        ({}, "launches are recorded on CUDA devices, and this is cpu"),
+        (
+            {"device": "cuda", "compile": "reduce-overhead"},
+            "compile='reduce-overhead' records launches by itself",
+        ),
+        ({"device": "cuda", "precision": "fp16"}, "in fp16 the host counts the steps that overflowed"),
+        ({"device": "cuda", "ranks": Gang()}, "in a gang the ranks wait for each other"),
+    ],
+    ids=["no CUDA", "recorded twice", "a scaler", "a gang"],
+)
+def test_what_cannot_be_recorded_is_refused_before_anything_is_built(choices, why):
+    with pytest.raises(ValueError, match=rf"^replay: {why}.* Leave replay out\.$"):
+        TrainStep.build("zoo/gpt-tiny", batch_size=2, replay=True, **choices)

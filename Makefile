@@ -3,6 +3,8 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Hundreds of processes are started here: none should compile anew what another has, whatever the environment says of bytecode.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: prepare bench test rehearse lint docs study clean
 
@@ -11,10 +13,8 @@ prepare: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pytest bench_suites -m cpu $(ARGS)
 
-# Tests start hundreds of processes: none of them should compile the package anew, whatever the environment says of
-# bytecode. Files go in their own order, slow ones first: xdist would begin with those that have the most tests.
+# Files go in their own order, slow ones first: xdist would begin with those that have the most tests.
 test: $(READY) lint
-	$(BIN)/python -m compileall -q pytest_accel
 	$(BIN)/python -m pytest tests -m "not rehearsal" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Long plays of what other tests play shorter: examples as their pages tell them, a night on GitLab, two versions of torch.
@@ -41,7 +41,4 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	# On every core, where pip takes one; some packages bring files that were never meant to compile. Two fifths of them are
-	# never imported here.
-	$(BIN)/python -m compileall -q -j 0 -x '/tests/|/plotly/|transformers/models/(?!auto|bert|gpt2)' $(VENV)/lib >/dev/null || true
 	touch $(READY)

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```\n\$ (pytest-accel [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The others need results, a history or revisions of git that a clone may not have.
 ANSWERED = (
-    'baseline show h200 -k "117m or inference"',
+    'baseline show h200 -k "117m or fine_tuning"',
     "baseline verify",
     "compare nrp",
-    'compare h200 -k "117m or inference"',
-    'compare h200 olivia/single --metric throughput -k "117m or inference or olivia"',
+    'compare h200 -k "117m or fine_tuning"',
+    'compare h200 olivia/single --metric throughput -k "117m or fine_tuning or olivia"',
     "compare nrp -k cityscapes --format markdown",
     "compare nrp -k dino --format csv",
 )

@@ -21,8 +21,8 @@ from pytest_accel.core.verdict import Outcome, Policy, Verdict
 POLICY = Policy()
 SLOWDOWNS = (0.025, 0.05, 0.075, 0.1)  # losses of throughput
 THRESHOLD = 0.05  # of mean:5% and min:5%
-DRAWS = 4000  # without a slowdown: alarms are rare there
-SLOW_DRAWS = 1000
+DRAWS = 1600  # without a slowdown: alarms are rare there
+SLOW_DRAWS = 400
 FEWEST_LOOKS = 2  # one run alone never regresses
 
 # Places of the runs of a baseline, and of a candidate with all runs that it may come to need.

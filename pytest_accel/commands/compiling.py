@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST = 8  # side by side, unless more are asked for: each takes gigabytes of the host and of the device
 _CORES_EACH = 2
+_ROOMIER = 3  # times fewer side by side, where several found no room
 _THREADS, _CACHE = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"
 _ADDED = "PYTEST_ADDOPTS"
 _TUNED = "*.best_config"  # which of its variants a kernel is, as torch's autotuner found it
@@ -103,7 +104,7 @@ def _cache_folder(environ: Mapping[str, str]) -> Path:
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
-    """List them, compile them, and again alone what found no room beside the others."""
+    """List them, compile them, and again what found no room beside the others: beside fewer, then alone."""
 
     folder: Path
     phases: Phases
@@ -122,9 +123,11 @@ class _Course:
         alone, others, arguments = self._listed(for_pytest)
         self.total = len(alone) + len(others)
         try:
-            self._compile(others, arguments, at_once=self.jobs)
-            crowded = [name for name in others if self.ends[name] == "no room"] if self.jobs > 1 else []
-            self._compile([*crowded, *alone], arguments, at_once=1)
+            for at_once in (self.jobs, self.jobs // _ROOMIER):
+                if min(at_once, len(others)) > 1:
+                    self._compile(others, arguments, at_once=at_once)
+                    others = [name for name in others if self.ends[name] == "no room"]
+            self._compile([*others, *alone], arguments, at_once=1)
         finally:
             self._forget_tuning()
         if self.phases.signals.count:

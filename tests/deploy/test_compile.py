@@ -153,7 +153,7 @@ def test_every_end_has_its_line(suite, capsys):
     alone.write_text("{}")
     os.utime(alone, (1, 1))
     (alone.parent / "dangling.best_config").symlink_to("nowhere")
-    assert main(["compile", "--jobs", "2", "--", "test_suite.py"]) == 1
+    assert main(["compile", "--jobs", "6", "--", "test_suite.py"]) == 1
     said = capsys.readouterr().err
     lines = {
         line.partition("::")[2].partition(":")[0]: line.partition("::")[2]
@@ -174,10 +174,12 @@ def test_every_end_has_its_line(suite, capsys):
         "test_killed": "failed",
     }
     assert "[9/9] " in said
-    beside, _, again = said.partition("compiling, one after the other")
+    beside, _, again = said.partition("compiling, 2 side by side")
+    fewer, _, last = again.partition("compiling, one after the other")
     assert "test_crowded: no room beside the others" in beside
-    assert "test_crowded: built, nothing to compile" in again
-    assert "    it was killed by SIGKILL" in again
+    assert "test_crowded: built, nothing to compile" in fewer
+    assert "test_killed: no room beside the others" in fewer
+    assert "    it was killed by SIGKILL" in last
     assert "AssertionError: the shape does not fit the plan" in beside
     assert "RuntimeError: cannot be put back" in beside
     told = "1 compiled, 1 compiled before, 1 compiled, and torch cannot keep it, 2 built, nothing to compile, 1 skipped, 3 failed; "

@@ -273,6 +273,7 @@ def test_a_night_by_the_command_of_the_cronjob(project, tmp_path):
     assert sessions(accel / "state" / "history.sqlite") == 1
 
 
+@pytest.mark.rehearsal
 def test_a_night_by_the_line_of_scrontab(project):
     if reason := missing():
         pytest.skip(reason)
@@ -385,6 +386,7 @@ def test_a_night_that_is_stopped_while_it_compiles_has_measured_nothing(project)
     assert Left(project.root / "out").text("status") == "2\n"
 
 
+@pytest.mark.rehearsal
 def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
     def runs() -> dict[str, int]:
         (baseline,) = (project.root / ".accel" / "baselines").glob("cpu*/tiny.json")
@@ -482,6 +484,7 @@ def test_a_machine_that_is_not_fit_records_nothing(project, variables):
         assert hidden not in done.stdout
 
 
+@pytest.mark.rehearsal
 def test_sweeps_are_not_selected_unless_asked_for(project):
     suite = project.root / "test_tiny.py"
     suite.write_text("import pytest\n" + suite.read_text().replace("@cpu", "@pytest.mark.sweep\n@cpu"))

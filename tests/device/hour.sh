@@ -132,7 +132,7 @@ stage() {
         stream launch --ahead 13 -- "$b/test_inference.py::test_latency[resnet50]" -m "$platform" --accel-compile=off --accel-budget=1s
         stream compute --ahead 13 -- "$b/test_gpt.py::test_gpt_training[117m]" -m "$platform" --accel-budget=1s
         run photographs "$python" -m tests.studies.photographs "$results/made-up" --images 2000
-        PYTEST_ACCEL_DATA=$results/made-up stream loader --ahead 4 -- "$b/test_cnn.py::test_loading[host]" -m "$platform" --accel-budget=2s
+        PYTEST_ACCEL_DATA=$results/made-up stream loader --ahead 6 -- "$b/test_cnn.py::test_loading[host]" -m "$platform" --accel-budget=2s
         ;;
     studies)
         study fused_inference

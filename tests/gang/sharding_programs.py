@@ -54,8 +54,8 @@ def reduce_once(group):
     with build(group, micro_batch_size=2) as step:
         found, backward = [], step._backward
 
-        def watched():
-            loss = backward()
+        def watched(batches):
+            loss = backward(batches)
             found.append(sum(float(parameter.grad.double().sum()) for parameter in step._trainable))
             return loss
 

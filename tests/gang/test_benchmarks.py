@@ -221,6 +221,16 @@ def test_collective(process_group, rank, world_size):
 
 
 @cpux2
+def test_skips(accel):
+    pytest.skip("not here")
+
+
+@pytest.mark.cpux2
+def test_too_late(request):
+    request.getfixturevalue("process_group")
+
+
+@cpux2
 def test_sound(accel):
     measure(accel, "sound")
 
@@ -229,6 +239,7 @@ def test_sound(accel):
 def test_leaves_a_child(process_group, rank):
     import subprocess
 
+    note("leaves")
     subprocess.Popen(["sleep", "600"], env={})
 
 
@@ -247,11 +258,67 @@ def test_killed(accel, rank):
     measure(accel, "killed")
 
 
-@cpux2
-def test_skips(accel):
-    pytest.skip("not here")
+@cpu
+@pytest.mark.accel(gang=True)
+def test_gang_of_one(accel, world_size):
+    import torch
+
+    assert world_size == torch.distributed.get_world_size() == 1
+    measure(accel, "one")
+"""
 
 
+def ended(project: Project, suite: str) -> str:
+    """What a session printed in which items fail."""
+    project.write(suite)
+    # Rank 0 waits in a collective for the rank that raised; that it is given ten seconds is not the question here.
+    (project.path / "conftest.py").write_text(
+        "from pytest_accel.spmd import course\n\ncourse._FAILED_S = 1.0\n"
+    )
+    reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
+    status, output = project.run(*reports, "--accel-timeout=60s")
+    assert status == 1, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
+    project = Project(tmp_path_factory.mktemp("outcomes").resolve())
+    yield project, ended(project, OUTCOMES)
+    assert project.left_behind() == []
+
+
+def test_a_fault_fails_its_item_alone(outcomes):
+    project, _ = outcomes
+    cases = project.cases()
+    assert "rank 1 gives up" in _failure(cases["test_raises"])
+    assert "--- Captured stdout call ---\nwhat it printed before" in _failure(cases["test_raises"])
+    assert "rank 1" in _failure(cases["test_killed"])
+    assert "SIGKILL" in _failure(cases["test_killed"])
+    assert "stacks of rank 0" in _failure(cases["test_killed"])
+    assert project.benchmarks().keys() == {"test_sound", "test_gang_of_one"}
+
+
+def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
+    project, output = outcomes
+    assert "3 failed, 4 passed, 1 skipped" in output
+    assert "SKIPPED [1] test_suite.py" in output
+    assert "not here" in output
+    cases = project.cases()
+    passed = {name for name, case in cases.items() if {each.tag for each in case} <= {"properties"}}
+    assert passed == {"test_collective", "test_sound", "test_leaves_a_child", "test_gang_of_one"}
+    assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
+    assert "all-reduce of 2 ranks" in output
+
+
+def test_what_all_ranks_leave_alike_leaves_the_gang_to_the_next_item(outcomes):
+    """A skip, and a failure of a fixture."""
+    project, _ = outcomes
+    assert set(project.ranks("sound")) == set(project.ranks("leaves"))
+    assert len(set(project.ranks("sound"))) == 2
+
+
+ENDS = """
 @cpux2
 @pytest.mark.xfail(reason="known", strict=True)
 def test_expected(accel, rank):
@@ -274,64 +341,18 @@ def test_prints(process_group, rank):
     print(f"rank {rank} has something to say")
     process_group.barrier()
     assert rank == 0
-
-
-@pytest.mark.cpux2
-def test_too_late(request):
-    request.getfixturevalue("process_group")
-
-
-@cpu
-@pytest.mark.accel(gang=True)
-def test_gang_of_one(accel, world_size):
-    import torch
-
-    assert world_size == torch.distributed.get_world_size() == 1
-    measure(accel, "one")
 """
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
-    """A session in which items fail in every way, and what it printed."""
-    project = Project(tmp_path_factory.mktemp("outcomes").resolve())
-    project.write(OUTCOMES)
-    # Rank 0 waits in a collective for the rank that raised; that it is given ten seconds is not the question here.
-    (project.path / "conftest.py").write_text(
-        "from pytest_accel.spmd import course\n\ncourse._FAILED_S = 1.0\n"
-    )
-    reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
-    status, output = project.run(*reports, "--accel-timeout=60s")
-    assert status == 1, output
-    yield project, output
-    assert project.left_behind() == []
-
-
-def test_a_fault_fails_its_item_alone(outcomes):
-    project, _ = outcomes
-    cases = project.cases()
-    assert "rank 1 gives up" in _failure(cases["test_raises"])
-    assert "--- Captured stdout call ---\nwhat it printed before" in _failure(cases["test_raises"])
-    assert "rank 1" in _failure(cases["test_killed"])
-    assert "SIGKILL" in _failure(cases["test_killed"])
-    assert "stacks of rank 0" in _failure(cases["test_killed"])
-    assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_gang_of_one"}
-
-
-def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
-    project, output = outcomes
+@pytest.mark.rehearsal
+def test_ends_that_are_not_those_of_every_rank(project):
+    output = ended(project, ENDS)
     # A failed teardown is an error, and not a failed measurement too.
-    assert "4 failed, 5 passed, 1 skipped, 1 xfailed, 1 error" in output
-    assert "SKIPPED [1] test_suite.py" in output
-    assert "not here" in output
-    cases = project.cases()
-    passed = {name for name, case in cases.items() if {each.tag for each in case} <= {"properties"}}
-    assert passed == {"test_collective", "test_sound", "test_leaves_a_child", "test_gang_of_one"}
-    assert "cannot be put back" in "".join(cases["test_teardown"].itertext())
+    assert "1 failed, 1 passed, 1 xfailed, 1 error" in output
+    assert project.benchmarks().keys() == {"test_teardown"}
+    assert "cannot be put back" in "".join(project.cases()["test_teardown"].itertext())
     assert "this is rank 1 of 2" in output
     assert output.count("rank 0 has something to say") == output.count("rank 1 has something to say") == 1
-    assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
-    assert "all-reduce of 2 ranks" in output
 
 
 def _failure(case: ET.Element) -> str:

@@ -58,6 +58,7 @@ def test_all_slower_is_one_failure_of_the_platform_and_each_is_judged_on_the_res
     assert "slower together" in bench.path("out.md").read_text()
 
 
+@pytest.mark.rehearsal
 def test_one_of_eight_is_its_own_failure(bench):
     suite(bench, test_step3=1.3)
     result = bench.run()

@@ -179,6 +179,7 @@ def test_no_sbatch(launch, tmp_path):
     assert "sbatch is not on PATH" in run.err
 
 
+@pytest.mark.rehearsal
 def test_a_controller_that_is_away_for_a_while(launch, slurm, tmp_path):
     run = launch(suite=WAITS)
     job = run.job()

@@ -172,7 +172,10 @@ def found_by(answer: GangAnswer) -> Found:
             f"rank {skipping[0]} of {len(payloads)} skipped ({payloads[skipping[0]]['cause']}) and others did not: "
             "the same test must do the same on every rank"
         )
-    return _found(0, payloads)
+    found = _found(0, payloads)
+    # All left at the same place: no rank waits for another.
+    together = bool(skipping) and len({payload["cause"] for payload in payloads}) == 1
+    return replace(found, sound=found.sound or together)
 
 
 def _unfit(answer: GangAnswer) -> Found | None:

@@ -249,8 +249,15 @@ def read_all(images, folder, answers):
     answers.put(([images.read(index).numpy().tobytes() for index in range(len(images))], inherited))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("storage", ["files", "shards"])
+@pytest.mark.parametrize(
+    ("storage", "method"),
+    [
+        ("files", "fork"),
+        ("shards", "fork"),
+        ("shards", "spawn"),
+        pytest.param("files", "spawn", marks=pytest.mark.rehearsal),
+    ],
+)
 def test_workers_read_the_same_bytes_with_files_of_their_own(tmp_path, storage, method):
     if storage == "files":
         written = write_imagenet_folders(tmp_path)["train"]

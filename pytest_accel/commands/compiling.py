@@ -30,7 +30,7 @@ _CORES_EACH = 2
 _ROOMIER = 3  # times fewer side by side, where several found no room
 _THREADS, _CACHE = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"
 _ADDED = "PYTEST_ADDOPTS"
-_TUNED = "*.best_config"  # which of its variants a kernel is, as torch's autotuner found it
+_TUNED = "*/*.best_config"  # which of its variants a kernel is, as torch's autotuner found it
 _SHOWN_LINES = 8
 _ENDS = {
     "compiled": "compiled",
@@ -174,6 +174,7 @@ class _Course:
         ) as ended:
             for job, status, took_s in ended:
                 self._take(job, status, took_s, alone=at_once == 1)
+                self._forget_tuning()  # and not only at the end, which a time limit may forbid
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
         from pytest_accel.conducting.compiling import words_for_one
@@ -217,7 +218,7 @@ class _Course:
 
     def _forget_tuning(self) -> None:
         """What was tuned beside others was tuned wrong: the session that measures tunes again, alone."""
-        for chosen in self.cache.rglob(_TUNED):
+        for chosen in self.cache.glob(_TUNED):
             with suppress(OSError):  # another one cleans up, too
                 if chosen.stat().st_mtime >= self.begun_at:
                     chosen.unlink()

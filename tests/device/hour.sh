@@ -62,6 +62,10 @@ run() {
     tail -n 12 "$results/$name-$called.txt" | cut -c1-200
 }
 
+forget_tuning() { # what was chosen beside others was chosen by chance: whoever measures chooses again
+    [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] || find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
+}
+
 measured() { # rows that earlier calls have, as options
     "$python" - "$results"/*.json <<'END'
 import json, sys
@@ -106,19 +110,21 @@ stage() {
     case $1 in
     tests) run tests "$python" -m pytest tests/device tests/unit/workloads/test_steps_cuda.py -m "not rehearsal" -p no:cacheprovider -q ;;
     compile) # what takes longest comes first
+        touch "$results/begun"
         TORCHINDUCTOR_COMPILE_THREADS=2 run compile "$python" -m pytest_accel.cli compile --jobs "$jobs" -- \
             $b/test_cnn.py $b/test_detection.py $b/test_segmentation.py $b/test_classification.py $b/test_inference.py $b/test_gpt.py \
             $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py $b/test_gangs.py "${rows[@]}" \
             -k "${only:+($only) and }not ($twins)"
+        forget_tuning
         ;;
-    contests) # what is tuned beside others is forgotten, as `pytest-accel compile` does
+    contests)
         touch "$results/begun"
         # shellcheck disable=SC2016 # it is the inner shell that expands it
         TORCHINDUCTOR_COMPILE_THREADS=2 run contests bash -c \
             'python=$1 jobs=$2 device=$3; shift 3
             printf "%s\n" "$@" | xargs -P "$jobs" -I{} "$python" -m benchmarks.peers {} --compile-only --device "$device"' \
             contests "$python" "$jobs" "$device" "${compiled[@]}"
-        find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
+        forget_tuning
         ;;
     suites) for each in "${suites[@]}"; do stage "$each"; done ;;
     language) suite language $b/test_gpt.py $b/test_bert.py ;;

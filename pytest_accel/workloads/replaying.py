@@ -22,7 +22,7 @@ from pytest_accel.workloads.feeding import Task
 from pytest_accel.workloads.precision import Precision
 
 Body = Callable[[Iterator[Batch]], Any]  # takes its batches from there, and returns tensors
-# Before it can be recorded: compiled, its algorithms chosen, the optimiser's states made.
+# Before it can be recorded: compiled, its algorithms chosen, the optimiser's states made. Fewer than the first steps of a warm-up.
 CALLS_BEFORE = 3
 
 
@@ -33,8 +33,9 @@ class Replay:
     wait for the device. What it returns is written anew by the next call.
     """
 
-    def __init__(self, body: Body, *, batches: int) -> None:
+    def __init__(self, body: Body, *, batches: int, device: torch.device) -> None:
         self._body = body
+        self._device = device
         self._batches = batches  # that a call takes
         self._stream: Any = None  # its own
         self._calls = 0
@@ -57,8 +58,8 @@ class Replay:
 
     def _as_it_is(self, source: Iterator[Batch]) -> Any:  # noqa: ANN401 - as above
         """On the stream of the recording: what autograd keeps of a parameter belongs to the stream that it first ran on."""
-        current = torch.cuda.current_stream()
-        self._stream = self._stream or torch.cuda.Stream()
+        current = torch.cuda.current_stream(self._device)
+        self._stream = self._stream or torch.cuda.Stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             result = self._body(source)

@@ -77,7 +77,7 @@ class TrainStep(Step):
         self._optimiser, described = build_updates(updates, optimiser, trainable, device=device)
         if parts.replay:
             make_capturable(self._optimiser)
-            self._replay = Replay(self._train, batches=parts.micro_batches)
+            self._replay = Replay(self._train, batches=parts.micro_batches, device=device)
         self._clip = updates.clip
         self._scaler = precision.scaler(device)
         if isinstance(optimiser, str) and not precision.scales_loss:  # a scaler skips updates
@@ -267,7 +267,7 @@ class InferStep(Step):
         self._forward: Any = parts.model if apart is not None else self._compiled(parts.model)
         self.output: Any = None  # of the last step, on the device
         if parts.replay:
-            self._replay = Replay(self._infer, batches=1)
+            self._replay = Replay(self._infer, batches=1, device=parts.device)
         self._begin(parts)
 
     @classmethod

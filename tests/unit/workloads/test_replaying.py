@@ -10,8 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.measure.steps import PILOT_STEPS
 from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, make_capturable
+
+CPU = torch.device("cpu")
 
 
 class OnTheHost(Replay):
@@ -41,10 +44,14 @@ def test_every_call_takes_the_next_batches_whether_recorded_or_not(batches, call
         taken = [next(source) for _ in range(batches)]
         return [(float(inputs), float(targets)) for inputs, targets in taken]
 
-    replay, source = OnTheHost(body, batches=batches), numbered()
+    replay, source = OnTheHost(body, batches=batches, device=CPU), numbered()
     taken = [pair for _ in range(calls) for pair in replay(source)]
     assert taken == [(float(number), -float(number)) for number in range(calls * batches)]
     assert replay.recorded == (calls > CALLS_BEFORE)
+
+
+def test_it_is_recorded_before_anything_is_timed():
+    assert CALLS_BEFORE < PILOT_STEPS
 
 
 def test_what_is_recorded_reads_places_of_its_own():
@@ -57,7 +64,7 @@ def test_what_is_recorded_reads_places_of_its_own():
             yield lasting, lasting
 
     seen = []
-    replay, batches = OnTheHost(lambda taken: seen.append(next(taken)[0]), batches=1), source()
+    replay, batches = OnTheHost(lambda taken: seen.append(next(taken)[0]), batches=1, device=CPU), source()
     for _ in range(CALLS_BEFORE + 3):
         replay(batches)
     assert seen[-1] is seen[-2] is seen[-3]

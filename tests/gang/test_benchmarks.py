@@ -22,8 +22,8 @@ OPTIONS = (
     "benchmark",
     "-p",
     "accel",
-    "--accel-budget=60ms",
-    "--accel-warmup=50ms",
+    "--accel-budget=30ms",
+    "--accel-warmup=20ms",
     "--accel-tolerance=99%",
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,12 @@ import pytest_accel.store.history  # noqa: F401 - as the others
 from pytest_accel.core.environment import fingerprint
 from tests.support.processes import working_in
 
+# pytest-benchmark asks the program `file` for it in every session.
+platform.architecture = cache(platform.architecture)
+
 # Other plugins of this environment cost a second in every process.
 PLUGINS = ("-p", "benchmark", "-p", "accel")
-QUICK = ("--accel-budget=60ms", "--accel-warmup=50ms")
+QUICK = ("--accel-budget=30ms", "--accel-warmup=20ms")
 LONG_S = 120.0  # of waiting for a process; only a broken test waits so long
 
 PREAMBLE = """

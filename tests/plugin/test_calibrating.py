@@ -20,7 +20,7 @@ def calibrated(bench, name="test_step", **more):
         platform=bench.template.platform,
         suite="suite",
         environment=HERE,
-        **{"conditions": Conditions(budget_s=0.06, threads=1)} | more,  # as these sessions measure
+        **{"conditions": Conditions(budget_s=0.03, threads=1)} | more,  # as these sessions measure
     )
 
 
@@ -44,7 +44,7 @@ def test_measures_fresh_processes_and_stores_what_they_say(bench):
     path = bench.path("baselines") / bench.template.platform / "calibration" / "suite.json"
     (entry,) = json.loads(path.read_text())["benchmarks"].values()
     assert len(entry["runs"]) == 7
-    assert entry["conditions"] == {"budget_s": 0.06, "threads": 1}
+    assert entry["conditions"] == {"budget_s": 0.03, "threads": 1}
     assert not bench.baseline_path.exists()
     (left,) = bench.json()["results"]
     assert left["status"] == "calibrated"
@@ -89,7 +89,7 @@ class TestTolerance:
         calibrated(bench, conditions=Conditions(budget_s=5.0, threads=1))
         result = bench.run("--accel-tolerance=1%")
         result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["calibrated on * a budget of 5 s *This session has a budget of 60 ms *"])
+        result.stdout.fnmatch_lines(["calibrated on * a budget of 5 s *This session has a budget of 30 ms *"])
 
     def test_that_holds_is_judged_as_ever(self, bench):
         bench.benchmarks("test_step")

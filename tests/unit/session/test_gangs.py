@@ -49,11 +49,13 @@ def test_of_several_failures_the_first_in_time_is_read_and_others_are_named():
     assert "rank 0 failed too: lost my peer" in found.sections[0][1]
 
 
-def test_all_skipped_in_setup_leaves_a_sound_gang_and_in_the_test_does_not():
+def test_what_all_ranks_skip_for_one_reason_leaves_a_sound_gang():
     early, late = payload("skipped", "no", when="setup"), payload("skipped", "no", when="call")
+    other = payload("skipped", "too late", when="call")
     assert found_by(answered(early, early)).sound
-    assert not found_by(answered(late, late)).sound
-    assert found_by(answered(late, late)).outcome == "skipped"
+    assert found_by(answered(late, late)).sound
+    assert not found_by(answered(late, other)).sound  # not at the same place
+    assert found_by(answered(late, late)).outcome == found_by(answered(late, other)).outcome == "skipped"
 
 
 def test_a_skip_on_one_rank_is_a_failure_that_says_so():

@@ -7,9 +7,9 @@ leaves the optimiser and the calls between the pieces to the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -18,7 +18,9 @@ from pytest_accel.data.sources import Batch
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES
+from pytest_accel.workloads.errors import OutOfMemory, StepError
 from pytest_accel.workloads.feeding import Task
+from pytest_accel.workloads.models import task_of
 from pytest_accel.workloads.precision import Precision
 
 Body = Callable[[Iterator[Batch]], Any]  # takes its batches from there, and returns tensors
@@ -45,33 +47,68 @@ class Replay:
 
     def __call__(self, source: Iterator[Batch]) -> Any:  # noqa: ANN401 - what the body returns
         self._calls += 1
+        batches = islice(source, self._batches)
         if self._calls <= CALLS_BEFORE:
-            return self._as_it_is(source)
+            return self._as_it_is(list(batches))
         if self._graph is None:
-            self._places = [tree_map(torch.clone, batch) for batch in islice(source, self._batches)]
+            self._places = [tree_map(torch.clone, batch) for batch in batches]
             self._record()
         else:
-            for place, batch in zip(self._places, islice(source, self._batches), strict=True):
+            for place, batch in zip(self._places, batches, strict=True):
                 _put(batch, place)
         self._graph.replay()
         return self._result
 
-    def _as_it_is(self, source: Iterator[Batch]) -> Any:  # noqa: ANN401 - as above
+    def _as_it_is(self, batches: Sequence[Batch]) -> Any:  # noqa: ANN401 - as above
         """On the stream of the recording: what autograd keeps of a parameter belongs to the stream that it first ran on."""
         current = torch.cuda.current_stream(self._device)
         self._stream = self._stream or torch.cuda.Stream(self._device)
         self._stream.wait_stream(current)
+        for tensor in tree_leaves(batches):
+            tensor.record_stream(self._stream)
         with torch.cuda.stream(self._stream):
-            result = self._body(source)
+            result = self._body(iter(batches))
         current.wait_stream(self._stream)
         return result
 
     def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        # Threads of a loader may meanwhile ask for memory, and copy.
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            self._result = self._body(iter(self._places))
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        _forget_workspaces()
+        try:
+            # Threads of a loader may meanwhile ask for memory, and copy.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._result = self._body(iter(self._places))
+        except RuntimeError as error:
+            torch.cuda.set_stream(current)  # torch leaves it where a recording fails
+            _raise_cause(error)
+        _forget_workspaces()
         self._graph = graph
+
+    def close(self) -> None:
+        """Give the memory of the recording back."""
+        if self._stream is not None:
+            _forget_workspaces()
+        self._graph = self._result = None
+        self._places = []
+
+
+def _forget_workspaces() -> None:
+    """What is recorded must have workspaces of its own: those that cuBLAS keeps may be freed under it."""
+    torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - as torch's own recordings do
+
+
+def _raise_cause(error: BaseException) -> NoReturn:
+    """Raise what went wrong in a recording; torch says at its end only that something did."""
+    causes = [error]
+    while causes[-1].__context__ is not None:
+        causes.append(causes[-1].__context__)
+    for cause in causes:
+        if isinstance(cause, OutOfMemory | torch.OutOfMemoryError):
+            raise cause
+    raise StepError(
+        f"replay: the step could not be recorded: {str(causes[-1]).splitlines()[0]}. It must not wait for the device, as a loss that "
+        "is read does. Leave replay out. What this process measures from here on may fail, too."
+    ) from error
 
 
 def _put(batch: Batch, place: Batch) -> None:
@@ -80,10 +117,16 @@ def _put(batch: Batch, place: Batch) -> None:
 
 
 def make_capturable(optimiser: Any) -> None:  # noqa: ANN401 - a torch optimiser
-    """Let an optimiser be recorded: Adam counts its steps on the device then. Others have no such switch, and need none."""
+    """Let an optimiser be recorded: it counts its steps on the device then. SGD counts none."""
     for group in optimiser.param_groups:
         if "capturable" in group:
             group["capturable"] = True
+        elif type(optimiser) is not torch.optim.SGD:
+            raise ValueError(
+                f"replay: {type(optimiser).__name__} counts its steps on the host, where a recording would stand still. "
+                "Choose one that is capturable, or leave replay out."
+            )
+    optimiser._warned_capturable_if_run_uncaptured = True  # noqa: SLF001 - that the first steps are not recorded is meant
 
 
 def check_replay(choices: Choices, precision: Precision, *, task: Task, sharded: bool) -> None:
@@ -108,6 +151,7 @@ def _reasons(
         sharded or not isinstance(choices.ranks, Alone),
         "in a gang the ranks wait for each other in the middle of a step.",
     )
+    yield task_of(choices.model) == "detection", "detectors wait for the device in the middle of a step."
     yield (
         task == "train" and precision.scales_loss,
         f"in {precision.name} the host counts the steps that overflowed.",

@@ -69,18 +69,18 @@ class Step:
         # Dropout and stochastic depth draw from the process's generator while the step runs.
         torch.manual_seed(seed_of(parts.ranks.rank, parts.seed))
 
-    def _batches(self) -> Iterator[Batch]:
-        while True:
-            if self._cuda_graphs:
-                torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
-            yield next(self._source)
+    def _next_batch(self) -> Batch:
+        if self._cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
+        return next(self._source)
 
     def _run(self, body: Body) -> Any:  # noqa: ANN401 - what it returns
         """Call the body of a step with where its batches come from, or replay it."""
+        batches = iter(self._next_batch, None)
         if self._replay is None:
-            return body(self._batches())
+            return body(batches)
         with self._explained():
-            return self._replay(self._batches())
+            return self._replay(batches)
 
     @property
     def loads(self) -> bool:
@@ -171,6 +171,8 @@ class Step:
             torch.get_device_module(self.device).empty_cache()
 
     def _forget(self) -> None:
+        if self._replay is not None:
+            self._replay.close()
         self._model = self._replay = None
         self._source = Rotation(())
 

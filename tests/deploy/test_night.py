@@ -484,7 +484,6 @@ def test_a_machine_that_is_not_fit_records_nothing(project, variables):
         assert hidden not in done.stdout
 
 
-@pytest.mark.rehearsal
 def test_sweeps_are_not_selected_unless_asked_for(project):
     suite = project.root / "test_tiny.py"
     suite.write_text("import pytest\n" + suite.read_text().replace("@cpu", "@pytest.mark.sweep\n@cpu"))

@@ -173,8 +173,9 @@ def found_by(answer: GangAnswer) -> Found:
             "the same test must do the same on every rank"
         )
     found = _found(0, payloads)
-    # All left at the same place: no rank waits for another.
-    together = bool(skipping) and len({payload["cause"] for payload in payloads}) == 1
+    # All left at the same place, by file and line: no rank waits for another.
+    places = [[report.get("longrepr") for report in payload.get("reports", ())] for payload in payloads]
+    together = bool(skipping) and all(place == places[0] for place in places)
     return replace(found, sound=found.sound or together)
 
 

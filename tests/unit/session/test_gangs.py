@@ -50,8 +50,11 @@ def test_of_several_failures_the_first_in_time_is_read_and_others_are_named():
 
 
 def test_what_all_ranks_skip_for_one_reason_leaves_a_sound_gang():
-    early, late = payload("skipped", "no", when="setup"), payload("skipped", "no", when="call")
-    other = payload("skipped", "too late", when="call")
+    def left(line, when):
+        report = {"sections": [], "longrepr": ["test_suite.py", line, "Skipped: no"]}
+        return payload("skipped", "no", when=when, reports=[report])
+
+    early, late, other = left(7, "setup"), left(7, "call"), left(9, "call")
     assert found_by(answered(early, early)).sound
     assert found_by(answered(late, late)).sound
     assert not found_by(answered(late, other)).sound  # not at the same place

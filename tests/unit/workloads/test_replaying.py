@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_accel.measure.steps import PILOT_STEPS
 from pytest_accel.workloads import TrainStep
-from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, make_capturable
+from pytest_accel.workloads.errors import OutOfMemory, StepError
+from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, _raise_cause, make_capturable
 
 CPU = torch.device("cpu")
 
@@ -22,8 +23,8 @@ class OnTheHost(Replay):
 
     recorded = 0
 
-    def _as_it_is(self, source):
-        return self._body(source)
+    def _as_it_is(self, batches):
+        return self._body(iter(batches))
 
     def _record(self):
         self.recorded += 1
@@ -79,6 +80,29 @@ def test_an_optimiser_that_counts_steps_does_so_on_the_device(name, counts):
     assert [group.get("capturable", False) for group in optimiser.param_groups] == [counts]
 
 
+def test_an_optimiser_that_counts_steps_on_the_host_is_refused():
+    optimiser = torch.optim.Adagrad([torch.zeros(1, requires_grad=True)])
+    with pytest.raises(ValueError, match=r"Adagrad counts its steps on the host.* leave replay out"):
+        make_capturable(optimiser)
+
+
+def failed(cause):
+    try:
+        try:
+            raise cause
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+    except RuntimeError as error:
+        return error
+
+
+def test_why_a_recording_failed_is_told_and_not_that_it_did():
+    with pytest.raises(StepError, match=r"could not be recorded: \.item\(\) waits\..* Leave replay out"):
+        _raise_cause(failed(RuntimeError(".item() waits")))
+    with pytest.raises(OutOfMemory, match="a batch of 8"):
+        _raise_cause(failed(OutOfMemory("a batch of 8")))
+
+
 class Gang:
     rank, size = 0, 2
 
@@ -93,9 +117,10 @@ class Gang:
         ),
         ({"device": "cuda", "precision": "fp16"}, "in fp16 the host counts the steps that overflowed"),
         ({"device": "cuda", "ranks": Gang()}, "in a gang the ranks wait for each other"),
+        ({"device": "cuda", "model": "zoo/dino-tiny"}, "detectors wait for the device"),
     ],
-    ids=["no CUDA", "recorded twice", "a scaler", "a gang"],
+    ids=["no CUDA", "recorded twice", "a scaler", "a gang", "a detector"],
 )
 def test_what_cannot_be_recorded_is_refused_before_anything_is_built(choices, why):
     with pytest.raises(ValueError, match=rf"^replay: {why}.* Leave replay out\.$"):
-        TrainStep.build("zoo/gpt-tiny", batch_size=2, replay=True, **choices)
+        TrainStep.build(**{"model": "zoo/gpt-tiny", "batch_size": 2, "replay": True, **choices})

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from benchmarks.peers.results import Entry, Played, Session
 
     Play = Callable[[Contest, argparse.Namespace, Say], Played]
-    Build = Callable[[Contest, argparse.Namespace, Say], None]
 
 DESCRIPTION = """\
 Our steps beside what people run otherwise: the same model, precision and batch, in one run, in blocks that
@@ -77,35 +76,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check(options)
     except (UnknownContestError, ValueError) as error:
         parser().error(str(error))
-    return (
-        compile_all(contests, options, compile_one)
-        if options.compile_only
-        else compete(contests, options, play_one)
-    )
+    return compile_all(contests, options) if options.compile_only else compete(contests, options, play_one)
 
 
-def compile_all(contests: Sequence[Contest], options: argparse.Namespace, build: Build) -> int:
+def compile_all(contests: Sequence[Contest], options: argparse.Namespace) -> int:
     """Compile all of them; one that fails stops no other."""
-    failed = 0
-    for number, contest in enumerate(contests, start=1):
-        say = _teller(f"[{number}/{len(contests)}] {contest.name}")
-        try:
-            build(contest.on(options.device.partition(":")[0]), options, say)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other contests are compiled
-            failed += 1
-            say(f"FAILED: {_told(error)}")
-        else:
-            say("both are compiled")
-    return int(failed > 0)
-
-
-def compile_one(contest: Contest, options: argparse.Namespace, say: Say) -> None:
     import torch
 
     from benchmarks.peers.measuring import compiled
 
-    with compiled(contest, torch.device(options.device), say):
-        pass
+    device, failed = torch.device(options.device), False
+    for number, contest in enumerate(contests, start=1):
+        say = _teller(f"[{number}/{len(contests)}] {contest.name}")
+        try:
+            with compiled(contest.on(device.type), device, say):
+                say("both are compiled")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other contests are compiled
+            failed = True
+            say(f"FAILED: {_told(error)}")
+    return int(failed)
 
 
 def compete(contests: Sequence[Contest], options: argparse.Namespace, play: Play) -> int:

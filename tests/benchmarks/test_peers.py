@@ -427,6 +427,31 @@ def test_small_contests_are_played_and_one_that_fails_stops_no_other(tmp_path, c
     assert "first steps of nanoGPT's loop, compiled took" in printed.err
 
 
+def test_compiling_alone_measures_nothing_and_one_that_fails_stops_no_other(capsys, monkeypatch):
+    from benchmarks.peers import measuring
+
+    def no_room(contest, device):
+        raise RuntimeError("no room for it")
+
+    real = measuring.our_step
+    monkeypatch.setattr(
+        measuring,
+        "our_step",
+        lambda contest, device: (no_room if "tiny" in contest.model else real)(contest, device),
+    )
+    monkeypatch.setattr(measuring, "alternate", None)  # which would measure
+    assert cli.main(["gpt-117m", "resnet50-torchvision", *QUICK, "--compile-only"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    told = {
+        line.partition(",")[0]: line.partition(": ")[2] for line in printed.err.splitlines() if line[0] == "["
+    }
+    assert told == {
+        "[1/2] resnet50-torchvision": "both are compiled",
+        "[2/2] gpt-117m": "FAILED: RuntimeError: no room for it",
+    }
+
+
 def options(*more: str):
     return cli.parser().parse_args([*QUICK, *more])
 

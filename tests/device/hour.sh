@@ -5,9 +5,9 @@
 #
 # A stage leaves its figures in the folder RESULTS, in files that no later call overwrites, and prints the end of what it said. One
 # that takes too long is ended as by Ctrl-C, and keeps what it has. On a machine that has compiled nothing yet, what was compiled is
-# taken from RESULTS/caches.tar.xz, and packed into it in the end: the next machine need not compile again. Suites leave out the rows that an earlier call
-# has measured into RESULTS. It leaves with 1 where a stage failed or did not come to its turn, and with 2, having done nothing,
-# where it was called wrongly.
+# taken from RESULTS/caches.tar.xz, and packed into it in the end: the next machine need not compile again. Suites leave out the
+# rows that an earlier call has measured into RESULTS. It leaves with 1 where a stage failed or did not come to its turn, and with
+# 2, having done nothing, where it was called wrongly.
 #
 #   LIMIT_S=570 of all stages together, the packing included   JOBS=10 that compile side by side   BUDGET=3s of a row
 #   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python   PACK=no, where the next call is of the same machine
@@ -63,7 +63,9 @@ run() {
     tail -n 12 "$results/$name-$called.txt" | cut -c1-200
 }
 
-forget_tuning() { # what was chosen beside others was chosen by chance: whoever measures chooses again
+side_by_side() { # run, for what compiles; what it tunes beside others is chosen by chance: whoever measures chooses again
+    touch "$results/begun"
+    TORCHINDUCTOR_COMPILE_THREADS=2 run "$@"
     [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] || find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
 }
 
@@ -113,21 +115,17 @@ stage() {
     case $1 in
     tests) run tests "$python" -m pytest tests/device tests/unit/workloads/test_steps_cuda.py -m "not rehearsal" -p no:cacheprovider -q ;;
     compile) # what takes longest comes first
-        touch "$results/begun"
-        TORCHINDUCTOR_COMPILE_THREADS=2 run compile "$python" -m pytest_accel.cli compile --jobs "$jobs" -- \
+        side_by_side compile "$python" -m pytest_accel.cli compile --jobs "$jobs" -- \
             $b/test_cnn.py $b/test_detection.py $b/test_segmentation.py $b/test_classification.py $b/test_inference.py $b/test_gpt.py \
             $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py $b/test_gangs.py "${rows[@]}" \
             -k "${only:+($only) and }not ($twins)"
-        forget_tuning
         ;;
     contests)
-        touch "$results/begun"
         # shellcheck disable=SC2016 # it is the inner shell that expands it
-        TORCHINDUCTOR_COMPILE_THREADS=2 run contests bash -c \
+        side_by_side contests bash -c \
             'python=$1 jobs=$2 device=$3; shift 3
             printf "%s\n" "$@" | xargs -P "$jobs" -I{} "$python" -m benchmarks.peers {} --compile-only --device "$device"' \
             contests "$python" "$jobs" "$device" "${compiled[@]}"
-        forget_tuning
         ;;
     suites) for each in "${suites[@]}"; do stage "$each"; done ;;
     language) suite language $b/test_gpt.py $b/test_bert.py ;;

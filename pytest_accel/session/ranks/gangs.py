@@ -173,10 +173,13 @@ def found_by(answer: GangAnswer) -> Found:
             "the same test must do the same on every rank"
         )
     found = _found(0, payloads)
-    # All left at the same place, by file and line: no rank waits for another.
-    places = [[report.get("longrepr") for report in payload.get("reports", ())] for payload in payloads]
-    together = bool(skipping) and all(place == places[0] for place in places)
-    return replace(found, sound=found.sound or together)
+    return replace(found, sound=found.sound or _at_one_place(payloads)) if skipping else found
+
+
+def _at_one_place(payloads: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all ranks left by the same file and line: then none waits for another."""
+    first, *others = ([report.get("longrepr") for report in payload["reports"]] for payload in payloads)
+    return all(place == first for place in others)
 
 
 def _unfit(answer: GangAnswer) -> Found | None:
@@ -188,13 +191,13 @@ def _unfit(answer: GangAnswer) -> Found | None:
     told = [rank for rank in answer.ranks if rank.outcome == "skipped" and (rank.payload or {}).get("unfit")]
     if failed or not told:
         return None
-    payload = told[0].payload or {}
-    unfit = Unfit.from_plain(payload["unfit"])
-    if len(told) < len(answer.ranks):
+    payloads = [rank.payload or {} for rank in told]
+    unfits = [Unfit.from_plain(payload["unfit"]) for payload in payloads]
+    unfit, of_all = unfits[0], len(told) == len(answer.ranks)
+    if not of_all:
         unfit = replace(unfit, text=f"rank {told[0].rank} of {len(answer.ranks)}: {unfit.text}")
-    untouched = all((rank.payload or {}).get("unfit", {}).get("nothing_built") for rank in told)
-    sound = answer.whole and len(told) == len(answer.ranks) and untouched
-    return replace(_found(0, [payload]), unfit=unfit, sound=sound)
+    sound = of_all and all(each.nothing_built for each in unfits)
+    return replace(_found(0, payloads[:1]), unfit=unfit, sound=sound)
 
 
 def _found(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[int] = ()) -> Found:

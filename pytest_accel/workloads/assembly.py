@@ -25,7 +25,7 @@ from pytest_accel.workloads.models import ModelInfo, build_model, task_of
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision
-from pytest_accel.workloads.replaying import check_replay
+from pytest_accel.workloads.replaying import check_replay, why_not
 from pytest_accel.workloads.tasks import check_data, plan_data
 
 Configuration = Facts
@@ -64,11 +64,12 @@ def assemble(
     micro_batch_size: int | None = None,
     states: int | None = None,
     sharded: bool = False,
+    foreign: bool = False,
 ) -> Parts:
     """Check every argument, then build the model and open the source of its batches, or of its micro-batches.
 
     `states` are the tensors that an optimiser keeps of each parameter. Where the model is to be `sharded` and a device has
-    no room for all of it, it is built without contents.
+    no room for all of it, it is built without contents. What is `foreign`, a loss or an optimiser of the caller's, may wait for the device.
     """
     device = torch.device(choices.device)
     if device.type == "cuda":
@@ -112,7 +113,7 @@ def assemble(
         fed.source.close()
         raise ValueError("replay: batches differ in shape here, and one is recorded. Leave replay out.")
     known_as = _known_as(choices, info)
-    compile_mode = settle_compile(
+    compile_mode, replays = settle_compile(
         choices,
         model,
         plan,
@@ -121,6 +122,7 @@ def assemble(
         varied=fed.varied,
         known_as=known_as,
         micro_batches=micro_batches,
+        recordable=not (foreign or info.own or why_not(choices, precision, task=task, sharded=sharded)),
     )
     if compile_mode is not None and memory_format == "channels_last" and is_nvidia(device.type):
         stand_in_for_slow_layers(model, precision.name)
@@ -140,7 +142,7 @@ def assemble(
         "cudnn_benchmark": choices.cudnn_benchmark,
         "seed": choices.seed,
     }
-    if choices.replay:
+    if replays:
         configuration["replay"] = True
     configuration |= {f"model.{name}": _plain(value) for name, value in choices.model_options.items()}
     return Parts(
@@ -153,7 +155,7 @@ def assemble(
         device=device,
         precision=precision,
         compile=compile_mode,
-        replay=choices.replay,
+        replay=replays,
         cudnn_benchmark=choices.cudnn_benchmark,
         configuration=configuration,
         seed=choices.seed,

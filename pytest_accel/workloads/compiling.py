@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from pytest_accel.workloads.plan import Plan
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 # A step of less arithmetic than this waits for its launches: an H200 needs some 5 ms for it, and a step of a
 # ResNet launches hundreds of kernels. The WideResNet at batch 32 (.46 TFLOP) trains 3,500 images/s eager there and
-# 14,500 with its launches recorded.
+# 14,500 with its launches recorded. Recorded whole, its optimiser too, a step takes .986 of what it does recorded in pieces, that of the
+# autoencoder at batch 10 .64, and ResNet50 on a single image .97 (tests/studies/replay.py).
 LAUNCH_BOUND_FLOPS = 2e12
 # So does one of many small layers: a SegFormer-B4 at batch 1 (2 TFLOP in 423 layers) keeps an H200 busy for 22 ms of 119,
 # and its step takes 23 ms with its launches recorded.
@@ -101,26 +103,34 @@ def settle_compile(
     varied: bool,
     known_as: Hashable,
     micro_batches: int,
-) -> str | None:
-    """Compile on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
+    recordable: bool,
+) -> tuple[str | None, bool]:
+    """Return how a step is compiled, and whether all its launches are replayed as one.
+
+    Compiled on accelerators, where it is 1.4 x for ResNet50 and 2 x for Swin-T (H200); not on CPUs.
 
     Where a step is short of arithmetic its launches are recorded and replayed as well, and where threads decode beside
     them: launching one by one takes Python's lock for 29 of the 37 ms of a step (ResNet50, H200), replaying for 8. Not in
-    a gang: there the collectives of DDP run between the pieces of what is compiled. Nor where gradients are added up, nor
-    where batches differ in shape: each shape would be recorded when it first comes, which may be in a timed round.
+    a gang: there the collectives of DDP run between the pieces of what is compiled. Nor where batches differ in shape: each
+    would be recorded when it first comes, which may be in a timed round.
+
+    The whole step where it is `recordable` and very short; else what is compiled of it, in which gradients cannot be added up.
     """
     device = torch.device(choices.device)
     if choices.compile != "auto":
-        return choices.compile
+        return choices.compile, bool(choices.replay)
     if device.type == "cpu":
-        return None
+        return None, False
     passes = 3 if task == "train" else 1  # backward is twice forward
     counted = count(model, plan, known_as=known_as)
     most = max(LAUNCH_BOUND_FLOPS, LAUNCH_BOUND_FLOPS_A_LAYER * _layers(model))
-    pays = threaded or (counted is not None and passes * counted.flops < most)
-    can = device.type == "cuda" and isinstance(choices.ranks, Alone) and micro_batches == 1 and not varied
-    can = can and not choices.replay  # which records it as a whole
-    return "reduce-overhead" if pays and can else "default"
+    flops = passes * counted.flops if counted is not None else math.inf
+    can = device.type == "cuda" and isinstance(choices.ranks, Alone) and not varied
+    whole = can and recordable and not threaded and flops < LAUNCH_BOUND_FLOPS
+    if choices.replay or (choices.replay is None and whole):
+        return "default", True
+    pieces = can and micro_batches == 1 and (threaded or flops < most)
+    return "reduce-overhead" if pieces else "default", False
 
 
 def _layers(model: nn.Module) -> int:

@@ -107,7 +107,7 @@ def _raise_cause(error: BaseException) -> NoReturn:
             raise cause
     raise StepError(
         f"replay: the step could not be recorded: {str(causes[-1]).splitlines()[0]}. It must not wait for the device, as a loss that "
-        "is read does. Leave replay out. What this process measures from here on may fail, too."
+        "is read does. Pass replay=False. What this process measures from here on may fail, too."
     ) from error
 
 
@@ -131,11 +131,14 @@ def make_capturable(optimiser: Any) -> None:  # noqa: ANN401 - a torch optimiser
 
 def check_replay(choices: Choices, precision: Precision, *, task: Task, sharded: bool) -> None:
     """Refuse what cannot be recorded, before a model is built for it."""
-    if not choices.replay:
-        return
-    for refused, why in _reasons(choices, precision, task=task, sharded=sharded):
-        if refused:
-            raise ValueError(f"replay: {why} Leave replay out.")
+    if choices.replay and (why := why_not(choices, precision, task=task, sharded=sharded)):
+        raise ValueError(f"replay: {why} Leave replay out.")
+
+
+def why_not(choices: Choices, precision: Precision, *, task: Task, sharded: bool) -> str | None:
+    """Return why a step cannot be recorded, as far as its arguments say; None: it can."""
+    reasons = _reasons(choices, precision, task=task, sharded=sharded)
+    return next((why for applies, why in reasons if applies), None)
 
 
 def _reasons(

@@ -144,6 +144,7 @@ class TrainStep(Step):
                     micro_batch_size=micro_batch_size,
                     states=updates.states,
                     sharded=sharding is not None,
+                    foreign=loss is not None or not isinstance(optimiser, str),
                 ),
                 updates=updates,
                 loss=loss,

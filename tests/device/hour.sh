@@ -147,7 +147,7 @@ stage() {
         within=()
         ;;
     studies)
-        study fused_inference
+        study rectifying
         study gpt
         [ "$device" = cpu ] || study replay
         study regions

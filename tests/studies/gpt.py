@@ -1,10 +1,9 @@
 """What would a GPT win by saying the same otherwise? `python -m tests.studies.gpt [--device cuda]`.
 
-Each way has those before it, too, and is trained beside the model as it is, in turn (ABBA). Printed are the ratio of their step times
-(below 1 the way is faster) and the losses of both after the same steps.
+Each way is trained beside the model as it is, in turn (ABBA). Printed are the ratio of their step times (below 1 the way is faster) and
+the losses of both after the same steps.
 
-- stream: the residual stream in bf16. Under autocast the embedding is fp32, and so is all that blocks add to it: norms read and write
-  twice the bytes. Megatron-LM, with which CARAML trains, keeps it in the half type unless asked otherwise.
+- fp32: the residual stream in fp32, which is what autocast makes of an embedding by itself; the model as it was
 - gelu: x * sigmoid(2 z) for x * (1 + tanh(z)) / 2, which it is: a compiler's tanh takes longer than its exp.
 - unbind: queries, keys and values taken apart at once, so that their gradients are written where the next product reads them.
 """
@@ -12,14 +11,13 @@ Each way has those before it, too, and is trained beside the model as it is, in 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from math import pi, sqrt
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
 from pytest_accel.workloads.steps import TrainStep
@@ -32,11 +30,6 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "cpu": {"model": "zoo/gpt-tiny", "batch_size": 2},
 }
 STEPS = 20
-
-
-class Half(nn.Embedding):
-    def forward(self, tokens: Tensor) -> Tensor:
-        return super().forward(tokens).to(torch.bfloat16)
 
 
 def gelu(self: gpt.Block, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -55,24 +48,15 @@ def unbind(self: gpt.Attention, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 WAYS: dict[str, Callable[[], Any]] = {
-    "stream": lambda: patch("torch.nn.Embedding", Half),
+    "fp32": lambda: patch.object(gpt, "in_compute_type", lambda x: x),
     "gelu": lambda: patch.object(gpt.Block, "forward", gelu),
     "unbind": lambda: patch.object(gpt.Attention, "forward", unbind),
 }
 
 
-@contextmanager
-def until(name: str) -> Iterator[None]:
-    """That way, and those before it."""
-    names = [*WAYS]
-    with ExitStack() as stack:
-        for each in names[: names.index(name) + 1]:
-            stack.enter_context(WAYS[each]())
-        yield
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="WAY", help=f"of: {', '.join(WAYS)}")
     parser.add_argument("--device", default="cpu", choices=sorted(WORKLOADS))
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
@@ -85,8 +69,8 @@ def main() -> None:
     with TrainStep.build(model, **asked) as plain:
         expected = losses(plain, STEPS)
         print(f"as it is: loss {expected[-1]:.5f} after {STEPS} steps", flush=True)
-        for name in WAYS:
-            with until(name), TrainStep.build(model, **asked) as other:
+        for name in arguments.names or WAYS:
+            with WAYS[name](), TrainStep.build(model, **asked) as other:
                 found = losses(other, STEPS)  # compiles: while it is patched
                 ratio = in_turn(other, plain, device, pairs=arguments.pairs, steps=arguments.steps)
                 print(f"{name}: loss {found[-1]:.5f}; {ratio}", flush=True)

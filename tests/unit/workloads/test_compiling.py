@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,35 +20,62 @@ def built():
     return cache(partial(build_model, device="meta"))
 
 
-@pytest.mark.parametrize(
-    ("model", "data", "batch_size", "mode"),
-    [
-        ("zoo/wide_resnet", "cifar100", 32, "reduce-overhead"),  # half a TFLOP
-        ("zoo/wide_resnet", "cifar100", 256, "default"),  # 3.7, in 29 layers
-        ("resnet152", "imagenet", 64, "reduce-overhead"),  # 4.4, in 311 layers
-        ("resnet152", "imagenet", 256, "default"),
-    ],
-)
-def test_a_step_of_little_work_a_launch_replays_its_launches(built, model, data, batch_size, mode):
-    module, info = built(model)
-    choices = Choices(model=model, batch_size=batch_size, device="cuda")
-    plan = plan_data(data, info, batch_size=batch_size)
+WHOLE, PIECES, LAUNCHED = ("default", True), ("reduce-overhead", False), ("default", False)
 
-    def settled(*, micro_batches=1, varied=False):
+
+@pytest.fixture(scope="module")
+def settled(built):
+    def settle(
+        model, data, batch_size, *, micro_batches=1, varied=False, threaded=False, recordable=True, **chosen
+    ):
+        module, info = built(model)
         return settle_compile(
-            choices,
+            Choices(model=model, batch_size=batch_size, **{"device": "cuda", **chosen}),
             module,
-            plan,
+            plan_data(data, info, batch_size=batch_size),
             task="train",
-            threaded=False,
+            threaded=threaded,
             varied=varied,
             known_as=None,
             micro_batches=micro_batches,
+            recordable=recordable,
         )
 
-    assert settled() == mode
-    assert settled(micro_batches=2) == "default"  # graphs cannot add gradients up
-    assert settled(varied=True) == "default"  # nor be recorded for one shape after the other
+    return settle
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "batch_size", "way"),
+    [
+        ("zoo/wide_resnet", "cifar100", 32, WHOLE),  # half a TFLOP
+        ("zoo/wide_resnet", "cifar100", 256, LAUNCHED),  # 3.7, in 29 layers
+        ("resnet152", "imagenet", 64, PIECES),  # 4.4, in 311 layers
+        ("resnet152", "imagenet", 256, LAUNCHED),
+    ],
+)
+def test_a_step_of_little_work_a_launch_replays_its_launches(settled, model, data, batch_size, way):
+    assert settled(model, data, batch_size) == way
+    assert settled(model, data, batch_size, varied=True) == LAUNCHED  # one shape after the other
+    assert settled(model, data, batch_size, threaded=True) == PIECES  # which work beside what is recorded
+    assert settled(model, data, batch_size, ranks=SimpleNamespace(size=2)) == LAUNCHED
+
+
+SHORT = ("zoo/wide_resnet", "cifar100", 32)
+
+
+def test_what_cannot_be_recorded_whole_is_in_pieces(settled):
+    assert settled(*SHORT, recordable=False) == PIECES
+    assert settled(*SHORT, replay=False) == PIECES
+    assert settled(*SHORT, recordable=False, micro_batches=2) == LAUNCHED  # pieces cannot add gradients up
+    assert settled(*SHORT, micro_batches=2) == WHOLE
+
+
+def test_who_says_how_is_heard(settled):
+    assert settled(*SHORT, compile=None) == (None, False)
+    assert settled(*SHORT, compile="max-autotune") == ("max-autotune", False)
+    assert settled(*SHORT, compile=None, replay=True) == (None, True)
+    assert settled("resnet152", "imagenet", 256, replay=True) == WHOLE
+    assert settled(*SHORT, device="cpu") == (None, False)
 
 
 def test_only_what_is_compiled_apart_may_be_of_many_kinds():

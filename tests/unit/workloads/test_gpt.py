@@ -114,3 +114,19 @@ def test_which_attention_runs_is_a_fact_and_no_choice():
         assert step.facts == {"attention": "math"}
     with TrainStep.build("resnet18", batch_size=1, image_size=32) as step:
         assert step.facts == {}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_blocks_add_to_a_stream_of_the_type_that_products_have(gpt, compiled):
+    seen = []
+    block = gpt.blocks[0]
+    tokens = torch.randint(0, 100, (1, 8))
+    call = torch.compile(gpt, backend="eager", fullgraph=True) if compiled else gpt
+    listening = block.norm2.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].dtype))
+    try:
+        call(tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            call(tokens)
+    finally:
+        listening.remove()
+    assert seen == [torch.float32, torch.bfloat16]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.measure.steps import PILOT_STEPS
-from pytest_accel.workloads import TrainStep
+from pytest_accel.workloads import TrainStep, assembly
 from pytest_accel.workloads.errors import OutOfMemory, StepError
 from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, _raise_cause, make_capturable
 
@@ -97,7 +97,7 @@ def failed(cause):
 
 
 def test_why_a_recording_failed_is_told_and_not_that_it_did():
-    with pytest.raises(StepError, match=r"could not be recorded: \.item\(\) waits\..* Leave replay out"):
+    with pytest.raises(StepError, match=r"could not be recorded: \.item\(\) waits\..* Pass replay=False"):
         _raise_cause(failed(RuntimeError(".item() waits")))
     with pytest.raises(OutOfMemory, match="a batch of 8"):
         _raise_cause(failed(OutOfMemory("a batch of 8")))
@@ -124,3 +124,29 @@ class Gang:
 def test_what_cannot_be_recorded_is_refused_before_anything_is_built(choices, why):
     with pytest.raises(ValueError, match=rf"^replay: {why}.* Leave replay out\.$"):
         TrainStep.build(**{"model": "zoo/gpt-tiny", "batch_size": 2, "replay": True, **choices})
+
+
+@pytest.mark.parametrize(
+    ("asked", "recordable"),
+    [
+        ({}, True),
+        ({"loss": torch.nn.functional.cross_entropy}, False),
+        ({"optimiser": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}, False),
+        ({"model": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 100))}, False),
+    ],
+    ids=["ours", "a loss", "an optimiser", "a model"],
+)
+def test_what_is_the_callers_own_is_not_recorded_whole_unasked(monkeypatch, asked, recordable):
+    """It may wait for the device, and would fail where launching it works."""
+    told = {}
+
+    def settle(*_, **facts):
+        told.update(facts)
+        return None, False
+
+    monkeypatch.setattr(assembly, "why_not", lambda *_, **__: None)  # this is no CUDA device
+    monkeypatch.setattr(assembly, "settle_compile", settle)
+    with TrainStep.build(
+        **{"model": "zoo/wide_resnet-tiny", "data": "cifar100", "batch_size": 2, "image_size": 32, **asked}
+    ):
+        assert told["recordable"] is recordable

@@ -147,3 +147,29 @@ def test_closing_a_replayed_step_gives_the_memory_back():
         run(step)
         assert torch.cuda.memory_allocated() > before
     assert torch.cuda.memory_allocated() <= before + 64 * 2**20
+
+
+def test_a_short_step_is_replayed_unasked_and_one_that_cannot_be_is_not():
+    short = {"data": "cifar100", "batch_size": 8, "device": "cuda"}
+    with TrainStep.build("zoo/wide_resnet-tiny", precision="bf16", **short) as step:
+        assert (step.configuration["compile"], step.configuration["replay"]) == ("default", True)
+        assert len({*losses(step, 8)}) == 8
+    with TrainStep.build("zoo/wide_resnet-tiny", precision="fp16", **short) as step:  # with a scaler
+        assert step.configuration["compile"] == "reduce-overhead"
+        assert "replay" not in step.configuration
+
+
+def test_a_replayed_step_draws_new_dropout_every_time():
+    """The same batches come again and again, the weights all but stand still, and the losses differ."""
+    asked = {
+        "sequence": 64,
+        "batch_size": 8,
+        "device": "cuda",
+        "precision": "bf16",
+        "lr": 1e-9,
+        "replay": True,
+    }
+    with TrainStep.build("zoo/bert-tiny", **asked, compile="default") as step:
+        found = losses(step, 6 + 8 * step.configuration["distinct_batches"])[6:]
+    again = found[:: step.configuration["distinct_batches"]]
+    assert len({*again}) == len(again) == 8

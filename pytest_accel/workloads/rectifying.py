@@ -1,0 +1,135 @@
+"""Blocks of a ResNet whose convolutions normalise, add and rectify while they convolve: for inference, by cuDNN.
+
+A compiler convolves, and then normalises, adds and rectifies in a pass of its own over what was convolved: half of all that a
+ResNet reads and writes. Where weights stand still a normalisation is a factor and a shift, which are put into them here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+
+@torch.library.custom_op("pytest_accel::rectified_convolution", mutates_args=())
+def rectified_convolution(
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    added: torch.Tensor | None,
+    *,
+    stride: int,
+    padding: int,
+) -> torch.Tensor:
+    """Return relu(convolution + bias + added), channels last."""
+    images = images.contiguous(memory_format=torch.channels_last)
+    where = ([stride, stride], [padding, padding], [1, 1], 1)
+    if not images.is_cuda:
+        found = F.conv2d(images, weight, bias, *where)
+        found = F.relu(found if added is None else found + added)
+        return found.contiguous(memory_format=torch.channels_last)
+    if added is None:
+        return torch.cudnn_convolution_relu(images, weight, bias, *where)
+    added = added.contiguous(memory_format=torch.channels_last)
+    return torch.cudnn_convolution_add_relu(images, weight, added, 1.0, bias, *where)
+
+
+@rectified_convolution.register_fake
+def _(images: Any, weight: Any, bias: Any, added: Any, *, stride: int, padding: int) -> Any:  # noqa: ANN401, ARG001 - torch's form
+    found = F.conv2d(images, weight, bias, stride, padding)
+    return torch.empty_like(found, memory_format=torch.channels_last)
+
+
+class RectifyingBlock(nn.Module):
+    """A block with the parts, the names and, eagerly, the forward pass of the one that it stands in for.
+
+    Its weights are those of the moment when it is made.
+    """
+
+    def __init__(self, block: BasicBlock | Bottleneck) -> None:
+        super().__init__()
+        for name, part in block.named_children():
+            self.add_module(name, part)
+        self.downsample: nn.Module | None = block.downsample
+        self._eager = type(block).forward
+        self._places: list[dict[str, int]] = []  # that its convolutions go over
+        for number, (convolution, norm) in enumerate(_convolutions(block)):
+            weight, shift = folded(convolution, norm)
+            self.register_buffer(f"weight{number}", weight, persistent=False)
+            self.register_buffer(f"shift{number}", shift, persistent=False)
+            self._places.append({"stride": convolution.stride[0], "padding": convolution.padding[0]})
+        if self.downsample is not None:
+            weight, beside = folded(*self.downsample)
+            self.register_buffer("weight_beside", weight, persistent=False)
+            shift += beside  # of the last one: both are added in the end
+        self.train(block.training)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling() or self.training:
+            eagerly: torch.Tensor = self._eager(self, images)  # it has all that is read there
+            return eagerly
+        found, last = images, len(self._places) - 1
+        for number, places in enumerate(self._places):
+            added = self._beside(images) if number == last else None
+            found = rectified_convolution(found, *self._kept(number), added, **places)
+        return found
+
+    def _kept(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return getattr(self, f"weight{number}"), getattr(self, f"shift{number}")
+
+    def _beside(self, images: torch.Tensor) -> torch.Tensor:
+        if self.downsample is None:
+            return images
+        beside = self.downsample[0]
+        return F.conv2d(images, self.weight_beside, None, beside.stride, beside.padding)
+
+
+def can_rectify(block: nn.Module) -> bool:
+    """Whether it is a block as torchvision writes it, of whole convolutions with normalisations that know their figures.
+
+    And whether nobody listens to what is inside.
+    """
+    if type(block) not in {BasicBlock, Bottleneck}:
+        return False
+    pairs = _convolutions(block)
+    if block.downsample is not None:
+        pairs.append((*block.downsample.children(),))
+    is_heard = any(part._forward_hooks or part._forward_pre_hooks for part in block.modules())  # noqa: SLF001 - they have no getter
+    is_plain = type(block.relu) is nn.ReLU and all(len(pair) == 2 and _is_whole(*pair) for pair in pairs)
+    return is_plain and not is_heard
+
+
+def _convolutions(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, ...]]:
+    """Those one behind the other, each with its normalisation."""
+    numbers = (1, 2, 3) if isinstance(block, Bottleneck) else (1, 2)
+    return [(getattr(block, f"conv{each}"), getattr(block, f"bn{each}")) for each in numbers]
+
+
+def _is_whole(convolution: nn.Module, norm: nn.Module) -> bool:
+    return (
+        type(convolution) is nn.Conv2d
+        and convolution.groups == 1
+        and convolution.dilation == (1, 1)
+        and convolution.padding_mode == "zeros"
+        and not isinstance(convolution.padding, str)
+        and len({*convolution.stride}) == len({*convolution.padding}) == 1
+        and type(norm) is nn.BatchNorm2d
+        and norm.running_mean is not None
+    )
+
+
+def folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weight and bias of a convolution that normalises what it convolves, computed in fp32 at least."""
+    weight = convolution.weight.detach()
+    kind = weight.dtype if weight.dtype == torch.float64 else torch.float32
+    mean, variance = norm.running_mean.to(kind), norm.running_var.to(kind)
+    factor = (variance + norm.eps).rsqrt()
+    shift = torch.zeros_like(mean)
+    if norm.affine:
+        factor, shift = factor * norm.weight.detach().to(kind), norm.bias.detach().to(kind)
+    bias = 0 if convolution.bias is None else convolution.bias.detach().to(kind)
+    whole = (weight.to(kind) * factor[:, None, None, None]).contiguous(memory_format=torch.channels_last)
+    return whole.to(weight.dtype), (shift + (bias - mean) * factor).to(weight.dtype)

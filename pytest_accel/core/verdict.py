@@ -12,7 +12,7 @@ THROUGHPUT = "throughput"  # what a verdict is of, where it names no metric
 class Outcome(Enum):
     """Every end that a judged benchmark can come to; the last four are not the statistics' to say."""
 
-    REGRESSED = "regressed"  # worse by more than half the tolerance, beyond noise, in two runs or more
+    REGRESSED = "regressed"  # worse by more than half the tolerance, beyond noise, in all of two runs or more
     OK = "ok"  # not worse by as much as is tolerated
     IMPROVED = "improved"  # surely better by more than half the tolerance: the baseline deserves a refresh
     INCONCLUSIVE = "inconclusive"  # all runs could not tell: too much noise for the tolerance
@@ -111,7 +111,7 @@ class Verdict:
     The bounds of `slowdown` are one-sided and those that the look's own tests used, so that a
     rendered bound always agrees with the outcome:
 
-    - `low` ("at least") at alpha of the look; at look 1, which cannot regress, at its beta.
+    - `low` ("at least") at alpha of the look; at look 1, which cannot regress, at its beta. Never more than the fastest run lost.
     - `high` ("at most") at beta of the look; where improved, at the level of that test.
 
     An inconclusive verdict prints both. One that `wants_another_run` is not final.

@@ -83,11 +83,13 @@ def bounds_and_thresholds(baseline, candidate):
     policy = in_noise(POLICY, pooled_scale(baseline, candidate, POLICY).noise)
     scale = pooled_scale(baseline, candidate, policy)
     looks, sessions = len(candidate), len({run.session for run in baseline})
+    before = centre([r.summary for r in baseline])
     difference = Difference(
-        d=centre([r.summary for r in candidate]) - centre([r.summary for r in baseline]),
+        d=centre([r.summary for r in candidate]) - before,
         se=scale.noise * unit_standard_error(len(baseline), sessions, looks, policy),
         degrees_of_freedom=scale.degrees_of_freedom,
         looks=looks,
+        fastest=min(r.summary for r in candidate) - before,
     )
     alpha, beta = levels(looks, POLICY)
     yield difference.at_most(beta), DELTA
@@ -333,6 +335,25 @@ def test_first_look_never_regresses_and_never_improves(comparison):
     baseline, candidate = comparison
     outcome = judge(baseline, candidate[:1], POLICY).outcome
     assert outcome in {Outcome.OK, Outcome.INCONCLUSIVE}
+
+
+@pytest.mark.parametrize("quick", [-0.01, 0.0, DELTA / 2 - 1e-6])
+def test_one_run_that_lost_no_more_than_should_pass_leaves_it_open(quick):
+    """A machine of two speeds: the slow runs are the machine's, or the quick one is; no more runs, no verdict."""
+    verdict = judge(nights(*[0.0] * 10), tonight(0.3, 0.3, quick, 0.3, 0.3), POLICY)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.slowdown.low <= loss(quick) + FLOAT_NOISE
+    assert judge(nights(*[0.0] * 10), tonight(*[0.3] * 5), POLICY).outcome is Outcome.REGRESSED
+
+
+@given(comparisons())
+def test_what_regressed_lost_more_than_should_pass_in_every_run(comparison):
+    baseline, candidate = comparison
+    verdict = judge(baseline, candidate, POLICY)
+    lost = min(run.summary for run in candidate) - centre([run.summary for run in baseline])
+    assert verdict.slowdown.low <= loss(lost) + FLOAT_NOISE
+    if verdict.outcome is Outcome.REGRESSED:
+        assert lost > DELTA / 2
 
 
 @given(comparisons(), st.floats(1e-6, 3))

@@ -90,13 +90,12 @@ def _facts(stream: Stream, figures: Figures) -> str:
     facts = [what, noisy]
     if disturbed := len(stream.runs) - len(valid):
         facts.append(f"{disturbed} disturbed runs are left out.")
-    # Processes that were built ahead are other work to each other when they end.
-    if not head.ahead and (
-        busy := sum(1 for run in valid if any(each.startswith("other work") for each in run.problems))
-    ):
+    if busy := sum(1 for run in valid if any(each.startswith("other work") for each in run.problems)):
         facts.append(f"`doctor` found other work on the machine in {busy} of {len(valid)} runs.")
     if head.ahead:
-        facts.append(f"Processes were built {head.ahead} at a time, before one after another measured.")
+        facts.append(
+            f"Processes were built {head.ahead} at a time, before one after another measured: to each other they are other work when they end."
+        )
     if head.trial:
         facts.append("**A trial: no evidence.**")
     return " ".join(facts)

@@ -84,10 +84,11 @@ def _judged(
             of=name,
         )
     if not less_is_better(name):
-        found = judge(stored, _as_times(runs, name), replace(policy, tolerance=tolerance))
+        found = judge(stored, _as_times(runs, name), replace(policy, tolerance=tolerance), slows_alone=False)
         return replace(found, of=name)
     # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
-    found = judge(stored, _as_times(runs, name), replace(policy, tolerance=tolerance / (1 + tolerance)))
+    less = replace(policy, tolerance=tolerance / (1 + tolerance))
+    found = judge(stored, _as_times(runs, name), less, slows_alone=False)
     return replace(_as_increases(found), of=name, tolerance=tolerance)
 
 

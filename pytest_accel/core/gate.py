@@ -37,19 +37,22 @@ class Difference:
     se: float
     degrees_of_freedom: float
     looks: int
-    fastest: float = math.inf  # of the candidate's runs alone
+    least_lost: float = math.inf  # by a run of the candidate; not asked
 
     def at_least(self, level: float) -> float:
-        """What was surely lost: no more than the fastest run shows, because noise makes runs slow, and hardly ever fast."""
-        return min(self.fastest, self.d - t_quantile(level, self.degrees_of_freedom) * self.se)
+        """What was surely lost: no more than the run that lost least."""
+        return min(self.least_lost, self.d - t_quantile(level, self.degrees_of_freedom) * self.se)
 
     def at_most(self, level: float) -> float:
         return self.d + t_quantile(level, self.degrees_of_freedom) * self.se
 
 
-def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Verdict:
+def judge(
+    baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy, *, slows_alone: bool = True
+) -> Verdict:
     """Judge the candidate at look K, the number of its runs so far.
 
+    Noise `slows_alone` where it makes runs slow and hardly ever fast, as it does step times: then one quick run says that the code can be quick.
     Runs beyond the last scheduled look are used, at that look's levels; none is ever asked for.
     """
     require_usable("baseline", baseline)
@@ -62,7 +65,7 @@ def judge(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> 
         se=scale.noise * unit_standard_error(runs, sessions, looks, policy),
         degrees_of_freedom=scale.degrees_of_freedom,
         looks=looks,
-        fastest=min(summaries(candidate)) - before,
+        least_lost=quickest(candidate, policy) - before if slows_alone else math.inf,
     )
     outcome = decide(difference, policy)
     return Verdict(
@@ -156,6 +159,11 @@ def interval(runs: Sequence[Run], policy: Policy, noise: float | None = None) ->
 def summaries(runs: Sequence[Run]) -> list[float]:
     """ln(step time) of each run."""
     return [run.summary for run in runs]
+
+
+def quickest(candidate: Sequence[Run], policy: Policy) -> float:
+    """ln(step time) of the quickest run; of the second of so many as are more than all looks, and so on: chance makes one of many quick."""
+    return sorted(summaries(candidate))[(len(candidate) - 1) // policy.max_looks]
 
 
 def centre(values: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ class Outcome(Enum):
     REGRESSED = "regressed"  # worse by more than half the tolerance, beyond noise, in all of two runs or more
     OK = "ok"  # not worse by as much as is tolerated
     IMPROVED = "improved"  # surely better by more than half the tolerance: the baseline deserves a refresh
-    INCONCLUSIVE = "inconclusive"  # all runs could not tell: too much noise for the tolerance
+    INCONCLUSIVE = "inconclusive"  # all runs could not tell: too much noise, or runs that disagree
     INVALID = "invalid"  # disturbed, so that its figures mean nothing
     NO_BASELINE = "no-baseline"  # nothing is stored for it on this platform
     STALE_BASELINE = "stale-baseline"  # what is stored is of another configuration or of another machine
@@ -111,7 +111,8 @@ class Verdict:
     The bounds of `slowdown` are one-sided and those that the look's own tests used, so that a
     rendered bound always agrees with the outcome:
 
-    - `low` ("at least") at alpha of the look; at look 1, which cannot regress, at its beta. Never more than the fastest run lost.
+    - `low` ("at least") at alpha of the look; at look 1, which cannot regress, at its beta. Of throughput never more than the
+      quickest run lost.
     - `high` ("at most") at beta of the look; where improved, at the level of that test.
 
     An inconclusive verdict prints both. One that `wants_another_run` is not final.
@@ -121,7 +122,7 @@ class Verdict:
     tolerance: float  # the loss that is tolerated; the increase, where less is better
     slowdown: Estimate | None = None  # None where nothing was compared
     noise: float | None = None  # run-to-run standard deviation of ln(step time)
-    resolution: float | None = None  # loss caught in 80 % of cases at the last look, at this noise
+    resolution: float | None = None  # loss caught in about 80 % of cases at the last look, at this noise
     looks: int = 0  # K, runs of the candidate
     baseline_runs: int = 0  # R, stored runs
     wants_another_run: bool = False  # undecided, and another run may decide

@@ -139,6 +139,11 @@ def _way_out(verdict: Verdict) -> str:
     if verdict.wants_another_run:
         return "one run decides nothing, and it was not measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
+    if resolution <= verdict.tolerance:
+        return (
+            f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree: measure again, and look at "
+            "what differs from process to process"
+        )
     if 3.7 * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
     elif resolution > NO_GATE:

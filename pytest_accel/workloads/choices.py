@@ -31,9 +31,7 @@ class Choices:
     vocabulary: int | None = None  # of a language model; None: the model's own
     memory_format: str = "auto"  # auto, contiguous, channels_last
     compile: str | None = "auto"  # auto, None (eager), or a name of COMPILE_MODES
-    replay: bool | None = (
-        None  # record all launches of a step and replay them as one (CUDA); None: where it waits for them
-    )
+    replay: bool | None = None  # record a step and replay it as one launch (CUDA); None: where it is short
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
     seed: int = 0  # of weights, batches and dropout
     model_options: Mapping[str, Any] = field(default_factory=dict)  # for the model's own builder

@@ -6,7 +6,7 @@ largest matrix product of the model has no ragged edge; no token and no target i
 `forward` returns logits in the type they were computed in: upcasting belongs to the loss, where a
 compiler fuses it into the softmax (at 50,304 words the fp32 copy would be the largest tensor of the step).
 What blocks add to, the residual stream, is of the type that products are computed in, as Megatron-LM has it: an embedding in fp32
-would have all norms read and write twice the bytes (.973 of the step time at 0.8 B on an H200, and the same losses; tests/studies/gpt.py).
+would have all norms read and write twice the bytes (in bf16 .973 of the step time at 0.8 B on an H200, and the same losses; tests/studies/gpt.py).
 With `checkpoint=True` a block keeps its input alone, and is computed again in the backward pass.
 """
 
@@ -137,22 +137,22 @@ class GPT(nn.Module):
         for buffer, angles in zip((self.cos, self.sin), rotary_angles(self.shape), strict=True):
             buffer.copy_(angles)
 
+    def stream(self, tokens: Tensor) -> Tensor:
+        """What blocks add to, as it begins: of autocast's type, where that is on."""
+        x = self.embedding(tokens)
+        device = x.device.type
+        if x.is_meta or not torch.is_autocast_enabled(device):
+            return x
+        return x.to(torch.get_autocast_dtype(device))
+
     def forward(self, tokens: Tensor) -> Tensor:
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         # Not where operations are counted: computing twice is no work of the model's.
         again = self.shape.checkpoint and self.training and not tokens.is_meta
-        x = in_compute_type(self.embedding(tokens))
+        x = self.stream(tokens)
         for block in self.blocks:
             x = checkpoint(block, x, cos, sin, use_reentrant=False) if again else block(x, cos, sin)
         return self.head(self.norm(x))
-
-
-def in_compute_type(x: Tensor) -> Tensor:
-    """Of autocast's type, where that is on."""
-    device = x.device.type
-    if x.is_meta or not torch.is_autocast_enabled(device):
-        return x
-    return x.to(torch.get_autocast_dtype(device))
 
 
 def rotary_angles(shape: GptShape, *, base: float = 10000.0) -> tuple[Tensor, Tensor]:

@@ -116,7 +116,7 @@ class TestOneMetric:
             return [Run(session="s", rounds_s=(1 / value,), steps_per_round=1) for value in values]
 
         then, now = spread(level, before), spread(level, after)
-        as_time = judge(timed(then), timed(now), replace(POLICY, tolerance=0.05))
+        as_time = judge(timed(then), timed(now), replace(POLICY, tolerance=0.05), slows_alone=False)
         assert of_accuracy(measured(*then), measured(*now)) == replace(as_time, of="accuracy")
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 from torchvision import models
-from torchvision.models.resnet import BasicBlock
 
 from pytest_accel.workloads.layers import (
     STEMS,
@@ -21,7 +20,6 @@ from pytest_accel.workloads.layers import (
     is_stem,
     stand_in_for_slow_layers,
 )
-from pytest_accel.workloads.rectifying import RectifyingBlock
 
 
 @pytest.mark.parametrize("way", STEMS.values(), ids=STEMS)
@@ -78,73 +76,6 @@ def test_a_compiled_model_computes_the_same(size):
     found = torch.compile(model, backend=look)(images)
     torch.testing.assert_close(found, expected)
     assert any("pad" in str(target) for target in seen) == (size == 32)
-
-
-@pytest.fixture
-def settled():
-    """A ResNet as it is after training: normalisations have figures of their own."""
-
-    def build(model, **options):
-        model = model(weights=None, num_classes=4, **options).double()
-        for part in model.modules():
-            if isinstance(part, nn.BatchNorm2d):
-                for figures in (part.running_mean, part.weight.data, part.bias.data):
-                    figures.normal_()
-                part.running_var.uniform_(0.5, 2)
-        return model.eval()
-
-    return build
-
-
-def operations(model, images):
-    """What a compiled model answers, and the operations in its one graph."""
-    seen = []
-
-    def look(graph, _):
-        seen.extend(str(node.target) for node in graph.graph.nodes)
-        return graph
-
-    with torch.inference_mode():
-        return torch.compile(model, backend=look, fullgraph=True)(images), seen
-
-
-@pytest.mark.parametrize(
-    ("model", "convolutions"), [(models.resnet18, 16), (models.resnet50, 48), (models.wide_resnet50_2, 48)]
-)
-def test_blocks_that_rectify_themselves_answer_the_same(settled, model, convolutions):
-    model = settled(model)
-    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
-    with torch.inference_mode():
-        expected = model(images)
-    names, kept = dict(model.named_parameters()), set(model.state_dict())
-    stand_in_for_slow_layers(model, "bf16")
-    assert all(parameter is names[name] for name, parameter in model.named_parameters())
-    assert {name.rpartition(".")[2] for name in kept ^ set(model.state_dict())} == {"num_batches_tracked"}
-    with torch.inference_mode():
-        assert torch.equal(model(images), expected)
-    found, seen = operations(model, images)
-    torch.testing.assert_close(found, expected)
-    assert sum("rectified_convolution" in each for each in seen) == convolutions
-    assert sum("batch_norm" in each for each in seen) == 1  # behind the stem
-
-
-@pytest.mark.parametrize(
-    "why", ["training", "fp32", "groups", "another norm", "another downsampling", "somebody listens"]
-)
-def test_other_blocks_stay_as_they_are(settled, why):
-    model = settled(models.resnext50_32x4d if why == "groups" else models.resnet18)
-    if why == "another norm":
-        for block in model.modules():
-            if isinstance(block, BasicBlock):
-                block.bn1 = nn.Identity()
-    if why == "another downsampling":
-        model.layer2[0].downsample = nn.Identity()
-    if why == "somebody listens":
-        model.layer1[0].conv2.register_forward_hook(lambda *_: None)
-    model.train(why == "training")
-    stand_in_for_slow_layers(model, "fp32" if why == "fp32" else "fp16")
-    changed = sum(isinstance(block, RectifyingBlock) for block in model.modules())
-    assert changed == {"another downsampling": 7, "somebody listens": 7}.get(why, 0)
 
 
 @pytest.mark.parametrize(

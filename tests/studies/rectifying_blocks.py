@@ -1,4 +1,6 @@
-"""Blocks of a ResNet whose convolutions normalise, add and rectify while they convolve: for inference, by cuDNN.
+"""Blocks of a ResNet whose convolutions normalise, add and rectify while they convolve: for inference in half precision, by cuDNN.
+
+Not in the fixtures before `tests.studies.rectifying` has shown on a GPU that they are faster, and that cuDNN has kernels for them.
 
 A compiler convolves, and then normalises, adds and rectifies in a pass of its own over what was convolved: half of all that a
 ResNet reads and writes. Where weights stand still a normalisation is a factor and a shift, which are put into them here.
@@ -14,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 
-@torch.library.custom_op("pytest_accel::rectified_convolution", mutates_args=())
+@torch.library.custom_op("studies::rectified_convolution", mutates_args=())
 def rectified_convolution(
     images: torch.Tensor,
     weight: torch.Tensor,
@@ -38,9 +40,17 @@ def rectified_convolution(
 
 
 @rectified_convolution.register_fake
-def _(images: Any, weight: Any, bias: Any, added: Any, *, stride: int, padding: int) -> Any:  # noqa: ANN401, ARG001 - torch's form
+def _(images: Any, weight: Any, bias: Any, added: Any, *, stride: int, padding: int) -> Any:
     found = F.conv2d(images, weight, bias, stride, padding)
     return torch.empty_like(found, memory_format=torch.channels_last)
+
+
+def rectify_blocks(model: nn.Module) -> None:
+    """Let the convolutions of a ResNet's blocks do all that."""
+    for parent in [*model.modules()]:
+        for name, block in [*parent.named_children()]:
+            if can_rectify(block):
+                parent.add_module(name, RectifyingBlock(block))
 
 
 class RectifyingBlock(nn.Module):
@@ -96,8 +106,8 @@ def can_rectify(block: nn.Module) -> bool:
         return False
     pairs = _convolutions(block)
     if block.downsample is not None:
-        pairs.append((*block.downsample.children(),))
-    is_heard = any(part._forward_hooks or part._forward_pre_hooks for part in block.modules())  # noqa: SLF001 - they have no getter
+        pairs.append((*block.downsample,) if type(block.downsample) is nn.Sequential else ())
+    is_heard = any(part._forward_hooks or part._forward_pre_hooks for part in block.modules())
     is_plain = type(block.relu) is nn.ReLU and all(len(pair) == 2 and _is_whole(*pair) for pair in pairs)
     return is_plain and not is_heard
 

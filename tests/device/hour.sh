@@ -14,7 +14,7 @@
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
-stages=(tests compile contests suites "${suites[@]}" eager compiled streams studies)
+stages=(tests compile contests whole suites "${suites[@]}" eager compiled streams studies)
 compiled=(resnet50 resnet50-infer resnet50-unasked resnet50-infer-unasked gpt-117m-nanogpt gpt-800m-nanogpt swin_t swin_t-infer resnet50-288)
 twins="food101 or gpt_texts or first_epoch or weak or energy" # rows that find compiled what others have
 complain() {
@@ -127,6 +127,10 @@ stage() {
             'python=$1 jobs=$2 device=$3; shift 3
             printf "%s\n" "$@" | xargs -P "$jobs" -I{} "$python" -m benchmarks.peers {} --compile-only --device "$device"' \
             contests "$python" "$jobs" "$device" "${compiled[@]}"
+        ;;
+    whole) # as a night is: one session, judged, at the default budget. It takes longer than a call may: begin it in the background (setsid)
+        run whole "$python" -m pytest $b "${rows[@]}" -v --accel-history=off --accel-json="$results/whole-$called.json" \
+            --accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading
         ;;
     suites) for each in "${suites[@]}"; do stage "$each"; done ;;
     language) suite language $b/test_gpt.py $b/test_bert.py ;;

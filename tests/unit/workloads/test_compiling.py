@@ -36,7 +36,7 @@ def settled(built):
             task="train",
             threaded=threaded,
             varied=varied,
-            known_as=None,
+            known_as=(model, data),  # counted once
             micro_batches=micro_batches,
             recordable=recordable,
         )

@@ -83,13 +83,11 @@ def _judged(
             reason="no stored run has it above zero, so that it was not judged; add runs that do with --accel-record",
             of=name,
         )
-    if not less_is_better(name):
-        found = judge(stored, _as_times(runs, name), replace(policy, tolerance=tolerance), slows_alone=False)
-        return replace(found, of=name)
     # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
-    less = replace(policy, tolerance=tolerance / (1 + tolerance))
-    found = judge(stored, _as_times(runs, name), less, slows_alone=False)
-    return replace(_as_increases(found), of=name, tolerance=tolerance)
+    lost = tolerance / (1 + tolerance) if less_is_better(name) else tolerance
+    found = judge(stored, _as_times(runs, name), replace(policy, tolerance=lost), slows_alone=False)
+    told = _as_increases(found) if less_is_better(name) else found
+    return replace(told, of=name, tolerance=tolerance)
 
 
 def _as_increases(verdict: Verdict) -> Verdict:

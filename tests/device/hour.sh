@@ -43,6 +43,7 @@ caches=$results/caches.tar.xz
 b=bench_suites
 rows=(-p no:cacheprovider -W ignore --tb=short -m "$platform and not sweep")
 [ -n "$only" ] && rows+=(-k "$only")
+telling=(-v --accel-history=off "--accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading")
 called=$(date +%m%d-%H%M%S) # in the names of files
 status=0
 all_had=0 # an end of a suite that is no failure
@@ -89,9 +90,8 @@ suite() { # in a session of its own: a device that one leaves in disorder costs 
     shift
     mapfile -t had < <(measured)
     [ ${#had[@]} -gt 0 ] && [ -z "$only" ] && all_had=5 # no row is left
-    run "$name" "$python" -m pytest "$@" "${rows[@]}" "${had[@]}" -v --accel-budget="$budget" --accel-history=off --accel-baselines="$results/no-baselines" \
-        --accel-json="$results/$name-$called.json" \
-        --accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading
+    run "$name" "$python" -m pytest "$@" "${rows[@]}" "${had[@]}" "${telling[@]}" --accel-budget="$budget" \
+        --accel-baselines="$results/no-baselines" --accel-json="$results/$name-$called.json"
     all_had=0
 }
 
@@ -129,8 +129,7 @@ stage() {
             contests "$python" "$jobs" "$device" "${compiled[@]}"
         ;;
     whole) # as a night is: one session, judged, at the default budget. It takes longer than a call may: begin it in the background (setsid)
-        run whole "$python" -m pytest $b "${rows[@]}" -v --accel-history=off --accel-json="$results/whole-$called.json" \
-            --accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading
+        run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-json="$results/whole-$called.json"
         ;;
     suites) for each in "${suites[@]}"; do stage "$each"; done ;;
     language) suite language $b/test_gpt.py $b/test_bert.py ;;

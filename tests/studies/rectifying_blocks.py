@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 
@@ -133,13 +134,19 @@ def _is_whole(convolution: nn.Module, norm: nn.Module) -> bool:
 
 def folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
     """Return weight and bias of a convolution that normalises what it convolves, computed in fp32 at least."""
-    weight = convolution.weight.detach()
-    kind = weight.dtype if weight.dtype == torch.float64 else torch.float32
-    mean, variance = norm.running_mean.to(kind), norm.running_var.to(kind)
-    factor = (variance + norm.eps).rsqrt()
-    shift = torch.zeros_like(mean)
-    if norm.affine:
-        factor, shift = factor * norm.weight.detach().to(kind), norm.bias.detach().to(kind)
-    bias = 0 if convolution.bias is None else convolution.bias.detach().to(kind)
-    whole = (weight.to(kind) * factor[:, None, None, None]).contiguous(memory_format=torch.channels_last)
-    return whole.to(weight.dtype), (shift + (bias - mean) * factor).to(weight.dtype)
+    own = convolution.weight.dtype
+    kind = torch.promote_types(own, torch.float32)
+    given = (
+        convolution.weight,
+        convolution.bias,
+        norm.running_mean,
+        norm.running_var,
+        norm.weight,
+        norm.bias,
+    )
+    weight, bias, mean, variance, factor, shift = (
+        None if each is None else each.detach().to(kind) for each in given
+    )
+    found = fuse_conv_bn_weights(weight, bias, mean, variance, norm.eps, factor, shift)
+    whole, shift = (each.detach().to(own) for each in found)
+    return whole.contiguous(memory_format=torch.channels_last), shift

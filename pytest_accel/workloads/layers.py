@@ -24,7 +24,7 @@ BLOCK_CHANNELS = (
 def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
     """Replace what a compiler leaves slow in a ResNet: the convolution over three colours, and the pooling behind it.
 
-    And in any model the count of batches that every normalisation keeps, for nobody where it has a momentum: a launch each.
+    Where it infers, its blocks too. And in any model the count of batches that every normalisation keeps, for nobody where it has a momentum: a launch each.
     """
     from torchvision.models import ResNet
 
@@ -36,6 +36,10 @@ def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
     ]:  # an encoder of another model too
         if precision in STEMS and is_stem(part.conv1):
             part.conv1 = Stem.of(part.conv1, STEMS[precision])
+    if precision in STEMS and not model.training:
+        from pytest_accel.workloads.rectifying import rectify_blocks
+
+        rectify_blocks(model)
     if not isinstance(model, ResNet):
         return  # it may read what lies between the rectification and the pooling
     if type(model.relu) is nn.ReLU and is_pooling(model.maxpool) and find_spec("triton") is not None:

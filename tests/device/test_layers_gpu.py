@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torchvision import models
 
 from pytest_accel.marks import platform_mark
 from pytest_accel.workloads import assembly
 from pytest_accel.workloads.layers import RectifiedMaxPool, RectifiedWhenPooled
-from pytest_accel.workloads.steps import TrainStep
+from pytest_accel.workloads.rectifying import rectified_convolution, rectify_blocks
+from pytest_accel.workloads.steps import InferStep, TrainStep
+from tests.support.resnets import settled
 
 pytestmark = [
     platform_mark(name) for name in ("a100", "b200", "gb200", "gh200", "h100", "h200", "l4", "l40s")
@@ -66,3 +69,65 @@ def test_a_resnet_learns_the_same_with_them(gpu, monkeypatch, precision):
     standing_in = losses()
     monkeypatch.setattr(assembly, "stand_in_for_slow_layers", lambda *_: None)
     torch.testing.assert_close(standing_in, losses(), atol=0.05, rtol=0.01)
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model", [models.resnet18, models.resnet50])
+def test_blocks_that_rectify_themselves_answer_as_in_double(gpu, model, dtype, batch_size):
+    whole = settled(model).to(gpu)
+    images = torch.randn(batch_size, 3, 96, 96, device=gpu, dtype=dtype)
+    images = images.contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        expected = whole(images.double())
+        half = whole.to(dtype).to(memory_format=torch.channels_last)
+        launched = half(images)
+        rectify_blocks(half)
+        torch.compiler.reset()
+        found = torch.compile(half, fullgraph=True)(images)
+    largest = expected.abs().max()
+    apart = [float((each - expected).abs().max() / largest) for each in (found, launched)]
+    assert apart[0] < max(0.02, 2 * apart[1])
+
+
+def test_a_rectified_convolution_reads_nothing_of_what_lay_where_it_writes(gpu):
+    """Torch hands cuDNN the place of the result as a tensor to be added, times zero."""
+    images = torch.randn(64, 64, 56, 56, device=gpu, dtype=torch.bfloat16)
+    images = images.contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(64, 64, 3, 3, device=gpu, dtype=torch.bfloat16)
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    shift = torch.zeros(64, device=gpu, dtype=torch.bfloat16)
+    place = rectified_convolution(images, weight, shift, None, stride=1, padding=1).fill_(torch.nan)
+    was = place.data_ptr()
+    del place
+    found = rectified_convolution(images, weight, shift, None, stride=1, padding=1)
+    assert found.data_ptr() == was
+    assert torch.isfinite(found).all()
+
+
+def test_more_pixels_than_an_int_can_count_are_rectified(gpu):
+    images = torch.randn(2800, 64, 56, 56, device=gpu, dtype=torch.bfloat16)
+    images = images.contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(256, 64, 1, 1, device=gpu, dtype=torch.bfloat16)
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    shift = torch.randn(256, device=gpu, dtype=torch.bfloat16)
+    found = rectified_convolution(images, weight, shift, None, stride=1, padding=0)
+    assert found.numel() > 2**31
+    expected = F.relu(F.conv2d(images[-2:], weight, shift))
+    torch.testing.assert_close(found[-2:], expected, atol=0.1, rtol=0.02)
+
+
+@pytest.mark.parametrize("batch_size", [1, 64], ids=["replayed", "launched"])
+def test_a_step_that_infers_has_them(gpu, batch_size):
+    with InferStep.build(
+        "resnet50", data="imagenet", batch_size=batch_size, precision="bf16", device=gpu
+    ) as step:
+        for _ in range(5):
+            step()
+        step.check()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step()
+            torch.accelerator.synchronize()
+    kernels = [event.name for event in profile.events()]
+    assert len(kernels) > 50, kernels
+    assert sum("batch_norm" in name for name in kernels) <= 1, kernels  # behind the stem

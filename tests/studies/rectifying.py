@@ -1,6 +1,6 @@
 """What do convolutions win that normalise, add and rectify themselves? `python -m tests.studies.rectifying [--device cuda]`.
 
-The step of the `infer` fixture with such blocks (rectifying_blocks.py) and as it is, in turn (ABBA): for throughput and for a single image. Printed are the
+The step of the `infer` fixture, which has such blocks (pytest_accel/workloads/rectifying.py), and one without them, in turn (ABBA): for throughput and for a single image. Printed are the
 ratio of their step times (below 1 they are faster), what their first steps took, and how far their answers are apart.
 """
 
@@ -11,14 +11,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
 
 from pytest_accel.measure.steps import timed_block
-from pytest_accel.workloads import assembly
-from pytest_accel.workloads.layers import stand_in_for_slow_layers
+from pytest_accel.workloads import rectifying
 from pytest_accel.workloads.steps import InferStep
 from tests.studies.alternating import bare, in_turn, prepared
-from tests.studies.rectifying_blocks import rectify_blocks
 
 WORKLOADS: dict[str, list[dict[str, Any]]] = {
     "cuda": [
@@ -33,11 +30,6 @@ WORKLOADS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def rectifying(model: nn.Module, precision: str) -> None:
-    stand_in_for_slow_layers(model, precision)
-    rectify_blocks(model)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=sorted(WORKLOADS))
@@ -47,9 +39,9 @@ def main() -> None:
     device = prepared(arguments.device)
     for workload in WORKLOADS[arguments.device]:
         asked = {**workload, "device": torch.device(device.name)}
-        with patch.object(assembly, "stand_in_for_slow_layers", rectifying):
-            step = InferStep.build(**asked)
-        with step, InferStep.build(**asked) as plain:
+        with patch.object(rectifying, "rectify_blocks", lambda _: None):
+            plain = InferStep.build(**asked)
+        with plain, InferStep.build(**asked) as step:
             first = [timed_block(each, 1, device) for each in (step, plain)]
             step_s = bare(plain, device, 5)
             far = _difference(step, plain)

@@ -8,18 +8,16 @@ from torch import nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock
 
-from tests.studies.rectifying_blocks import RectifyingBlock, rectify_blocks
+from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.layers import stand_in_for_slow_layers
+from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.rectifying import RectifyingBlock, rectify_blocks
+from pytest_accel.workloads.tasks import plan_data
+from tests.support.resnets import settled
 
 
-def settled(model):
-    """A ResNet as it is after training: normalisations have figures of their own."""
-    model = model(weights=None, num_classes=4).double()
-    for part in model.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            for figures in (part.running_mean, part.weight.data, part.bias.data):
-                figures.normal_()
-            part.running_var.uniform_(0.5, 2)
-    return model.eval()
+def rectifying(model):
+    return sum(isinstance(block, RectifyingBlock) for block in model.modules())
 
 
 def operations(model, images):
@@ -60,10 +58,20 @@ class Doubling(nn.Sequential):
 
 
 @pytest.mark.parametrize(
-    "why", ["groups", "another norm", "another downsampling", "a downsampling of its own", "somebody listens"]
+    "why",
+    [
+        "groups",
+        "few channels",
+        "another norm",
+        "another downsampling",
+        "a downsampling of its own",
+        "somebody listens",
+    ],
 )
 def test_other_blocks_stay_as_they_are(why):
     model = settled(models.resnext50_32x4d if why == "groups" else models.resnet18)
+    if why == "few channels":
+        model.layer1[0] = BasicBlock(60, 60).double()
     if why == "another norm":
         for block in model.modules():
             if isinstance(block, BasicBlock):
@@ -75,24 +83,23 @@ def test_other_blocks_stay_as_they_are(why):
     if why == "somebody listens":
         model.layer1[0].conv2.register_forward_hook(lambda *_: None)
     rectify_blocks(model)
-    changed = sum(isinstance(block, RectifyingBlock) for block in model.modules())
-    assert changed == (0 if why in {"groups", "another norm"} else 7)
+    assert rectifying(model) == (0 if why in {"groups", "another norm"} else 7)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
-@pytest.mark.parametrize("batch_size", [1, 32])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("model", [models.resnet18, models.resnet50])
-def test_on_a_gpu_they_answer_as_in_double(model, dtype, batch_size):
-    whole = settled(model).cuda()
-    images = torch.randn(batch_size, 3, 96, 96, device="cuda", dtype=dtype)
-    images = images.contiguous(memory_format=torch.channels_last)
-    with torch.inference_mode():
-        expected = whole(images.double())
-        half = whole.to(dtype).to(memory_format=torch.channels_last)
-        launched = half(images)
-        rectify_blocks(half)
-        found = torch.compile(half, fullgraph=True)(images)
-    largest = expected.abs().max()
-    apart = [float((each - expected).abs().max() / largest) for each in (found, launched)]
-    assert apart[0] < max(0.02, 2 * apart[1])
+@pytest.mark.parametrize(
+    ("training", "precision", "blocks"),
+    [(False, "bf16", 8), (False, "fp16", 8), (False, "fp32", 0), (False, "tf32", 0), (True, "bf16", 0)],
+)
+def test_they_stand_in_where_a_model_infers_in_half_precision(training, precision, blocks):
+    model = models.resnet18(weights=None).train(training)
+    stand_in_for_slow_layers(model, precision)
+    assert rectifying(model) == blocks
+
+
+def test_what_a_model_asks_for_is_counted_as_without_them():
+    model, info = build_model("resnet18", device="meta")
+    plan = plan_data("imagenet", info, batch_size=2)
+    expected = count(model.eval(), plan)
+    rectify_blocks(model)
+    assert rectifying(model) == 8
+    assert count(model, plan) == expected

@@ -1,14 +1,11 @@
 """Blocks of a ResNet whose convolutions normalise, add and rectify while they convolve: for inference in half precision, by cuDNN.
 
-Not in the fixtures before `tests.studies.rectifying` has shown on a GPU that they are faster, and that cuDNN has kernels for them.
-
 A compiler convolves, and then normalises, adds and rectifies in a pass of its own over what was convolved: half of all that a
-ResNet reads and writes. Where weights stand still a normalisation is a factor and a shift, which are put into them here.
+ResNet reads and writes. Where weights stand still a normalisation is a factor and a shift, which are put into them here. On an H200
+a compiled step takes .68 of the time with them at batch 1024, and .83 on a single image (bf16, tests/studies/rectifying.py).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +13,10 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+CHANNELS = 8  # a multiple of it on both sides: as cuDNN's kernels read them
 
-@torch.library.custom_op("studies::rectified_convolution", mutates_args=())
+
+@torch.library.custom_op("pytest_accel::rectified_convolution", mutates_args=())
 def rectified_convolution(
     images: torch.Tensor,
     weight: torch.Tensor,
@@ -41,8 +40,16 @@ def rectified_convolution(
 
 
 @rectified_convolution.register_fake
-def _(images: Any, weight: Any, bias: Any, added: Any, *, stride: int, padding: int) -> Any:
-    found = F.conv2d(images, weight, bias, stride, padding)
+def _(
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,  # noqa: ARG001 - as above
+    added: torch.Tensor | None,  # noqa: ARG001 - as above
+    *,
+    stride: int,
+    padding: int,
+) -> torch.Tensor:
+    found = F.conv2d(images, weight, None, stride, padding)
     return torch.empty_like(found, memory_format=torch.channels_last)
 
 
@@ -108,7 +115,7 @@ def can_rectify(block: nn.Module) -> bool:
     pairs = _convolutions(block)
     if block.downsample is not None:
         pairs.append((*block.downsample,) if type(block.downsample) is nn.Sequential else ())
-    is_heard = any(part._forward_hooks or part._forward_pre_hooks for part in block.modules())
+    is_heard = any(part._forward_hooks or part._forward_pre_hooks for part in block.modules())  # noqa: SLF001 - torch has no other way to ask
     is_plain = type(block.relu) is nn.ReLU and all(len(pair) == 2 and _is_whole(*pair) for pair in pairs)
     return is_plain and not is_heard
 
@@ -123,6 +130,7 @@ def _is_whole(convolution: nn.Module, norm: nn.Module) -> bool:
     return (
         type(convolution) is nn.Conv2d
         and convolution.groups == 1
+        and convolution.in_channels % CHANNELS == 0 == convolution.out_channels % CHANNELS
         and convolution.dilation == (1, 1)
         and convolution.padding_mode == "zeros"
         and not isinstance(convolution.padding, str)

@@ -15,7 +15,9 @@ STEPS_PER_ROUND = 10
 # H200) less than a thousandth of it.
 MIN_ROUND_S = 0.02
 MAX_ROUNDS = 120
+MOST_BUDGETS = 10  # that rounds of whole bursts may take: they mean nothing where it is the device that sets the pace, and steps are long
 MIN_WINDOW = 4  # blocks
+BLOCK_S = 0.1
 MIN_SETTLING_S = 1.0  # clocks ramp for about a second from idle
 
 
@@ -27,10 +29,23 @@ class Pace:
     rounds: int
 
 
-def pace(step_s: float, budget_s: float) -> Pace:
+def in_bursts(steps: int, burst: int, *, within: float = math.inf) -> int:
+    """So many steps, or as many more as make whole bursts, if those are no more than `within`.
+
+    Workers of a loader that began together hand over together: of three the first step waits, and two find their batch ready. One step says
+    nothing then, and nor does a round of four: now it waits once, now twice.
+    """
+    if burst < 1:
+        raise ValueError(f"burst: {burst} steps at once are none. Write 1 where each waits for its own work.")
+    whole = -(-steps // burst) * burst
+    return whole if whole <= within else steps
+
+
+def pace(step_s: float, budget_s: float, *, burst: int = 1) -> Pace:
     """Ten steps a round; fewer where a step is long, more where it is tiny; never fewer than six rounds.
 
-    More also where a large budget would have more rounds than are kept: they grow longer, so that it is used.
+    More also where a large budget would have more rounds than are kept: they grow longer, so that it is used. And as many as make whole
+    bursts, also beyond the budget.
     """
     if not (step_s > 0 and budget_s > 0):
         raise ValueError(f"a step of {step_s} s in a budget of {budget_s} s cannot be paced")
@@ -38,6 +53,7 @@ def pace(step_s: float, budget_s: float) -> Pace:
     shortest = math.ceil(MIN_ROUND_S / step_s)
     filling = math.ceil(budget_s / MAX_ROUNDS / step_s)
     steps = max(1, min(max(STEPS_PER_ROUND, shortest, filling), longest))
+    steps = in_bursts(steps, burst, within=max(steps, MOST_BUDGETS * budget_s / MIN_ROUNDS / step_s))
     rounds = round(budget_s / (steps * step_s))
     return Pace(steps_per_round=steps, rounds=min(max(rounds, MIN_ROUNDS), MAX_ROUNDS))
 
@@ -59,6 +75,11 @@ class Settling:
     def observe(self, step_s: float, block_s: float) -> None:
         self.blocks_s.append(step_s)
         self.spent_s += block_s
+
+    def steps_a_block(self, pilot_s: float, burst: int) -> int:
+        """As many as take about a tenth of a second, in whole bursts where there is time for the fewest blocks of them."""
+        most = self.max_s / pilot_s / (2 * MIN_WINDOW)
+        return in_bursts(max(1, round(BLOCK_S / pilot_s)), burst, within=most)
 
     @property
     def window(self) -> int:

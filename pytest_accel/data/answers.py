@@ -222,7 +222,7 @@ class QuestionSource:
     All windows lie on the device, where a step picks its own: SQuAD's 90,000 of 384 tokens take 140 MB.
     """
 
-    buffered = 0
+    buffered, burst = 0, 1
     loads = True
 
     def __init__(self, windows: Windows, order: TrainingOrder, device: torch.device) -> None:

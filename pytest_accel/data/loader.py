@@ -45,6 +45,11 @@ class Loading:
         """Batches that lie ready at most: so many say nothing of how fast more will come."""
         return self.workers * self.prefetch
 
+    @property
+    def burst(self) -> int:
+        """Batches that come together: of workers that began together, and take as long, one each."""
+        return max(1, self.workers)
+
 
 def spare_cpus() -> int:
     """How many workers to start unasked: one for every CPU that the training process leaves over."""

@@ -25,7 +25,7 @@ from pytest_accel.data.errors import DataError
 from pytest_accel.data.finish import Finish
 from pytest_accel.data.images import ArrayImages, EncodedImages
 from pytest_accel.data.jpeg import crop_for, decode_on_device
-from pytest_accel.data.loader import TIMEOUT_S, HostBatches
+from pytest_accel.data.loader import TIMEOUT_S, HostBatches, Loading
 from pytest_accel.data.order import TrainingOrder
 from pytest_accel.data.readers import Encoded
 from pytest_accel.data.sampling import Sampler
@@ -48,6 +48,11 @@ class Source(Protocol):
         ...
 
     @property
+    def burst(self) -> int:
+        """Batches that come together, one after a wait and the others at once; 1: each by itself."""
+        ...
+
+    @property
     def loads(self) -> bool:
         """Whether a batch costs more than to point at it."""
         ...
@@ -59,7 +64,7 @@ class Source(Protocol):
 class Rotation:
     """Batches that are there already, in turn."""
 
-    buffered = 0
+    buffered, burst = 0, 1
     loads = False
 
     def __init__(self, batches: Sequence[Batch]) -> None:
@@ -75,7 +80,7 @@ class Rotation:
 class Resident:
     """A set in the memory of the device: a step picks its samples there, in the order of a loader."""
 
-    buffered = 0
+    buffered, burst = 0, 1
     loads = True
 
     def __init__(
@@ -110,9 +115,9 @@ class Loaded:
         arrive: Callable[[Any], Batch],  # what workers read, on the device -> what a step reads
         device: torch.device,
         *,
-        buffered: int,
+        loading: Loading,
     ) -> None:
-        self.buffered = buffered + COPIED_AHEAD
+        self.buffered, self.burst = loading.buffered + COPIED_AHEAD, loading.burst
         self._batches = batches
         self._arrive = arrive
         self._device = device
@@ -156,11 +161,11 @@ class Decoded:
         sampler: Sampler,
         device: torch.device,
         *,
-        buffered: int,
+        loading: Loading,
         chance: int | None,
         decode: Callable[..., list[Tensor]] = decode_on_device,
     ) -> None:
-        self.buffered = buffered + DECODED_AHEAD
+        self.buffered, self.burst = loading.buffered + DECODED_AHEAD, loading.burst
         self._batches = batches
         self._images = images
         self._sampler = sampler
@@ -230,7 +235,7 @@ class Dealt:
     loads = True
 
     def __init__(self, source: Source, *, batch_size: int, batches: int) -> None:
-        self.buffered = source.buffered * batches
+        self.buffered, self.burst = source.buffered * batches, source.burst * batches
         self._source = source
         self._batch_size = batch_size
         self._dealt: deque[Batch] = deque()

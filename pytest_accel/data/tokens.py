@@ -108,7 +108,7 @@ class Sequences:
 class TokenSource:
     """A Source of sequences in the order of a rank. Reading a batch copies a few hundred kilobytes: no worker does it."""
 
-    buffered = 0
+    buffered, burst = 0, 1
     loads = True
 
     def __init__(self, sequences: Sequences, order: TrainingOrder, device: torch.device) -> None:

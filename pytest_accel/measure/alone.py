@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from pytest_accel.core.pacing import in_bursts
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.measure.steps import timed_block
@@ -15,9 +16,15 @@ FEWEST_LATENCIES, MOST_LATENCIES = 100, 2000
 
 
 def seconds_per_call(
-    call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float, untimed: int = 0
+    call: Callable[[], object],
+    device: Device,
+    ranks: Ranks,
+    *,
+    budget_s: float,
+    untimed: int = 0,
+    burst: int = 1,
 ) -> float:
-    """Time as many calls as fit the budget, all ranks beginning together and taking as many.
+    """Time as many calls as fit the budget, in whole bursts, all ranks beginning together and taking as many.
 
     `untimed` calls go before: as many as find their work done already, and no longer than four times the budget.
     """
@@ -28,6 +35,7 @@ def seconds_per_call(
             break
     pilot_s = timed_block(call, PILOTS, device) / PILOTS
     calls = max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6)))
+    calls = in_bursts(calls, int(ranks.slowest(burst)))
     ranks.barrier()
     return timed_block(call, calls, device) / calls
 

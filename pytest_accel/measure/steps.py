@@ -22,7 +22,6 @@ Step = Callable[[], object]
 # A training step's loss after the last of them is comparable between machines.
 PILOT_STEPS = 5
 ALONE = Alone()
-_BLOCK_S = 0.1  # warm-up is watched in blocks of about this length
 
 
 class PedanticBenchmark(Protocol):
@@ -99,9 +98,10 @@ def settle(
     max_s: float,
     after_pilot: Callable[[], None],
     at_least: int = 0,
+    burst: int = 1,
     ranks: Ranks = ALONE,
 ) -> Settled:
-    """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots.
+    """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots, and then whole bursts.
 
     Whether to go on is decided from the slowest rank's times, which all ranks know: they must take the same
     number of steps, or one of them waits in a collective of a step that no other takes.
@@ -114,7 +114,7 @@ def settle(
     pilot_s = ranks.slowest(median(pilots_s[1:]))
     timed_block(step, min(int(ranks.slowest(at_least)), int(max_s / pilot_s)), device)
     settling = Settling(max_s=max_s)
-    steps = max(1, round(_BLOCK_S / pilot_s))
+    steps = settling.steps_a_block(pilot_s, int(ranks.slowest(burst)))
     while not (settling.steady or settling.exhausted):
         block_s = ranks.slowest(timed_block(step, steps, device))
         settling.observe(block_s / steps, block_s)
@@ -136,6 +136,7 @@ def time_rounds(
     *,
     settled: Settled,
     budget_s: float,
+    burst: int = 1,
     slowdown: float = 0.0,
     window: Window = UNWATCHED,
     ranks: Ranks = ALONE,
@@ -147,7 +148,7 @@ def time_rounds(
     step_s = settled.step_s
     if slowdown:
         step, step_s = _delayed(step, device, step_s, slowdown)
-    steps, rounds = ranks.agree(_planned(step_s, budget_s))
+    steps, rounds = ranks.agree(_planned(step_s, budget_s, burst))
     plan = Pace(steps_per_round=steps, rounds=rounds)
     watcher.phase("measuring", plan.rounds * plan.steps_per_round * step_s)
     timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)
@@ -172,9 +173,9 @@ def time_rounds(
     )
 
 
-def _planned(step_s: float, budget_s: float) -> tuple[int, int]:
+def _planned(step_s: float, budget_s: float, burst: int) -> tuple[int, int]:
     """Steps a round and rounds, as plain values that ranks can agree upon."""
-    plan = pace(step_s, budget_s)
+    plan = pace(step_s, budget_s, burst=burst)
     return plan.steps_per_round, plan.rounds
 
 

@@ -124,7 +124,7 @@ def loaded(
     """What worker processes read, on its way to the device."""
     loading = loading_of(choices, to.ranks.rank)
     batches = HostBatches(reader, sampler, loading, for_device=to.device.type != "cpu")
-    return Loaded(batches, arrive, to.device, buffered=loading.buffered)
+    return Loaded(batches, arrive, to.device, loading=loading)
 
 
 def files_facts(choices: DataChoices, *, images: int, task: Task) -> Facts:

@@ -29,7 +29,9 @@ def rates_apart(
     if not step.varied:
         with step.computing_only():
             compute_s = seconds_per_call(step, device, ranks, budget_s=budget_s)
-    loader_s = seconds_per_call(step.load, device, ranks, budget_s=budget_s, untimed=step.buffered)
+    loader_s = seconds_per_call(
+        step.load, device, ranks, budget_s=budget_s, untimed=step.buffered, burst=step.burst
+    )
     if compute_s is None:
         return {"loader_step_s": loader_s}
     return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": min(1.0, compute_s / step_s)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -91,6 +92,11 @@ class Step:
     def buffered(self) -> int:
         """Steps that may find their batch ready, whatever the rate of the loader."""
         return -(-self._source.buffered // self._micro_batches)
+
+    @property
+    def burst(self) -> int:
+        """Steps whose batches come together: the rate is that of all of them."""
+        return self._source.burst // math.gcd(self._source.burst, self._micro_batches)
 
     def load(self) -> None:
         """Take a batch and do nothing with it: what the loader does by itself."""

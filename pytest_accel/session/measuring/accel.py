@@ -87,6 +87,7 @@ class Accel:
         metrics: Callable[[float], Mapping[str, float]] | Mapping[str, float] | None = None,
         gates: Mapping[str, float] | None = None,
         settling_steps: int = 0,
+        burst: int = 1,
     ) -> Measurement | None:
         """Settle `step`, time rounds of it, and leave the result for the gate.
 
@@ -105,7 +106,8 @@ class Accel:
         throughput is, with the relative loss that is tolerated: `gates={"accuracy": 0.02}`. A gated metric is
         positive, and more of it is better, but for times (`_s`) and energies (`_j`), of which an increase is
         tolerated. `settling_steps` are taken before the timed ones at the least: as many as may find their work
-        done already, because a loader had it ready.
+        done already, because a loader had it ready. `burst` is how many find it done together: as many as a loader
+        has workers, which hand over at once. Rounds are whole bursts.
         """
         with self._failing_together():
             asked, gated = self._checked(step, work, unit, configuration, gates)
@@ -121,7 +123,7 @@ class Accel:
             return None
         with alone_on_devices(self.item, self.settings, self.ranks, self.hardware):
             with _plain_questions():
-                timed, observed, loss_value = self._time(step, loss, settling_steps)
+                timed, observed, loss_value = self._time(step, loss, settling_steps, burst)
             with self._failing_together():
                 if check:
                     check()
@@ -228,7 +230,7 @@ class Accel:
             return Question.of(step, work, unit, configuration), checked_gates(gates)
 
     def _time(
-        self, step: Step, loss: Callable[[], float] | None, settling_steps: int
+        self, step: Step, loss: Callable[[], float] | None, settling_steps: int, burst: int
     ) -> tuple[Timed, Observed, float | None]:
         losses: list[float] = []
         observation = Observation.of(self.item.config, self.device_, self.hardware, self.ranks)
@@ -240,6 +242,7 @@ class Accel:
                 max_s=self.settings.warmup_s,
                 after_pilot=lambda: losses.append(float(loss())) if loss else None,
                 at_least=settling_steps,
+                burst=burst,
                 ranks=self.ranks,
             )
             timed = time_rounds(
@@ -250,6 +253,7 @@ class Accel:
                 progress,
                 settled=settled,
                 budget_s=self.settings.budget_s,
+                burst=burst,
                 slowdown=self.settings.slowdown,
                 window=observation,
                 ranks=self.ranks,

@@ -136,6 +136,7 @@ def measure_step(
         metrics=figures.measure,
         gates=figures.gates,
         settling_steps=step.buffered,
+        burst=step.burst,
     )
     if found is not None:  # of all ranks, so that all of them fail or none
         check_fed(

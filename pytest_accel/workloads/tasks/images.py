@@ -209,7 +209,7 @@ def _loaded(
             images,
             Sampler(_model_input(plan, to)),
             to.device,
-            buffered=loading.buffered,
+            loading=loading,
             chance=seed_of(to.ranks.rank, to.seed) if augment else None,
         )
     else:
@@ -241,7 +241,7 @@ def _through_loader(
     at_once = max(1, at_once) if loading.workers else 1
     sampler = TrainingBatches(order, augment=augment, at_once=at_once)
     batches = HostBatches(reader, sampler, loading, for_device=on_device)
-    source = Loaded(batches, labelled(finish), to.device, buffered=loading.buffered)
+    source = Loaded(batches, labelled(finish), to.device, loading=loading)
     return Dealt(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
 
 

@@ -292,3 +292,4 @@ def test_workers_started_unasked_leave_a_cpu_to_the_training(monkeypatch, cpus, 
 
 def test_what_may_lie_ready_is_every_workers_share():
     assert (Loading(workers=3, prefetch=4).buffered, Loading(workers=0).buffered) == (12, 0)
+    assert (Loading(workers=3, prefetch=4).burst, Loading(workers=0).burst) == (3, 1)

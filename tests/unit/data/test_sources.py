@@ -62,7 +62,7 @@ def loaded(order, images, workers=0):
     loading = Loading(workers=workers)
     sampler = TrainingBatches(order, augment=False)
     batches = HostBatches(ArrayReader(images=images), sampler, loading, for_device=False)
-    return Loaded(batches, labelled(finish_for(4, 1)), CPU, buffered=loading.buffered)
+    return Loaded(batches, labelled(finish_for(4, 1)), CPU, loading=loading)
 
 
 SOURCES = {"resident": resident, "loaded": loaded}
@@ -78,7 +78,7 @@ def take(source, steps):
 def test_a_rotation_gives_its_batches_in_turn_and_costs_nothing():
     source = Rotation(["a", "b", "c"])
     assert take(source, 7) == list("abcabca")
-    assert (source.loads, source.buffered) == (False, 0)
+    assert (source.loads, source.buffered, source.burst) == (False, 0, 1)
     source.close()
     with pytest.raises(StopIteration):
         next(source)
@@ -131,8 +131,8 @@ def test_resident_and_loaded_data_come_in_one_order():
 def test_sources_say_how_much_may_lie_ready():
     order = TrainingOrder(length=8, batch_size=4)
     here, ahead = resident(order, told_apart(8)), loaded(order, told_apart(8), workers=2)
-    assert (here.loads, here.buffered) == (True, 0)
-    assert (ahead.loads, ahead.buffered) == (True, 2 * 2 + COPIED_AHEAD)
+    assert (here.loads, here.buffered, here.burst) == (True, 0, 1)
+    assert (ahead.loads, ahead.buffered, ahead.burst) == (True, 2 * 2 + COPIED_AHEAD, 2)
     ahead.close()
 
 
@@ -170,7 +170,7 @@ def decoded(food):
         loading = Loading(workers=workers)
         sampler = TrainingBatches(order, augment=False)
         batches = batches or HostBatches(EncodedReader(images=images), sampler, loading, for_device=False)
-        options = {"buffered": loading.buffered, "chance": chance, "decode": decode}
+        options = {"loading": loading, "chance": chance, "decode": decode}
         made.append(Decoded(batches, images, Sampler(wanted_for(16)), CPU, **options))
         return made[-1]
 
@@ -275,7 +275,7 @@ def test_no_more_is_decoded_ahead_than_said(decoded):
         return on_host(encoded, device, named)
 
     source = decoded(decode=counted, workers=1)
-    assert source.buffered == 2 + DECODED_AHEAD
+    assert (source.buffered, source.burst) == (2 + DECODED_AHEAD, 1)
     next(source)
     assert enough.wait(timeout=60)
     assert len(source._ahead) == DECODED_AHEAD - 1  # and one was taken
@@ -344,11 +344,12 @@ def test_batches_dealt_from_larger_ones_are_the_same(length, batch_size, at_once
         sampler = TrainingBatches(order, augment=False, at_once=at_once)
         batches = HostBatches(ArrayReader(images=images), sampler, Loading(workers=0), for_device=False)
         dealt = Dealt(
-            Loaded(batches, labelled(finish_for(4, 1)), CPU, buffered=4),
+            Loaded(batches, labelled(finish_for(4, 1)), CPU, loading=Loading(workers=2)),
             batch_size=batch_size,
             batches=at_once,
         )
         assert (dealt.loads, dealt.buffered) == (True, (4 + COPIED_AHEAD) * at_once)
+        assert dealt.burst == 2 * at_once
         for one, other in zip(
             take(dealt, 2 * at_once + 1), take(loaded(order, images), 2 * at_once + 1), strict=True
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import types
 from dataclasses import dataclass, field
 
@@ -127,6 +128,22 @@ class TestSettle:
         found = settled(lab)
         assert found.step_s == pytest.approx(0.001)
         assert found.steady
+
+    def test_the_time_of_a_step_is_that_of_whole_bursts(self, lab):
+        """A loader of three workers: two of three steps find their batch ready."""
+        waits_s = itertools.cycle([0.05, 0.05, 0.5])
+
+        def step() -> None:
+            lab.step()
+            lab.now_s += next(waits_s)
+
+        found = settle(step, lab, lab, max_s=60.0, after_pilot=lambda: None, burst=3)
+        assert found.step_s == pytest.approx(0.2, rel=0.02)
+        assert found.steady
+        timer = SynchronisingTimer()
+        seen = time_rounds(step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=2.0, burst=3)
+        assert seen.steps_per_round % 3 == 0
+        assert max(seen.rounds_s) == pytest.approx(min(seen.rounds_s), rel=0.02)
 
     def test_keeps_what_it_cost(self, lab):
         slow_first = iter([2.0])

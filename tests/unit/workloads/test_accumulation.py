@@ -58,7 +58,7 @@ def test_a_step_counts_its_whole_batch_and_keeps_a_part_of_it():
 
 class Counting(Rotation):
     taken = 0
-    buffered = 4
+    buffered, burst = 4, 4
 
     def __next__(self):
         self.taken += 1
@@ -69,6 +69,7 @@ def test_a_loader_is_asked_for_all_parts_of_a_step():
     with build(micro_batch_size=4) as step:
         step._source = source = Counting([next(step._source)])
         assert step.buffered == 2  # of three parts each
+        assert step.burst == 4  # whose 12 are three bursts
         step.load()
         assert source.taken == 3
         step()

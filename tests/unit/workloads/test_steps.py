@@ -339,7 +339,7 @@ def test_a_model_with_several_outputs_is_told_how_to_train():
 class Greedy:
     """A source that finds no memory for its next batch."""
 
-    loads, buffered = True, 0
+    loads, buffered, burst = True, 0, 1
 
     def __next__(self):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")

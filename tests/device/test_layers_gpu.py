@@ -90,27 +90,29 @@ def test_blocks_that_rectify_themselves_answer_as_in_double(gpu, model, dtype, b
     assert apart[0] < max(0.02, 2 * apart[1])
 
 
+def to_be_convolved(gpu, images, out_channels, pixels):
+    """So many images of 64 x 56 x 56 in bf16, with weight and shift of a convolution over so many pixels."""
+    tensors = (
+        torch.randn(images, 64, 56, 56, device=gpu, dtype=torch.bfloat16),
+        torch.randn(out_channels, 64, pixels, pixels, device=gpu, dtype=torch.bfloat16),
+    )
+    last = (each.contiguous(memory_format=torch.channels_last) for each in tensors)
+    return *last, torch.randn(out_channels, device=gpu, dtype=torch.bfloat16)
+
+
 def test_a_rectified_convolution_reads_nothing_of_what_lay_where_it_writes(gpu):
     """Torch hands cuDNN the place of the result as a tensor to be added, times zero."""
-    images = torch.randn(64, 64, 56, 56, device=gpu, dtype=torch.bfloat16)
-    images = images.contiguous(memory_format=torch.channels_last)
-    weight = torch.randn(64, 64, 3, 3, device=gpu, dtype=torch.bfloat16)
-    weight = weight.contiguous(memory_format=torch.channels_last)
-    shift = torch.zeros(64, device=gpu, dtype=torch.bfloat16)
-    place = rectified_convolution(images, weight, shift, None, stride=1, padding=1).fill_(torch.nan)
+    asked = to_be_convolved(gpu, 64, 64, 3)
+    place = rectified_convolution(*asked, None, stride=1, padding=1).fill_(torch.nan)
     was = place.data_ptr()
     del place
-    found = rectified_convolution(images, weight, shift, None, stride=1, padding=1)
+    found = rectified_convolution(*asked, None, stride=1, padding=1)
     assert found.data_ptr() == was
     assert torch.isfinite(found).all()
 
 
 def test_more_pixels_than_an_int_can_count_are_rectified(gpu):
-    images = torch.randn(2800, 64, 56, 56, device=gpu, dtype=torch.bfloat16)
-    images = images.contiguous(memory_format=torch.channels_last)
-    weight = torch.randn(256, 64, 1, 1, device=gpu, dtype=torch.bfloat16)
-    weight = weight.contiguous(memory_format=torch.channels_last)
-    shift = torch.randn(256, device=gpu, dtype=torch.bfloat16)
+    images, weight, shift = to_be_convolved(gpu, 2800, 256, 1)
     found = rectified_convolution(images, weight, shift, None, stride=1, padding=0)
     assert found.numel() > 2**31
     expected = F.relu(F.conv2d(images[-2:], weight, shift))

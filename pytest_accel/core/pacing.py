@@ -15,9 +15,9 @@ STEPS_PER_ROUND = 10
 # H200) less than a thousandth of it.
 MIN_ROUND_S = 0.02
 MAX_ROUNDS = 120
-MOST_BUDGETS = 10  # that rounds of whole bursts may take: they mean nothing where it is the device that sets the pace, and steps are long
+# The longest step over the shortest. Steps of milliseconds may differ so much by themselves: their rounds are whole bursts then, at little cost.
+UNEVEN = 1.25
 MIN_WINDOW = 4  # blocks
-BLOCK_S = 0.1
 MIN_SETTLING_S = 1.0  # clocks ramp for about a second from idle
 
 
@@ -29,33 +29,33 @@ class Pace:
     rounds: int
 
 
-def in_bursts(steps: int, burst: int, *, within: float = math.inf) -> int:
-    """So many steps, or as many more as make whole bursts, if those are no more than `within`.
-
-    Workers of a loader that began together hand over together: of three the first step waits, and two find their batch ready. One step says
-    nothing then, and nor does a round of four: now it waits once, now twice.
-    """
-    if burst < 1:
-        raise ValueError(f"burst: {burst} steps at once are none. Write 1 where each waits for its own work.")
-    whole = -(-steps // burst) * burst
-    return whole if whole <= within else steps
-
-
 def pace(step_s: float, budget_s: float, *, burst: int = 1) -> Pace:
-    """Ten steps a round; fewer where a step is long, more where it is tiny; never fewer than six rounds.
+    """Ten steps a round; fewer where a step is long, more where it is tiny; never fewer than six rounds, all of whole bursts.
 
-    More also where a large budget would have more rounds than are kept: they grow longer, so that it is used. And as many as make whole
-    bursts, also beyond the budget.
+    More also where a large budget would have more rounds than are kept: they grow longer, so that it is used.
     """
     if not (step_s > 0 and budget_s > 0):
         raise ValueError(f"a step of {step_s} s in a budget of {budget_s} s cannot be paced")
     longest = max(1, math.floor(budget_s / MIN_ROUNDS / step_s))
     shortest = math.ceil(MIN_ROUND_S / step_s)
     filling = math.ceil(budget_s / MAX_ROUNDS / step_s)
-    steps = max(1, min(max(STEPS_PER_ROUND, shortest, filling), longest))
-    steps = in_bursts(steps, burst, within=max(steps, MOST_BUDGETS * budget_s / MIN_ROUNDS / step_s))
+    steps = in_bursts(max(1, min(max(STEPS_PER_ROUND, shortest, filling), longest)), burst)
     rounds = round(budget_s / (steps * step_s))
     return Pace(steps_per_round=steps, rounds=min(max(rounds, MIN_ROUNDS), MAX_ROUNDS))
+
+
+def in_bursts(steps: int, burst: int) -> int:
+    """So many steps, or as many more as make whole bursts.
+
+    Workers of a loader that began together hand over together: of three steps one waits, and two find their batch ready. One step says
+    nothing then, and nor does a round of four: now it waits once, now twice. A burst is paced as one long step is.
+    """
+    return -(-steps // burst) * burst
+
+
+def comes_in_bursts(steps_s: Sequence[float]) -> bool:
+    """Whether, of as many steps as could come together, some waited for what others found ready."""
+    return max(steps_s) > UNEVEN * min(steps_s)
 
 
 @dataclass(slots=True)
@@ -75,11 +75,6 @@ class Settling:
     def observe(self, step_s: float, block_s: float) -> None:
         self.blocks_s.append(step_s)
         self.spent_s += block_s
-
-    def steps_a_block(self, pilot_s: float, burst: int) -> int:
-        """As many as take about a tenth of a second, in whole bursts where there is time for the fewest blocks of them."""
-        most = self.max_s / pilot_s / (2 * MIN_WINDOW)
-        return in_bursts(max(1, round(BLOCK_S / pilot_s)), burst, within=most)
 
     @property
     def window(self) -> int:

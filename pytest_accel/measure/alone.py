@@ -33,9 +33,10 @@ def seconds_per_call(
         call()
         if time.perf_counter() > until:
             break
-    pilot_s = timed_block(call, PILOTS, device) / PILOTS
-    calls = max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6)))
-    calls = in_bursts(calls, int(ranks.slowest(burst)))
+    burst = int(ranks.slowest(burst))
+    pilots = in_bursts(PILOTS, burst)  # fewer may find all that they ask for done
+    pilot_s = timed_block(call, pilots, device) / pilots
+    calls = in_bursts(max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))), burst)
     ranks.barrier()
     return timed_block(call, calls, device) / calls
 

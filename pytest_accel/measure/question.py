@@ -55,6 +55,16 @@ def check_demand(**demands: object) -> None:
             )
 
 
+def check_steps(**counts: tuple[object, int]) -> None:
+    """Numbers of steps are whole, each with the least that it may be."""
+    for name, (value, least) in counts.items():
+        plain = _plain(value)
+        if not isinstance(plain, int) or isinstance(plain, bool) or plain < least:
+            raise QuestionError(
+                f"{name}: {value!r} is no number of steps. Write a whole number from {least} on."
+            )
+
+
 def _check_step(step: object) -> None:
     if not callable(step):
         raise QuestionError(

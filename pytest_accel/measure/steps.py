@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Protocol
 
-from pytest_accel.core.pacing import Pace, Settling, pace, steady_rounds
+from pytest_accel.core.pacing import Pace, Settling, comes_in_bursts, in_bursts, pace, steady_rounds
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.question import checked
 from pytest_accel.measure.ranks import Alone, Ranks
@@ -22,6 +22,7 @@ Step = Callable[[], object]
 # A training step's loss after the last of them is comparable between machines.
 PILOT_STEPS = 5
 ALONE = Alone()
+_BLOCK_S = 0.1  # warm-up is watched in blocks of about this length
 
 
 class PedanticBenchmark(Protocol):
@@ -68,6 +69,7 @@ class Settled:
     warmup_s: float
     step_s: float
     steady: bool
+    burst: int = 1  # steps that come together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,9 @@ def settle(
     burst: int = 1,
     ranks: Ranks = ALONE,
 ) -> Settled:
-    """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots, and then whole bursts.
+    """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots.
+
+    As many as `burst` may find their work done together. Where they do, blocks are whole bursts, and so are rounds.
 
     Whether to go on is decided from the slowest rank's times, which all ranks know: they must take the same
     number of steps, or one of them waits in a collective of a step that no other takes.
@@ -114,7 +118,8 @@ def settle(
     pilot_s = ranks.slowest(median(pilots_s[1:]))
     timed_block(step, min(int(ranks.slowest(at_least)), int(max_s / pilot_s)), device)
     settling = Settling(max_s=max_s)
-    steps = settling.steps_a_block(pilot_s, int(ranks.slowest(burst)))
+    step_s, burst = _rhythm(step, device, ranks, pilot_s=pilot_s, burst=int(ranks.slowest(burst)))
+    steps = in_bursts(max(1, round(_BLOCK_S / step_s)), burst)
     while not (settling.steady or settling.exhausted):
         block_s = ranks.slowest(timed_block(step, steps, device))
         settling.observe(block_s / steps, block_s)
@@ -124,7 +129,18 @@ def settle(
         warmup_s=time.perf_counter() - begun,
         step_s=settling.step_s,
         steady=settling.steady,
+        burst=burst,
     )
+
+
+def _rhythm(step: Step, device: Device, ranks: Ranks, *, pilot_s: float, burst: int) -> tuple[float, int]:
+    """How long a step is, and how many come together: where a loader sets the pace one waits, and the others find their batch ready."""
+    if burst == 1:
+        return pilot_s, 1
+    steps_s = [timed_block(step, 1, device) for _ in range(burst)]
+    if not ranks.slowest(comes_in_bursts(steps_s)):
+        return pilot_s, 1
+    return ranks.slowest(fmean(steps_s)), burst
 
 
 def time_rounds(
@@ -136,7 +152,6 @@ def time_rounds(
     *,
     settled: Settled,
     budget_s: float,
-    burst: int = 1,
     slowdown: float = 0.0,
     window: Window = UNWATCHED,
     ranks: Ranks = ALONE,
@@ -148,7 +163,7 @@ def time_rounds(
     step_s = settled.step_s
     if slowdown:
         step, step_s = _delayed(step, device, step_s, slowdown)
-    steps, rounds = ranks.agree(_planned(step_s, budget_s, burst))
+    steps, rounds = ranks.agree(_planned(step_s, budget_s, settled.burst))
     plan = Pace(steps_per_round=steps, rounds=rounds)
     watcher.phase("measuring", plan.rounds * plan.steps_per_round * step_s)
     timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)

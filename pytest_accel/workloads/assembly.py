@@ -94,8 +94,7 @@ def assemble(
     _check_parameters(choices.millions, info)
     plan = _plan(choices, model, info, batch_size=micro_batch_size or choices.batch_size)
     memory_format = _settle_memory_format(choices.memory_format, info, device, task=task)
-    # Half weights for inference: ResNet50 on an H200, bf16, compiled, infers 24,296 images/s with them;
-    # timm's benchmark.py, which autocasts, 14,863 (another harness, so not the cast alone).
+    # Half weights for inference: autocast would cast all of them in every step.
     dtype = precision.dtype if task == "infer" else torch.float32
     model = model.to(memory_format=MEMORY_FORMATS[memory_format]).train(task == "train")
     model = model.to(dtype) if task == "infer" else model

@@ -83,7 +83,7 @@ class RectifyingBlock(nn.Module):
             weight, beside = folded(*self.downsample)
             self.register_buffer("weight_beside", weight, persistent=False)
             shift += beside  # of the last one: both are added in the end
-        self.train(block.training)
+        self.training = block.training  # its parts have their own
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not torch.compiler.is_compiling() or self.training:
@@ -106,11 +106,11 @@ class RectifyingBlock(nn.Module):
 
 
 def can_rectify(block: nn.Module) -> bool:
-    """Whether it is a block as torchvision writes it, of whole convolutions with normalisations that know their figures.
+    """Whether it is a block as torchvision writes it, of whole convolutions with normalisations that take the figures they know.
 
     And whether nobody listens to what is inside.
     """
-    if type(block) not in {BasicBlock, Bottleneck}:
+    if type(block) not in {BasicBlock, Bottleneck} or "forward" in vars(block):
         return False
     pairs = _convolutions(block)
     if block.downsample is not None:
@@ -137,6 +137,7 @@ def _is_whole(convolution: nn.Module, norm: nn.Module) -> bool:
         and len({*convolution.stride}) == len({*convolution.padding}) == 1
         and type(norm) is nn.BatchNorm2d
         and norm.running_mean is not None
+        and not norm.training
     )
 
 

@@ -50,12 +50,11 @@ def test_real_data_is_used_where_it_is_and_three_rates_are_reported(fed):
 
 
 def test_workers_without_data_move_bytes_that_are_made_up(fed):
-    bench = fed(", workers=3")
-    bench.run("--benchmark-json=out.json", "--accel-budget=1s").assert_outcomes(passed=1)
+    bench = fed(", workers=1")
+    bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
     info = bench.accel_info()
     assert info["configuration"]["data_source"] == "host-synthetic"
-    assert info["configuration"]["workers"] == 3
-    assert info["run"]["steps_per_round"] % 3 == 0  # they hand over together
+    assert info["configuration"]["workers"] == 1
     assert "fed_share" in info["run"]["metrics"]
     assert not bench.left_behind()
 

@@ -391,6 +391,34 @@ class TestTable:
             ["UNSTEADY  test_step (cpu): steps still drifted after a warm-up of *--accel-warmup*"]
         )
 
+    def test_steps_that_come_in_bursts_make_rounds_of_whole_ones(self, bench):
+        bench.virtual_clock()
+        bench.write(
+            """
+            import itertools
+
+            def test_step(accel, clock):
+                waits_s = itertools.cycle([0.001, 0.001, 0.02])
+
+                def step():
+                    clock.step_s = next(waits_s)
+                    clock.step()
+
+                measure(accel, step, burst=3)
+            """
+        )
+        bench.run("--accel-warmup=1s", "--benchmark-json=out.json").assert_outcomes(passed=1)
+        run = bench.accel_info()["run"]
+        assert run["steps_per_round"] % 3 == 0
+        assert run["rounds_s"] == pytest.approx([0.022 / 3] * len(run["rounds_s"]))
+
+    def test_a_burst_of_nothing_is_refused_before_a_step_is_taken(self, bench):
+        bench.write("def test_step(accel):\n    measure(accel, lambda: 1 / 0, burst=0)\n")
+        result = bench.run()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*burst: 0 is no number of steps. Write a whole number from 1 on.*"])
+        result.stdout.no_fnmatch_line("*Traceback*")
+
     def test_steady_steps_are_not(self, bench):
         bench.virtual_clock()
         bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")

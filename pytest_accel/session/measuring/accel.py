@@ -20,7 +20,7 @@ from pytest_accel.core.ranks import RankResult, merge, merge_facts
 from pytest_accel.core.runs import Run
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.measure.question import Question, QuestionError, check_demand
+from pytest_accel.measure.question import Question, QuestionError, check_demand, check_steps
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.measure.steps import Step, Timed, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
@@ -106,13 +106,14 @@ class Accel:
         throughput is, with the relative loss that is tolerated: `gates={"accuracy": 0.02}`. A gated metric is
         positive, and more of it is better, but for times (`_s`) and energies (`_j`), of which an increase is
         tolerated. `settling_steps` are taken before the timed ones at the least: as many as may find their work
-        done already, because a loader had it ready. `burst` is how many find it done together: as many as a loader
-        has workers, which hand over at once. Rounds are whole bursts.
+        done already, because a loader had it ready. `burst` is how many may find it done together: as many as a loader
+        has workers, which hand over at once. Where they do, rounds are whole bursts.
         """
         with self._failing_together():
             asked, gated = self._checked(step, work, unit, configuration, gates)
             with _plain_questions():
                 check_demand(flops=flops, least_flops=least_flops, bytes_moved=bytes_moved)
+                check_steps(settling_steps=(settling_steps, 0), burst=(burst, 1))
         self._check_agreement(asked, gated)
         if MEASUREMENT in self.item.stash:
             pytest.fail("a benchmark measures one step, and this one has: write a second test", pytrace=False)
@@ -253,7 +254,6 @@ class Accel:
                 progress,
                 settled=settled,
                 budget_s=self.settings.budget_s,
-                burst=burst,
                 slowdown=self.settings.slowdown,
                 window=observation,
                 ranks=self.ranks,

@@ -7,7 +7,7 @@ largest matrix product of the model has no ragged edge; no token and no target i
 compiler fuses it into the softmax (at 50,304 words the fp32 copy would be the largest tensor of the step).
 What blocks add to, the residual stream, is of the type that products are computed in, as Megatron-LM has it: an embedding in fp32
 would have all norms read and write twice the bytes. That is .973 of the step time at 0.8 B on an H200, and how GELU and the parts of attention are
-written .985 (both ± .005, the losses the same; tests/studies/gpt.py).
+written .985 (± .004 and .005, the losses the same; tests/studies/gpt.py).
 With `checkpoint=True` a block keeps its input alone, and is computed again in the backward pass.
 """
 

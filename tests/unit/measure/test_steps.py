@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import itertools
+import random
 import types
 from dataclasses import dataclass, field
 
 import pytest
 
+from pytest_accel.core.pacing import pace
 from pytest_accel.core.runs import MIN_ROUNDS
 from pytest_accel.measure import steps as module
 from pytest_accel.measure import timer as timer_module
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.measure.steps import PILOT_STEPS, settle, time_rounds
+from pytest_accel.measure.steps import ALONE, PILOT_STEPS, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 
 
@@ -128,22 +131,6 @@ class TestSettle:
         found = settled(lab)
         assert found.step_s == pytest.approx(0.001)
         assert found.steady
-
-    def test_the_time_of_a_step_is_that_of_whole_bursts(self, lab):
-        """A loader of three workers: two of three steps find their batch ready."""
-        waits_s = itertools.cycle([0.05, 0.05, 0.5])
-
-        def step() -> None:
-            lab.step()
-            lab.now_s += next(waits_s)
-
-        found = settle(step, lab, lab, max_s=60.0, after_pilot=lambda: None, burst=3)
-        assert found.step_s == pytest.approx(0.2, rel=0.02)
-        assert found.steady
-        timer = SynchronisingTimer()
-        seen = time_rounds(step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=2.0, burst=3)
-        assert seen.steps_per_round % 3 == 0
-        assert max(seen.rounds_s) == pytest.approx(min(seen.rounds_s), rel=0.02)
 
     def test_keeps_what_it_cost(self, lab):
         slow_first = iter([2.0])
@@ -268,6 +255,67 @@ class Recording(Alone):
     def agree(self, value):
         self.lab.events.append("agree")
         return value
+
+
+class Workers:
+    """A loader's, as torch has them: each is asked for another batch when one of its own is taken, and batches come in turn."""
+
+    def __init__(self, lab, workers, batch_s, *, prefetch=2, seed=0) -> None:
+        self._lab = lab
+        self._random = random.Random(seed)
+        self._batch_s = batch_s
+        self._free_s = [0.0] * workers  # when each has done what it was asked for
+        self._ready_s = collections.deque()
+        for number in range(workers * prefetch):
+            self._ask(number % workers)
+        self._taken = itertools.cycle(range(workers))
+
+    def _ask(self, worker) -> None:
+        begin_s = max(self._free_s[worker], self._lab.now_s)
+        self._free_s[worker] = begin_s + self._batch_s * self._random.uniform(0.95, 1.05)
+        self._ready_s.append(self._free_s[worker])
+
+    def step(self) -> None:
+        self._lab.now_s = max(self._lab.now_s, self._ready_s.popleft())
+        self._ask(next(self._taken))
+        self._lab.step()
+
+
+def fed(lab, workers, batch_s, *, seed=0, ranks=ALONE):
+    """What is found of a step that such a loader feeds; in a gang of ranks that have as many workers."""
+    step = Workers(lab, workers, batch_s, seed=seed).step
+    options = {"max_s": 30.0, "after_pilot": lambda: None, "ranks": ranks}
+    found = settle(step, lab, lab, at_least=2 * workers, burst=workers, **options)
+    timer = SynchronisingTimer()
+    return time_rounds(step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=5.0, ranks=ranks)
+
+
+class TestBursts:
+    @pytest.mark.parametrize(("workers", "batch_s"), [(2, 0.3), (3, 0.6), (8, 2.5), (15, 1.6), (32, 3.0)])
+    def test_a_loader_that_sets_the_pace_has_one_rate(self, lab, workers, batch_s):
+        lab.step_s = 0.02
+        for seed in range(5):
+            found = fed(lab, workers, batch_s, seed=seed)
+            assert found.settled.burst == workers
+            assert found.steps_per_round % workers == 0
+            assert found.step_s == pytest.approx(batch_s / workers, rel=0.06)
+            assert found.steady
+
+    @pytest.mark.parametrize(("workers", "step_s"), [(3, 0.3), (15, 0.1), (16, 0.52)])
+    def test_where_the_device_sets_it_rounds_are_as_without_workers(self, lab, workers, step_s):
+        lab.step_s = step_s
+        found = fed(lab, workers, workers * step_s / 3)
+        assert found.settled.burst == 1
+        assert found.steps_per_round == pace(step_s, 5.0).steps_per_round
+
+    def test_a_rank_whose_loader_binds_says_so_for_all(self, lab):
+        lab.step_s = 0.1
+
+        class OtherWaits(Alone):
+            def slowest(self, value):
+                return max(value, 1.0) if isinstance(value, bool) else value
+
+        assert fed(lab, 3, 0.05, ranks=OtherWaits()).settled.burst == 3
 
 
 class TestRanks:

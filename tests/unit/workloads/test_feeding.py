@@ -106,17 +106,18 @@ def test_digits_are_there_without_a_root(fed):
 
 
 def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(fed, roots):
-    found = fed("cifar100", data_root=roots["cifar100"], workers=1, prefetch=3, cpus=1)
+    found = fed("cifar100", data_root=roots["cifar100"], workers=2, prefetch=3, cpus=1)
     assert isinstance(found.source, Loaded)
     assert found.configuration == {
         "data_source": "arrays",
         "data_images": 20,
         "augment": True,
-        "workers": 1,
+        "workers": 2,
         "prefetch": 3,
         "loader_cpus": 1,
     }
-    assert found.source.buffered >= 3
+    assert found.source.buffered >= 6
+    assert found.source.burst == 2
     check_batches(found, plan_for("cifar100"))
     asked = fed("cifar100", data_root=roots["cifar100"], source="loader", task="infer")
     assert asked.configuration == {

@@ -63,6 +63,8 @@ class Doubling(nn.Sequential):
         "groups",
         "few channels",
         "another norm",
+        "a norm that learns",
+        "a forward pass of its own",
         "another downsampling",
         "a downsampling of its own",
         "somebody listens",
@@ -72,6 +74,10 @@ def test_other_blocks_stay_as_they_are(why):
     model = settled(models.resnext50_32x4d if why == "groups" else models.resnet18)
     if why == "few channels":
         model.layer1[0] = BasicBlock(60, 60).double()
+    if why == "a norm that learns":
+        model.layer1[0].bn2.train()
+    if why == "a forward pass of its own":
+        model.layer1[0].forward = lambda images: 2 * images
     if why == "another norm":
         for block in model.modules():
             if isinstance(block, BasicBlock):

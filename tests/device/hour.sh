@@ -152,6 +152,7 @@ stage() {
     studies)
         study rectifying
         study gpt
+        [ "$device" = cpu ] || study endings
         [ "$device" = cpu ] || study replay
         study regions
         study anatomy zoo/gpt-800m

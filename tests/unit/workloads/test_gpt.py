@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.models import build_model
-from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, GptShape, rotary_angles, rotate
+from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, GptShape, gelu, rotary_angles, rotate
 
 SMALL = {"layers": 2, "width": 32, "heads": 2, "sequence": 16, "vocabulary": 100}
 
@@ -49,6 +50,21 @@ def test_rotary_scores_depend_on_distance_alone():
 def test_rotating_keeps_the_type_of_half_queries():
     cos, sin = rotary_angles(GptShape(**SMALL))
     assert rotate(torch.randn(16, 16, dtype=torch.bfloat16), cos, sin).dtype == torch.bfloat16
+
+
+def test_gelu_is_the_same_function_where_it_is_compiled():
+    x = torch.linspace(-40, 40, 4001, dtype=torch.float64, requires_grad=True)
+    seen = []
+
+    def look(graph, _):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    found, expected = torch.compile(gelu, backend=look)(x), F.gelu(x, approximate="tanh")
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(each.sum(), x)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    assert any("sigmoid" in each for each in seen)
 
 
 def test_vocabulary_is_padded_to_whole_tiles():

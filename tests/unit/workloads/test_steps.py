@@ -322,7 +322,7 @@ def test_forward_and_loss_are_compiled_as_one_graph(monkeypatch):
             run(step).check()
             losses.append(step.loss_value())
     assert ways == [{}, {"triton.cudagraphs": True}]
-    assert losses[0] == losses[1] == losses[2]
+    assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-4)  # a compiler is given another GELU
 
 
 def test_a_model_with_several_outputs_is_told_how_to_train():

@@ -15,7 +15,7 @@ bench: $(READY)
 
 # Files go in their own order, slow ones first: xdist would begin with those that have the most tests.
 test: $(READY) lint
-	$(BIN)/python -m pytest tests -m "not rehearsal" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest tests -m "not rehearsal" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Long plays of what other tests play shorter: examples as their pages tell them, a night on GitLab, two versions of torch.
 rehearse: $(READY)

@@ -291,10 +291,10 @@ def fed(lab, workers, batch_s, *, seed=0, ranks=ALONE):
 
 
 class TestBursts:
-    @pytest.mark.parametrize(("workers", "batch_s"), [(2, 0.3), (3, 0.6), (8, 2.5), (15, 1.6), (32, 3.0)])
+    @pytest.mark.parametrize(("workers", "batch_s"), [(2, 0.3), (8, 2.5), (32, 3.0)])
     def test_a_loader_that_sets_the_pace_has_one_rate(self, lab, workers, batch_s):
         lab.step_s = 0.02
-        for seed in range(5):
+        for seed in range(2):
             found = fed(lab, workers, batch_s, seed=seed)
             assert found.settled.burst == workers
             assert found.steps_per_round % workers == 0

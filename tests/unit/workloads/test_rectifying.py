@@ -32,9 +32,7 @@ def operations(model, images):
         return torch.compile(model, backend=look, fullgraph=True)(images), seen
 
 
-@pytest.mark.parametrize(
-    ("model", "convolutions"), [(models.resnet18, 16), (models.resnet50, 48), (models.wide_resnet50_2, 48)]
-)
+@pytest.mark.parametrize(("model", "convolutions"), [(models.resnet18, 16), (models.resnet50, 48)])
 def test_blocks_that_rectify_themselves_answer_the_same(model, convolutions):
     model = settled(model)
     images = torch.randn(2, 3, 64, 64, dtype=torch.float64)

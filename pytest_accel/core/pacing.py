@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 from pytest_accel.core.runs import MIN_ROUNDS
 
@@ -15,8 +15,9 @@ STEPS_PER_ROUND = 10
 # H200) less than a thousandth of it.
 MIN_ROUND_S = 0.02
 MAX_ROUNDS = 120
-# The longest step over the shortest. Steps of milliseconds may differ so much by themselves: their rounds are whole bursts then, at little cost.
-UNEVEN = 1.25
+# The mean of a burst over its shortest step. A single hiccup is not as much; steps of milliseconds may be by themselves, and whole bursts of those
+# cost little.
+UNEVEN = 1.1
 MIN_WINDOW = 4  # blocks
 MIN_SETTLING_S = 1.0  # clocks ramp for about a second from idle
 
@@ -54,8 +55,8 @@ def in_bursts(steps: int, burst: int) -> int:
 
 
 def comes_in_bursts(steps_s: Sequence[float]) -> bool:
-    """Whether, of as many steps as could come together, some waited for what others found ready."""
-    return max(steps_s) > UNEVEN * min(steps_s)
+    """Whether, of as many steps as could come together, some waited for what others found ready, and that matters."""
+    return fmean(steps_s) > UNEVEN * min(steps_s)
 
 
 @dataclass(slots=True)

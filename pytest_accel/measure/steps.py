@@ -118,7 +118,11 @@ def settle(
     pilot_s = ranks.slowest(median(pilots_s[1:]))
     timed_block(step, min(int(ranks.slowest(at_least)), int(max_s / pilot_s)), device)
     settling = Settling(max_s=max_s)
-    step_s, burst = _rhythm(step, device, ranks, pilot_s=pilot_s, burst=int(ranks.slowest(burst)))
+    step_s, burst = pilot_s, int(ranks.slowest(burst))
+    if burst * pilot_s > max_s:
+        burst = 1  # it would take all the time to see whether they come together
+    if burst > 1:
+        step_s, burst = _rhythm(step, device, watcher, ranks, burst)
     steps = in_bursts(max(1, round(_BLOCK_S / step_s)), burst)
     while not (settling.steady or settling.exhausted):
         block_s = ranks.slowest(timed_block(step, steps, device))
@@ -133,14 +137,14 @@ def settle(
     )
 
 
-def _rhythm(step: Step, device: Device, ranks: Ranks, *, pilot_s: float, burst: int) -> tuple[float, int]:
+def _rhythm(step: Step, device: Device, watcher: Watcher, ranks: Ranks, burst: int) -> tuple[float, int]:
     """How long a step is, and how many come together: where a loader sets the pace one waits, and the others find their batch ready."""
-    if burst == 1:
-        return pilot_s, 1
-    steps_s = [timed_block(step, 1, device) for _ in range(burst)]
-    if not ranks.slowest(comes_in_bursts(steps_s)):
-        return pilot_s, 1
-    return ranks.slowest(fmean(steps_s)), burst
+    steps_s = []
+    for _ in range(burst):
+        steps_s.append(timed_block(step, 1, device))
+        watcher.tick()
+    together = ranks.slowest(comes_in_bursts(steps_s))
+    return ranks.slowest(fmean(steps_s)), burst if together else 1
 
 
 def time_rounds(

@@ -110,12 +110,16 @@ def can_rectify(block: nn.Module) -> bool:
 
     And whether nobody listens to what is inside.
     """
-    if type(block) not in {BasicBlock, Bottleneck} or "forward" in vars(block):
+    if type(block) not in {BasicBlock, Bottleneck}:
         return False
     pairs = _convolutions(block)
     if block.downsample is not None:
         pairs.append((*block.downsample,) if type(block.downsample) is nn.Sequential else ())
-    is_heard = any(part._forward_hooks or part._forward_pre_hooks for part in block.modules())  # noqa: SLF001 - torch has no other way to ask
+    # Or stands between: a forward pass that somebody gave to one of its parts.
+    is_heard = any(
+        part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)  # noqa: SLF001 - torch has no other way to ask
+        for part in block.modules()
+    )
     is_plain = type(block.relu) is nn.ReLU and all(len(pair) == 2 and _is_whole(*pair) for pair in pairs)
     return is_plain and not is_heard
 

@@ -152,10 +152,10 @@ stage() {
     studies)
         study rectifying
         study gpt
-        [ "$device" = cpu ] || study endings
         [ "$device" = cpu ] || study replay
         study regions
         study anatomy zoo/gpt-800m
+        [ "$device" = cpu ] || study endings # it tunes anew on every machine
         ;;
     esac
 }

@@ -44,7 +44,7 @@ def main() -> None:
         with plain, InferStep.build(**asked) as step:
             first = [timed_block(each, 1, device) for each in (step, plain)]
             step_s = bare(plain, device, 5)
-            far = _difference(step, plain)
+            far = difference(step, plain)
             steps = max(2, round(arguments.seconds / step_s))
             ratio = in_turn(step, plain, device, pairs=arguments.pairs, steps=steps)
             print(
@@ -54,7 +54,7 @@ def main() -> None:
             )
 
 
-def _difference(one: InferStep, other: InferStep) -> float:
+def difference(one: InferStep, other: InferStep) -> float:
     """Of their answers to one batch."""
     images, _ = other._next_batch()
     with torch.inference_mode():

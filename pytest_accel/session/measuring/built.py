@@ -136,7 +136,7 @@ def measure_step(
         metrics=figures.measure,
         gates=figures.gates,
         settling_steps=step.buffered,
-        burst=step.burst,
+        burst=1 if step.varied else step.burst,  # steps that differ by themselves say nothing of a loader
     )
     if found is not None:  # of all ranks, so that all of them fail or none
         check_fed(

@@ -308,6 +308,35 @@ class TestBursts:
         assert found.settled.burst == 1
         assert found.steps_per_round == pace(step_s, 5.0).steps_per_round
 
+    def test_a_step_that_falters_once_is_no_loader(self, lab):
+        numbers = itertools.count()
+
+        def step() -> None:
+            lab.step()
+            lab.queued_s += 0.25 if next(numbers) == PILOT_STEPS + 7 else 0.0
+
+        lab.step_s = 0.5
+        found = settle(step, lab, lab, max_s=30.0, after_pilot=lambda: None, burst=16)
+        assert (found.burst, found.steady) == (1, True)
+
+    def test_a_burst_that_would_take_all_the_time_is_not_looked_at(self, lab):
+        lab.step_s = 1.0
+        found = settle(lab.step, lab, lab, max_s=30.0, after_pilot=lambda: None, burst=500)
+        assert found.burst == 1
+        assert found.warmup_s < 40
+
+    def test_a_loader_that_is_even_and_slow_is_settled_by_its_own_pace(self, lab):
+        """What lay ready told of the device alone."""
+        lab.step_s, numbers = 0.005, itertools.count()
+
+        def step() -> None:
+            lab.step()
+            lab.queued_s += 1.0 if next(numbers) > PILOT_STEPS + 8 else 0.0
+
+        found = settle(step, lab, lab, max_s=30.0, after_pilot=lambda: None, at_least=9, burst=4)
+        assert found.steady
+        assert found.step_s == pytest.approx(1.005, rel=0.01)
+
     def test_a_rank_whose_loader_binds_says_so_for_all(self, lab):
         lab.step_s = 0.1
 

@@ -63,6 +63,7 @@ class Doubling(nn.Sequential):
         "another norm",
         "a norm that learns",
         "a forward pass of its own",
+        "one of a part",
         "another downsampling",
         "a downsampling of its own",
         "somebody listens",
@@ -76,6 +77,8 @@ def test_other_blocks_stay_as_they_are(why):
         model.layer1[0].bn2.train()
     if why == "a forward pass of its own":
         model.layer1[0].forward = lambda images: 2 * images
+    if why == "one of a part":
+        model.layer1[0].conv1.forward = lambda images: 2 * images
     if why == "another norm":
         for block in model.modules():
             if isinstance(block, BasicBlock):

@@ -41,13 +41,7 @@ def rectified_convolution(
 
 @rectified_convolution.register_fake
 def _(
-    images: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,  # noqa: ARG001 - as above
-    added: torch.Tensor | None,  # noqa: ARG001 - as above
-    *,
-    stride: int,
-    padding: int,
+    images: torch.Tensor, weight: torch.Tensor, *_added: torch.Tensor | None, stride: int, padding: int
 ) -> torch.Tensor:
     found = F.conv2d(images, weight, None, stride, padding)
     return torch.empty_like(found, memory_format=torch.channels_last)

@@ -145,15 +145,7 @@ def end_of_a_bottleneck(
 
 
 @end_of_a_bottleneck.register_fake
-def _(
-    images: torch.Tensor,
-    weight: torch.Tensor,
-    shift: torch.Tensor,
-    beside: torch.Tensor,
-    weight_beside: torch.Tensor | None,
-    *,
-    stride: int,
-) -> torch.Tensor:
+def _(images: torch.Tensor, weight: torch.Tensor, *_added: torch.Tensor | None, stride: int) -> torch.Tensor:
     found = F.conv2d(images, weight)
     return torch.empty_like(found, memory_format=torch.channels_last)
 

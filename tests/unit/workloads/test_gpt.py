@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.models import build_model
 from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, GptShape, gelu, rotary_angles, rotate
+from tests.support.graphs import traced
 
 SMALL = {"layers": 2, "width": 32, "heads": 2, "sequence": 16, "vocabulary": 100}
 
@@ -54,13 +55,8 @@ def test_rotating_keeps_the_type_of_half_queries():
 
 def test_gelu_is_the_same_function_where_it_is_compiled():
     x = torch.linspace(-40, 40, 4001, dtype=torch.float64, requires_grad=True)
-    seen = []
-
-    def look(graph, _):
-        seen.extend(str(node.target) for node in graph.graph.nodes)
-        return graph
-
-    found, expected = torch.compile(gelu, backend=look)(x), F.gelu(x, approximate="tanh")
+    found, seen = traced(gelu, x)
+    expected = F.gelu(x, approximate="tanh")
     torch.testing.assert_close(found, expected)
     gradients = [torch.autograd.grad(each.sum(), x)[0] for each in (found, expected)]
     torch.testing.assert_close(*gradients)

@@ -13,23 +13,12 @@ from pytest_accel.workloads.layers import stand_in_for_slow_layers
 from pytest_accel.workloads.models import build_model
 from pytest_accel.workloads.rectifying import RectifyingBlock, rectify_blocks
 from pytest_accel.workloads.tasks import plan_data
+from tests.support.graphs import traced
 from tests.support.resnets import settled
 
 
 def rectifying(model):
     return sum(isinstance(block, RectifyingBlock) for block in model.modules())
-
-
-def operations(model, images):
-    """What a compiled model answers, and the operations in its one graph."""
-    seen = []
-
-    def look(graph, _):
-        seen.extend(str(node.target) for node in graph.graph.nodes)
-        return graph
-
-    with torch.inference_mode():
-        return torch.compile(model, backend=look, fullgraph=True)(images), seen
 
 
 @pytest.mark.parametrize(("model", "convolutions"), [(models.resnet18, 16), (models.resnet50, 48)])
@@ -44,7 +33,7 @@ def test_blocks_that_rectify_themselves_answer_the_same(model, convolutions):
     assert kept == set(model.state_dict())
     with torch.inference_mode():
         assert torch.equal(model(images), expected)
-    found, seen = operations(model, images)
+        found, seen = traced(model, images, fullgraph=True)
     torch.testing.assert_close(found, expected)
     assert sum("rectified_convolution" in each for each in seen) == convolutions
     assert sum("batch_norm" in each for each in seen) == 1  # behind the stem

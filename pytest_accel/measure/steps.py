@@ -173,6 +173,10 @@ def time_rounds(
     timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)
     device.reset_peak_memory()
     with _garbage_frozen():
+        if (
+            settled.burst > 1
+        ):  # a loader's workers went on meanwhile: its first round would find batches ready
+            timed_block(step, settled.burst, device)
         window.begin()
         cpu_s = time.process_time()
         benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)

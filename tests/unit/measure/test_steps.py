@@ -106,6 +106,14 @@ def lab(monkeypatch):
     return made
 
 
+@pytest.fixture
+def thawed():
+    """Tests begin with everything frozen (tests/conftest.py), and these ask what is."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
 def settled(lab, max_s: float = 30.0, after_pilot=lambda: None, **options):
     return settle(lab.step, lab, lab, max_s=max_s, after_pilot=after_pilot, **options)
 
@@ -223,18 +231,32 @@ class TestTimeRounds:
         timed(lab, window=window)
         assert window.queued_s == [0.0, 0.0]
 
-    def test_collector_is_back_as_it_was(self, lab):
-        frozen = gc.get_freeze_count()
+    def test_collector_is_back_as_it_was(self, lab, thawed):
         timed(lab)
-        assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() == 0
         assert gc.isenabled()
 
-    def test_collector_is_back_after_a_step_that_raises(self, lab):
+    def test_collector_is_back_after_a_step_that_raises(self, lab, thawed):
         timer = SynchronisingTimer()
         found = settled(lab)
-        frozen = gc.get_freeze_count()
         with pytest.raises(ZeroDivisionError):
             time_rounds(lambda: 1 / 0, lab, Pedantic(timer), timer, lab, settled=found, budget_s=1.0)
+        assert gc.get_freeze_count() == 0
+
+    def test_what_was_built_before_is_frozen_meanwhile(self, lab, thawed):
+        counts = []
+        timed(
+            lab,
+            window=types.SimpleNamespace(
+                begin=lambda: counts.append(gc.get_freeze_count()), end=lambda: None
+            ),
+        )
+        assert counts[0] > 1000
+
+    def test_what_somebody_else_has_frozen_stays_so(self, lab, thawed):
+        gc.freeze()
+        frozen = gc.get_freeze_count()
+        timed(lab)
         assert gc.get_freeze_count() == frozen
 
 

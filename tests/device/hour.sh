@@ -14,7 +14,7 @@
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
-stages=(tests compile contests whole suites "${suites[@]}" eager compiled streams studies)
+stages=(tests compile contests whole loading suites "${suites[@]}" eager compiled streams studies)
 compiled=(resnet50 resnet50-infer resnet50-unasked resnet50-infer-unasked gpt-117m-nanogpt gpt-800m-nanogpt swin_t swin_t-infer resnet50-288)
 twins="food101 or gpt_texts or first_epoch or weak or energy" # rows that find compiled what others have
 complain() {
@@ -40,6 +40,7 @@ export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-/tmp/inductor} PYTHONU
 # Kernels in the form in which they run: what they were on the way there is two thirds of a cache, and nobody reads it again.
 export TRITON_CACHE_DIR=$TORCHINDUCTOR_CACHE_DIR/triton TRITON_STORE_BINARY_ONLY=1
 caches=$results/caches.tar.xz
+photographs=$results/made-up
 b=bench_suites
 rows=(-p no:cacheprovider -W ignore --tb=short -m "$platform and not sweep")
 [ -n "$only" ] && rows+=(-k "$only")
@@ -47,7 +48,6 @@ telling=(-v --accel-history=off "--accel-columns=data,throughput,noise,step,firs
 called=$(date +%m%d-%H%M%S) # in the names of files
 status=0
 all_had=0 # an end of a suite that is no failure
-within=() # what streams are run in
 
 # run NAME COMMAND...: its output in a file of that name, for as long as there is time.
 run() {
@@ -104,8 +104,12 @@ peers() {
 stream() { # goes on where an earlier call was cut off
     local name=$platform-$1
     shift
-    run "$name" "${within[@]}" "$python" -m benchmarks.noise gather --resume --name "$name" --out "$results/$name.jsonl" \
+    run "$name" "$python" -m benchmarks.noise gather --resume --name "$name" --out "$results/$name.jsonl" \
         --runs 30 "$@"
+}
+
+photographs() { # made-up ones, of ImageNet's size, once
+    [ -d "$photographs" ] || run photographs "$python" -m tests.studies.photographs "$photographs" --images 2000
 }
 
 study() {
@@ -131,6 +135,15 @@ stage() {
     whole) # as a night is: one session, judged, at the default budget. It takes longer than a call may: begin it in the background (setsid)
         run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-json="$results/whole-$called.json"
         ;;
+    loading) # rows that are fed with photographs: with them other rows would be, too, and nobody has recorded those
+        photographs
+        rows+=(-k test_loading)
+        export PYTEST_ACCEL_DATA=$photographs
+        side_by_side compile-loading "$python" -m pytest_accel.cli compile --jobs 2 -- $b/test_cnn.py "${rows[@]}"
+        suite loading $b/test_cnn.py
+        unset PYTEST_ACCEL_DATA
+        rows=("${rows[@]:0:${#rows[@]}-2}")
+        ;;
     suites) for each in "${suites[@]}"; do stage "$each"; done ;;
     language) suite language $b/test_gpt.py $b/test_bert.py ;;
     scenes) suite scenes $b/test_detection.py $b/test_segmentation.py ;;
@@ -143,11 +156,8 @@ stage() {
         local slower=(--slowdowns 0.025 0.05 0.075 0.1 --slow-runs 5)
         stream launch "${slower[@]}" --ahead 13 -- "$b/test_inference.py::test_latency[resnet50]" -m "$platform" --accel-compile=off --accel-budget=1s
         stream compute "${slower[@]}" --ahead 13 -- "$b/test_gpt.py::test_gpt_training[117m]" -m "$platform" --accel-budget=1s
-        run photographs "$python" -m tests.studies.photographs "$results/made-up" --images 2000
-        # Sixteen CPUs decode as fast as an H200 trains; half of them (some 400 images/s each) should keep no eager step busy.
-        within=(taskset -c "$("$python" -c 'import os; print(*sorted(os.sched_getaffinity(0))[:8], sep=",")')")
-        PYTEST_ACCEL_DATA=$results/made-up stream loader --ahead 6 -- "$b/test_cnn.py::test_loading[host]" -m "$platform" --accel-compile=off --accel-budget=2s
-        within=()
+        photographs
+        PYTEST_ACCEL_DATA=$photographs stream loader --ahead 13 -- benchmarks/noise/test_starved.py -m "$platform" --accel-budget=2s
         ;;
     studies)
         study rectifying

@@ -11,9 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("hour.sh")
 ROOT = SCRIPT.parents[2]
-STAGES = (
-    "tests compile contests whole suites language scenes networks images gangs eager compiled streams studies"
-)
+STAGES = "tests compile contests whole loading suites language scenes networks images gangs eager compiled streams studies"
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

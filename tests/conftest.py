@@ -21,7 +21,7 @@ for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_T
     os.environ.pop(name, None)
 
 _numbers = itertools.count()
-_OF_SO_MANY = 200
+_OF_SO_MANY = 50
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -71,6 +71,7 @@ class Settled:
     step_s: float
     steady: bool
     burst: int = 1  # steps that come together
+    ready: int = 0  # batches that may lie ready behind a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,8 @@ def settle(
     pilots_s += [timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
     pilot_s = ranks.slowest(median(pilots_s[1:]))
-    timed_block(step, min(int(ranks.slowest(at_least)), int(max_s / pilot_s)), device)
+    ready = int(ranks.slowest(at_least))
+    timed_block(step, min(ready, int(max_s / pilot_s)), device)
     settling = Settling(max_s=max_s)
     step_s, burst = pilot_s, int(ranks.slowest(burst))
     if burst * pilot_s > max_s:
@@ -135,6 +137,7 @@ def settle(
         step_s=settling.step_s,
         steady=settling.steady,
         burst=burst,
+        ready=ready,
     )
 
 
@@ -174,10 +177,8 @@ def time_rounds(
     timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)
     device.reset_peak_memory()
     with _garbage_frozen():
-        if (
-            settled.burst > 1
-        ):  # a loader's workers went on meanwhile: its first round would find batches ready
-            timed_block(step, settled.burst, device)
+        if settled.burst > 1:  # a loader's workers went on meanwhile, and the first round would find it
+            timed_block(step, in_bursts(max(settled.ready, 1), settled.burst), device)
         window.begin()
         cpu_s = time.process_time()
         benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)

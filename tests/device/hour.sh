@@ -41,18 +41,20 @@ export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-/tmp/inductor} PYTHONU
 # Kernels in the form in which they run: what they were on the way there is two thirds of a cache, and nobody reads it again.
 export TRITON_CACHE_DIR=$TORCHINDUCTOR_CACHE_DIR/triton TRITON_STORE_BINARY_ONLY=1
 caches=$results/caches.tar.xz
-photographs=$results/made-up
+photographs=${TMPDIR:-/tmp}/photographs
 b=bench_suites
 rows=(-p no:cacheprovider -W ignore --tb=short -m "$platform and not sweep")
 [ -n "$only" ] && rows+=(-k "$only")
 telling=(-v --accel-history=off "--accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading")
 called=$(date +%m%d-%H%M%S) # in the names of files
 status=0
+ended=0 # of what ran last
 all_had=0 # an end of a suite that is no failure
 
 # run NAME COMMAND...: its output in a file of that name, for as long as there is time.
 run() {
-    local name=$1 left=$((end - SECONDS)) ended
+    local name=$1 left=$((end - SECONDS))
+    ended=1
     shift
     if [ "$left" -lt 10 ]; then
         echo "$(date +%T) $name: no time is left"
@@ -109,8 +111,18 @@ stream() { # goes on where an earlier call was cut off
         --runs 30 "$@"
 }
 
-photographs() { # made-up ones, of ImageNet's size, once
-    [ -d "$photographs" ] || run photographs "$python" -m tests.studies.photographs "$photographs" --images 2000
+photographs() { # made-up ones, of ImageNet's size, once; a folder that was cut off is made again
+    [ -d "$photographs" ] && return
+    rm -rf "$photographs.new"
+    run photographs "$python" -m tests.studies.photographs "$photographs.new" --images 2000
+    [ "$ended" -eq 0 ] && mv "$photographs.new" "$photographs"
+}
+
+fed_by_photographs() {
+    local rows=("${rows[@]}" -k "${only:+($only) and }test_loading")
+    local -x PYTEST_ACCEL_DATA=$photographs
+    side_by_side compile-loading "$python" -m pytest_accel.cli compile --jobs 2 -- $b/test_cnn.py "${rows[@]}"
+    suite loading $b/test_cnn.py
 }
 
 study() {
@@ -137,13 +149,7 @@ stage() {
         run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-looks="$looks" --accel-json="$results/whole-$called.json"
         ;;
     loading) # rows that are fed with photographs: with them other rows would be, too, and nobody has recorded those
-        photographs
-        rows+=(-k test_loading)
-        export PYTEST_ACCEL_DATA=$photographs
-        side_by_side compile-loading "$python" -m pytest_accel.cli compile --jobs 2 -- $b/test_cnn.py "${rows[@]}"
-        suite loading $b/test_cnn.py
-        unset PYTEST_ACCEL_DATA
-        rows=("${rows[@]:0:${#rows[@]}-2}")
+        photographs && fed_by_photographs
         ;;
     suites) for each in "${suites[@]}"; do stage "$each"; done ;;
     language) suite language $b/test_gpt.py $b/test_bert.py ;;
@@ -157,8 +163,7 @@ stage() {
         local slower=(--slowdowns 0.025 0.05 0.075 0.1 --slow-runs 5)
         stream launch "${slower[@]}" --ahead 13 -- "$b/test_inference.py::test_latency[resnet50]" -m "$platform" --accel-compile=off --accel-budget=1s
         stream compute "${slower[@]}" --ahead 13 -- "$b/test_gpt.py::test_gpt_training[117m]" -m "$platform" --accel-budget=1s
-        photographs
-        PYTEST_ACCEL_DATA=$photographs stream loader --ahead 13 -- benchmarks/noise/test_starved.py -m "$platform" --accel-budget=2s
+        photographs && PYTEST_ACCEL_DATA=$photographs stream loader --ahead 13 -- benchmarks/noise/test_starved.py -m "$platform" --accel-budget=2s
         ;;
     studies)
         study rectifying

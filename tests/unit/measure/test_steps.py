@@ -324,16 +324,20 @@ class TestBursts:
             assert found.step_s == pytest.approx(batch_s / workers, rel=0.06)
             assert found.steady
 
-    def test_what_lies_ready_after_a_pause_is_in_no_round(self, lab, monkeypatch):
+    @pytest.mark.parametrize(
+        ("workers", "batch_s", "pause_s"), [(8, 0.8, 0.4), (3, 0.18, 0.4), (2, 0.3, 0.4), (7, 0.7, 1.0)]
+    )
+    def test_what_lies_ready_after_a_pause_is_in_no_round(self, lab, monkeypatch, workers, batch_s, pause_s):
         """Workers go on while garbage is collected, which takes half a second of a process that has torch in it."""
 
         def collect() -> None:
-            lab.now_s += 0.4
+            lab.now_s += pause_s
 
         monkeypatch.setattr(module.gc, "collect", collect)
-        lab.step_s = 0.02
-        first_s, *others_s = fed(lab, 8, 0.8).rounds_s
-        assert first_s == pytest.approx(fmean(others_s), rel=0.06)
+        lab.step_s = 0.01
+        found = [fed(lab, workers, batch_s, seed=seed).rounds_s for seed in range(8)]
+        # A pause also shifts workers against each other, by less. Without those steps it is half and less.
+        assert fmean(first_s / fmean(others_s) for first_s, *others_s in found) == pytest.approx(1, abs=0.12)
 
     @pytest.mark.parametrize(("workers", "step_s"), [(3, 0.3), (15, 0.1), (16, 0.52)])
     def test_where_the_device_sets_it_rounds_are_as_without_workers(self, lab, workers, step_s):

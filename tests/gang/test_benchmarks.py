@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -306,7 +307,8 @@ def test_a_fault_fails_its_item_alone(outcomes):
     assert "--- Captured stdout call ---\nwhat it printed before" in _failure(cases["test_raises"])
     assert "rank 1" in _failure(cases["test_killed"])
     assert "SIGKILL" in _failure(cases["test_killed"])
-    assert "stacks of rank 0" in _failure(cases["test_killed"])
+    # What rank 0 did meanwhile: it still waits in its collective, or gloo has told it already that nobody is there.
+    assert re.search("(stacks|last words) of rank 0", _failure(cases["test_killed"]))
     assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_gang_of_one"}
 
 

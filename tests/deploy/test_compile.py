@@ -14,7 +14,7 @@ import pytest
 
 from pytest_accel.cli import main
 from pytest_accel.conducting.compiling import _end
-from tests.support.processes import working_in
+from tests.support.processes import left_in
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
@@ -143,7 +143,7 @@ def suite(tmp_path, monkeypatch):
         return root
 
     yield write
-    assert [each for each in working_in(root) if str(os.getpid()) not in each] == []
+    assert left_in(root) == []
 
 
 def test_every_end_has_its_line(suite, capsys):
@@ -267,9 +267,7 @@ def test_an_end_of_the_command_is_the_end_of_its_processes(suite, end):
         time.sleep(0.05)
     command.send_signal(end)
     _, said = command.communicate(timeout=LONG_S)
-    while len(working_in(root)) > 1:  # this process is there, too
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    assert left_in(root) == []
     if end is not signal.SIGKILL:
         assert command.returncode == 2
         assert "interrupted after 0 of 2 benchmarks. What was compiled stays." in said

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_accel.core.results import Ending
 from pytest_accel.core.verdict import Outcome
-from tests.support.processes import working_in
+from tests.support.processes import left_in
 from tests.support.results import make_result
 from tests.support.sites import Site
 
@@ -426,7 +426,7 @@ def test_interrupted_it_leaves_everything_whole_and_goes_on(site):
     output, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 2, output
     assert "interrupted. What is complete is kept in kept. Go on with:" in output
-    assert working_in(site.root) == []
+    assert left_in(site.root) == []
     assert (kept / "old.json").exists()
     assert "KeyboardInterrupt" in (kept / "new.log").read_text()  # pytest ended in good order
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import working_in
+from tests.support.processes import left_in
 
 LONG_S = 180.0  # only a broken test waits so long
 OPTIONS = (
@@ -89,8 +89,8 @@ class Project:
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def left_behind(self) -> list[str]:
-        """Living processes that work in the project's folder."""
-        return working_in(self.path)
+        """Processes that go on working in the project's folder."""
+        return left_in(self.path)
 
     def benchmarks(self, name: str = "out.json") -> dict[str, dict[str, object]]:
         return {each["name"]: each for each in json.loads((self.path / name).read_text())["benchmarks"]}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gloo import free_port
-from tests.support.processes import working_in
+from tests.support.processes import left_in
 
 LONG_S = 180.0  # only a broken test waits so long
 PLUGINS = ("-p", "benchmark", "-p", "accel")  # others of this environment cost a second in every process
@@ -78,8 +78,8 @@ class Ran:
         return [each["name"] for each in json.loads((self.folder / "out.json").read_text())["benchmarks"]]
 
     def left_behind(self) -> list[str]:
-        """Living processes that work in the project's folder."""
-        return working_in(self.folder)
+        """Processes that go on working in the project's folder."""
+        return left_in(self.folder)
 
 
 @pytest.fixture

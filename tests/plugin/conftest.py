@@ -33,7 +33,7 @@ import pytest_accel.session.start
 import pytest_accel.store.benchmark_json
 import pytest_accel.store.history  # noqa: F401 - as the others
 from pytest_accel.core.environment import fingerprint
-from tests.support.processes import working_in
+from tests.support.processes import left_in
 
 # pytest-benchmark asks the program `file` for it in every session.
 platform.architecture = cache(platform.architecture)
@@ -239,8 +239,8 @@ class Bench:
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def left_behind(self) -> list[str]:
-        """Living processes that work in the project's folder."""
-        return working_in(self.pytester.path)
+        """Processes that go on working in the project's folder."""
+        return left_in(self.pytester.path)
 
     def json(self, name: str = "out.json") -> dict[str, Any]:
         return json.loads(self.path(name).read_text())

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
+_TO_GO_S = 60.0  # only what was forgotten stays so long
 
-def working_in(folder: Path) -> list[str]:
-    """The commands of living processes, other than this one, whose current directory is this folder."""
+
+def left_in(folder: Path) -> list[str]:
+    """The commands of processes that go on working in this folder.
+
+    One that was killed takes a moment to go, on a busy machine seconds, and only its parent can wait for it.
+    """
+    deadline_s = time.monotonic() + _TO_GO_S
+    while (found := _working_in(folder)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return found
+
+
+def _working_in(folder: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -85,6 +85,44 @@ def test_what_was_compiled_is_taken_along_and_stays_where_it_cannot_be_packed(tm
     assert caches.read_bytes() == packed
 
 
+STUB = """#!/usr/bin/env bash
+echo "${PYTEST_ACCEL_DATA:-nothing}: $*" >>"$CALLS"
+case $* in
+*tests.studies.photographs*) mkdir "$3" && touch "$3/photograph" && [ ! -e "$CALLS.cut" ] ;;
+esac
+"""
+
+
+def test_rows_fed_with_photographs_have_them_made_once_and_whole(tmp_path):
+    calls, stub, photographs = tmp_path / "calls", tmp_path / "python", tmp_path / "photographs"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    cut = tmp_path / "calls.cut"
+
+    def loading():
+        calls.write_text("")
+        done = play(
+            tmp_path, tmp_path / "results", "loading",
+            PYTHON=str(stub), CALLS=str(calls), TMPDIR=str(tmp_path), ONLY="cached", PACK="no",
+        )  # fmt: skip
+        made = [line for line in calls.read_text().splitlines() if "studies.photographs" in line]
+        return done.returncode, len(made), [line for line in calls.read_text().splitlines() if "-k" in line]
+
+    cut.touch()
+    assert loading() == (1, 1, [])
+    assert not photographs.exists()
+    cut.unlink()
+    status, made, (compiled, measured) = loading()
+    assert (status, made, (photographs / "photograph").exists()) == (0, 1, True)
+    for line, words in (
+        (compiled, "-m pytest_accel.cli compile"),
+        (measured, "-m pytest bench_suites/test_cnn.py"),
+    ):
+        assert line.startswith(f"{photographs}: {words}")
+        assert "-k (cached) and test_loading" in line
+    assert loading()[:2] == (0, 0)
+
+
 @pytest.mark.rehearsal
 def test_a_stage_leaves_its_figures_and_no_later_call_overwrites_them(tmp_path):
     results = tmp_path / "results"

@@ -8,6 +8,14 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Nobody's code is slow because this machine is busy. CI has the same examples every time: what it finds, it finds again; other
+# runs find new ones.
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
+settings.load_profile("tests")
 
 # A shell that runs CI in the background has its children ignore Ctrl-C, and they pass it on: tests of Ctrl-C would
 # then wait for a process that never heard it.

@@ -522,7 +522,7 @@ def test_nanogpts_model_has_the_parameters_of_gpt2():
     assert count == words + places + 12 * (12 * 768**2 + 2 * 768) + 768
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 16), st.integers(0, 10**6))
 def test_torchvisions_accuracies_are_shares_of_hits(batch, seed):
     import torch

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -95,13 +95,13 @@ def test_every_committed_baseline_is_valid(path):
     assert faults("baseline", json.loads(path.read_text(encoding="utf-8"))) == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(file=files())
 def test_whatever_baseline_is_written_is_valid(file):
     assert faults("baseline", json.loads(baseline_store.render(file))) == []
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(found=st.lists(results_, max_size=3).map(tuple))
 def test_whatever_results_are_written_are_valid(found):
     assert faults("results", json.loads(results_store.render(make_session(found)))) == []

@@ -17,6 +17,19 @@ from dataclasses import asdict
 value = {name: str(field) for name, field in asdict(place).items()}
 """
 
+LEAVES_WHEN_TOLD = """
+import threading
+
+def leave():
+    import os, time
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    os._exit(0)
+
+if rank:
+    threading.Thread(target=leave, daemon=True).start()
+"""
+
 
 def values(answer):
     assert answer.whole, answer.words()
@@ -102,8 +115,8 @@ class TestGang:
 
     def test_rank_that_went_away_between_orders_is_noticed(self, gangs, eventually):
         gang = gangs.start(2)
-        text = "import os, threading\nif rank: threading.Timer(0.1, os._exit, [0]).start()"
-        values(gangs.run(gang, text))
+        values(gangs.run(gang, LEAVES_WHEN_TOLD))
+        (gangs.folder / "go").touch()
         assert eventually(lambda: not gang.alive)
 
     def test_ranks_have_no_variables_of_this_pytest(self, gangs, monkeypatch):

@@ -117,7 +117,7 @@ def test_what_stays_undecided_is_inconclusive_and_costs_what_that_costs(gated):
 
 
 def test_all_that_regressed_has_a_line(gated):
-    bench = gated(0.8, factor=0.05)  # so that now it is slower too
+    bench = gated(0.8, factor=1e-3)  # so that now it is slower too
     result = bench.run()
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(

@@ -237,7 +237,7 @@ class TestTolerance:
                 measure(accel)
             """
         )
-        bench.baseline(test_lenient=bench.FASTER, test_strict=bench.FASTER)
+        bench.baseline(test_lenient=0.05, test_strict=bench.FASTER)
         result = bench.run()
         result.assert_outcomes(passed=1, failed=1)
         result.stdout.fnmatch_lines(["FAILED *::test_strict*"])

@@ -81,7 +81,7 @@ def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
     done, found = measured(gpu, "--accel-columns=throughput,energy,power,clocks", "--accel-budget=400ms")
     assert found["status"] == "no-baseline", done.stdout
     metrics = found["runs"][0]["metrics"]
-    assert metrics["power_mean_w"] == pytest.approx(300.0, rel=0.02)  # of the counter, and not of the samples
+    assert metrics["power_mean_w"] == pytest.approx(300.0, rel=0.1)  # of the counter, and not of the samples
     steps = sum(len(each["rounds_s"]) * each["steps_per_round"] for each in found["runs"])
     assert metrics["energy_j"] == pytest.approx(metrics["energy_per_step_j"] * steps, rel=0.01)
     assert metrics["power_peak_w"] == 350.0
@@ -151,11 +151,11 @@ def test_what_it_waited_for_others_is_no_cost_of_a_verdict(measured, held, pytes
     for line in waiting.stdout:
         lines.append(line)
         if "waiting for GPU-8f3aab12" in line:
-            time.sleep(1.0)
+            time.sleep(3.0)
             fcntl.lockf(held, fcntl.LOCK_UN)
     assert waiting.wait(LONG_S) == 0, "".join(lines)
     (cost_s,) = (
         parse_seconds(line.split(" in ")[1].split(",")[0]) for line in lines if line.startswith("COST  ")
     )
     took_s = json.loads((pytester.path / "a.json").read_text())["results"][0]["duration_s"]
-    assert took_s - cost_s > 0.9  # of one run: the one has the second in it, and the other has not
+    assert took_s - cost_s > 2.0  # of one run: the one has the three seconds in it, and the other has not

@@ -164,11 +164,11 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for number in (SIGTERM, SIGKILL):
+        for number, patience_s in ((SIGTERM, 2), (SIGKILL, 60)):
             for pid in self.processes():
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
-            _until(lambda: not self.processes(), 2)
+            _until(lambda: not self.processes(), patience_s)
 
     def processes(self) -> list[int]:
         """Everything that was started in this cluster: daemons, steps, jobs. All have its SLURM_CONF."""

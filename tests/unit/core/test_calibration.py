@@ -70,7 +70,7 @@ class TestNoise:
         assert measured_noise(alike, POLICY) == pytest.approx(alike[0].standard_error)
 
     @given(st.lists(st.floats(-0.1, 0.1), min_size=6, max_size=15), st.randoms())
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_does_not_depend_on_the_order_of_runs(self, values, chance):
         runs = [run(value) for value in values]
         shuffled = chance.sample(runs, len(runs))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.core.environment import (
@@ -27,15 +27,12 @@ from pytest_accel.core.environment import (
 
 facts = st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=8), max_size=6)
 
-unhurried = settings(deadline=None)  # a busy machine is no failure
-
 
 def environment(context=None, **identity):
     return Environment(identity=identity, context=context or {})
 
 
 class TestKey:
-    @unhurried
     @given(identity=facts, context=facts)
     def test_key_ignores_the_order_of_facts(self, identity, context):
         backwards = Environment(
@@ -43,7 +40,6 @@ class TestKey:
         )
         assert Environment(identity=identity, context=context).key == backwards.key
 
-    @unhurried
     @given(identity=facts, context=facts, name=st.text(min_size=9, max_size=10))
     def test_key_changes_with_any_fact(self, identity, context, name):
         one = Environment(identity=identity, context=context)
@@ -133,13 +129,11 @@ class TestDiff:
         old, new = environment({"kernel": "b" * 99 + "1"}), environment({"kernel": "b" * 99 + "2"})
         assert "kernel changed" in describe(diff(old, new))
 
-    @unhurried
     @given(context=facts)
     def test_equal_environments_have_no_difference(self, context):
         assert diff(environment(context), environment(dict(context))) == ()
         assert describe(()) == ""
 
-    @unhurried
     @given(old=facts, new=facts)
     def test_swapping_sides_swaps_every_change(self, old, new):
         there = diff(environment(old), environment(new))
@@ -180,13 +174,11 @@ planted_secrets = st.one_of(
 
 
 class TestSafeVariables:
-    @unhurried
     @given(environ=st.dictionaries(names, st.text(max_size=30), max_size=8))
     def test_nothing_outside_the_allowed_prefixes_survives(self, environ):
         kept = safe_variables(environ)
         assert kept.keys() == {name for name in environ if name.startswith(VARIABLE_PREFIXES)}
 
-    @unhurried
     @given(
         name=allowed_names,
         before=st.sampled_from(["", "x,", "a=", "/opt/", " "]),
@@ -196,7 +188,6 @@ class TestSafeVariables:
     def test_planted_secrets_never_survive(self, name, before, secret, after):
         assert safe_variables({name: before + secret + after}) == {name: REDACTED}
 
-    @unhurried
     @given(
         prefix=st.sampled_from(VARIABLE_PREFIXES),
         word=st.sampled_from(["TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIALS", "AUTH", "Passwd"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.data.answers import (
@@ -28,8 +28,6 @@ from pytest_accel.data.formats.squad import Question, Squad
 from pytest_accel.data.formats.wordpiece import WordPiece
 from pytest_accel.data.order import TrainingOrder
 from tests.support.vocabularies import PIECES, write_wordpiece
-
-unhurried = settings(deadline=None)  # a busy machine is no failure
 
 VOCABULARY = WordPiece(list(PIECES))
 WORDS = ("the", "Cats", "sat", "on", "a", "mat,", "unaffable", "$50", "(it)", "Über", "zzz")
@@ -139,7 +137,6 @@ def sets(draw):
     return squad(text, *questions)
 
 
-@unhurried
 @given(sets(), st.integers(36, 70), st.integers(1, 40))
 def test_the_tokens_of_an_answer_are_the_answer_and_every_answer_is_in_a_window(found, sequence, stride):
     windows = cut_windows(found, VOCABULARY, sequence=sequence, stride=stride, most_of_question=9)
@@ -162,7 +159,6 @@ def test_the_tokens_of_an_answer_are_the_answer_and_every_answer_is_in_a_window(
     assert windows.unreached == 0
 
 
-@unhurried
 @given(sets(), st.integers(36, 70))
 def test_windows_of_a_question_hold_its_whole_paragraph_in_order(found, sequence):
     windows = cut_windows(found, VOCABULARY, sequence=sequence, stride=5, most_of_question=9)

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.data.buckets import MANY_SCALES, ONE_SCALE, BucketOrder, Resizing
@@ -59,7 +59,6 @@ def together(orders, epochs):
 
 
 @given(worlds())
-@settings(deadline=None)
 def test_every_image_has_come_as_often_as_epochs_are_over(orders):
     length, per_step = len(orders[0].sizes), orders[0].world * orders[0].batch_size
     came = Counter()
@@ -71,7 +70,6 @@ def test_every_image_has_come_as_often_as_epochs_are_over(orders):
 
 
 @given(worlds(resizings=(STILL,)))
-@settings(deadline=None)
 def test_no_image_comes_twice_in_its_epoch(orders):
     """With one scale an image has one bucket: what comes from a bucket is one permutation of its images after another."""
     came = {}
@@ -87,7 +85,6 @@ def test_no_image_comes_twice_in_its_epoch(orders):
 
 
 @given(worlds())
-@settings(deadline=None)
 def test_all_ranks_take_full_batches_of_one_bucket(orders):
     for ranks in together(orders, 1)[0]:
         assert len({share.bucket for share in ranks}) == 1
@@ -96,7 +93,6 @@ def test_all_ranks_take_full_batches_of_one_bucket(orders):
 
 
 @given(worlds())
-@settings(deadline=None)
 def test_images_fit_their_bucket_keep_their_shape_and_are_given_no_larger_one(orders):
     resizing = orders[0].resizing
     for share in islice(orders[0], 10):
@@ -112,7 +108,6 @@ def test_images_fit_their_bucket_keep_their_shape_and_are_given_no_larger_one(or
 
 
 @given(worlds())
-@settings(deadline=None)
 def test_the_same_seed_takes_the_same_way(orders):
     assert list(islice(orders[-1], 12)) == list(islice(orders[-1], 12))
 

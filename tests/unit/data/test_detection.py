@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.data.buckets import BucketOrder, Resizing
@@ -115,7 +115,6 @@ boxes_in_shares = st.lists(
 
 
 @given(boxes_in_shares)
-@settings(deadline=None)
 def test_mirrored_twice_is_as_it_was(drawn):
     boxes = torch.tensor(drawn)
     torch.testing.assert_close(mirrored_boxes(mirrored_boxes(boxes)), boxes, rtol=0, atol=1e-6)
@@ -132,7 +131,6 @@ def test_mirrored_twice_is_as_it_was(drawn):
 
 
 @given(st.data(), st.integers(1, 1333), st.integers(1, 1333), st.booleans())
-@settings(deadline=None)
 def test_boxes_inside_stay_inside_and_come_back(data, height, width, mirrored):
     def side(extent):
         return sorted(data.draw(st.tuples(st.floats(0, extent, width=32), st.floats(0, extent, width=32))))

@@ -149,7 +149,7 @@ def test_rounding_is_no_mistake(tmp_path, content):
     assert found.clipped == 0
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.floats(-200, 200, width=32), min_size=4, max_size=4), min_size=1, max_size=8))
 @pytest.mark.filterwarnings("ignore::pytest_accel.data.errors.BoxesChangedWarning")
 def test_boxes_stay_inside_their_images_and_are_not_empty(tmp_path, drawn):

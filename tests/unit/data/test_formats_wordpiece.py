@@ -5,15 +5,13 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_accel.data.errors import DataError, DataMissing
 from pytest_accel.data.formats import wordpiece
 from pytest_accel.data.formats.wordpiece import find_wordpiece, read_wordpiece
 from tests.support.vocabularies import PIECES, write_wordpiece
-
-unhurried = settings(deadline=None)  # a busy machine is no failure
 
 SNIPPETS = (
     *(
@@ -104,7 +102,6 @@ def slow_pieces(word, tokens=PIECES):
     return pieces
 
 
-@unhurried
 @given(TEXT)
 @example("The unaffable cats' Grüße, \u2028 u\u0308ber \x0b\x00 ΟΔΟΣ 漢字 \u037e $500 ¿")
 @example("a" * 201 + " cats" + "s" * 200)
@@ -113,7 +110,6 @@ def test_tokens_are_those_of_the_slow_tokeniser(vocabulary, text):
     assert [vocabulary.tokens[each] for each in vocabulary.encode(text)] == slow
 
 
-@unhurried
 @given(TEXT)
 @example("a\u302e\u1b44b")  # marks that are no accents, in the wrong order
 def test_words_are_those_of_the_slow_tokeniser(text):
@@ -122,7 +118,6 @@ def test_words_are_those_of_the_slow_tokeniser(text):
     assert found == slow_words(text)
 
 
-@unhurried
 @given(TEXT)
 def test_pieces_stand_in_order_for_characters_of_the_text(vocabulary, text):
     pieces = vocabulary.pieces(text)

@@ -7,7 +7,7 @@ import os
 import tarfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.data.formats import headers as headers_module
@@ -45,7 +45,6 @@ def of_tarfile(content):
 NAMES = st.text(st.sampled_from("abc./ äé\udcff0"), min_size=1, max_size=40)
 
 
-@settings(deadline=None)  # it writes a file
 @given(
     st.lists(st.tuples(NAMES, st.binary(max_size=1200)), max_size=6),
     st.sampled_from(list(FORMATS)),

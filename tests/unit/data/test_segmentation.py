@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.data.formats.cityscapes import open_cityscapes
@@ -53,7 +53,6 @@ options = st.fixed_dictionaries(
 
 
 @given(options)
-@settings(deadline=None)
 def test_an_image_that_equals_its_mask_still_does(drawn):
     pixels, masks = scene()
     images, classes = finish(**drawn)(pixels, masks)
@@ -69,7 +68,6 @@ def test_an_image_that_equals_its_mask_still_does(drawn):
 
 
 @given(options)
-@settings(deadline=None)
 def test_shapes_are_static_and_masks_keep_their_classes(drawn):
     pixels, masks = scene()
     images, classes = finish(**drawn)(pixels, masks)
@@ -80,7 +78,6 @@ def test_shapes_are_static_and_masks_keep_their_classes(drawn):
 
 
 @given(options)
-@settings(deadline=None)
 def test_a_seed_repeats_the_way_and_another_takes_another(drawn):
     batch = synthetic_segmentation(4, (32, 64), generator=torch.Generator().manual_seed(1))
 
@@ -97,7 +94,6 @@ def test_a_seed_repeats_the_way_and_another_takes_another(drawn):
 
 
 @given(st.integers(0, 2**40))
-@settings(deadline=None)
 def test_at_its_own_scale_a_crop_is_a_part_of_the_image(seed):
     batch = synthetic_segmentation(2, (32, 64), generator=torch.Generator().manual_seed(1))
     images, classes = finish(scales=(1.0, 1.0), seed=seed)(*batch)

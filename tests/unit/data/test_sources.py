@@ -88,7 +88,7 @@ def test_a_rotation_gives_its_batches_in_turn_and_costs_nothing():
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     world=st.integers(1, 4),
     length=st.integers(1, 40),
@@ -330,7 +330,7 @@ def test_closing_waits_for_what_is_being_decoded_and_for_nothing_else(decoded, f
 # Dealt.
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     length=st.integers(1, 30),
     batch_size=st.integers(1, 6),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 import pytest
@@ -57,10 +58,16 @@ def test_a_cancelled_call_is_not_made(two):
 
 def test_one_that_hangs_is_left_behind_as_a_daemon(two, monkeypatch):
     monkeypatch.setattr(module, "CLOSING_S", 0.01)
-    never = threading.Event()
-    two.submit(never.wait, 60)
+    never, hanging = threading.Event(), queue.Queue()
+
+    def hang():
+        hanging.put(threading.current_thread())
+        never.wait(60)
+
+    two.submit(hang)
+    left = hanging.get(timeout=60)
     two.close()  # and this line ends
-    (left,) = [thread for thread in threading.enumerate() if thread.name in living()]
+    assert left.is_alive()
     assert left.daemon
     never.set()
     left.join(timeout=60)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.data import token_files
@@ -25,8 +25,6 @@ from pytest_accel.data.order import TrainingOrder
 from pytest_accel.data.token_files import HEADER_BYTES, TokenFile, open_tokens, user_cache
 from pytest_accel.data.tokens import IGNORED, Sequences, TokenSource, open_texts
 from tests.support.vocabularies import train_bpe, write_bpe
-
-unhurried = settings(deadline=None)  # a busy machine is no failure
 
 TEXTS = ["the cat sat on the mat", "übers Meer", "a", "other cats, other mats: 12 days"]
 
@@ -296,7 +294,6 @@ def file_of(lengths, tmp="tokens.bin"):
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 
-@unhurried
 @given(LENGTHS, st.integers(1, 20))
 def test_crossing_sequences_follow_each_other_without_a_gap(lengths, length):
     file = file_of(lengths)
@@ -313,7 +310,6 @@ def test_crossing_sequences_follow_each_other_without_a_gap(lengths, length):
     assert targets.flatten().tolist() == file.tokens[1 : used + 1].tolist()
 
 
-@unhurried
 @given(LENGTHS, st.integers(1, 20))
 def test_sequences_that_do_not_cross_hold_one_document_and_miss_no_target(lengths, length):
     file = file_of(lengths)
@@ -336,7 +332,6 @@ def test_sequences_that_do_not_cross_hold_one_document_and_miss_no_target(length
         assert given_[1 : len(real)] == real[:-1]
 
 
-@unhurried
 @given(
     LENGTHS, st.integers(1, 12), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.integers(0, 2**40)
 )

@@ -119,7 +119,8 @@ def test_a_driver_that_hangs_is_a_problem_and_the_rest_is_told(tree, monkeypatch
     monkeypatch.setattr(nvidia, "examine", never)
     monkeypatch.setattr(doctor, "DEVICES_LIMIT_S", 0.05)
     findings = examine(Roots(host=tree(HOST).root), {}, pause=rest)
-    (finding,) = [each for each in findings if each.subject == "hangs"]
+    # The first: on a busy host others may be late, too.
+    finding, *_ = (each for each in findings if each.subject == "hangs")
     assert finding.level is Level.PROBLEM
     assert finding.text == "NVIDIA's driver did not answer within 0.05 s"
     assert list(dict.fromkeys(each.group for each in findings)) == GROUPS

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.core.environment import REDACTED, describe, diff
@@ -434,7 +434,6 @@ class TestRealMachine:
         assert one.key == two.key
         assert one.identity["cpu_model"]
 
-    @settings(deadline=None)
     @given(numbers=st.sets(st.integers(0, 300)))
     def test_ranges_hold_exactly_their_numbers(self, numbers):
         back = set()

@@ -116,10 +116,10 @@ def test_a_source_that_hangs_is_named_waited_for_once_and_asked_nothing_meanwhil
     stuck = Stuck()
     source = Guarded(stuck, limit_s=PATIENCE_S)
     assert source.joules() == {"a": 1.0}
-    source._apart._limit_s = 0.05  # a busy host is not what is tested
+    source._apart._limit_s = 1.0  # a busy host is not what is tested
     assert source.watts() == {}
     assert source.watts() == source.joules() == {}
-    assert problems([source]) == ("meter: watts did not answer within 0.05 s",)
+    assert problems([source]) == ("meter: watts did not answer within 1 s",)
     source.close()
     assert stuck.asked == ["joules", "watts"]
     stuck.let_go.set()

@@ -6,7 +6,7 @@ import html
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
@@ -28,11 +28,9 @@ LINKED = [
     "gl-3",
 ]
 ADDRESSES = ["https://x.example", "www.x.example", "me@x.example"]
-unhurried = settings(deadline=None)  # a busy machine is no failure
 anything = st.text(max_size=60) | st.text(alphabet="`|\\<>*_[]()!#@$~&:-+=1. \n\tah/", max_size=40)
 
 
-@unhurried
 @given(anything.filter(str.strip))
 def test_code_shows_just_the_name(text):
     page = Page(f"x {code(text)} y")
@@ -40,7 +38,6 @@ def test_code_shows_just_the_name(text):
     assert page.text == f"x {printable(text)} y\n"
 
 
-@unhurried
 @given(anything.filter(str.strip))
 @example("a|b \\|` c \\\\| d")
 def test_code_in_a_table_stays_in_its_cell(text):
@@ -50,7 +47,6 @@ def test_code_in_a_table_stays_in_its_cell(text):
     assert set(page.tags) <= OURS
 
 
-@unhurried
 @given(anything)
 @example("~~gone~~ *a* __b__ [c](d) ![e](f) <g> `h` \\")
 @example("1. first")
@@ -68,7 +64,6 @@ def test_prose_reads_like_the_text_wherever_it_stands(text):
         assert [tag for tag in page.tags if tag != "span"] == (tags if said.strip() or before else [])
 
 
-@unhurried
 @given(anything.filter(str.strip))
 @example("a | b | c")
 @example("a \\| b")
@@ -93,7 +88,6 @@ def test_our_own_words_are_not_cluttered(text):
     assert prose(text) == text
 
 
-@unhurried
 @given(st.lists(anything, max_size=4))
 def test_fence_holds_everything(lines):
     page = Page("\n".join([*fenced(lines), "", "after"]))

@@ -19,7 +19,6 @@ from tests.support.markdown_page import OURS, Page
 from tests.support.results import HOSTILE, hostile, make_result, make_session, many
 
 STATUSES = [*Outcome, *Ending]
-unhurried = settings(deadline=None)  # a busy machine is no failure
 anything = st.text(max_size=60) | st.text(alphabet="`|\\<>*_[]()!#@$~&:-+=1. \n\tah/", max_size=40)
 
 
@@ -206,7 +205,7 @@ def test_hostile_names_are_shown_and_not_obeyed():
             assert printable(f"test_x[{text}]") in page.text
 
 
-@settings(unhurried, max_examples=40)  # a whole page each
+@settings(max_examples=40)  # a whole page each
 @given(st.lists(anything, min_size=1, max_size=2))
 def test_any_text_anywhere_gives_our_own_page(texts):
     results = [
@@ -262,7 +261,7 @@ def test_failures_are_never_left_out_in_silence():
     assert re.search(r"\*\*9\d\d more rows are left out here", page)
 
 
-@settings(unhurried, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 40), st.sampled_from(HOSTILE))
 def test_never_longer_than_its_limit(count, text):
     results = [

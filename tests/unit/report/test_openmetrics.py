@@ -184,7 +184,7 @@ def test_hostile_names():
 anything = st.text(max_size=30) | st.text(alphabet="#%\"'\\`${} \n\r\t\0=,a\udc80", max_size=20)
 
 
-@settings(max_examples=60, deadline=None)  # a busy machine is no failure
+@settings(max_examples=60)
 @given(st.lists(st.tuples(anything, anything), min_size=1, max_size=4, unique=True))
 def test_any_name_is_a_line_of_its_own(names):
     template = make_result(rounds=6)

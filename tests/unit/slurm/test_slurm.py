@@ -92,7 +92,7 @@ def test_directives_stand_before_the_first_command():
     assert not any(line.startswith("#SBATCH") for line in lines[first:])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=5))
 @example(["a b", "it's", '"', "$(false)", "`false`", "\\", "x\r\n#SBATCH --nodes=9\n", "", "!!", "*", "é"])
 def test_bash_reads_the_arguments_back(arguments):

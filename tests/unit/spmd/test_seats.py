@@ -66,9 +66,9 @@ def test_rank():
     told = {name: os.environ[name] for name in NAMES}
     told["elastic"] = [name for name in os.environ if name.startswith("TORCHELASTIC")]
     told["pid"] = os.getpid()
+    print(f"last words of rank {rank}", flush=True)
     Path(f"rank-{rank}.part").write_text(json.dumps(told))
     Path(f"rank-{rank}.part").rename(f"rank-{rank}")
-    print(f"last words of rank {rank}", flush=True)
     if Path(f"die-{rank}").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)

@@ -741,7 +741,6 @@ results_ = st.builds(
 
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(found=st.lists(results_, max_size=4).map(tuple), host=texts, name=words)

@@ -242,7 +242,7 @@ class TestFaults:
             read_published(tmp_path)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(
         at=st.integers(0, len(json.dumps(GOOD)) - 1),
         character=st.sampled_from('"{}[],:0-9eNx\\ \n') | st.characters(codec="utf-8"),

@@ -27,7 +27,7 @@ def stored(session: SessionResults) -> SessionResults:
     name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
     remark=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_was_stored_comes_back(statuses, name, remark):
     results = [make_result(status, name=f"test_{name}[{i}]") for i, status in enumerate(statuses)]
     once = stored(replace(make_session(results), remarks=(remark,), findings=({"level": "ok", "count": 3},)))

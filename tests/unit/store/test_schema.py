@@ -219,31 +219,31 @@ def as_stored(value):
 
 
 class TestRoundTrip:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(file=files())
     def test_what_is_written_is_read_back(self, file):
         assert parse(render(file), WHERE) == as_stored(file)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(file=files())
     def test_reading_and_writing_changes_no_byte(self, file):
         rendered = render(file)
         assert render(parse(rendered, WHERE)) == rendered
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(cut=st.integers(0, len(GOOD) - 3))
     def test_no_truncated_file_is_ever_read(self, cut):
         with pytest.raises(BaselineError):
             parse(GOOD[:cut], WHERE)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(garbage=st.text() | st.recursive(scalars, st.lists).map(json.dumps))
     def test_garbage_is_one_clear_error(self, garbage):
         with pytest.raises(BaselineError) as caught:
             parse(garbage, WHERE)
         assert str(caught.value).startswith(WHERE)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(
         at=st.integers(0, len(GOOD) - 1),
         byte=st.sampled_from('"{}[],:0-9eNx\\ \n') | st.characters(codec="utf-8"),

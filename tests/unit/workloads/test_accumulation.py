@@ -30,7 +30,7 @@ def one_step(batch, **choices):
         return step.loss_value(), [parameter.grad.clone() for parameter in step._trainable]
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(size=st.sampled_from([1, 2, 3, 4, 6, 12]), seed=st.integers(0, 1000))
 def test_gradients_and_loss_are_those_of_the_whole_batch(size, seed):
     random = torch.Generator().manual_seed(seed)

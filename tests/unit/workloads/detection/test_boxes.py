@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.workloads.detection.boxes import generalised_iou, to_centres, to_corners
@@ -28,7 +28,6 @@ def giou_by_hand(a, b):
     return iou - ((around - union) / around if around else 0.0)
 
 
-@settings(deadline=None)
 @given(CORNERS, CORNERS)
 def test_generalised_iou_is_that_of_counted_cells(a, b):
     found = generalised_iou(torch.tensor(a), torch.tensor(b)).item()

@@ -21,7 +21,6 @@ def targets_of(counts, most=MOST):
     return Targets(labels, boxes, torch.arange(most) < torch.tensor(counts)[:, None])
 
 
-@settings(deadline=None)
 @given(COUNTS)
 def test_every_group_holds_every_box_once_as_a_positive_and_once_as_a_negative(counts):
     pairs, most = 10, max([*counts, 1])
@@ -36,7 +35,6 @@ def test_every_group_holds_every_box_once_as_a_positive_and_once_as_a_negative(c
             assert sorted(dealt) == [(1 + group, box) for group in range(groups) for box in range(count)]
 
 
-@settings(deadline=None)
 @given(COUNTS)
 def test_the_number_of_slots_does_not_depend_on_the_boxes(counts):
     noise = make_noise(targets_of(counts), pairs=10, num_classes=9)
@@ -44,7 +42,7 @@ def test_the_number_of_slots_does_not_depend_on_the_boxes(counts):
     assert make_noise(targets_of([3], most=5), pairs=10, num_classes=9).active.shape == (1, 20)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(COUNTS)
 def test_nobody_sees_a_copy_outside_of_its_group(counts):
     noise = make_noise(targets_of(counts), pairs=10, num_classes=9)

@@ -18,6 +18,7 @@ from pytest_accel.spmd.launchers import Elastic, RankProcess, RankProcesses  # n
 from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.processes import processes_of
 from tests.support.gloo import free_port
+from tests.support.waiting import eventually
 
 LONG_S = 120.0  # of waiting; only a broken test waits so long
 
@@ -130,19 +131,9 @@ class Gangs:
         return gang.run(self.order(text), timeout_s=timeout_s, **options)
 
 
-def _eventually(found: Callable[[], object]) -> bool:
-    """Also if the kernel takes a moment."""
-    deadline = time.monotonic() + LONG_S
-    while not found():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], object]], bool]:
-    return _eventually
+@pytest.fixture(name="eventually")
+def _eventually() -> Callable[[Callable[[], object]], object]:
+    return lambda condition: eventually(condition, LONG_S)
 
 
 @contextmanager

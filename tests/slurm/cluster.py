@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
+from tests.support.waiting import eventually
+
 PROGRAMS = (
     "munged",
     "mungekey",
@@ -154,7 +156,7 @@ class Cluster:
         with suppress(RuntimeError, subprocess.TimeoutExpired):
             if jobs := self.jobs():
                 self.ask("scancel", *jobs)
-                _until(lambda: not self.jobs(), 10)
+                eventually(lambda: not self.jobs(), 10)
         for process in reversed(self._daemons.values()):
             with suppress(ProcessLookupError):
                 process.terminate()
@@ -168,7 +170,7 @@ class Cluster:
             for pid in self.processes():
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
-            _until(lambda: not self.processes(), patience_s)
+            eventually(lambda: not self.processes(), patience_s)
 
     def processes(self) -> list[int]:
         """Everything that was started in this cluster: daemons, steps, jobs. All have its SLURM_CONF."""
@@ -259,12 +261,6 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
 
 
 def main() -> int:

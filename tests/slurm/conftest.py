@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import LONG_S, Cluster, cluster, missing
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="session")
@@ -54,10 +54,8 @@ class Launched:
 
 
 def wait_for(condition: Callable[[], object], what: str):
-    deadline = time.monotonic() + LONG_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not after {LONG_S:.0f} s"
-        time.sleep(0.05)
+    found = eventually(condition, LONG_S)
+    assert found, f"{what}: not after {LONG_S:.0f} s"
     return found
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
+
+from tests.support.waiting import eventually
 
 _TO_GO_S = 60.0  # only what was forgotten stays so long
 
@@ -15,10 +16,8 @@ def left_in(folder: Path) -> list[str]:
 
     One that was killed takes a moment to go, on a busy machine seconds, and only its parent can wait for it.
     """
-    deadline_s = time.monotonic() + _TO_GO_S
-    while (found := _working_in(folder)) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return found
+    eventually(lambda: not _working_in(folder), _TO_GO_S)
+    return _working_in(folder)
 
 
 def _working_in(folder: Path) -> list[str]:

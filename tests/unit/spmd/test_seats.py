@@ -21,6 +21,7 @@ from pytest_accel.spmd.processes import processes_of
 from pytest_accel.spmd.seats import SeatLauncher, Seats, choose, open_seats, place, start_here
 from pytest_accel.spmd.world import Seat, seat_from
 from tests.support.gloo import free_port
+from tests.support.waiting import eventually
 
 LONG_S = 60.0  # only a broken test waits so long
 
@@ -159,11 +160,7 @@ class World:
 
 
 def wait_until(condition: Callable[[], object], otherwise: str) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(otherwise)
-        time.sleep(0.05)
+    assert eventually(condition, LONG_S), otherwise
 
 
 @contextmanager

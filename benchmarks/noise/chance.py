@@ -9,12 +9,13 @@ import math
 import random
 import sys
 
-from benchmarks.noise.resampling import consecutive, kept, neighbours, scattered, tally
+from benchmarks.noise.resampling import POLICY, consecutive, kept, neighbours, noise_of, scattered, tally
+from pytest_accel.core.gate import in_noise
 from pytest_accel.core.runs import Run
 
 RUNS, ROUNDS, DRAWS = 30, 8, 300
-NOISES = (0.003, 0.01, 0.03, 0.1)
-CORRELATIONS = (0.0, 0.2)  # of a run with the next, as a first-order autoregression
+NOISES = (0.003, 0.01, 0.03, 0.1, 0.2)
+CORRELATIONS = (0.0, 0.2, 0.5)  # of a run with the next, as a first-order autoregression
 
 
 def simulated(chance: random.Random, noise: float, correlation: float) -> list[Run]:
@@ -43,7 +44,7 @@ def main(streams: int) -> None:
                     "anywhere": anywhere.gate_rate,
                     "anywhere, of mean's": _share(anywhere.gate, anywhere.mean),
                 }
-                if neighbours(runs) <= max(CORRELATIONS):
+                if neighbours(runs) <= in_noise(POLICY, noise_of(runs).between).session_correlation:
                     shown |= {
                         "in time": in_time.gate_rate,
                         "in time, of mean's": _share(in_time.gate, in_time.mean),

@@ -40,8 +40,8 @@ class Policy:
     prior_degrees_of_freedom: float = 3.0  # nu0: worth three runs, so that five measured ones outweigh it
     session_correlation: float = 0.2  # rho: processes of one session share its clocks and temperature
     # Between these noises rho grows to `drifting_correlation`: a machine so noisy changes its speed for minutes at a time.
-    drifting_noise: tuple[float, float] = (0.06, 0.12)
-    drifting_correlation: float = 0.5  # four streams of a shared CPU, of 10 to 25 % noise, had .41 to .58
+    drifting_noise: tuple[float, float] = (0.04, 0.08)
+    drifting_correlation: float = 0.5  # five streams of shared CPUs, of 10 to 25 % noise, had .41 to .58
     # A throttled process is slow, hardly ever fast: the fast side says where slow runs stop counting.
     cap_reach: float = 2.0
     cap_floor: float = 0.01  # and never nearer to the middle than this, of ln(step time)

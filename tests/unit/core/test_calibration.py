@@ -52,7 +52,7 @@ class TestNoise:
         assert measured_noise(one, POLICY) == pytest.approx(stdev(values) / math.sqrt(1 - RHO))
 
     def test_of_a_machine_that_drifts_is_that_of_one_whose_runs_resemble_each_other(self):
-        """As the gate takes it: above 12 % one evening shows half of the variance."""
+        """As the gate takes it: above 8 % one evening shows half of the variance."""
         values = (0.0, 0.2, 0.4, 0.0, 0.2, 0.4)
         found = measured_noise([run(value) for value in values], POLICY)
         assert found == pytest.approx(stdev(values) / math.sqrt(1 - POLICY.drifting_correlation))

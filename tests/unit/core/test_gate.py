@@ -165,7 +165,7 @@ def test_scale_is_floored_at_the_median_within_run_standard_error():
 
 
 @pytest.mark.parametrize(
-    ("noise", "rho"), [(0.0, 0.2), (0.01, 0.2), (0.06, 0.2), (0.09, 0.35), (0.12, 0.5), (3.0, 0.5)]
+    ("noise", "rho"), [(0.0, 0.2), (0.01, 0.2), (0.04, 0.2), (0.06, 0.35), (0.08, 0.5), (3.0, 0.5)]
 )
 def test_where_noise_is_large_runs_of_one_session_resemble_each_other_more(noise, rho):
     assert in_noise(POLICY, noise).session_correlation == pytest.approx(rho)

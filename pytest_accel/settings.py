@@ -356,7 +356,7 @@ OPTIONS = (
         name="json",
         metavar="FILE",
         parse=str,
-        help="write all results as JSON, for `pytest-accel compare`, `report` and `baseline accept`",
+        help="write all results as JSON, for `pytest-accel compare`, `report` and `baseline accept`; kept up to date after every run",
     ),
     Option(
         target="summary",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,23 @@ from pytest_accel.core.results import SessionResults
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
 from pytest_accel.session.measuring.accel import SESSION_ID
 from pytest_accel.session.placing import items as what
-from pytest_accel.session.telling.results import Clock, Told, environments_of, results_of, session_results
+from pytest_accel.session.telling.results import (
+    Clock,
+    Told,
+    environments_of,
+    results_of,
+    revision_of,
+    session_results,
+)
 from pytest_accel.session.telling.summary import gang_lines, idle_ranks, slowdown_line
 from pytest_accel.store.references import published_folder
 from pytest_accel.store.whole import is_open, nearest_folder
 
 if TYPE_CHECKING:
     from pytest_accel.session.bench import Bench
+
+
+NOT_ENDED = "this was written while the session went on: should it stay so, the session was killed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +60,8 @@ class Leavings:
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
         self.complete = True  # whether all files that were asked for are there
         self.annotations: list[str] = []
+        self.keeps_up = bool(self.settings.json)
+        bench.turns.after_run = self.keep_up
         self.refuse_what_cannot_be_written()
 
     def refuse_what_cannot_be_written(self) -> None:
@@ -70,16 +83,43 @@ class Leavings:
 
     # --- hearing what became of each ------------------------------------------------------------
 
+    @pytest.hookimpl(
+        trylast=True
+    )  # after the bench has read the baselines: where they are bad nothing begins
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Look at the machine before the benchmarks: afterwards the load would be their own."""
         self.benchmarks = {item.nodeid: item for item in session.items if what.is_benchmark(item)}
         listing = self.config.getoption("collectonly", default=False)
         if self.benchmarks and self.is_read_by_people and not listing:
             self.attempt("the machine was not examined", self.examine, yellow=True)
+        if not listing:
+            self.keep_up()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.nodeid in self.benchmarks:
             self.told.setdefault(report.nodeid, Told()).take(report)
+
+    # --- on the way -----------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """After each benchmark, also one that is held back until it was looked at again."""
+        done = yield
+        if item.nodeid in self.benchmarks:
+            self.keep_up()
+        return done
+
+    def keep_up(self) -> None:
+        """Write the JSON as it is so far, for whoever looks when the session was killed; the end writes it anew."""
+        path = file_to_write(self.settings.json, self.config) if self.keeps_up else None
+        if path is None or (path.exists() and not path.is_file()):  # /dev/stdout is told the end alone
+            return
+
+        def write() -> None:
+            so_far = self.results(int(pytest.ExitCode.INTERRUPTED), [NOT_ENDED])
+            _write_json(so_far, path)
+
+        self.keeps_up = self.attempt("what was measured so far was not kept", write, yellow=True)  # once
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -98,7 +138,7 @@ class Leavings:
         for line in self.annotations:
             terminalreporter.write_line(line)
 
-    def results(self, exit_status: int) -> SessionResults:
+    def results(self, exit_status: int, remarks: Sequence[str]) -> SessionResults:
         cases = self.bench.cases
         elsewhere = [item for node_id, item in self.benchmarks.items() if node_id not in cases]
         results = session_results(
@@ -115,10 +155,14 @@ class Leavings:
                 vanished_fail=self.settings.vanished == "fail",
             ),
             environments=environments_of(cases.values()),
-            remarks=self.remarks(),
-            environ=self.environ,
+            remarks=remarks,
+            revision=self.revision,
         )
         return replace(results, findings=self.findings)
+
+    @cached_property
+    def revision(self) -> str:
+        return revision_of(self.config.rootpath, self.environ)
 
     def remarks(self) -> list[str]:
         return [
@@ -148,7 +192,7 @@ class Leavings:
 
     def leave(self, session: pytest.Session) -> None:
         """Write what was asked for. JSON last: it has the status of a session in which another file could not be."""
-        results = self.results(int(session.exitstatus))
+        results = self.results(int(session.exitstatus), self.remarks())
         self.keep(results)
         self.tell_ci(results)
         self.write("report", lambda path: self.write_report(results, path))

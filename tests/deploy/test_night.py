@@ -376,6 +376,29 @@ def test_a_night_that_is_stopped_keeps_what_it_measured_and_another_beside_it_is
     assert left.text("status") == "2\n"
 
 
+KILLED = """
+
+@cpu
+def test_then(accel):
+    __import__("os").kill(__import__("os").getpid(), 9)
+"""
+
+
+def test_a_night_whose_pytest_is_killed_has_what_was_measured_before(project):
+    suite = project.root / "test_tiny.py"
+    suite.write_text(suite.read_text() + KILLED)
+    done = project.night(ACCEL_DOCTOR="off", ACCEL_OUT="out", ACCEL_RECORD="never")
+    assert done.returncode == 137, saying(done)
+    assert (
+        "night: pytest was killed (status 137): what it had measured is told for it."
+        in done.stdout + done.stderr
+    )
+    left = Left(project.root / "out")
+    assert left.text("status") == "137\n"
+    assert "test_step" in left.text("report.html")
+    assert sessions(project.root / "out/history.sqlite") == 1
+
+
 def test_a_night_that_is_stopped_while_it_compiles_has_measured_nothing(project):
     with night_that_waits(project, ACCEL_COMPILE="1") as process:
         process.send_signal(signal.SIGTERM)

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from pytest_accel import cli
 from pytest_accel.core.results import Ending
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.session import leavings  # here, so that runs in this process share it
@@ -276,6 +277,7 @@ class TestFiles:
             """
             def test_step(accel):
                 measure(accel)
+                pathlib.Path("out").rename("moved")
                 pathlib.Path("out").write_text("in the way")
             """
         )
@@ -321,6 +323,85 @@ class TestFiles:
         bench.run("--accel-json=r.json").assert_outcomes(failed=1)
         (result,) = read_results(bench.path("r.json")).results
         assert len(result.runs) > 1
+
+
+class TestOnTheWay:
+    """What `--accel-json` holds while a session goes on, and when it was killed."""
+
+    def test_killed_it_leaves_what_was_measured(self, bench):
+        bench.write(
+            """
+            def test_first(accel):
+                measure(accel)
+
+            def test_second(accel):
+                os.kill(os.getpid(), 9)
+            """
+        )
+        bench.path("r.json").write_text("of yesterday")
+        assert bench.run_apart("--accel-json=r.json").ret == -9
+        session = read_results(bench.path("r.json"))
+        assert session.exit_status == pytest.ExitCode.INTERRUPTED
+        assert session.remarks == (leavings.NOT_ENDED,)
+        first, second = session.results
+        assert (first.status, len(first.runs)) == (Outcome.NO_BASELINE, 1)
+        assert (second.status, len(second.runs)) == (Ending.NOT_MEASURED, 0)
+        accept = ["baseline", "accept", str(bench.path("r.json")), "--reason", "what there is"]
+        assert cli.main([*accept, "--baselines", str(bench.path("kept"))]) == 0
+
+    def test_killed_in_its_first_benchmark_it_leaves_nothing_of_an_older_one(self, bench):
+        bench.write("def test_first(accel):\n    os.kill(os.getpid(), 9)\n")
+        bench.path("r.json").write_text("of yesterday")
+        assert bench.run_apart("--accel-json=r.json").ret == -9
+        (first,) = read_results(bench.path("r.json")).results
+        assert first.status is Ending.NOT_MEASURED
+
+    def test_killed_while_it_looks_again_it_leaves_all_looks(self, bench):
+        bench.write(
+            """
+            def test_step(accel):
+                measure(accel)
+                pids = pathlib.Path("pids-test_step").read_text().split()
+                if len(pids) == 3:
+                    os.kill(os.getppid(), 9)
+            """
+        )
+        bench.baseline(test_step=bench.SAME)
+        assert bench.run_apart("--accel-json=r.json", "--accel-record=5").ret == -9
+        (result,) = read_results(bench.path("r.json")).results
+        assert len(result.runs) == 2
+
+    def test_one_that_ended_says_how(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--accel-json=r.json")
+        session = read_results(bench.path("r.json"))
+        assert (session.exit_status, session.remarks) == (0, ())
+
+    def test_that_it_cannot_be_written_then_is_said_once_and_costs_nothing(self, bench, monkeypatch):
+        write = leavings._write_json
+
+        def fails_on_the_way(results, path):
+            if results.exit_status == pytest.ExitCode.INTERRUPTED:
+                raise OSError("no space is left")
+            write(results, path)
+
+        monkeypatch.setattr(leavings, "_write_json", fails_on_the_way)
+        bench.benchmarks("test_first", "test_second")
+        result = bench.run("--accel-json=r.json")
+        assert result.ret == pytest.ExitCode.OK
+        said = [line for line in result.outlines if "no space is left" in line]
+        assert said == ["what was measured so far was not kept: no space is left"]
+        assert len(read_results(bench.path("r.json")).results) == 2
+
+    def test_what_is_no_file_is_told_the_end_alone(self, bench):
+        bench.benchmarks("test_first", "test_second")
+        result = bench.run_apart("--accel-json=/dev/stdout")
+        assert result.stdout.str().count('"exit_status"') == 1
+
+    def test_a_listing_writes_none(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--accel-json=r.json", "--collect-only")
+        assert not bench.path("r.json").exists()
 
 
 class TestGitHub:

@@ -92,7 +92,7 @@ def session_results(
     results: tuple[Result, ...],
     environments: Mapping[str, Environment],
     remarks: Sequence[str] = (),
-    environ: Mapping[str, str],
+    revision: str,
 ) -> SessionResults:
     return SessionResults(
         session=session_id,
@@ -101,7 +101,7 @@ def session_results(
         exit_status=exit_status,
         version=__version__,
         host=host.node(),
-        revision=_revision(config.rootpath, environ),
+        revision=revision,
         command=safe_arguments(list(map(str, config.invocation_params.args))),
         environments=environments,
         results=results,
@@ -273,7 +273,7 @@ def _reason(report: pytest.TestReport) -> str:
     return reason.removeprefix("Skipped: ")
 
 
-def _revision(rootpath: Path, environ: Mapping[str, str]) -> str:
+def revision_of(rootpath: Path, environ: Mapping[str, str]) -> str:
     """Of the project that is tested; CI says it, else git does, where there is one."""
     for name in _REVISION_VARIABLES:
         if environ.get(name):

@@ -100,7 +100,8 @@ def settle(
     watcher: Watcher,
     *,
     max_s: float,
-    after_pilot: Callable[[], None],
+    after_first: Callable[[], None] = lambda: None,
+    after_pilot: Callable[[], None] = lambda: None,
     at_least: int = 0,
     burst: int = 1,
     ranks: Ranks = ALONE,
@@ -115,6 +116,7 @@ def settle(
     watcher.phase("warming up", None)
     begun = time.perf_counter()
     pilots_s = [timed_block(checked(step), 1, device)]
+    after_first()
     pilots_s += [timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
     pilot_s = ranks.slowest(median(pilots_s[1:]))
@@ -176,7 +178,8 @@ def time_rounds(
     watcher.phase("measuring", plan.rounds * plan.steps_per_round * step_s)
     timer.synchronize, timer.between_rounds = device.synchronize, _before_round(watcher, ranks)
     device.reset_peak_memory()
-    with _garbage_frozen():
+    with garbage_spared() as spare:
+        spare()
         if settled.burst > 1:  # a loader's workers went on meanwhile, and the first round would find it
             timed_block(step, in_bursts(max(settled.ready, 1), settled.burst), device)
         window.begin()
@@ -238,17 +241,21 @@ def _delayed(step: Step, device: Device, step_s: float, slowdown: float) -> tupl
 
 
 @contextmanager
-def _garbage_frozen() -> Iterator[None]:
-    """Let the collector go on, as in real training, but spare it everything that was built before.
+def garbage_spared() -> Iterator[Callable[[], None]]:
+    """Give what collects, and spares the collector everything that is left: it goes on, as in real training, with what comes then.
 
+    The first collection takes half a second of a process that has torch in it, one that was spared before hardly any time.
     Who has frozen things himself keeps them so: nobody could tell them from what would be frozen here.
     """
-    gc.collect()
-    if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
-        yield
-        return
-    gc.freeze()
+    ours = gc.get_freeze_count() <= _FROZEN_BY_PYTHON
+
+    def spare() -> None:
+        gc.collect()
+        if ours:
+            gc.freeze()
+
     try:
-        yield
+        yield spare
     finally:
-        gc.unfreeze()
+        if ours:
+            gc.unfreeze()

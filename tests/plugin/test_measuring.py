@@ -425,3 +425,28 @@ class TestTable:
         result = bench.run("--accel-warmup=2s")
         result.assert_outcomes(passed=1)
         result.stdout.no_fnmatch_line("UNSTEADY*")
+
+
+def test_garbage_is_collected_before_the_warm_up_and_what_is_left_is_spared_the_next_time(bench):
+    """Half a second before the rounds would have a loader's workers run ahead, and a device cool down."""
+    bench.write(
+        """
+        import gc
+
+        def test_step(accel, monkeypatch):
+            steps, collections, collect = [], [], gc.collect
+
+            def noted():
+                collections.append((len(steps), gc.get_freeze_count() > 1000))
+                return collect()
+
+            monkeypatch.setattr(gc, "collect", noted)
+            measure(accel, step=lambda: steps.append(1))
+            assert gc.get_freeze_count() < 1000
+            (first, first_spared), (warmed_up, second_spared) = collections
+            assert (first, first_spared) == (1, False)
+            assert warmed_up > 5
+            assert second_spared
+        """
+    )
+    bench.run_apart().assert_outcomes(passed=1)

@@ -22,7 +22,7 @@ from pytest_accel.measure.device import Device
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.measure.question import Question, QuestionError, check_demand, check_steps
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.measure.steps import Step, Timed, settle, time_rounds
+from pytest_accel.measure.steps import Step, Timed, garbage_spared, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.session.measuring.exclusivity import alone_on_devices
@@ -235,12 +235,17 @@ class Accel:
     ) -> tuple[Timed, Observed, float | None]:
         losses: list[float] = []
         observation = Observation.of(self.item.config, self.device_, self.hardware, self.ranks)
-        with observation, live_progress(self.item.config, self.item.name) as progress:
+        with (
+            observation,
+            live_progress(self.item.config, self.item.name) as progress,
+            garbage_spared() as spare,
+        ):
             settled = settle(
                 step,
                 self.device_,
                 progress,
                 max_s=self.settings.warmup_s,
+                after_first=spare,  # a pause before the rounds would have a loader's workers run ahead, and a device cool down
                 after_pilot=lambda: losses.append(float(loss())) if loss else None,
                 at_least=settling_steps,
                 burst=burst,

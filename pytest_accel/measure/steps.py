@@ -100,8 +100,8 @@ def settle(
     watcher: Watcher,
     *,
     max_s: float,
-    after_first: Callable[[], None] = lambda: None,
     after_pilot: Callable[[], None] = lambda: None,
+    pause: Callable[[], None] = lambda: None,
     at_least: int = 0,
     burst: int = 1,
     ranks: Ranks = ALONE,
@@ -109,6 +109,7 @@ def settle(
     """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots.
 
     As many as `burst` may find their work done together. Where they do, blocks are whole bursts, and so are rounds.
+    `pause` is for what takes a moment: it is called where steps have still to settle behind it.
 
     Whether to go on is decided from the slowest rank's times, which all ranks know: they must take the same
     number of steps, or one of them waits in a collective of a step that no other takes.
@@ -116,7 +117,6 @@ def settle(
     watcher.phase("warming up", None)
     begun = time.perf_counter()
     pilots_s = [timed_block(checked(step), 1, device)]
-    after_first()
     pilots_s += [timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
     pilot_s = ranks.slowest(median(pilots_s[1:]))
@@ -128,6 +128,7 @@ def settle(
         burst = 1  # it would take all the time to see whether they come together
     if burst > 1:
         step_s, burst = _rhythm(step, device, watcher, ranks, burst)
+    pause()  # not before, because what lies ready behind it would hide the bursts, and not after, because it would be in the first round
     steps = in_bursts(max(1, round(_BLOCK_S / step_s)), burst)
     while not (settling.steady or settling.exhausted):
         block_s = ranks.slowest(timed_block(step, steps, device))
@@ -247,11 +248,13 @@ def garbage_spared() -> Iterator[Callable[[], None]]:
     The first collection takes half a second of a process that has torch in it, one that was spared before hardly any time.
     Who has frozen things himself keeps them so: nobody could tell them from what would be frozen here.
     """
-    ours = gc.get_freeze_count() <= _FROZEN_BY_PYTHON
+    ours = False
 
     def spare() -> None:
+        nonlocal ours
         gc.collect()
-        if ours:
+        if ours or gc.get_freeze_count() <= _FROZEN_BY_PYTHON:
+            ours = True
             gc.freeze()
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from pytest_accel.session.bench import Bench
 
 
-NOT_ENDED = "this was written while the session went on: should it stay so, the session was killed"
+NOT_ENDED = "written while the session went on; where this is still to be read, it was killed before its end"
+KEEPING_UP = 0.05  # of a session's time at the most, beyond two seconds, for writing on the way
+_SHORT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,9 @@ class Leavings:
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
         self.complete = True  # whether all files that were asked for are there
         self.annotations: list[str] = []
-        self.keeps_up = bool(self.settings.json)
+        # /dev/stdout may be a file, whose name we would take from whoever writes to it
+        self.keeps_up = bool(self.settings.json) and not self.settings.json.startswith(("/dev/", "/proc/"))
+        self.begun_s, self.keeping_up_s = time.monotonic(), 0.0
         bench.turns.after_run = self.keep_up
         self.refuse_what_cannot_be_written()
 
@@ -111,15 +116,18 @@ class Leavings:
 
     def keep_up(self) -> None:
         """Write the JSON as it is so far, for whoever looks when the session was killed; the end writes it anew."""
-        path = file_to_write(self.settings.json, self.config) if self.keeps_up else None
-        if path is None or (path.exists() and not path.is_file()):  # /dev/stdout is told the end alone
+        now_s = time.monotonic()
+        if not self.keeps_up or self.keeping_up_s > _SHORT_S + KEEPING_UP * (now_s - self.begun_s):
             return
+        self.keeps_up = self.attempt("what was measured so far was not kept", self.write_so_far, yellow=True)
+        self.keeping_up_s += time.monotonic() - now_s
 
-        def write() -> None:
-            so_far = self.results(int(pytest.ExitCode.INTERRUPTED), [NOT_ENDED])
-            _write_json(so_far, path)
-
-        self.keeps_up = self.attempt("what was measured so far was not kept", write, yellow=True)  # once
+    def write_so_far(self) -> None:
+        path = file_to_write(self.settings.json, self.config)
+        if path.exists() and not path.is_file():  # a device is told the end alone
+            return
+        remarks = [*self.remarks(), NOT_ENDED]
+        _write_json(self.results(int(pytest.ExitCode.INTERRUPTED), remarks), path)
 
     # --- the end --------------------------------------------------------------------------------
 

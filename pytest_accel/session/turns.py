@@ -30,7 +30,7 @@ class Turns:
     with_scaling: Callable[[Case, Measurement], Measurement]
     waiting: list[Case] = field(default_factory=list)
     platforms: Platforms = field(default_factory=Platforms)
-    after_run: Callable[[], None] = lambda: None  # told of every run
+    after_run: Callable[[], None] = lambda: None  # told of every run, when it was judged
 
     def measure(self, session: pytest.Session) -> None:
         """One more run for every open case, in turn, until all are decided or out of looks.
@@ -54,11 +54,11 @@ class Turns:
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
                 with pace.run(label, left) as progress:
                     self.measure_fresh(case, progress)
-                self.after_run()
                 if self.settings.recording:
                     refuse_mixture(case)
                 if not self._wants_another_run(case) and not in_suite:
                     self.release(case)
+                self.after_run()
             if not unjudged:
                 self._release_decided()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import types
 
 import pytest
 
@@ -12,6 +15,7 @@ from pytest_accel.core.verdict import Outcome
 from pytest_accel.session import leavings  # here, so that runs in this process share it
 from pytest_accel.store.history import History
 from pytest_accel.store.results import read_results
+from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
 
 ENDINGS = """
     import pytest
@@ -397,6 +401,44 @@ class TestOnTheWay:
         bench.benchmarks("test_first", "test_second")
         result = bench.run_apart("--accel-json=/dev/stdout")
         assert result.stdout.str().count('"exit_status"') == 1
+
+    def test_standard_output_that_is_a_file_is_left_its_name(self, bench):
+        bench.benchmarks("test_first", "test_second")
+        with bench.path("out.txt").open("w") as out:
+            process = subprocess.run(
+                [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-json=/dev/stdout"],
+                cwd=bench.pytester.path, stdout=out, check=False, timeout=LONG_S,
+            )  # fmt: skip
+        assert process.returncode == 0
+        assert [path.name for path in bench.pytester.path.glob("out.txt*")] == ["out.txt"]
+        assert read_results(bench.path("out.txt")).exit_status == 0
+
+    def test_a_run_is_judged_before_it_is_kept(self, bench):
+        bench.write(
+            """
+            def test_step(accel):
+                measure(accel)
+                pids = pathlib.Path("pids-test_step").read_text().split()
+                if len(pids) == 3:
+                    os.kill(os.getppid(), 9)
+
+            def test_other(accel):
+                measure(accel)
+            """
+        )
+        bench.baseline(test_step=bench.SAME, test_other=bench.SAME)
+        assert bench.run_apart("--accel-json=r.json", "--accel-tolerance=0.01%", "--accel-looks=5").ret == -9
+        (result,) = (each for each in read_results(bench.path("r.json")).results if each.name == "test_step")
+        assert [verdict.looks for verdict in result.verdicts] == [len(result.runs)] == [2]
+
+    def test_where_runs_are_short_it_is_not_written_for_each(self, bench, monkeypatch):
+        written, ticks = [], iter(range(1000))
+        monkeypatch.setattr(leavings, "_write_json", lambda results, _: written.append(results.exit_status))
+        clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)))  # as if all took a second
+        monkeypatch.setattr(leavings, "time", clock)
+        bench.benchmarks(*(f"test_{number}" for number in range(10)))
+        bench.run("--accel-json=r.json")
+        assert written == [2, 2, 2, 0]
 
     def test_a_listing_writes_none(self, bench):
         bench.benchmarks("test_step")

@@ -245,8 +245,8 @@ class Accel:
                 self.device_,
                 progress,
                 max_s=self.settings.warmup_s,
-                after_first=spare,  # a pause before the rounds would have a loader's workers run ahead, and a device cool down
                 after_pilot=lambda: losses.append(float(loss())) if loss else None,
+                pause=spare,  # before the rounds it would have a loader's workers run ahead, and a device cool down
                 at_least=settling_steps,
                 burst=burst,
                 ranks=self.ranks,

@@ -278,6 +278,28 @@ class TestTimeRounds:
         assert gc.get_freeze_count() == frozen
 
 
+class TestSparing:
+    def test_what_was_frozen_before_it_stays_so(self, thawed):
+        """By the first step, say."""
+        with garbage_spared() as spare:
+            gc.freeze()
+            spare()
+        assert gc.get_freeze_count() > 1000
+
+    def test_it_thaws_nothing_where_nothing_was_spared(self, thawed):
+        with garbage_spared():
+            gc.freeze()
+        assert gc.get_freeze_count() > 1000
+
+    def test_twice_is_once(self, thawed):
+        with garbage_spared() as spare:
+            spare()
+            first, _more = gc.get_freeze_count(), [[] for _ in range(1000)]
+            spare()
+            assert gc.get_freeze_count() > first
+        assert gc.get_freeze_count() == 0
+
+
 class Recording(Alone):
     """Two ranks of which only one is there: what is asked of the other, in order; real ones are in tests/gang."""
 
@@ -327,7 +349,7 @@ def fed(lab, workers, batch_s, *, seed=0, ranks=ALONE):
     step = Workers(lab, workers, batch_s, seed=seed).step
     timer = SynchronisingTimer()
     with garbage_spared() as spare:
-        options = {"max_s": 30.0, "after_first": spare, "ranks": ranks}
+        options = {"max_s": 30.0, "pause": spare, "ranks": ranks}
         found = settle(step, lab, lab, at_least=2 * workers, burst=workers, **options)
         return time_rounds(step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=5.0, ranks=ranks)
 
@@ -360,7 +382,7 @@ class TestBursts:
         self, lab, monkeypatch, pauses_s, within, workers, batch_s, step_s
     ):
         """Workers go on while garbage is collected, which takes half a second of a process that has torch in it."""
-        pauses = itertools.cycle(pauses_s)  # of a process: one after the first step, one before the rounds
+        pauses = itertools.cycle(pauses_s)  # of a process: one in the warm-up, one before the rounds
 
         def collect() -> None:
             lab.now_s += next(pauses)

@@ -88,9 +88,7 @@ class Leavings:
 
     # --- hearing what became of each ------------------------------------------------------------
 
-    @pytest.hookimpl(
-        trylast=True
-    )  # after the bench has read the baselines: where they are bad nothing begins
+    @pytest.hookimpl(trylast=True)  # after the bench has read the baselines: a bad one ends it here
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Look at the machine before the benchmarks: afterwards the load would be their own."""
         self.benchmarks = {item.nodeid: item for item in session.items if what.is_benchmark(item)}

@@ -29,7 +29,7 @@ from pytest_accel.session.telling.results import (
 )
 from pytest_accel.session.telling.summary import gang_lines, idle_ranks, slowdown_line
 from pytest_accel.store.references import published_folder
-from pytest_accel.store.whole import is_open, nearest_folder
+from pytest_accel.store.whole import is_device, is_open, nearest_folder
 
 if TYPE_CHECKING:
     from pytest_accel.session.bench import Bench
@@ -65,7 +65,7 @@ class Leavings:
         self.annotations: list[str] = []
         # /dev/stdout may be a file, whose name we would take from whoever writes to it
         self.keeps_up = bool(self.settings.json) and not self.settings.json.startswith(("/dev/", "/proc/"))
-        self.begun_s, self.keeping_up_s = time.monotonic(), 0.0
+        self.keeping_up_s = 0.0
         bench.turns.after_run = self.keep_up
         self.refuse_what_cannot_be_written()
 
@@ -114,15 +114,15 @@ class Leavings:
 
     def keep_up(self) -> None:
         """Write the JSON as it is so far, for whoever looks when the session was killed; the end writes it anew."""
-        now_s = time.monotonic()
-        if not self.keeps_up or self.keeping_up_s > _SHORT_S + KEEPING_UP * (now_s - self.begun_s):
+        if not self.keeps_up or self.keeping_up_s > _SHORT_S + KEEPING_UP * self.clock.lasted_s:
             return
+        begun_s = time.monotonic()
         self.keeps_up = self.attempt("what was measured so far was not kept", self.write_so_far, yellow=True)
-        self.keeping_up_s += time.monotonic() - now_s
+        self.keeping_up_s += time.monotonic() - begun_s
 
     def write_so_far(self) -> None:
         path = file_to_write(self.settings.json, self.config)
-        if path.exists() and not path.is_file():  # a device is told the end alone
+        if is_device(path):  # it is told the end alone
             return
         remarks = [*self.remarks(), NOT_ENDED]
         _write_json(self.results(int(pytest.ExitCode.INTERRUPTED), remarks), path)

@@ -13,10 +13,15 @@ def write_whole(path: Path, text: str) -> None:
     """A reader never sees half of it, and what stood there before stays if this fails; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = Path(os.path.realpath(path))  # a link stays one
-    if target.exists() and not target.is_file():  # /dev/stdout, a FIFO
+    if is_device(target):
         target.write_text(text, encoding="utf-8")
         return
     replace_whole(target, text.encode("utf-8"))
+
+
+def is_device(path: Path) -> bool:
+    """Whether what stands there is no file that could be replaced: /dev/stdout, a FIFO."""
+    return path.exists() and not path.is_file()
 
 
 def replace_whole(target: Path, data: bytes) -> None:

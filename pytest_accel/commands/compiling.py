@@ -115,6 +115,7 @@ class _Course:
     ends: dict[str, str] = field(default_factory=dict)  # by node id
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of logs
     total: int = 0
+    tuned_beside_others: bool = False
 
     def run(self, for_pytest: Sequence[str]) -> int:
         from pytest_accel.conducting.phases import InterruptedPhaseError
@@ -129,7 +130,7 @@ class _Course:
                     others = [name for name in others if self.ends[name] == "no room"]
             self._compile([*others, *alone], arguments, at_once=1)
         finally:
-            self._forget_tuning()
+            self._forget_wrong_tuning()
         if self.phases.signals.count:
             raise InterruptedPhaseError
         self._tell(self.phases.clock() - begun_s)
@@ -174,7 +175,7 @@ class _Course:
         ) as ended:
             for job, status, took_s in ended:
                 self._take(job, status, took_s, alone=at_once == 1)
-                self._forget_tuning()  # and not only at the end, which a time limit may forbid
+                self._forget_wrong_tuning()  # and not only at the end, which a time limit may forbid
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
         from pytest_accel.conducting.compiling import words_for_one
@@ -206,6 +207,7 @@ class _Course:
         if status is None:
             return "failed", f"it took longer than {seconds(self.timeout_s)} and was ended (--timeout)"
         found = told_by(_answer(job.log))
+        self.tuned_beside_others |= found.get("tuned_beside_others", False)
         if "end" not in found:
             lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             words = "\n".join([f"it {ended_words(exit_words(status))}", *lines[1 - _SHOWN_LINES :]])
@@ -216,8 +218,10 @@ class _Course:
             how = next((word for word in ("compiled", "found", "unkept") if found[word]), how)
         return (how if how in _ENDS else "failed"), text
 
-    def _forget_tuning(self) -> None:
-        """What was tuned beside others was tuned wrong: the session that measures tunes again, alone."""
+    def _forget_wrong_tuning(self) -> None:
+        """Kernels are tuned by one process at a time; where torch's tuner does not wait, the session that measures tunes again."""
+        if not self.tuned_beside_others:
+            return
         for chosen in self.cache.glob(_TUNED):
             with suppress(OSError):  # another one cleans up, too
                 if chosen.stat().st_mtime >= self.begun_at:

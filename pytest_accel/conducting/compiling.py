@@ -5,10 +5,17 @@ Loaded with `-p`, in those processes and their ranks alone. What it found out go
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import importlib.abc
+import importlib.util
 import json
 import os
 import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,6 +33,7 @@ _TOLD, _ONLY = "--accel-told", "--accel-only"
 _LOADED = f"-p{__name__}"
 _LISTING = "--collect-only"
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory")
+_TUNER, _TIMES = "torch._inductor.runtime.triton_heuristics", "benchmark_all_configs"
 
 
 def words_for_list(told: Path) -> list[str]:
@@ -46,7 +54,7 @@ def told_by(told: Path) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        for name in ("compiled", "found", "unkept"):
+        for name in ("compiled", "found", "unkept", "tuned_beside_others"):
             found[name] = found.get(name, False) or whole.get(name, False)
         whole |= found
     return whole
@@ -60,7 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     die_with_parent()
-    config.pluginmanager.register(_Telling(Path(config.getoption("accel_told"))), "accel-telling")
+    told = Path(config.getoption("accel_told"))
+    sys.meta_path.insert(0, _TunesInTurn(told.with_name("tuning.lock")))
+    config.pluginmanager.register(_Telling(told), "accel-telling")
 
 
 @pytest.hookimpl(trylast=True)
@@ -91,7 +101,42 @@ class _Telling:
         told = self._told
         if RANK_END in session.config.stash:  # each for itself
             told = told.with_stem(f"{told.stem}-rank-{os.getpid()}")
-        told.write_text(json.dumps(self._found | _of_compiler()), encoding="utf-8")
+        told.write_text(json.dumps(self._found | _of_compiler() | _of_tuner()), encoding="utf-8")
+
+
+class _TunesInTurn(importlib.abc.MetaPathFinder):
+    """Once torch's tuner is imported, it times the variants of a kernel while no other process times any."""
+
+    def __init__(self, lock: Path) -> None:
+        self._lock = lock
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        if fullname != _TUNER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._wrap(getattr(module, "CachingAutotuner", None))
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _wrap(self, tuner: type | None) -> None:
+        times: Callable[..., object] | None = getattr(tuner, _TIMES, None)
+        if times is None:  # of another torch than those that are known
+            return
+
+        @functools.wraps(times)
+        def in_turn(*args: object, **kwargs: object) -> object:
+            with self._lock.open("w") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                return times(*args, **kwargs)
+
+        setattr(tuner, _TIMES, in_turn)
 
 
 def _listed(session: pytest.Session) -> list[dict[str, Any]]:
@@ -138,3 +183,10 @@ def _of_compiler() -> dict[str, Any]:
         "found": graphs["fxgraph_cache_hit"] + traces["autograd_cache_hit"] > 0,
         "unkept": graphs["fxgraph_cache_bypass"] > 0,
     }
+
+
+def _of_tuner() -> dict[str, Any]:
+    """Whether kernels may have been timed beside others: by a tuner that could not be made to wait."""
+    module = sys.modules.get(_TUNER)
+    times = getattr(getattr(module, "CachingAutotuner", None), _TIMES, None)
+    return {"tuned_beside_others": module is not None and not hasattr(times, "__wrapped__")}

@@ -124,6 +124,32 @@ def sleep(name):
 def test_slow(accel, name):
     accel.measure(lambda: sleep(name), work=1, unit="naps")
 """
+# As torch's own: timing two kernels at once would be an error.
+TUNER = """
+import os
+import time
+
+
+class CachingAutotuner:
+    def METHOD(self):
+        os.close(os.open("timing", os.O_CREAT | os.O_EXCL))
+        time.sleep(0.3)
+        os.unlink("timing")
+"""
+TUNES = """
+def tune(name):
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    if name != "unlike":
+        CachingAutotuner().METHOD()
+    compiles(name, fxgraph_cache_miss=1)
+
+
+@cpu
+@pytest.mark.parametrize("name", ["one", "two", "three"])
+def test_tuned(accel, name):
+    accel.measure(lambda: tune(name), work=1, unit="kernels")
+"""
 
 
 @pytest.fixture
@@ -148,11 +174,6 @@ def suite(tmp_path, monkeypatch):
 
 def test_every_end_has_its_line(suite, capsys):
     root = suite(ENDS)
-    alone = root / "cache/ab/of-a-session.best_config"
-    alone.parent.mkdir(parents=True)
-    alone.write_text("{}")
-    os.utime(alone, (1, 1))
-    (alone.parent / "dangling.best_config").symlink_to("nowhere")
     assert main(["compile", "--jobs", "6", "--", "test_suite.py"]) == 1
     said = capsys.readouterr().err
     lines = {
@@ -189,9 +210,46 @@ def test_every_end_has_its_line(suite, capsys):
     # One step of each, and none of what was not asked for.
     steps = {path.name.removeprefix("steps-"): path.read_text() for path in root.glob("steps-*")}
     assert steps == dict.fromkeys(("new", "known", "unkept", "eager", "crowded", "torn"), "step\n")
-    # Tuned beside others is tuned wrong; what a session tuned that was alone stays.
-    left = {path.name for path in alone.parent.iterdir()}
-    assert left == {"new.py", "known.py", "unkept.py", "of-a-session.best_config", "dangling.best_config"}
+
+
+@pytest.fixture
+def tuner(suite):
+    """A torch of a tuner alone, which knows its method by that name."""
+
+    def write(method, tunes=TUNES):
+        root = suite(tunes.replace("METHOD", method))
+        runtime = root / "torch/_inductor/runtime"
+        runtime.mkdir(parents=True)
+        for package in (runtime, runtime.parent, runtime.parent.parent):
+            (package / "__init__.py").touch()
+        (runtime / "triton_heuristics.py").write_text(TUNER.replace("METHOD", method))
+        cache = root / "cache/ab"
+        cache.mkdir(parents=True)
+        (cache / "of-a-session.best_config").write_text("{}")
+        os.utime(cache / "of-a-session.best_config", (1, 1))
+        (cache / "dangling.best_config").symlink_to("nowhere")
+        return cache
+
+    return write
+
+
+def kept(cache):
+    return {path.stem for path in cache.glob("*.best_config")}
+
+
+def test_kernels_are_tuned_by_one_process_at_a_time_and_stay_tuned(tuner, capsys):
+    cache = tuner("benchmark_all_configs")
+    assert main(["compile", "--jobs", "3", "--", "test_suite.py"]) == 0
+    assert "3 benchmarks: 3 compiled; " in capsys.readouterr().err
+    assert kept(cache) == {"one", "two", "three", "of-a-session", "dangling"}
+
+
+def test_what_a_tuner_that_does_not_wait_has_chosen_is_forgotten(tuner, capsys):
+    """What a session chose that was alone stays."""
+    cache = tuner("of_another_name", TUNES.replace('"one", "two", "three"', '"unlike"'))
+    assert main(["compile", "--jobs", "3", "--", "test_suite.py"]) == 0
+    assert "1 benchmark: 1 compiled; " in capsys.readouterr().err
+    assert kept(cache) == {"of-a-session", "dangling"}
 
 
 def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, capsys, monkeypatch):
@@ -271,7 +329,7 @@ def test_an_end_of_the_command_is_the_end_of_its_processes(suite, end):
     if end is not signal.SIGKILL:
         assert command.returncode == 2
         assert "interrupted after 0 of 2 benchmarks. What was compiled stays." in said
-        assert sorted(path.name for path in (root / "cache/ab").iterdir()) == ["one.py", "two.py"]
+        assert sorted(path.name for path in (root / "cache/ab").glob("*.py")) == ["one.py", "two.py"]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +353,7 @@ def test_what_ranks_compile_is_told_by_their_gang(suite, capsys):
     )
     assert main(["compile", "--", "test_suite.py"]) == 0
     assert "[1/1] test_suite.py::test_both: compiled, " in capsys.readouterr().err
-    assert sorted(path.name for path in (root / "cache/ab").iterdir()) == ["rank-0.py", "rank-1.py"]
+    assert sorted(path.name for path in (root / "cache/ab").glob("*.py")) == ["rank-0.py", "rank-1.py"]
 
 
 @pytest.mark.rehearsal

@@ -68,10 +68,8 @@ run() {
     tail -n 12 "$results/$name-$called.txt" | cut -c1-200
 }
 
-side_by_side() { # run, for what compiles; what it tunes beside others is chosen by chance: whoever measures chooses again
-    touch "$results/begun"
+side_by_side() { # run, for what compiles
     TORCHINDUCTOR_COMPILE_THREADS=2 run "$@"
-    [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] || find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
 }
 
 measured() { # rows that earlier calls have, as options
@@ -140,10 +138,13 @@ stage() {
         ;;
     contests)
         # shellcheck disable=SC2016 # it is the inner shell that expands it
+        touch "$results/begun"
         side_by_side contests bash -c \
             'python=$1 jobs=$2 device=$3; shift 3
             printf "%s\n" "$@" | xargs -P "$jobs" -I{} "$python" -m benchmarks.peers {} --compile-only --device "$device"' \
             contests "$python" "$jobs" "$device" "${compiled[@]}"
+        # What is tuned beside others is chosen by chance: whoever measures chooses again.
+        [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] || find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
         ;;
     whole) # as a night is: one session, judged, at the default budget. It takes longer than a call may: begin it in the background (setsid)
         run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-looks="$looks" --accel-json="$results/whole-$called.json"

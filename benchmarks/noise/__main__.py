@@ -1,4 +1,4 @@
-"""`python -m benchmarks.noise gather ... -- PYTEST_ARGS` and `judge FILE...`; benchmarks/noise/README.md has the commands."""
+"""`python -m benchmarks.noise gather ... -- PYTEST_ARGS`, `join FILE...` and `judge FILE...`; benchmarks/noise/README.md has the commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from benchmarks.noise import tables
 from benchmarks.noise.gathering import Asked, gather, hold_devices
 from benchmarks.noise.processes import GatherError, start
 from benchmarks.noise.resampling import SLOWDOWNS, Figures, figures_of
-from benchmarks.noise.streams import Plan, Stream, StreamError, read
+from benchmarks.noise.streams import Plan, Stream, StreamError, joined, read, write
+from pytest_accel.core.quantities import counted
 from pytest_accel.core.verdict import Policy
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        return _gather(options) if options.command == "gather" else _judge(options)
+        return {"gather": _gather, "join": _join, "judge": _judge}[options.command](options)
     except (GatherError, StreamError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -71,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     gathering.add_argument(
         "pytest", nargs="+", metavar="PYTEST_ARGS", help="after --: the benchmark and its options"
     )
+    joining = commands.add_parser("join", help="streams of several occasions as one")
+    joining.add_argument("files", type=Path, nargs="+", help="streams of one benchmark")
+    joining.add_argument("--out", type=Path, required=True, help="the file, which must not be there yet")
     judging = commands.add_parser("judge", help="what the gate and pytest-benchmark's rules say of streams")
     judging.add_argument("files", type=Path, nargs="*", help=f"streams (default: all of {STREAMS})")
     judging.add_argument(
@@ -106,6 +110,15 @@ def _gather(options: argparse.Namespace) -> int:
         )
         return INTERRUPTED
     sys.stderr.write(f"{asked.out}: {len(stream.runs)} runs, {asked.out.stat().st_size / 1e3:.0f} kB\n")
+    return 0
+
+
+def _join(options: argparse.Namespace) -> int:
+    stream = joined([read(file) for file in options.files])
+    write(options.out, stream)
+    sys.stderr.write(
+        f"{options.out}: {len(stream.runs)} runs of {counted(len({*stream.occasions}), 'occasion')}\n"
+    )
     return 0
 
 

@@ -37,7 +37,7 @@ def main(streams: int) -> None:
             for number in range(streams):
                 runs = simulated(chance, noise, correlation)
                 anywhere = tally(runs, runs, scattered(RUNS, draws=DRAWS, seed=number))
-                in_time = tally(runs, runs, consecutive(RUNS))
+                in_time = tally(runs, runs, consecutive(runs))
                 assert anywhere is not None
                 assert in_time is not None
                 shown = {

@@ -134,15 +134,24 @@ def scattered(
             yield chance.sample(range(quiet), RECORD_RUNS), chance.sample(range(injected), looks)
 
 
-def consecutive(quiet: int, *, policy: Policy = POLICY) -> Iterator[Draw]:
+def consecutive(quiet: Sequence[Run], *, policy: Policy = POLICY) -> Iterator[Draw]:
     """Every baseline of neighbours in time with every candidate of neighbours that comes later.
 
-    Neighbours resemble each other and what is far apart drifted: scattered draws average that away.
+    Neighbours resemble each other and what is far apart drifted: scattered draws average that away. They are of one session,
+    as those are that one command records, or that one verdict asks for.
     """
-    looks = policy.max_looks
-    for first in range(quiet):
-        for later in range(first + RECORD_RUNS, quiet - looks + 1):
-            yield range(first, first + RECORD_RUNS), range(later, later + looks)
+    baselines, candidates = (
+        [
+            range(first, first + count)
+            for first in range(len(quiet) - count + 1)
+            if len({run.session for run in quiet[first : first + count]}) == 1
+        ]
+        for count in (RECORD_RUNS, policy.max_looks)
+    )
+    for baseline in baselines:
+        for candidate in candidates:
+            if candidate.start >= baseline.stop:
+                yield baseline, candidate
 
 
 # --- judging ----------------------------------------------------------------------------------------
@@ -261,7 +270,7 @@ def figures_of(
             Cell(
                 slowdown=slowdown,
                 scaled=tally(runs, candidates, drawn, policy),
-                consecutive=tally(runs, candidates, consecutive(len(runs), policy=policy), policy),
+                consecutive=tally(runs, candidates, consecutive(runs, policy=policy), policy),
                 injected=tally(runs, real, drawn_real, policy),
                 injected_runs=len(real),
                 lost=lost(runs, real) if real else None,

@@ -13,6 +13,8 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +22,7 @@ from pytest_accel.core.runs import Run
 
 KIND = "pytest-accel noise stream"
 SCHEMA_VERSION = 1
+PAUSE_S = 1800.0  # without a run: what follows is of another occasion
 DIGITS = 5  # significant ones of a round time, which err by up to 5 x 10^-5 of it: far below any noise here
 
 
@@ -97,12 +100,23 @@ class Stream:
     runs: tuple[StreamRun, ...]
 
     def of(self, slowdown: float) -> list[Run]:
-        """Valid runs with that slowdown, for the gate: all of one session, because they are of one occasion."""
+        """Valid runs with that slowdown, for the gate: those of one occasion are of one session."""
         return [
-            Run(session=self.head.name, rounds_s=run.rounds_s, steps_per_round=run.steps_per_round)
-            for run in self.runs
+            Run(
+                session=f"{self.head.name}-{occasion}",
+                rounds_s=run.rounds_s,
+                steps_per_round=run.steps_per_round,
+            )
+            for occasion, run in zip(self.occasions, self.runs, strict=True)
             if run.is_valid and run.slowdown == slowdown
         ]
+
+    @property
+    def occasions(self) -> list[int]:
+        """Of each run, from 0."""
+        ends_at = [datetime.fromisoformat(run.at) for run in self.runs]
+        pauses = [(later - earlier).total_seconds() > PAUSE_S for earlier, later in pairwise(ends_at)]
+        return list(accumulate(pauses, initial=0)) if ends_at else []
 
     @property
     def injected(self) -> tuple[float, ...]:
@@ -126,7 +140,45 @@ def significant(value: float, digits: int = DIGITS) -> float:
     return value if value == 0 or not math.isfinite(value) else float(f"{value:.{digits}g}")
 
 
+def joined(streams: Sequence[Stream]) -> Stream:
+    """The runs of several occasions as one stream: of one benchmark, measured in one way on machines of one kind."""
+    streams = sorted(streams, key=lambda stream: stream.runs[0].at if stream.runs else "")
+    first = streams[0].head
+    for stream in streams:
+        for each in dataclasses.fields(first):
+            if each.name not in ("name", "revision", "plan") and (
+                (found := getattr(stream.head, each.name)) != (wanted := getattr(first, each.name))
+            ):
+                raise StreamError(
+                    f"{stream.head.name} and {first.name} are not of one kind: {each.name} is {found!r}, and was {wanted!r}."
+                )
+    runs = [run for stream in streams for run in stream.runs]
+    slow_runs = [sum(run.slowdown == slowdown for run in runs) for slowdown in first.plan.slowdowns]
+    head = dataclasses.replace(
+        first,
+        revision=", ".join(dict.fromkeys(stream.head.revision for stream in streams)),
+        plan=dataclasses.replace(
+            first.plan,
+            runs=sum(run.is_valid and not run.slowdown for run in runs),
+            slow_runs=min(slow_runs, default=0),
+        ),
+    )
+    return Stream(
+        head=head, runs=tuple(dataclasses.replace(run, place=place) for place, run in enumerate(runs))
+    )
+
+
 # --- writing ----------------------------------------------------------------------------------------
+
+
+def write(path: Path, stream: Stream) -> None:
+    """A whole stream, into a new file."""
+    try:
+        begin(path, stream.head)
+    except FileExistsError:
+        raise StreamError(f"{path} is there already. Name another --out.") from None
+    for run in stream.runs:
+        append(path, run)
 
 
 def begin(path: Path, head: Head) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -88,6 +89,11 @@ def _facts(stream: Stream, figures: Figures) -> str:
         f"{percent(abs(math.expm1(figures.drift)), 2)} {'slower' if figures.drift > 0 else 'faster'} than the first."
     )
     facts = [what, noisy]
+    occasions = Counter(stream.occasions)
+    if len(occasions) > 1:
+        facts.append(
+            f"They are of {len(occasions)} occasions, of {' and '.join(map(str, occasions.values()))} runs."
+        )
     if disturbed := len(stream.runs) - len(valid):
         facts.append(f"{disturbed} disturbed runs are left out.")
     if busy := sum(1 for run in valid if any(each.startswith("other work") for each in run.problems)):

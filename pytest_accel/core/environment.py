@@ -69,6 +69,8 @@ _SHOWN_CHARACTERS = 60  # of a value in a one-line description
 # NCCL_* TORCH_* CUDA_* OMP_* decide speed; PYTORCH_* holds the allocator's settings, MKL_* and KMP_*
 # the threads and their binding on Intel's libraries, which move CPU figures by factors.
 VARIABLE_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "KMP_")
+# scikit-learn sets them when it is imported, for all that runs afterwards: they tell which benchmarks came before.
+_SET_ON_IMPORT = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 REDACTED = "<redacted>"
 _KEPT_CHARACTERS = 400  # of a variable's value: a baseline is read by people
 
@@ -166,7 +168,7 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ..
     changes = (
         Change(name=name, old=old.get(name), new=new.get(name))
         for name in old.keys() | new.keys()
-        if old.get(name) != new.get(name)
+        if old.get(name) != new.get(name) and name.removeprefix(VARIABLE_PREFIX) not in _SET_ON_IMPORT
     )
     return tuple(sorted(changes, key=_telling))
 
@@ -188,7 +190,7 @@ def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: _safe_value(name, environ[name])
         for name in sorted(environ)
-        if name.startswith(VARIABLE_PREFIXES)
+        if name.startswith(VARIABLE_PREFIXES) and name not in _SET_ON_IMPORT
     }
 
 

@@ -44,18 +44,27 @@ def test_too_few_runs_give_no_draws():
     assert not list(resampling.scattered(6, draws=5, seed=1))
     assert not list(resampling.scattered(4, 5, draws=5, seed=1))
     assert not list(resampling.scattered(30, 1, draws=5, seed=1))
-    assert not list(resampling.consecutive(9))
+    assert not list(resampling.consecutive(runs_at(*[1.0] * 9)))
     with pytest.raises(ValueError, match="6 runs without a slowdown are too few"):
         resampling.figures_of(runs_at(*[1.0] * 6), {})
 
 
 def test_consecutive_draws_are_neighbours_and_the_candidate_comes_later():
-    drawn = list(resampling.consecutive(30))
+    drawn = list(resampling.consecutive(runs_at(*[1.0] * 30)))
     assert len(drawn) == 231 == len({(tuple(a), tuple(b)) for a, b in drawn})
     for baseline, candidate in drawn:
         assert max(baseline) - min(baseline) == max(candidate) - min(candidate) == 4
         assert max(baseline) < min(candidate)
         assert max(candidate) < 30
+
+
+def test_neighbours_are_of_one_occasion():
+    """What one night records is judged by the next, and no baseline is of both."""
+    runs = [
+        dataclasses.replace(run, session="ab"[place >= 6]) for place, run in enumerate(runs_at(*[1.0] * 12))
+    ]
+    drawn = [(baseline.start, candidate.start) for baseline, candidate in resampling.consecutive(runs)]
+    assert drawn == [(0, 6), (0, 7), (1, 6), (1, 7)]
 
 
 rounds = st.lists(st.floats(min_value=0.9, max_value=1.1), min_size=1, max_size=9).map(tuple)

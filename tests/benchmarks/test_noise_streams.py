@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.noise.streams import Plan, Stream, StreamError, StreamRun, append, begin, parse, read
+from benchmarks.noise.__main__ import main
+from benchmarks.noise.streams import Plan, Stream, StreamError, StreamRun, append, begin, parse, read, write
 from tests.support.noise import HEAD, RUN
 
 times_s = st.floats(min_value=1e-6, max_value=1e3)
@@ -103,3 +104,47 @@ def test_what_is_remaining_leaves_out_what_was_measured_and_not_what_was_disturb
     stream = Stream(head=HEAD, runs=runs)
     assert Counter(stream.remaining) == {0.0: 2, 0.1: 1}
     assert stream.injected == (0.1,)
+
+
+def of_occasion(hour, count, **head):
+    runs = tuple(
+        dataclasses.replace(
+            RUN, place=place, at=f"2026-01-01T{hour:02}:{place:02}:00+00:00", slowdown=slowdown
+        )
+        for place, slowdown in enumerate([*[0.0] * count, 0.1])
+    )
+    return Stream(head=dataclasses.replace(HEAD, **head), runs=runs)
+
+
+def test_streams_of_several_occasions_become_one(tmp_path, capsys):
+    later, earlier, out = (tmp_path / name for name in ("later.jsonl", "earlier.jsonl", "both.jsonl"))
+    write(later, of_occasion(4, 2, revision="b"))
+    write(earlier, of_occasion(1, 3, revision="a"))
+    assert main(["join", str(later), str(earlier), "--out", str(out)]) == 0
+    assert capsys.readouterr().err == f"{out}: 7 runs of 2 occasions\n"
+    both = read(out)
+    assert both.head == dataclasses.replace(
+        HEAD, revision="a, b", plan=Plan(runs=5, slowdowns=(0.1,), slow_runs=2)
+    )
+    assert [run.place for run in both.runs] == list(range(7))
+    assert [run.at[11:13] for run in both.runs] == ["01"] * 4 + ["04"] * 3
+    assert [run.session for run in both.of(0.0)] == ["cpu-sum-0"] * 3 + ["cpu-sum-1"] * 2
+    assert [run.session for run in both.of(0.1)] == ["cpu-sum-0", "cpu-sum-1"]
+    assert not both.remaining
+    assert main(["join", str(later), str(earlier), "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"{out} is there already. Name another --out.\n"
+
+
+def test_runs_of_another_kind_are_not_joined(tmp_path, capsys):
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    write(one, of_occasion(1, 3))
+    write(other, of_occasion(2, 3, name="elsewhere", identity={"cpu_model": "another"}))
+    assert main(["join", str(one), str(other), "--out", str(tmp_path / "both.jsonl")]) == 1
+    assert capsys.readouterr().err == (
+        "elsewhere and cpu-sum are not of one kind: identity is {'cpu_model': 'another'}, and was {'cpu_model': 'made up'}.\n"
+    )
+    assert not (tmp_path / "both.jsonl").exists()
+
+
+def test_a_stream_without_runs_has_no_occasions():
+    assert Stream(head=HEAD, runs=()).occasions == []

@@ -235,6 +235,13 @@ class TestSafeVariables:
     def test_ordinary_settings_are_kept_as_they_are(self, name, value):
         assert safe_variables({name: value}) == {name: value}
 
+    @pytest.mark.parametrize("name", ["KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"])
+    def test_what_a_library_sets_when_it_is_imported_is_neither_kept_nor_a_suspect(self, name):
+        """Of one session, rows before and after that import had two environments."""
+        assert safe_variables({name: "FALSE", "KMP_BLOCKTIME": "0"}) == {"KMP_BLOCKTIME": "0"}
+        stored = environment({f"env.{name}": "FALSE", "torch": "2.11"})
+        assert describe(diff(stored, environment({"torch": "2.12"}))) == "torch 2.11 -> 2.12"
+
     def test_undecodable_and_endless_values_can_be_stored(self):
         kept = safe_variables({"NCCL_A": "\udcff", "NCCL_B": "ab " * 1000})
         assert kept["NCCL_A"] == "\\udcff"

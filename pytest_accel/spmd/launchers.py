@@ -1,4 +1,4 @@
-"""Ranks as processes of this machine: one plain process, or a gang under torch's elastic launcher.
+"""Ranks as processes of this machine: one for itself, or a gang of them.
 
 A rank's folder is `FOLDER/RANK`: its output goes there, its stacks, and what its pytest may write.
 """
@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,26 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE
-from pytest_accel.spmd.elastic import REPORTED
 from pytest_accel.spmd.launch import GangError, Launch, Remains
 from pytest_accel.spmd.processes import (
-    Process,
     dump_no_core,
     end_processes,
     ended_words,
     exit_words,
     kernel_view,
-    processes_of,
-    runs,
-    send,
     send_group,
 )
 
 STACKS = "stacks"  # of a rank's folder: made when the rank can write them, filled when it is asked to
-GROUP = "group"  # the process group that a rank leads, by its number
+LOOPBACK = "127.0.0.1"
 OUTPUTS = ("stdout", "stderr")  # of a rank's folder
 _STACKS_S = 5.0  # for ranks to write where they are
-_REPORT_S = 5.0  # for the elastic launcher to say how its ranks ended, once they have
 _POLL_S = 0.02
 NO_STACKS = f"No stacks: it did not react to signals within {_STACKS_S:g} s. The kernel says of it:"
 _TAIL_BYTES = 2**16
@@ -143,8 +138,9 @@ class RankProcess:
 class RankProcesses:
     """Ranks that are children of this process, as what a launcher launched."""
 
-    def __init__(self, ranks: Sequence[RankProcess]) -> None:
+    def __init__(self, ranks: Sequence[RankProcess], port: Port | None = None) -> None:
         self._ranks = ranks
+        self._port = port  # at which they meet
         self._remains: dict[int, Remains] | None = None
 
     def ended(self) -> str | None:
@@ -169,6 +165,8 @@ class RankProcesses:
                     folders[rank.rank], status=ended.get(rank.rank, ""), silent=silent.get(rank.rank, "")
                 )
                 shutil.rmtree(rank.folder, ignore_errors=True)
+            if self._port is not None:
+                self._port.close()
             self._remains = remains
         return self._remains
 
@@ -186,24 +184,11 @@ class RankProcesses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How a running rank is reached: by its parent, or through /proc."""
+    """How a rank that runs is reached."""
 
     pid: int
     send: Callable[[signal.Signals], object]
     runs: Callable[[], bool]
-
-
-def _by_proc(processes: Mapping[int, Process], sent: Mapping[int, set[int]]) -> dict[int, Reach]:
-    """Another process's children; `sent` learns which signals were ours."""
-
-    def reach(rank: int, process: Process) -> Reach:
-        def send_to(number: signal.Signals) -> None:
-            sent[rank].add(-number)
-            send(process, number)
-
-        return Reach(pid=process.pid, send=send_to, runs=lambda: runs(process))
-
-    return {rank: reach(rank, process) for rank, process in processes.items()}
 
 
 def ask_for_stacks(running: Mapping[int, Reach], folders: Mapping[int, Path]) -> dict[int, str]:
@@ -229,131 +214,53 @@ class OneProcess:
         return RankProcesses([RankProcess(launch)])
 
 
-class Elastic:
-    """A gang on this machine, by torch.distributed's elastic launcher in a process of its own.
+class OneMachine:
+    """A gang on this machine: a process for each rank, told its place as torchrun would."""
 
-    In this process it would install signal handlers, and what it cannot end would stay in this process.
-    """
-
-    def start(self, launch: Launch) -> ElasticRanks:
+    def start(self, launch: Launch) -> RankProcesses:
         assert launch.nodes == 1, "ranks on other nodes are started by their seats"
-        return ElasticRanks(launch)
-
-
-class ElasticRanks:
-    """The elastic launcher and its ranks."""
-
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
-        self._folder = new_folder(range(launch.size))
-        self._remains: dict[int, Remains] | None = None
-        told = self._folder / "launch.json"
-        told.write_text(
-            json.dumps(
-                {
-                    "parent": os.getpid(),
-                    "gang": launch.gang,
-                    "per_node": launch.per_node,
-                    "rendezvous_s": launch.rendezvous_s,
-                    "folder": str(self._folder),
-                    "command": rank_commands(launch, self._folder),
-                }
-            )
-        )
-        command = [sys.executable, *path_flag(launch.directory), "-m", "pytest_accel.spmd.elastic", str(told)]
-        with _removed_on_failure(self._folder), (self._folder / "launcher").open("wb") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
-                command,
-                cwd=launch.directory,
-                env=rank_environment(launch, self._folder, gang_id=launch.gang),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def ended(self) -> str | None:
-        status = self._process.poll()
-        if status is None:
-            return None
-        if failures := self._failures():
-            rank, code = min(failures.items(), key=lambda failure: failure[1] == -signal.SIGTERM)
-            return f"rank {rank} {ended_words(exit_words(code))}"
-        if status == 0:
-            return "all ranks left"
-        words = f"the launcher of the ranks {ended_words(exit_words(status))}"
-        last = tail(self._folder / "launcher") if status > 0 else ""
-        return f"{words}: {last.splitlines()[-1]}" if last else words
-
-    def end(self, *, stacks: bool) -> Mapping[int, Remains]:
-        if self._remains is not None:
-            return self._remains
-        folders = {rank: self._folder / str(rank) for rank in range(self._launch.size)}
-        before = self._found()
-        sent: dict[int, set[int]] = {rank: set() for rank in folders}
-        silent: dict[int, str] = {}
-        if stacks:
-            silent = ask_for_stacks(_by_proc(before, sent), folders)
-        for rank, process in self._found().items():
-            sent[rank].add(-signal.SIGKILL)
-            send(process, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_REPORT_S if before or stacks else 0)
-        launcher = self._process.poll()
-        for group in (self._process.pid, *_groups(folders.values())):
-            send_group(group, signal.SIGKILL)
-        end_processes(self._launch.gang)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        failures = self._failures()
-        first = _not_ours(failures, sent)
-        self._remains = {
-            rank: read_remains(
-                folder,
-                # It names ranks that failed; one that was gone and is not named left with 0.
-                status=exit_words(first.get(rank, 0))
-                if rank in first
-                or (launcher in (0, REPORTED) and rank not in before and rank not in failures)
-                else "",
-                silent=silent.get(rank, ""),
-            )
-            for rank, folder in folders.items()
-        }
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return self._remains
-
-    def _found(self) -> dict[int, Process]:
-        """The ranks that run, by rank: the launcher's own children."""
-        return {
-            int(process.environ["RANK"]): process
-            for process in processes_of(self._launch.gang)
-            if process.parent == self._process.pid and process.environ.get("RANK", "").isdecimal()
-        }
-
-    def _failures(self) -> dict[int, int]:
-        """Exit statuses by rank, as the launcher left them; none if it was killed itself."""
+        port = Port()
+        ranks: list[RankProcess] = []
         try:
-            plain = json.loads((self._folder / "failures.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return {int(rank): int(code) for rank, code in plain.items()}
+            for rank in range(launch.size):
+                where = place(rank, launch, (LOOPBACK, port.number))
+                ranks.append(RankProcess(launch, rank=rank, variables=where))
+        except GangError:
+            RankProcesses(ranks, port).end(stacks=False)
+            raise
+        return RankProcesses(ranks, port)
 
 
-def rank_commands(launch: Launch, folder: Path) -> list[str]:
-    """One command for all ranks, as the elastic launcher wants it: `${local_rank}` stands for the rank.
+def place(rank: int, launch: Launch, master: tuple[str, int]) -> dict[str, str]:
+    """What the environment of a rank says of its place, as torchrun would put it."""
+    host, port = master
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(launch.size),
+        "LOCAL_RANK": str(rank % launch.per_node),
+        "LOCAL_WORLD_SIZE": str(launch.per_node),
+        "GROUP_RANK": str(rank // launch.per_node),
+        "GROUP_WORLD_SIZE": str(launch.nodes),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
 
-    It reads arguments as templates, so a dollar of the user's is doubled.
+
+class Port:
+    """A port of this machine for rank 0 to listen at, which is kept free for it until then.
+
+    Bound here, and not listened at: the kernel gives it to nobody who asks for any port, and lets rank 0 have it, whose store
+    reuses addresses.
     """
-    marker = f"rank-{launch.gang}"  # what no argument of the user's holds
-    command = rank_command(launch, folder / marker)
-    return [word.replace("$", "$$").replace(marker, "${local_rank}") for word in command]
 
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
 
-def _not_ours(failures: Mapping[int, int], sent: Mapping[int, set[int]]) -> dict[int, int]:
-    """Failures that came first: not by our signals, nor by those with which the launcher ends the others."""
-    others = {rank: code for rank, code in failures.items() if code not in sent[rank]}
-    first = {rank: code for rank, code in others.items() if code != -signal.SIGTERM}
-    return first or others
+    def close(self) -> None:
+        self._socket.close()
 
 
 def read_remains(rank_folder: Path, *, status: str, silent: str = "") -> Remains:
@@ -372,10 +279,3 @@ def tail(file: Path, *, lines: int = _TAIL_LINES, size: int = _TAIL_BYTES) -> st
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
-
-
-def _groups(folders: Iterable[Path]) -> Iterator[int]:
-    """The process groups of ranks: the kernel gives their numbers to nobody while one of their processes runs."""
-    for folder in folders:
-        with suppress(OSError, ValueError):
-            yield int((folder / GROUP).read_text())

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from pytest_accel.options import GANG_VARIABLE
 from pytest_accel.spmd.launch import GangError
-from pytest_accel.spmd.launchers import GROUP, STACKS
+from pytest_accel.spmd.launchers import STACKS
 from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.processes import die_with_parent, dump_no_core
 from pytest_accel.spmd.wire import Connection, TooLargeError, WireError, call
@@ -93,10 +93,6 @@ def begin_rank(environ: MutableMapping[str, str] = os.environ) -> RankEnd:
     die_with_parent()
     dump_no_core()
     place = _place(told, environ)
-    if (
-        os.getpgrp() == os.getpid()
-    ):  # what this rank starts is then in its group, whatever its environment says
-        (place.folder / GROUP).write_text(str(os.getpid()))
     stacks = _answer_sigterm_with_stacks(place.folder / STACKS)
     hello = {"rank": place.rank, "pid": os.getpid(), "host": socket.gethostname()}
     try:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from typing import Any
 
 from pytest_accel.core.quantities import counted
 from pytest_accel.spmd.launch import GangError, Launch, Launched, Remains
-from pytest_accel.spmd.launchers import RankProcess, RankProcesses
+from pytest_accel.spmd.launchers import LOOPBACK, Port, RankProcess, RankProcesses, place
 from pytest_accel.spmd.meeting import open_store, reachable, seats_key
 from pytest_accel.spmd.processes import end_processes
 from pytest_accel.spmd.stacks import ranks_words
@@ -35,7 +34,6 @@ from pytest_accel.spmd.wire import Connection, Listener, Message, WireError, rea
 from pytest_accel.spmd.world import Seat
 
 _POLL_S = 0.2
-_LOOPBACK = "127.0.0.1"
 _END_S = 30.0  # for a seat to end its process and say so: stacks and a kernel that lets go slowly included
 _LATE_S = 30.0  # for seats that have not come yet when the session is over already
 _LEAVE_S = 10.0  # for seats to say that they leave: one may have a process to end first
@@ -57,10 +55,10 @@ class Inventory:
 
 def open_seats(seat: Seat, *, rendezvous_s: float) -> Seats:
     """In seat 0: say where the others find it. They come while the session goes on."""
-    listener = Listener("" if seat.nodes > 1 else _LOOPBACK)
+    listener = Listener("" if seat.nodes > 1 else LOOPBACK)
     try:
         store = open_store(seat, rendezvous_s)
-        host = reachable(seat.master_host) if seat.nodes > 1 else _LOOPBACK
+        host = reachable(seat.master_host) if seat.nodes > 1 else LOOPBACK
         store.set(seats_key(seat), json.dumps({"host": host, "port": listener.port, "token": listener.token}))
     except BaseException:
         listener.close()
@@ -108,7 +106,7 @@ class Seats:
     def __init__(self, seat: Seat, listener: Listener, *, host: str, store: object, deadline: float) -> None:
         self.seat = seat
         self.host = host  # under which ranks reach this process
-        self.address = "" if seat.nodes > 1 else _LOOPBACK  # of whoever listens here for ranks
+        self.address = "" if seat.nodes > 1 else LOOPBACK  # of whoever listens here for ranks
         self.deadline = deadline  # for all to come, on the monotonic clock
         self._listener = listener
         self._store = store  # serves latecomers as long as it lives
@@ -223,9 +221,10 @@ class SeatLauncher:
         self._seats.wait()
         chosen = choose(self._seats.by_node(), launch, self._seats.seat.launcher)
         self._seats.refuse_gone(chosen)
-        master = (_LOOPBACK if launch.nodes == 1 else self.host, _free_port())
+        port = Port()  # rank 0 runs here
+        master = (LOOPBACK if launch.nodes == 1 else self.host, port.number)
         places = {seat: place(rank, launch, master) for rank, seat in enumerate(chosen)}
-        return _SeatGang(self._seats, launch, places)
+        return _SeatGang(self._seats, launch, places, port)
 
 
 def choose(by_node: Mapping[int, Sequence[int]], launch: Launch, launcher: str) -> list[int]:
@@ -247,33 +246,13 @@ def _enough(launcher: str, launch: Launch) -> str:
     return f"Start it with torchrun --nnodes={launch.nodes} --nproc-per-node={launch.per_node}."
 
 
-def place(rank: int, launch: Launch, master: tuple[str, int]) -> dict[str, str]:
-    """What the environment of a rank says of its place, as torchrun would put it."""
-    host, port = master
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(launch.size),
-        "LOCAL_RANK": str(rank % launch.per_node),
-        "LOCAL_WORLD_SIZE": str(launch.per_node),
-        "GROUP_RANK": str(rank // launch.per_node),
-        "GROUP_WORLD_SIZE": str(launch.nodes),
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
-    }
-
-
-def _free_port() -> int:
-    """A port of this machine that nobody listens at: rank 0 runs here and will."""
-    with socket.create_server(("", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
 class _SeatGang:
     """The processes of a gang, one at each of some seats."""
 
-    def __init__(self, seats: Seats, launch: Launch, places: Mapping[int, Mapping[str, str]]) -> None:
-        """By the rank of the seat, the place of its process; that of seat 0 is started here."""
+    def __init__(
+        self, seats: Seats, launch: Launch, places: Mapping[int, Mapping[str, str]], port: Port
+    ) -> None:
+        """By the rank of the seat, the place of its process; that of seat 0 is started here, and listens at the port."""
         self._seats = seats
         self._gang = launch.gang
         self._others = {int(where["RANK"]): seats.other(seat) for seat, where in places.items() if seat != 0}
@@ -281,10 +260,11 @@ class _SeatGang:
         for other in self._others.values():
             other.send({"do": "start", "launch": ordered, "place": dict(places[other.inventory.rank])})
         try:
-            self._own = start_here(launch, places[0])
+            self._own = start_here(launch, places[0], port)
         except GangError:
             for other in self._others.values():
                 other.send({"do": "end", "gang": launch.gang, "stacks": False})
+            port.close()
             raise
         self._remains: dict[int, Remains] | None = None
 
@@ -326,7 +306,7 @@ class _SeatGang:
         return Remains(status=f"its pytest on {other.inventory.host} did not answer within {_END_S:g} s")
 
 
-def start_here(launch: Launch, where: Mapping[str, str]) -> RankProcesses:
+def start_here(launch: Launch, where: Mapping[str, str], port: Port | None = None) -> RankProcesses:
     """The process of this seat. Only a place is taken from an order: a variable such as LD_PRELOAD runs code."""
     where = {name: where[name] for name in place(0, launch, ("", 0))}
-    return RankProcesses([RankProcess(launch, rank=int(where["RANK"]), variables=where)])
+    return RankProcesses([RankProcess(launch, rank=int(where["RANK"]), variables=where)], port)

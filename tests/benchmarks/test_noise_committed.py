@@ -40,7 +40,9 @@ def test_a_committed_stream_is_evidence(path):
     assert len(stream.of(0.0)) >= 30
     assert path.stat().st_size <= 1000 * MOST_KB
     assert not [
-        word for word in stream.head.command if "/" in word and not word.startswith(("bench_suites/", "benchmarks/"))
+        word
+        for word in stream.head.command
+        if "/" in word and not word.startswith(("bench_suites/", "benchmarks/"))
     ], f"{path}: paths of this machine"
 
 

@@ -14,10 +14,9 @@ import pytest
 from pytest_accel.spmd import course as course_module
 from pytest_accel.spmd import gang as gang_module
 from pytest_accel.spmd.gang import Gang
-from pytest_accel.spmd.launchers import Elastic, RankProcess, RankProcesses  # noqa: F401 - as tests name it
+from pytest_accel.spmd.launchers import OneMachine
 from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.processes import processes_of
-from tests.support.gloo import free_port
 from tests.support.waiting import eventually
 
 LONG_S = 120.0  # of waiting; only a broken test waits so long
@@ -76,25 +75,6 @@ def pytest_cmdline_main(config):
 '''
 
 
-class Plain:
-    """Ranks without torch's launcher, for what does not depend on it: seconds less a gang. They can meet all the same."""
-
-    def start(self, launch):
-        all_alike = {
-            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(launch.size)),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-        }
-        return RankProcesses(
-            [
-                RankProcess(
-                    launch, rank=rank, variables={**all_alike, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                )
-                for rank in range(launch.size)
-            ]
-        )
-
-
 class Gangs:
     """Starts gangs, gives them programs, and knows what they leave behind."""
 
@@ -108,7 +88,7 @@ class Gangs:
 
     def start(self, size: int = 2, *, launcher=None, rendezvous_s: float = LONG_S, **options) -> Gang:
         gang = Gang.start(
-            launcher or Plain(),
+            launcher or OneMachine(),
             per_node=size,
             process_group=True,
             arguments=self.arguments,

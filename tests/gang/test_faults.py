@@ -1,4 +1,4 @@
-"""Every way in which a rank, a launcher or a session can fail, really provoked.
+"""Every way in which a rank or a session can fail, really provoked.
 
 Each is told by its rank, its last words and the stacks of the others; nothing is left, and the next gang works.
 Time to the verdict is noted, and bounded so widely that only a hang exceeds it.
@@ -20,11 +20,9 @@ from pytest_accel.spmd import course as course_module
 from pytest_accel.spmd import launchers
 from pytest_accel.spmd.course import Course
 from pytest_accel.spmd.launch import GangError
-from pytest_accel.spmd.launchers import Elastic
 from pytest_accel.spmd.processes import Process, processes_of
 
 VERDICT_S = 60.0
-LONG_ELASTIC = pytest.param(Elastic, marks=pytest.mark.rehearsal)
 
 # Rank 0 would wait for ever; what rank 1 does, when rank 0 is there, is the fault.
 OTHERS_WAIT = """
@@ -66,11 +64,12 @@ def verdict(request):
 def provoke(gangs, verdict, monkeypatch):
     """Run a program that ends its gang; the answer, when nothing is left of the gang."""
 
-    def run(text: str, *, gang=None, launcher=None, **options):
+    # No process between session and ranks could have more to say.
+    monkeypatch.setattr(course_module, "_LAUNCHER_S", 0.1)
+
+    def run(text: str, *, gang=None, **options):
         if gang is None:
-            gang = gangs.start(2, launcher=launcher)
-            if launcher is None:  # no process between session and ranks that could have more to say
-                monkeypatch.setattr(course_module, "_LAUNCHER_S", 0.1)
+            gang = gangs.start(2)
         began = time.monotonic()
         answer = gangs.run(gang, text, **options)
         verdict(time.monotonic() - began, answer.problem)
@@ -84,20 +83,16 @@ def provoke(gangs, verdict, monkeypatch):
 
 class TestRankThatEnds:
     @pytest.mark.parametrize(
-        ("launcher", "fault", "problem"),
+        ("fault", "problem"),
         [
-            pytest.param(None, EXIT, EXITED, id="exits"),
-            pytest.param(None, EXIT_0, EXITED_0, id="exits with 0"),
-            pytest.param(Elastic, EXIT_0, EXITED_0, id="exits with 0, Elastic", marks=pytest.mark.rehearsal),
-            pytest.param(None, KILL, KILLED, id="SIGKILL"),
-            pytest.param(None, CRASH, CRASHED, id="SIGSEGV"),
-            pytest.param(Elastic, CRASH, CRASHED, id="SIGSEGV, Elastic", marks=pytest.mark.slow),
+            pytest.param(EXIT, EXITED, id="exits"),
+            pytest.param(EXIT_0, EXITED_0, id="exits with 0"),
+            pytest.param(KILL, KILLED, id="SIGKILL"),
+            pytest.param(CRASH, CRASHED, id="SIGSEGV"),
         ],
     )
-    def test_is_named_with_its_last_words_and_the_stacks_of_the_others(
-        self, provoke, launcher, fault, problem
-    ):
-        answer = provoke(OTHERS_WAIT.format(fault=fault), launcher=launcher and launcher())
+    def test_is_named_with_its_last_words_and_the_stacks_of_the_others(self, provoke, fault, problem):
+        answer = provoke(OTHERS_WAIT.format(fault=fault))
         assert answer.problem == problem
         assert answer.culprit == 1
         assert answer.ranks[1].problem == problem
@@ -112,7 +107,7 @@ class TestRankThatEnds:
 
     @pytest.mark.rehearsal  # tests/gang/test_benchmarks.py kills one of two
     def test_four_meet_in_a_process_group_and_one_is_killed_in_a_collective(self, gangs, provoke):
-        gang = gangs.start(4, launcher=Elastic())
+        gang = gangs.start(4)
         met = gangs.run(
             gang,
             """
@@ -262,15 +257,14 @@ class TestRankThatHangs:
         assert answer.culprit == 1
         assert answer.ranks[0].outcome == "passed"
 
-    @pytest.mark.parametrize("launcher", [None, LONG_ELASTIC], ids=["Plain", "Elastic"])
-    def test_rank_that_no_signal_reaches_is_killed(self, provoke, deadline_when, monkeypatch, launcher):
+    def test_rank_that_no_signal_reaches_is_killed(self, provoke, deadline_when, monkeypatch):
         monkeypatch.setattr(launchers, "_STACKS_S", 1.5)
         deadline_when("hangs", "waits")
         fault = (
             "signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); note('hangs')\n"
             "    ctypes.PyDLL(None).sleep(3600)"
         )
-        answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000, launcher=launcher and launcher())
+        answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000)
         assert "rank 1 gave no stacks" in answer.problem
         assert "did not react to signals" in answer.ranks[1].remains.stacks
         assert "state S" in answer.ranks[1].remains.stacks
@@ -307,11 +301,11 @@ class TestRendezvous:
 
     @pytest.fixture
     def start(self, gangs, monkeypatch, verdict):
-        def start(before: str, *, launcher=None, **options) -> str:
+        def start(before: str, **options) -> str:
             monkeypatch.setenv("BEFORE_HELLO", str(gangs.program(before)))
             began = time.monotonic()
             with pytest.raises(GangError) as caught:
-                gangs.start(2, launcher=launcher, **options)
+                gangs.start(2, **options)
             verdict(time.monotonic() - began, str(caught.value).splitlines()[0])
             assert _of_this_test(gangs.folder) == []
             return str(caught.value)
@@ -333,17 +327,14 @@ class TestRendezvous:
         assert re.search("rank 1|ranks 0, 1", words.splitlines()[0])
         assert "in load" in words
 
-    @pytest.mark.parametrize("launcher", [None, LONG_ELASTIC], ids=["Plain", "Elastic"])
-    def test_rank_that_ends_before_it_calls_is_named_at_once(self, start, launcher):
+    def test_rank_that_ends_before_it_calls_is_named_at_once(self, start):
         words = start(
             "import os\nif os.environ['RANK'] == '1':\n    print('cannot load', flush=True)\n    os._exit(4)",
-            launcher=launcher and launcher(),
         )
         assert words.startswith("rank 1 left with exit status 4 before it took an order; rank")
         assert "cannot load" in words
 
-    @pytest.mark.parametrize("launcher", [None, LONG_ELASTIC], ids=["Plain", "Elastic"])
-    def test_interrupted_wait_leaves_nothing(self, gangs, monkeypatch, launcher):
+    def test_interrupted_wait_leaves_nothing(self, gangs, monkeypatch):
         monkeypatch.setenv("BEFORE_HELLO", str(gangs.program("import time\ntime.sleep(3600)")))
 
         def interrupt() -> None:
@@ -351,46 +342,15 @@ class TestRendezvous:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            gangs.start(2, launcher=launcher and launcher(), waiting=interrupt)
+            gangs.start(2, waiting=interrupt)
         assert _of_this_test(gangs.folder) == []
-
-
-@pytest.mark.slow
-class TestLauncherThatIsKilled:
-    def test_is_named_and_nothing_is_left_and_the_next_one_works_until_an_interrupt(self, provoke, gangs):
-        answer = provoke(
-            """
-            import os, signal, time
-            time.sleep(0.1 * rank)
-            if rank == 0:
-                os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(3600)
-            """,
-            launcher=Elastic(),
-        )
-        assert answer.problem == "the launcher of the ranks was killed by SIGKILL"
-        gang = gangs.start(2, launcher=Elastic())
-        assert gangs.run(gang, "value = rank").whole
-        _interrupt_while_waiting(gangs, gang)
-
-
-class TestLauncherThatCannotStart:
-    def test_says_why(self, gangs):
-        (gangs.folder / "torch").mkdir()
-        (gangs.folder / "torch" / "__init__.py").write_text("raise ImportError('no torch here')")
-        with pytest.raises(GangError) as caught:
-            gangs.start(2, launcher=Elastic())
-        assert str(caught.value).startswith(
-            "the launcher of the ranks left with exit status 1: ImportError: no torch here; ranks 0, 1 never called"
-        )
 
 
 class TestSessionThatEnds:
     def test_interrupt_while_waiting_ends_everything(self, gangs):
         _interrupt_while_waiting(gangs, gangs.start(2))
 
-    @pytest.mark.parametrize("launcher", ["Plain", pytest.param("Elastic", marks=pytest.mark.slow)])
-    def test_killed_session_leaves_no_rank(self, gangs, eventually, tmp_path, launcher):
+    def test_killed_session_leaves_no_rank(self, gangs, eventually, tmp_path):
         program = gangs.program("import time\nnote(f'waits-{rank}')\ntime.sleep(3600)")
         session = f"""
 import importlib.util
@@ -399,7 +359,7 @@ import pathlib
 found = importlib.util.spec_from_file_location("gangs_of_tests", {str(_CONFTEST)!r})
 tests = importlib.util.module_from_spec(found)
 found.loader.exec_module(tests)
-gang = tests.Gangs(pathlib.Path({str(tmp_path)!r})).start(2, launcher=tests.{launcher}())
+gang = tests.Gangs(pathlib.Path({str(tmp_path)!r})).start(2)
 print(gang.id, flush=True)
 gang.run(tests.Order(node_id={str(program)!r}, session="s", platform="p"), timeout_s=3600)
 """

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pytest_accel.spmd.launch import GangError
-from pytest_accel.spmd.launchers import Elastic, OneProcess
+from pytest_accel.spmd.launchers import OneProcess
 from pytest_accel.spmd.orders import Order
 from pytest_accel.spmd.processes import processes_of
 
@@ -147,19 +147,16 @@ class TestOneProcess:
         assert not set(found) & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "torch"}
 
 
-@pytest.mark.slow
-class TestElastic:
-    def test_ranks_know_their_place_have_their_arguments_and_leave_by_themselves(self, gangs, monkeypatch):
-        """One gang, since its launcher imports torch. It reads arguments as templates."""
+class TestOneMachine:
+    def test_ranks_have_the_arguments_of_their_session_as_they_are(self, gangs, monkeypatch):
         odd = ["-o", "x=$HOME $$ ${local_rank} 'a b' \"c\" \n ä", "-k", ""]
         known = gangs.arguments
         monkeypatch.setattr(gangs, "arguments", lambda folder: [*known(folder), *odd, "-o", f"y={folder}"])
-        gang = gangs.start(2, launcher=Elastic(), bind="none")
-        check_places(values(gangs.run(gang, PLACE)))
-        found = values(gangs.run(gang, "import sys\nvalue = [sys.argv[-6:], str(place.folder)]"))
-        for arguments, folder in found:
+        gang = gangs.start(2)
+        for arguments, folder in values(
+            gangs.run(gang, "import sys\nvalue = [sys.argv[-6:], str(place.folder)]")
+        ):
             assert arguments == [*odd, "-o", f"y={folder}"]
-        close_and_see_ranks_leave(gangs, gang)
 
 
 def test_order_crosses_processes():

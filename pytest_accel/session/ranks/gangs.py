@@ -21,7 +21,7 @@ from pytest_accel.session.placing.seating import SEATS, bound_by_launcher
 from pytest_accel.settings import Settings
 from pytest_accel.spmd.gang import Gang
 from pytest_accel.spmd.launch import GangError, Launcher
-from pytest_accel.spmd.launchers import Elastic, OneProcess
+from pytest_accel.spmd.launchers import OneMachine, OneProcess
 from pytest_accel.spmd.orders import GangAnswer, Order
 from pytest_accel.spmd.seats import SeatLauncher
 
@@ -141,7 +141,7 @@ class Gangs:
             return OneProcess(), {}
         seats = self._config.stash.get(SEATS, None)
         if seats is None:
-            return Elastic(), {}
+            return OneMachine(), {}
         launcher = SeatLauncher(seats)
         return launcher, {"address": launcher.address, "host": launcher.host}
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
-from string import Template
 
 import pytest
 
 from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE
 from pytest_accel.spmd.launch import GangError, Launch
 from pytest_accel.spmd.launchers import (
-    Elastic,
+    OneMachine,
     OneProcess,
+    Port,
     path_flag,
     rank_command,
-    rank_commands,
     rank_environment,
     read_remains,
     tail,
@@ -74,21 +78,67 @@ class TestCommand:
         monkeypatch.setattr(sys, "path", ["/elsewhere"])
         assert path_flag(tmp_path) == ["-P"]
 
-    @pytest.mark.parametrize("word", ["plain", "$HOME", "$$", "${local_rank}", "$local_rank", "a$", ""])
-    def test_templates_of_the_elastic_launcher_give_the_words_back(self, word, tmp_path):
-        told = rank_commands(launch(arguments=lambda folder: [word, f"--folder={folder}"]), tmp_path)
-        found = [Template(text).safe_substitute(local_rank="3") for text in told]
-        assert found[-2:] == [word, f"--folder={tmp_path / '3'}"]
-
 
 class TestStart:
-    @pytest.mark.parametrize("launcher", [OneProcess(), Elastic()])
+    @pytest.mark.parametrize("launcher", [OneProcess(), OneMachine()])
     def test_directory_that_is_gone_is_said(self, launcher, tmp_path, monkeypatch):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         per_node = 1 if isinstance(launcher, OneProcess) else 2
         with pytest.raises(GangError, match="no process could be started"):
             launcher.start(launch(tmp_path / "gone", per_node=per_node))
         assert list(tmp_path.iterdir()) == []
+
+    def test_ranks_that_were_started_are_ended_where_the_next_cannot_be(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        started, popen = [], subprocess.Popen
+
+        def second_fails(*args, **options):
+            if started:
+                raise BlockingIOError(errno.EAGAIN, "no more processes")
+            started.append(popen(*args, **options))
+            return started[0]
+
+        monkeypatch.setattr(subprocess, "Popen", second_fails)
+        with pytest.raises(GangError, match=r"no process could be started: .*no more processes"):
+            OneMachine().start(launch(tmp_path))
+        assert started[0].returncode == -signal.SIGKILL
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestPort:
+    def test_is_for_whoever_names_it_and_reuses_addresses(self):
+        """As the store of rank 0 does: tests/gang has real ones."""
+        port = Port()
+        with socket.create_server(("127.0.0.1", port.number)) as store:
+            assert store.getsockname()[1] == port.number
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port.number))
+        port.close()
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port.number))
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
+    def test_is_given_to_nobody_who_asks_for_any(self):
+        """In a network of ten ports."""
+        program = (
+            "import socket\n"
+            "from pathlib import Path\n"
+            "from pytest_accel.spmd.launchers import Port\n"
+            "Path('/proc/sys/net/ipv4/ip_local_port_range').write_text('40000 40009')\n"
+            "port, others = Port(), []\n"
+            "while True:\n"
+            "    try:\n"
+            "        others.append(socket.create_server(('127.0.0.1', 0)))\n"
+            "    except OSError:\n"
+            "        break\n"
+            "assert sorted(each.getsockname()[1] for each in others) == [n for n in range(40000, 40010) if n != port.number], others\n"
+        )
+        done = subprocess.run(
+            ["unshare", "--net", sys.executable, "-c", program], capture_output=True, text=True, check=False
+        )
+        if "unshare failed" in done.stderr:
+            pytest.skip(done.stderr.strip())
+        assert done.returncode == 0, done.stderr
 
 
 class TestRemains:

@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     die_with_parent()
     told = Path(config.getoption("accel_told"))
-    sys.meta_path.insert(0, _TunesInTurn(told.with_name("tuning.lock")))
+    _TunesInTurn(told.with_name("tuning.lock")).arrange()
     config.pluginmanager.register(_Telling(told), "accel-telling")
 
 
@@ -105,10 +105,16 @@ class _Telling:
 
 
 class _TunesInTurn(importlib.abc.MetaPathFinder):
-    """Once torch's tuner is imported, it times the variants of a kernel while no other process times any."""
+    """Has torch's tuner time the variants of a kernel while no other process times any, from its import on."""
 
     def __init__(self, lock: Path) -> None:
         self._lock = lock
+
+    def arrange(self) -> None:
+        if _TUNER in sys.modules:  # a conftest was first
+            self._wrap(sys.modules[_TUNER])
+        else:
+            sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         if fullname != _TUNER:
@@ -120,12 +126,13 @@ class _TunesInTurn(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                self._wrap(getattr(module, "CachingAutotuner", None))
+                self._wrap(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _wrap(self, tuner: type | None) -> None:
+    def _wrap(self, module: ModuleType) -> None:
+        tuner = getattr(module, "CachingAutotuner", None)
         times: Callable[..., object] | None = getattr(tuner, _TIMES, None)
         if times is None:  # of another torch than those that are known
             return

@@ -14,9 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE
@@ -154,7 +153,8 @@ class RankProcesses:
             remains = {}
             ended = {rank.rank: exit_words(rank.status) for rank in self._ranks if rank.status is not None}
             folders = {rank.rank: rank.folder / str(rank.rank) for rank in self._ranks}
-            silent = ask_for_stacks(self._reach(), folders) if stacks else {}
+            running = {rank.rank: rank.process for rank in self._ranks if rank.status is None}
+            silent = ask_for_stacks(running, folders) if stacks else {}
             for rank in self._ranks:
                 send_group(rank.process.pid, signal.SIGKILL)
             for rank in self._ranks:
@@ -170,38 +170,20 @@ class RankProcesses:
             self._remains = remains
         return self._remains
 
-    def _reach(self) -> dict[int, Reach]:
-        return {
-            rank.rank: Reach(
-                pid=rank.process.pid,
-                send=rank.process.send_signal,
-                runs=lambda process=rank.process: process.poll() is None,  # type: ignore[misc]
-            )
-            for rank in self._ranks
-            if rank.status is None
-        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """How a rank that runs is reached."""
-
-    pid: int
-    send: Callable[[signal.Signals], object]
-    runs: Callable[[], bool]
-
-
-def ask_for_stacks(running: Mapping[int, Reach], folders: Mapping[int, Path]) -> dict[int, str]:
+def ask_for_stacks(
+    running: Mapping[int, subprocess.Popen[bytes]], folders: Mapping[int, Path]
+) -> dict[int, str]:
     """Have ranks write down where they are, and end by it; what is known of those that do not.
 
     A rank that has called the session answers SIGTERM from a C handler, also inside native code. One that
     has not come so far has faulthandler for SIGABRT. Both end the process, so its end says that all is written.
     """
-    for rank, reach in running.items():
-        reach.send(signal.SIGTERM if (folders[rank] / STACKS).exists() else signal.SIGABRT)
+    for rank, process in running.items():
+        process.send_signal(signal.SIGTERM if (folders[rank] / STACKS).exists() else signal.SIGABRT)
     deadline = time.monotonic() + _STACKS_S
     left = set(running)
-    while (left := {rank for rank in left if running[rank].runs()}) and time.monotonic() < deadline:
+    while (left := {rank for rank in left if running[rank].poll() is None}) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     return {rank: f"{NO_STACKS}\n{kernel_view(running[rank].pid)}".rstrip() for rank in left}
 

@@ -400,6 +400,7 @@ def test_a_result_of_another_comparison_is_refused(result, said):
 # --- real contests, small ---------------------------------------------------------------------------
 
 
+@pytest.mark.rehearsal
 def test_small_contests_are_played_and_one_that_fails_stops_no_other(tmp_path, capsys, monkeypatch):
     import torch
 

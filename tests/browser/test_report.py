@@ -369,6 +369,7 @@ def test_without_storage_and_without_motion_it_works_too(opened, plotless, names
     assert len(names(page)) == 23
 
 
+@pytest.mark.rehearsal
 def test_five_hundred_benchmarks_stay_small_and_quick(opened, library, names):
     session = make_session(many(500, rounds=30))
     text = render_page(session, plotly_js=library, history=past(session))

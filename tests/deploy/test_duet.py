@@ -138,6 +138,7 @@ SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
 # --- real processes -------------------------------------------------------------------------------
 
 
+@pytest.mark.rehearsal
 def test_two_settings_of_one_environment_are_told_apart(site):
     """The slower one fails after two groups; the other is decided by one, and not measured again."""
     python = shlex.quote(sys.executable)

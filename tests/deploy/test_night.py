@@ -98,6 +98,7 @@ class GitHub:
         return [call.split(" --")[0] for call in (self.folder / "calls").read_text().splitlines()]
 
 
+@pytest.mark.rehearsal
 @needs_jq
 def test_three_nights_on_github(project, tmp_path):
     github = GitHub(project, tmp_path / "github")

@@ -137,8 +137,8 @@ stage() {
             -k "${only:+($only) and }not ($twins)"
         ;;
     contests)
-        # shellcheck disable=SC2016 # it is the inner shell that expands it
         touch "$results/begun"
+        # shellcheck disable=SC2016 # it is the inner shell that expands it
         side_by_side contests bash -c \
             'python=$1 jobs=$2 device=$3; shift 3
             printf "%s\n" "$@" | xargs -P "$jobs" -I{} "$python" -m benchmarks.peers {} --compile-only --device "$device"' \

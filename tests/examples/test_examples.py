@@ -220,6 +220,7 @@ def test_every_node_leaves_with_what_became_of_them(state, status, tmp_path, env
     assert done.returncode == status
 
 
+@pytest.mark.rehearsal
 def test_every_node_of_a_partition_has_its_own_session(tmp_path, environment):
     if reason := missing():
         pytest.skip(reason)

@@ -236,7 +236,7 @@ def test_a_suite_is_recorded_in_a_fresh_process_under_the_name_of_the_checkout(i
 # --- somebody's container -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("extras", ["", "[suites,report]"])
+@pytest.mark.parametrize("extras", [pytest.param("", marks=pytest.mark.rehearsal), "[suites,report]"])
 def test_installing_it_changes_nothing_that_is_there(built, container, extras):
     report = pip(
         container, "install", "--dry-run", "--quiet", "--no-index", "--report", "-", f"{built.wheel}{extras}"

@@ -114,6 +114,7 @@ def test_disturbed_runs_are_not_recorded(disturbed):
     assert len(stored["runs"]) == 1
 
 
+@pytest.mark.rehearsal
 def test_nothing_is_recorded_on_a_device_that_disturbs_more(disturbed):
     bench = disturbed(1, 2, 3, baseline=False)
     result = bench.run("--accel-record=2")

@@ -218,6 +218,7 @@ def test_step(accel, rank, process_group):
         assert properties(case) == {**TOLD, "accel.platform": "cpux2", "accel.verdict": "does-not-fit"}
         assert bench.left_behind() == []
 
+    @pytest.mark.rehearsal
     def test_memory_that_runs_out_in_a_check_of_one_rank_runs_out_on_all(self, bench):
         """As the fixtures say it: OutOfMemory comes out of accel.measure on every rank, and none waits.
 

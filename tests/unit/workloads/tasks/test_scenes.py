@@ -290,6 +290,7 @@ def test_a_compiled_step_of_dino_is_never_compiled_again_whatever_the_boxes(monk
     assert all("match" in reason for reason in graphs.breaks)
 
 
+@pytest.mark.rehearsal
 def test_of_a_swin_one_block_of_each_kind_is_compiled(monkeypatch):
     graphs = Graphs(monkeypatch)
     backbone = SwinBackbone("swin_tiny_patch4_window7_224", stages=(1, 2, 3), checkpoint=True)

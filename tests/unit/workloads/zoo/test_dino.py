@@ -266,6 +266,7 @@ def test_checkpointing_changes_no_gradient():
     assert gradients[0].abs().sum() > 0
 
 
+@pytest.mark.rehearsal
 def test_two_images_are_learned_by_heart():
     model = build(seed=0, num_classes=5, encoder_layers=1)
     scenes, loss = scenes_of(2, 3, size=64, classes=5), DinoLoss()

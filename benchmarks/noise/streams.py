@@ -145,27 +145,37 @@ def joined(streams: Sequence[Stream]) -> Stream:
     streams = sorted(streams, key=lambda stream: stream.runs[0].at if stream.runs else "")
     first = streams[0].head
     for stream in streams:
-        for each in dataclasses.fields(first):
-            if each.name not in ("name", "revision", "plan") and (
-                (found := getattr(stream.head, each.name)) != (wanted := getattr(first, each.name))
-            ):
+        for what, wanted in _kind(first).items():
+            if (found := _kind(stream.head)[what]) != wanted:
                 raise StreamError(
-                    f"{stream.head.name} and {first.name} are not of one kind: {each.name} is {found!r}, and was {wanted!r}."
+                    f"{stream.head.name} and {first.name} are not of one kind: {what} is {found!r}, and was {wanted!r}."
                 )
     runs = [run for stream in streams for run in stream.runs]
-    slow_runs = [sum(run.slowdown == slowdown for run in runs) for slowdown in first.plan.slowdowns]
+    if any(later.at <= earlier.at for earlier, later in pairwise(runs)):
+        raise StreamError(
+            "these streams have runs of one time. Name each once, and none that is a part of another."
+        )
+    done = Counter(run.slowdown for run in runs if run.is_valid)
     head = dataclasses.replace(
         first,
         revision=", ".join(dict.fromkeys(stream.head.revision for stream in streams)),
-        plan=dataclasses.replace(
-            first.plan,
-            runs=sum(run.is_valid and not run.slowdown for run in runs),
-            slow_runs=min(slow_runs, default=0),
+        plan=Plan(
+            runs=done[0.0],
+            slowdowns=first.plan.slowdowns,
+            slow_runs=min((done[slowdown] for slowdown in first.plan.slowdowns), default=0),
         ),
     )
     return Stream(
         head=head, runs=tuple(dataclasses.replace(run, place=place) for place, run in enumerate(runs))
     )
+
+
+def _kind(head: Head) -> dict[str, Any]:
+    """What all streams that may be joined have in common."""
+    shared = {each.name: getattr(head, each.name) for each in dataclasses.fields(head)}
+    return {name: shared[name] for name in shared if name not in ("name", "revision", "plan")} | {
+        "slowdowns": head.plan.slowdowns
+    }
 
 
 # --- writing ----------------------------------------------------------------------------------------

@@ -33,7 +33,9 @@ _TOLD, _ONLY = "--accel-told", "--accel-only"
 _LOADED = f"-p{__name__}"
 _LISTING = "--collect-only"
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory")
-_TUNER, _TIMES = "torch._inductor.runtime.triton_heuristics", "benchmark_all_configs"
+_TUNER = "torch._inductor.runtime.triton_heuristics"
+_TIMES, _TIMES_MORE = "benchmark_all_configs", "coordinate_descent_tuning"  # the second where it is asked for
+_IN_TURN = "accel_in_turn"  # an attribute of what waits
 
 
 def words_for_list(told: Path) -> list[str]:
@@ -109,6 +111,7 @@ class _TunesInTurn(importlib.abc.MetaPathFinder):
 
     def __init__(self, lock: Path) -> None:
         self._lock = lock
+        self._holds = False
 
     def arrange(self) -> None:
         if _TUNER in sys.modules:  # a conftest was first
@@ -133,17 +136,27 @@ class _TunesInTurn(importlib.abc.MetaPathFinder):
 
     def _wrap(self, module: ModuleType) -> None:
         tuner = getattr(module, "CachingAutotuner", None)
-        times: Callable[..., object] | None = getattr(tuner, _TIMES, None)
-        if times is None:  # of another torch than those that are known
-            return
+        for name in (_TIMES, _TIMES_MORE):
+            times: Callable[..., object] | None = getattr(tuner, name, None)
+            if times is not None:  # another torch may have others
+                setattr(tuner, name, self._in_turn(times))
 
+    def _in_turn(self, times: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(times)
         def in_turn(*args: object, **kwargs: object) -> object:
+            if self._holds:  # one calls the other
+                return times(*args, **kwargs)
             with self._lock.open("w") as held:
                 fcntl.flock(held, fcntl.LOCK_EX)
-                return times(*args, **kwargs)
+                self._holds = True
+                try:
+                    return times(*args, **kwargs)
+                finally:
+                    self._holds = False
+                    fcntl.flock(held, fcntl.LOCK_UN)  # which what was forked meanwhile holds too
 
-        setattr(tuner, _TIMES, in_turn)
+        setattr(in_turn, _IN_TURN, True)
+        return in_turn
 
 
 def _listed(session: pytest.Session) -> list[dict[str, Any]]:
@@ -196,4 +209,4 @@ def _of_tuner() -> dict[str, Any]:
     """Whether kernels may have been timed beside others: by a tuner that could not be made to wait."""
     module = sys.modules.get(_TUNER)
     times = getattr(getattr(module, "CachingAutotuner", None), _TIMES, None)
-    return {"tuned_beside_others": module is not None and not hasattr(times, "__wrapped__")}
+    return {"tuned_beside_others": module is not None and not hasattr(times, _IN_TURN)}

@@ -16,7 +16,7 @@ TICK_S = 0.5  # between two calls of `waiting`
 _LOST_S = 2.0  # for the others, when a rank is gone: to notice it themselves, and say so
 _FAILED_S = 10.0  # for the others, when a rank's item has failed: they may wait for it in a collective
 _SKIPPED_S = 30.0  # for the others, when a rank skipped: they will too, or wait for it in a collective
-_LAUNCHER_S = 1.0  # for what ranks said before their launcher went away
+_SEEN_S = 1.0  # for a process to be seen to end, whose connection has ended
 
 Waiting = Callable[[], None]
 Phase = Callable[[str, float | None], None]
@@ -62,14 +62,14 @@ class Course:
         while self.silent and (now := time.monotonic()) < self._give_up_at:
             self._hear(phase, min(TICK_S, self._give_up_at - now))
             if self._launched.ended() is not None:
-                self._wait_no_longer_than(_LAUNCHER_S)
+                self._wait_no_longer_than(_LOST_S)
             if time.monotonic() - told >= TICK_S:
                 told = time.monotonic()
                 waiting()
 
     def launcher_words(self) -> str:
-        """Why the launcher is gone. Ranks die with it, and may be seen to go a moment before it."""
-        deadline = time.monotonic() + (0.0 if self.silent else _LAUNCHER_S)
+        """Which process has ended, or what else is gone. A connection may end a moment before its process does."""
+        deadline = time.monotonic() + (0.0 if self.silent else _SEEN_S)
         while (words := self._launched.ended()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         return words or ""

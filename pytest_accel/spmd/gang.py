@@ -138,7 +138,7 @@ class Gang:
             for connection in self._connections.values():
                 tell(connection, {"kind": "leave"})
             deadline = time.monotonic() + _LEAVE_S
-            while (self._launched.ended() is None or self._stay()) and time.monotonic() < deadline:
+            while (not self._launched.left() or self._stay()) and time.monotonic() < deadline:
                 time.sleep(0.02)
         finally:
             self._end(stacks=False)

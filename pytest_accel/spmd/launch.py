@@ -46,7 +46,11 @@ class Launched(Protocol):
     """A gang's processes."""
 
     def ended(self) -> str | None:
-        """Why the launcher is gone, in words; None while it runs."""
+        """Which process has ended, or what else is gone, in words; None while all of them run."""
+        ...
+
+    def left(self) -> bool:
+        """Whether all processes have ended by themselves, as far as is known here."""
         ...
 
     def end(self, *, stacks: bool) -> Mapping[int, Remains]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,6 +34,7 @@ LOOPBACK = "127.0.0.1"
 OUTPUTS = ("stdout", "stderr")  # of a rank's folder
 _STACKS_S = 5.0  # for ranks to write where they are
 _POLL_S = 0.02
+_BY_US = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGKILL}  # exit statuses of ranks that are ended here
 NO_STACKS = f"No stacks: it did not react to signals within {_STACKS_S:g} s. The kernel says of it:"
 _TAIL_BYTES = 2**16
 _TAIL_LINES = 40
@@ -90,19 +91,24 @@ def path_flag(directory: Path) -> list[str]:
     return [] if {"", str(directory)} & set(sys.path) else ["-P"]
 
 
-def new_folder(ranks: Iterable[int]) -> Path:
+@contextmanager
+def _new_folder(rank: int) -> Iterator[Path]:
+    """The folder of a rank that is being started; it is gone where that fails."""
     folder = Path(tempfile.mkdtemp(prefix="pytest-accel-gang-"))
-    for rank in ranks:
+    try:
         (folder / str(rank)).mkdir()
-    return folder
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager
-def _removed_on_failure(folder: Path) -> Iterator[None]:
+def _said() -> Iterator[None]:
+    """No room, no memory, too many processes, a directory that is gone."""
     try:
         yield
-    except OSError as error:  # no memory, too many processes, a directory that is gone
-        shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
         raise GangError(f"no process could be started: {error}") from None
 
 
@@ -112,20 +118,19 @@ class RankProcess:
     def __init__(self, launch: Launch, *, rank: int = 0, variables: Mapping[str, str] | None = None) -> None:
         self.rank = rank
         self.gang_id = f"{launch.gang}.{rank}"  # other seats of this machine have ranks of the same gang
-        self.folder = new_folder([rank])
-        environ = rank_environment(launch, self.folder, gang_id=self.gang_id, variables=variables)
-        own = self.folder / str(rank)
-        stdout, stderr = (own / name for name in OUTPUTS)
-        with _removed_on_failure(self.folder), stdout.open("wb") as output, stderr.open("wb") as errors:
-            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
-                rank_command(launch, own),
-                cwd=launch.directory,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-            )
+        with _said(), _new_folder(rank) as self.folder:
+            own = self.folder / str(rank)
+            stdout, stderr = (own / name for name in OUTPUTS)
+            with stdout.open("wb") as output, stderr.open("wb") as errors:
+                self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
+                    rank_command(launch, own),
+                    cwd=launch.directory,
+                    env=rank_environment(launch, self.folder, gang_id=self.gang_id, variables=variables),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    start_new_session=True,
+                )
         dump_no_core(self.process.pid)
 
     @property
@@ -148,10 +153,12 @@ class RankProcesses:
                 return f"rank {rank.rank} {ended_words(exit_words(rank.status))}"
         return None
 
+    def left(self) -> bool:
+        return all(rank.status is not None for rank in self._ranks)
+
     def end(self, *, stacks: bool) -> Mapping[int, Remains]:
         if self._remains is None:
             remains = {}
-            ended = {rank.rank: exit_words(rank.status) for rank in self._ranks if rank.status is not None}
             folders = {rank.rank: rank.folder / str(rank.rank) for rank in self._ranks}
             running = {rank.rank: rank.process for rank in self._ranks if rank.status is None}
             silent = ask_for_stacks(running, folders) if stacks else {}
@@ -161,8 +168,13 @@ class RankProcesses:
                 end_processes(rank.gang_id)
                 with suppress(subprocess.TimeoutExpired):  # in the kernel's hands for good
                     rank.process.wait(5.0)
+                status = rank.status
+                if rank.rank in running and status in _BY_US:  # any other is of one that was about to end
+                    status = None
                 remains[rank.rank] = read_remains(
-                    folders[rank.rank], status=ended.get(rank.rank, ""), silent=silent.get(rank.rank, "")
+                    folders[rank.rank],
+                    status="" if status is None else exit_words(status),
+                    silent=silent.get(rank.rank, ""),
                 )
                 shutil.rmtree(rank.folder, ignore_errors=True)
             if self._port is not None:
@@ -201,16 +213,22 @@ class OneMachine:
 
     def start(self, launch: Launch) -> RankProcesses:
         assert launch.nodes == 1, "ranks on other nodes are started by their seats"
-        port = Port()
         ranks: list[RankProcess] = []
+        launched = RankProcesses(ranks, port := Port())
         try:
             for rank in range(launch.size):
                 where = place(rank, launch, (LOOPBACK, port.number))
-                ranks.append(RankProcess(launch, rank=rank, variables=where))
-        except GangError:
-            RankProcesses(ranks, port).end(stacks=False)
+                ranks.append(RankProcess(launch, rank=rank, variables=_as_torchrun() | where))
+        except BaseException:
+            launched.end(stacks=False)
             raise
-        return RankProcesses(ranks, port)
+        return launched
+
+
+def _as_torchrun() -> dict[str, str]:
+    """What else it has set for the processes that it starts, where nobody else has: how NCCL ends when it gives up."""
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    return {name: os.environ.get(name, "1")}
 
 
 def place(rank: int, launch: Launch, master: tuple[str, int]) -> dict[str, str]:
@@ -236,9 +254,10 @@ class Port:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("", 0))
+        with _said():
+            self._socket = socket.socket()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("", 0))
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:

@@ -106,8 +106,7 @@ def open_process_group(
     rank, size, address = _told(environ)
     device = _settled(device)
     backend = _backend(device)
-    hosting = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else the agent does
-    connection = _connection(address, hosting=hosting, rank=rank, rendezvous_s=rendezvous_s)
+    connection = _connection(address, hosting=rank == 0, rank=rank, rendezvous_s=rendezvous_s)
     store = dist.PrefixStore(f"{_PREFIX}/{next(_opened)}", connection)
     members = _assembled(store, rank, size, device, rendezvous_s)
     check_distinct_gpus(members)
@@ -208,10 +207,11 @@ def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvou
             is_master=hosting,
             timeout=timedelta(seconds=rendezvous_s),
             wait_for_workers=False,  # they are awaited by name below
+            multi_tenant=True,  # a group that the test opens itself may meet there, too
         )
     except (RuntimeError, ValueError, OSError) as error:
         remedy = (
-            "Is the port in use? Choose another one: MASTER_PORT=... in the environment of all ranks."
+            "Has another program taken the port meanwhile? Then try again; the session chooses another one."
             if hosting
             else f"Is rank 0 running there, and does {host} resolve here? --accel-rendezvous gives it more time."
         )

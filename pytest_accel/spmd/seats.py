@@ -261,7 +261,7 @@ class _SeatGang:
             other.send({"do": "start", "launch": ordered, "place": dict(places[other.inventory.rank])})
         try:
             self._own = start_here(launch, places[0], port)
-        except GangError:
+        except BaseException:
             for other in self._others.values():
                 other.send({"do": "end", "gang": launch.gang, "stacks": False})
             port.close()
@@ -280,6 +280,12 @@ class _SeatGang:
                     f"the pytest that started rank {rank} on {other.inventory.host} is gone: it {other.gone}"
                 )
         return None
+
+    def left(self) -> bool:
+        self._seats.listen()
+        return self._own.left() and all(
+            self._gang in each.left or each.gone for each in self._others.values()
+        )
 
     def end(self, *, stacks: bool) -> Mapping[int, Remains]:
         if self._remains is None:

@@ -135,6 +135,13 @@ def test_streams_of_several_occasions_become_one(tmp_path, capsys):
     assert capsys.readouterr().err == f"{out} is there already. Name another --out.\n"
 
 
+def test_no_run_is_joined_twice(tmp_path, capsys):
+    one = tmp_path / "one.jsonl"
+    write(one, of_occasion(1, 3))
+    assert main(["join", str(one), str(one), "--out", str(tmp_path / "both.jsonl")]) == 1
+    assert capsys.readouterr().err.startswith("these streams have runs of one time. Name each once")
+
+
 def test_runs_of_another_kind_are_not_joined(tmp_path, capsys):
     one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
     write(one, of_occasion(1, 3))

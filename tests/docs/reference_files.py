@@ -125,5 +125,5 @@ def environment() -> str:
         "Identity must be equal for two runs to be compared; context may differ, and what differs is printed as a suspect. A fact "
         "that could not be read is absent.\n\n"
         + table(("field", "shown as"), [(code(name), title) for name, title in TITLES.items()])
-        + f"Variables that decide speed ({prefixes}) are context too, as `{VARIABLE_PREFIX}NAME`; what may be a credential is redacted.\n"
+        + f"Variables that decide speed ({prefixes}, but for two that scikit-learn sets when it is imported) are context too, as `{VARIABLE_PREFIX}NAME`; what may be a credential is redacted.\n"
     )

@@ -38,6 +38,9 @@ def open_again(group):
     from pytest_accel.spmd.process_group import open_process_group
 
     group.close()
+    torch.distributed.init_process_group("gloo")  # as a test may that opens one itself
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
     second = open_process_group(torch.device("cpu"), rendezvous_s=120, timeout_s=500)
     return {"gathered": second.gather(second.rank), "timeout_s": second.timeout_s}
 

@@ -64,8 +64,8 @@ def verdict(request):
 def provoke(gangs, verdict, monkeypatch):
     """Run a program that ends its gang; the answer, when nothing is left of the gang."""
 
-    # No process between session and ranks could have more to say.
-    monkeypatch.setattr(course_module, "_LAUNCHER_S", 0.1)
+    # Two seconds in which the others may say more, each time, are not the question here.
+    monkeypatch.setattr(course_module, "_LOST_S", 0.1)
 
     def run(text: str, *, gang=None, **options):
         if gang is None:
@@ -104,6 +104,17 @@ class TestRankThatEnds:
         if "SEGV" in problem:
             assert "Segmentation fault" in words  # faulthandler's own, in its log
             assert "in fault" in words
+
+    def test_that_is_slow_to_end_is_named_with_its_status(self, provoke):
+        """As one of a GPU may be: its connection is gone, no signal reaches it, and then it leaves."""
+        fault = (
+            "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); end._connection.close()\n"
+            "    time.sleep(1.5); os._exit(7)"
+        )
+        answer = provoke(OTHERS_WAIT.format(fault=fault))
+        assert answer.problem == "rank 1 left with exit status 7"
+        assert answer.culprit == 1
+        assert answer.ranks[0].remains.status == ""  # it was ended
 
     @pytest.mark.rehearsal  # tests/gang/test_benchmarks.py kills one of two
     def test_four_meet_in_a_process_group_and_one_is_killed_in_a_collective(self, gangs, provoke):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -88,21 +90,51 @@ class TestStart:
             launcher.start(launch(tmp_path / "gone", per_node=per_node))
         assert list(tmp_path.iterdir()) == []
 
-    def test_ranks_that_were_started_are_ended_where_the_next_cannot_be(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("where", "fails", "raised"),
+        [
+            ((subprocess, "Popen"), BlockingIOError(errno.EAGAIN, "no more processes"), GangError),
+            ((tempfile, "mkdtemp"), OSError(errno.ENOSPC, "no space left"), GangError),
+            ((subprocess, "Popen"), KeyboardInterrupt(), KeyboardInterrupt),
+        ],
+    )
+    def test_ranks_that_were_started_are_ended_where_the_next_cannot_be(
+        self, tmp_path, monkeypatch, where, fails, raised
+    ):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        started, popen = [], subprocess.Popen
+        started, popen, calls = [], subprocess.Popen, []
+        usual = getattr(*where)
+
+        def noted(*args, **options):
+            started.append(popen(*args, **options))
+            return started[-1]
 
         def second_fails(*args, **options):
-            if started:
-                raise BlockingIOError(errno.EAGAIN, "no more processes")
-            started.append(popen(*args, **options))
-            return started[0]
+            calls.append(args)
+            if len(calls) > 1:
+                raise fails
+            return noted(*args, **options) if usual is popen else usual(*args, **options)
 
-        monkeypatch.setattr(subprocess, "Popen", second_fails)
-        with pytest.raises(GangError, match=r"no process could be started: .*no more processes"):
+        monkeypatch.setattr(subprocess, "Popen", noted)
+        monkeypatch.setattr(*where, second_fails)
+        with pytest.raises(
+            raised, match=r"no process could be started: .*no " if raised is GangError else None
+        ):
             OneMachine().start(launch(tmp_path))
-        assert started[0].returncode == -signal.SIGKILL
+        assert [process.returncode for process in started] == [-signal.SIGKILL]
         assert list(tmp_path.iterdir()) == []
+
+    def test_nccl_gives_up_as_under_torchrun_unless_somebody_says_otherwise(self, tmp_path, monkeypatch):
+        name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+        for told, found in ((None, "1"), ("3", "3")):
+            monkeypatch.delenv(name, raising=False)
+            if told:
+                monkeypatch.setenv(name, told)
+            launched = OneMachine().start(launch(tmp_path))
+            environ = Path(f"/proc/{launched._ranks[1].process.pid}/environ").read_bytes().split(b"\0")
+            launched.end(stacks=False)
+            assert f"{name}={found}".encode() in environ
+            assert b"RANK=1" in environ
 
 
 class TestPort:
@@ -133,11 +165,13 @@ class TestPort:
             "        break\n"
             "assert sorted(each.getsockname()[1] for each in others) == [n for n in range(40000, 40010) if n != port.number], others\n"
         )
+        if (unshare := shutil.which("unshare")) is None:
+            pytest.skip("unshare is not installed")
         done = subprocess.run(
-            ["unshare", "--net", sys.executable, "-c", program], capture_output=True, text=True, check=False
+            [unshare, "--net", sys.executable, "-c", program], capture_output=True, text=True, check=False
         )
-        if "unshare failed" in done.stderr:
-            pytest.skip(done.stderr.strip())
+        if "unshare failed" in done.stderr or "Read-only file system" in done.stderr:
+            pytest.skip(done.stderr.strip().splitlines()[-1])
         assert done.returncode == 0, done.stderr
 
 

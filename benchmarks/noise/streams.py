@@ -144,11 +144,12 @@ def joined(streams: Sequence[Stream]) -> Stream:
     """The runs of several occasions as one stream: of one benchmark, measured in one way on machines of one kind."""
     streams = sorted(streams, key=lambda stream: stream.runs[0].at if stream.runs else "")
     first = streams[0].head
+    kind = _kind(first)
     for stream in streams:
-        for what, wanted in _kind(first).items():
-            if (found := _kind(stream.head)[what]) != wanted:
+        for what, found in _kind(stream.head).items():
+            if found != kind[what]:
                 raise StreamError(
-                    f"{stream.head.name} and {first.name} are not of one kind: {what} is {found!r}, and was {wanted!r}."
+                    f"{stream.head.name} and {first.name} are not of one kind: {what} is {found!r}, and was {kind[what]!r}."
                 )
     runs = [run for stream in streams for run in stream.runs]
     if any(later.at <= earlier.at for earlier, later in pairwise(runs)):

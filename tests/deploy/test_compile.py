@@ -179,6 +179,10 @@ def suite(tmp_path, monkeypatch):
     assert left_in(root) == []
 
 
+def in_cache(root):
+    return {path.name for path in (root / "cache/ab").iterdir()}
+
+
 def test_every_end_has_its_line(suite, capsys):
     root = suite(ENDS)
     assert main(["compile", "--jobs", "6", "--", "test_suite.py"]) == 1
@@ -217,6 +221,9 @@ def test_every_end_has_its_line(suite, capsys):
     # One step of each, and none of what was not asked for.
     steps = {path.name.removeprefix("steps-"): path.read_text() for path in root.glob("steps-*")}
     assert steps == dict.fromkeys(("new", "known", "unkept", "eager", "crowded", "torn"), "step\n")
+    assert in_cache(root) == {
+        f"{name}.{kind}" for name in ("new", "known", "unkept") for kind in ("py", "best_config")
+    }
 
 
 @pytest.fixture
@@ -336,7 +343,7 @@ def test_an_end_of_the_command_is_the_end_of_its_processes(suite, end):
     if end is not signal.SIGKILL:
         assert command.returncode == 2
         assert "interrupted after 0 of 2 benchmarks. What was compiled stays." in said
-        assert sorted(path.name for path in (root / "cache/ab").glob("*.py")) == ["one.py", "two.py"]
+        assert in_cache(root) == {"one.py", "one.best_config", "two.py", "two.best_config"}
 
 
 @pytest.mark.parametrize(
@@ -360,7 +367,7 @@ def test_what_ranks_compile_is_told_by_their_gang(suite, capsys):
     )
     assert main(["compile", "--", "test_suite.py"]) == 0
     assert "[1/1] test_suite.py::test_both: compiled, " in capsys.readouterr().err
-    assert sorted(path.name for path in (root / "cache/ab").glob("*.py")) == ["rank-0.py", "rank-1.py"]
+    assert in_cache(root) == {f"rank-{rank}.{kind}" for rank in range(2) for kind in ("py", "best_config")}
 
 
 @pytest.mark.rehearsal

@@ -7,9 +7,8 @@ import pytest
 from tests.gang.test_benchmarks import Project
 from tests.support.data_sets import write_cifar_binary
 
-pytestmark = (
-    pytest.mark.rehearsal
-)  # one session of two ranks that load, of half a minute; each part has tests of its own
+# One session of two ranks that load, of half a minute; each part has tests of its own.
+pytestmark = pytest.mark.rehearsal
 
 SUITE = """
 @cpux2

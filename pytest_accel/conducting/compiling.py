@@ -25,7 +25,7 @@ from pytest_accel.options import settings_of
 from pytest_accel.session.placing.arguments import arguments_for_ranks
 from pytest_accel.session.placing.items import is_benchmark
 from pytest_accel.session.placing.placement import PLACEMENT, RANK_END
-from pytest_accel.session.ranks.gangs import needs_gang
+from pytest_accel.session.ranks.shapes import needs_gang
 from pytest_accel.spmd.arguments import without_options
 from pytest_accel.spmd.processes import die_with_parent
 

@@ -40,9 +40,10 @@ from pytest_accel.session.placing import items as what
 from pytest_accel.session.placing.binding import bound_to
 from pytest_accel.session.placing.placement import Placement, is_xdist_worker
 from pytest_accel.session.placing.seating import unseated
-from pytest_accel.session.ranks.gangs import Found, Gangs, needs_gang
+from pytest_accel.session.ranks.gangs import Found, Gangs
 from pytest_accel.session.ranks.pytest_reports import is_strict_xpass, without_traces
 from pytest_accel.session.ranks.replay import replay
+from pytest_accel.session.ranks.shapes import needs_gang
 from pytest_accel.session.telling.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
 from pytest_accel.session.turns import Turns
 from pytest_accel.settings import Settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -53,7 +53,7 @@ class Turns:
                 left = len(in_turn) - position + len(self._open()) * max(0, last - look)
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
                 with pace.run(label, left) as progress:
-                    self.measure_fresh(case, progress)
+                    self.measure_fresh(case, in_turn[position + 1 :], progress)
                 if self.settings.recording:
                     refuse_mixture(case)
                 if not self._wants_another_run(case) and not in_suite:
@@ -62,9 +62,11 @@ class Turns:
             if not unjudged:
                 self._release_decided()
 
-    def measure_fresh(self, case: Case, progress: Progress) -> None:
-        """One more run; its measurement, or why there is none, is left in the case."""
+    def measure_fresh(self, case: Case, later: Sequence[Case], progress: Progress) -> None:
+        """One more run; its measurement, or why there is none, is left in the case. `later` are those whose turns come then."""
         with case.holding():
+            coming = [(each.platform, each.settings) for each in (case, *later)]
+            self.gangs.start_ahead(coming, progress)
             found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
         if found.unfit is not None:
             case.unfit = found.unfit

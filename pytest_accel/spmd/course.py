@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_accel.spmd.launch import Launched, Remains
-from pytest_accel.spmd.orders import GangAnswer, Order, RankAnswer
+from pytest_accel.spmd.orders import GangAnswer, Order, Preparation, RankAnswer
 from pytest_accel.spmd.processes import ended_words
 from pytest_accel.spmd.stacks import hang_words
 from pytest_accel.spmd.wire import Connection, WireError, ready
@@ -52,9 +52,10 @@ class Course:
         others = [rank for rank, outcome in outcomes.items() if outcome != "passed"]
         return sorted(others, key=lambda rank: outcomes[rank] != "failed")
 
-    def give(self, order: Order) -> None:
+    def give(self, order: Order | Preparation) -> None:
+        kind = "order" if isinstance(order, Order) else "preparation"
         for connection in self._connections.values():
-            tell(connection, {"kind": "order", "number": self._number, "order": order.to_plain()})
+            tell(connection, {"kind": kind, "number": self._number, kind: order.to_plain()})
 
     def watch(self, waiting: Waiting, phase: Phase) -> None:
         """Until all have answered, or it makes no sense to wait longer."""

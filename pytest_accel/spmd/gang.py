@@ -18,7 +18,7 @@ from pytest_accel.spmd.course import (
     tell,
 )
 from pytest_accel.spmd.launch import GangError, Launch, Launched, Launcher, Remains
-from pytest_accel.spmd.orders import GangAnswer, Order
+from pytest_accel.spmd.orders import GangAnswer, Order, Preparation
 from pytest_accel.spmd.stacks import ranks_words, shortened
 from pytest_accel.spmd.wire import Connection, Listener, ready
 
@@ -42,7 +42,7 @@ class Gang:
         self._number = 0
 
     @classmethod
-    def start(
+    def launch(
         cls,
         launcher: Launcher,
         *,
@@ -55,9 +55,8 @@ class Gang:
         bind: str = "auto",
         address: str = "127.0.0.1",
         host: str = "",
-        waiting: Waiting = _nothing,
-    ) -> Gang:
-        """Start ranks and wait for their calls; GangError within `rendezvous_s` if one does not come.
+    ) -> Coming:
+        """Start ranks, whose calls are waited for when `come` is called: several gangs can come at one time.
 
         The session listens on `address` (empty: all of this machine's) and ranks call it as `host`. From the
         main thread: the kernel ends ranks with the thread that started them.
@@ -76,16 +75,11 @@ class Gang:
             bind=bind,
             rendezvous_s=rendezvous_s,
         )
-        launched: Launched | None = None
         try:
-            launched = launcher.start(launch)
-            return cls(launch, launched, _gather(listener, launch, launched, waiting))
+            return Coming(launch, launcher.start(launch), listener)
         except BaseException:
-            if launched is not None:
-                _end_surely(launched, stacks=False)
-            raise
-        finally:
             listener.close()
+            raise
 
     @property
     def id(self) -> str:
@@ -113,12 +107,20 @@ class Gang:
         phase: Phase = _unheard,
     ) -> GangAnswer:
         """The same order on every rank. If not all answer, nothing is left of the gang afterwards."""
+        return self.answer(self.give(order, timeout_s=timeout_s), waiting=waiting, phase=phase)
+
+    def give(self, order: Order | Preparation, *, timeout_s: float) -> Course:
+        """Tell every rank; the answer is waited for later."""
         if self._ended:
             raise GangError("this gang has ended; start another one")
         self._number += 1
         course = Course(self._connections, self._launched, number=self._number, timeout_s=timeout_s)
+        course.give(order)
+        return course
+
+    def answer(self, course: Course, *, waiting: Waiting = _nothing, phase: Phase = _unheard) -> GangAnswer:
+        """What the ranks make of what they were given last."""
         try:
-            course.give(order)
             course.watch(waiting, phase)
             if course.whole:
                 if course.lost:
@@ -143,6 +145,10 @@ class Gang:
         finally:
             self._end(stacks=False)
 
+    def end(self) -> None:
+        """At once: the ranks have nothing to finish."""
+        self._end(stacks=False)
+
     def _stay(self) -> bool:
         """Whether a rank is still there; what they say now is not heard any more."""
         for connection in self._connections.values():
@@ -157,6 +163,33 @@ class Gang:
         finally:
             for connection in self._connections.values():
                 connection.close()
+
+
+class Coming:
+    """Ranks that were started, and have not called yet."""
+
+    def __init__(self, launch: Launch, launched: Launched, listener: Listener) -> None:
+        self._launch = launch
+        self._launched = launched
+        self._listener = listener
+
+    def come(self, waiting: Waiting = _nothing) -> Gang:
+        """Wait for their calls; GangError within `rendezvous_s` if one does not come."""
+        try:
+            called = _gather(self._listener, self._launch, self._launched, waiting)
+            return Gang(self._launch, self._launched, called)
+        except BaseException:
+            _end_surely(self._launched, stacks=False)
+            raise
+        finally:
+            self._listener.close()
+
+    def end(self) -> None:
+        """Nobody waits for them any more."""
+        try:
+            _end_surely(self._launched, stacks=False)
+        finally:
+            self._listener.close()
 
 
 def _gather(

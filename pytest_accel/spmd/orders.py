@@ -30,6 +30,21 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What a rank can do before its turn comes: be bound to a platform's device, and import what its session has."""
+
+    platform: str
+    modules: tuple[str, ...]
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"platform": self.platform, "modules": list(self.modules)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Preparation:
+        return cls(platform=plain["platform"], modules=tuple(plain["modules"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
     """What one rank answered, or how it ended."""
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from pytest_accel.options import GANG_VARIABLE
 from pytest_accel.spmd.launch import GangError
 from pytest_accel.spmd.launchers import STACKS
-from pytest_accel.spmd.orders import Order
+from pytest_accel.spmd.orders import Order, Preparation
 from pytest_accel.spmd.processes import die_with_parent, dump_no_core
 from pytest_accel.spmd.wire import Connection, TooLargeError, WireError, call
 
@@ -49,17 +49,22 @@ class RankEnd:
         # A worker that a benchmark forks must not keep the line open when its rank is gone.
         os.register_at_fork(after_in_child=connection.close)
 
-    def orders(self) -> Iterator[Order]:
+    def orders(self) -> Iterator[Order | Preparation]:
         """Until the session has no more, or is gone."""
         while True:
             try:
                 message = self._connection.receive()
             except WireError:
                 return
-            if message.get("kind") != "order":
-                return
-            self._order = message["number"]
-            yield Order.from_plain(message["order"])
+            match message:
+                case {"kind": "order", "number": int(number), "order": dict(plain)}:
+                    given: Order | Preparation = Order.from_plain(plain)
+                case {"kind": "preparation", "number": int(number), "preparation": dict(plain)}:
+                    given = Preparation.from_plain(plain)
+                case _:
+                    return
+            self._order = number
+            yield given
 
     def answer(self, payload: Mapping[str, Any]) -> None:
         """Of the last order; nothing if it has been answered, or if nobody is there to hear it."""

@@ -86,8 +86,10 @@ class Gangs:
     def arguments(self, rank_folder: Path) -> list[str]:
         return ["-p", "tiny_rank", "-p", "no:accel", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
 
-    def start(self, size: int = 2, *, launcher=None, rendezvous_s: float = LONG_S, **options) -> Gang:
-        gang = Gang.start(
+    def start(
+        self, size: int = 2, *, launcher=None, rendezvous_s: float = LONG_S, waiting=lambda: None, **options
+    ) -> Gang:
+        gang = Gang.launch(
             launcher or OneMachine(),
             per_node=size,
             process_group=True,
@@ -95,7 +97,7 @@ class Gangs:
             directory=self.folder,
             rendezvous_s=rendezvous_s,
             **options,
-        )
+        ).come(waiting)
         self.started.append(gang)
         return gang
 

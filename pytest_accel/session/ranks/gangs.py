@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,8 +18,10 @@ from pytest_accel.session.placing import items as what
 from pytest_accel.session.placing.arguments import arguments_for_ranks
 from pytest_accel.session.placing.placement import PLACEMENT
 from pytest_accel.session.placing.seating import SEATS, bound_by_launcher
+from pytest_accel.session.ranks.ahead import Ahead
+from pytest_accel.session.ranks.shapes import Shape, shape_of
 from pytest_accel.settings import Settings
-from pytest_accel.spmd.gang import Gang
+from pytest_accel.spmd.gang import Coming, Gang
 from pytest_accel.spmd.launch import GangError, Launcher
 from pytest_accel.spmd.launchers import OneMachine, OneProcess
 from pytest_accel.spmd.orders import GangAnswer, Order
@@ -48,22 +50,14 @@ class Found:
         return cls(outcome="failed", text=text, cause=text.splitlines()[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """What must be equal for a gang to serve the next item too."""
-
-    platform: PlatformName
-    process_group: bool
-    bind: str
-
-
 class Gangs:
     """Starts gangs for items, keeps the last one for the next item of its shape, and ends it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._gang: Gang | None = None
-        self._shape: _Shape | None = None
+        self._shape: Shape | None = None
+        self._ahead = Ahead(self._launch)
         # By platform and gang, what each found out about its devices before it measured.
         self.looked_over: dict[tuple[PlatformName, str], Mapping[str, Any]] = {}
 
@@ -77,14 +71,15 @@ class Gangs:
         fresh: bool,
     ) -> Found:
         """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`."""
-        shape = _Shape(platform=platform, process_group=needs_gang(platform, settings), bind=settings.bind)
+        shape = shape_of(platform, settings)
         if fresh or shape != self._shape or self._gang is None or not self._gang.alive:
-            self.close()
+            self._close_gang()
         if problem := self._not_free(item, platform, settings, progress):
             return Found.failed(problem)
         try:
             if self._gang is None:
-                self._gang, self._shape = self._start(shape, settings, progress), shape
+                self._gang = self._ahead.take(shape) or self._start(shape, settings, progress)
+                self._shape = shape
             answer = self._gang.run(
                 Order(node_id=item.nodeid, session=self._config.stash[SESSION_ID], platform=str(platform)),
                 timeout_s=settings.timeout_s,
@@ -92,7 +87,7 @@ class Gangs:
                 phase=progress.phase,
             )
         except GangError as error:
-            self.close()
+            self._close_gang()
             return Found.failed(str(error))
         except BaseException:  # Ctrl-C: nothing is left running
             self.close()
@@ -101,8 +96,12 @@ class Gangs:
         if found.gang:
             self.looked_over[platform, self._gang.id] = found.gang
         if fresh or not found.sound:
-            self.close()
+            self._close_gang()
         return found
+
+    def start_ahead(self, coming: Iterable[tuple[PlatformName, Settings]], progress: Progress) -> None:
+        """For the fresh processes of those that come next; they are waited for."""
+        self._ahead.start(((shape_of(*each), each[1]) for each in coming), progress)
 
     def _not_free(
         self, item: pytest.Item, platform: PlatformName, settings: Settings, progress: Progress
@@ -115,14 +114,22 @@ class Gangs:
         return wait_until_free(self._config, settings, uuids, progress, label=item.name)
 
     def close(self) -> None:
+        """End all that is there."""
+        self._ahead.end()
+        self._close_gang()
+
+    def _close_gang(self) -> None:
         gang, self._gang = self._gang, None
         if gang is not None:
             gang.close()
 
-    def _start(self, shape: _Shape, settings: Settings, progress: Progress) -> Gang:
+    def _start(self, shape: Shape, settings: Settings, progress: Progress) -> Gang:
         progress.phase("starting ranks" if shape.process_group else "starting a process", None)
+        return self._launch(shape, settings).come(progress.tick)
+
+    def _launch(self, shape: Shape, settings: Settings) -> Coming:
         launcher, reached = self._launcher(shape)
-        return Gang.start(
+        return Gang.launch(
             launcher,
             nodes=shape.platform.nodes,
             per_node=shape.platform.per_node,
@@ -131,11 +138,10 @@ class Gangs:
             directory=self._config.invocation_params.dir,
             bind="launcher" if shape.bind == "auto" and bound_by_launcher(self._config) else shape.bind,
             rendezvous_s=settings.rendezvous_s,
-            waiting=progress.tick,
             **reached,
         )
 
-    def _launcher(self, shape: _Shape) -> tuple[Launcher, dict[str, str]]:
+    def _launcher(self, shape: Shape) -> tuple[Launcher, dict[str, str]]:
         """Who starts the ranks, and where they then reach this session, if not on this machine alone."""
         if not shape.process_group:
             return OneProcess(), {}
@@ -144,11 +150,6 @@ class Gangs:
             return OneMachine(), {}
         launcher = SeatLauncher(seats)
         return launcher, {"address": launcher.address, "host": launcher.host}
-
-
-def needs_gang(platform: PlatformName, settings: Settings) -> bool:
-    """Whether an item runs in a process group; on one device only where it was asked for."""
-    return platform.devices > 1 or settings.gang
 
 
 def found_by(answer: GangAnswer) -> Found:

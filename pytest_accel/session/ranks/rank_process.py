@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from pytest_accel.session.placing.items import is_benchmark
 from pytest_accel.session.placing.placement import PLACEMENT, RANK_END
 from pytest_accel.session.ranks.groups import STRAGGLERS
 from pytest_accel.session.ranks.pytest_reports import is_strict_xpass, without_traces
-from pytest_accel.spmd.orders import Order
+from pytest_accel.spmd.orders import Order, Preparation
 from pytest_accel.spmd.rank import begin_rank
 
 _MAX_OUTPUT = 200_000  # characters of one section of a report
@@ -48,7 +50,8 @@ class RankProcess:
     def pytest_runtestloop(self) -> bool:
         self._config.option.verbose = self._config.stash[_VERBOSITY]
         for order in self._end.orders():
-            self._end.answer(self._carried_out(order))
+            answer = self._prepared(order) if isinstance(order, Preparation) else self._carried_out(order)
+            self._end.answer(answer)
         return True
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -62,15 +65,26 @@ class RankProcess:
         if benchmark is not None:
             self._extra_info = {key: value for key, value in benchmark.extra_info.items() if key != "accel"}
 
+    def _prepared(self, preparation: Preparation) -> dict[str, Any]:
+        """Bound first, as a rank is that was not started before its turn: threads of what is imported stay where they began."""
+        self._take_platform(preparation.platform)
+        for name in preparation.modules:
+            with suppress(Exception):  # whoever needs it will say what is wrong with it
+                import_module(name)
+        return {"outcome": "passed"}
+
+    def _take_platform(self, platform: str) -> None:
+        placement = self._config.stash[PLACEMENT]
+        if not placement.ordered:
+            bind_this_rank(self._config, placement.catalogue.parse(platform))
+        placement.ordered = platform
+
     def _carried_out(self, order: Order) -> dict[str, Any]:
         item = self._items.get(order.node_id)
         if item is None:
             return _failure(f"{order.node_id} was not collected here: do all ranks see the same files?")
         self._config.stash[SESSION_ID] = order.session
-        placement = self._config.stash[PLACEMENT]
-        if not placement.ordered:
-            bind_this_rank(self._config, placement.catalogue.parse(order.platform))
-        placement.ordered = order.platform
+        self._take_platform(order.platform)
         self._measurement, self._extra_info = None, {}
         reports = runtestprotocol(item, log=False, nextitem=None)
         off, unfit = item.stash.get(MEASURING_OFF, False), item.stash.get(UNFIT, None)

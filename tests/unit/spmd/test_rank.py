@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from pytest_accel.options import GANG_VARIABLE
-from pytest_accel.spmd.orders import Order
+from pytest_accel.spmd.orders import Order, Preparation
 from pytest_accel.spmd.wire import Listener, WireError, ready
 
 LONG_S = 60.0
@@ -108,6 +108,15 @@ def test_each_order_is_answered_once(start):
         assert connection.receive(LONG_S) == {"kind": "phase", "phase": "begins", "remaining_s": 1.5}
         answer = {"kind": "answer", "number": number, "payload": {"node": ORDER.node_id}}
         assert connection.receive(LONG_S) == answer
+
+
+def test_a_preparation_is_answered_like_an_order(start):
+    _, connection, _ = start("for given in end.orders():\n    end.answer({'given': repr(given)})\n")
+    asked = Preparation(platform="cpu", modules=("wave",))
+    connection.send({"kind": "preparation", "number": 1, "preparation": asked.to_plain()})
+    assert connection.receive(LONG_S) == {"kind": "answer", "number": 1, "payload": {"given": repr(asked)}}
+    give(connection, 2)
+    assert connection.receive(LONG_S)["payload"] == {"given": repr(ORDER)}
 
 
 @pytest.mark.parametrize("politely", [True, False])

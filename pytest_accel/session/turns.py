@@ -65,9 +65,14 @@ class Turns:
     def measure_fresh(self, case: Case, later: Sequence[Case], progress: Progress) -> None:
         """One more run; its measurement, or why there is none, is left in the case. `later` are those whose turns come then."""
         with case.holding():
-            coming = [(each.platform, each.settings) for each in (case, *later)]
-            self.gangs.start_ahead(coming, progress)
-            found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
+            found = self.gangs.run(
+                case.item,
+                case.platform,
+                case.settings,
+                progress,
+                fresh=True,
+                later=[(each.platform, each.settings) for each in later],
+            )
         if found.unfit is not None:
             case.unfit = found.unfit
             case.judge()

@@ -169,6 +169,7 @@ stage() {
     studies)
         study rectifying
         study gpt
+        [ "$device" = cpu ] || study searching --ways search search search estimate estimate
         [ "$device" = cpu ] || study replay
         study regions
         study anatomy zoo/gpt-800m

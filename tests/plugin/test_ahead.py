@@ -83,13 +83,6 @@ def test_more_than_cores_allow_come_in_batches(bench, events):
     assert [event for _, event in events()] == here * 2 + measured * 2 + [*here, "bare", "measures"]
 
 
-def test_on_few_cores_each_is_started_in_its_turn(bench, events):
-    host(bench, cores=2)
-    bench.benchmarks(*THREE)
-    bench.run("--accel-record=1").assert_outcomes(passed=3)
-    assert [event for _, event in events()] == ["here", "bare", "measures"] * 3
-
-
 def test_second_looks_of_a_judged_session_are_started_ahead_too(bench, events):
     host(bench, cores=16)
     bench.benchmarks("test_a", "test_b")

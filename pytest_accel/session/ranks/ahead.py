@@ -18,8 +18,8 @@ from pytest_accel.spmd.orders import Preparation
 
 MOST = 8  # at a time, each with its own copy of what it imports
 CORES_EACH = 2  # of the host, for importing
-# What takes seconds. Where the session has imported it, so will its benchmarks.
-SLOW_IMPORTS = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torchvision", "timm", "transformers")
+# What takes seconds, and most benchmarks of a session import that has done so itself.
+SLOW_IMPORTS = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torchvision")
 
 
 class Ahead:

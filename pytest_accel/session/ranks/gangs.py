@@ -69,14 +69,21 @@ class Gangs:
         progress: Progress,
         *,
         fresh: bool,
+        later: Iterable[tuple[PlatformName, Settings]] = (),
     ) -> Found:
-        """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`."""
+        """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`.
+
+        Those of items that are to run so `later` may be started with them.
+        """
         shape = shape_of(platform, settings)
         if fresh or shape != self._shape or self._gang is None or not self._gang.alive:
             self._close_gang()
         if problem := self._not_free(item, platform, settings, progress):
             return Found.failed(problem)
         try:
+            if fresh:
+                coming = ((platform, settings), *later)
+                self._ahead.start([(shape_of(*each), each[1]) for each in coming], progress)
             if self._gang is None:
                 self._gang = self._ahead.take(shape) or self._start(shape, settings, progress)
                 self._shape = shape
@@ -98,10 +105,6 @@ class Gangs:
         if fresh or not found.sound:
             self._close_gang()
         return found
-
-    def start_ahead(self, coming: Iterable[tuple[PlatformName, Settings]], progress: Progress) -> None:
-        """For the fresh processes of those that come next; they are waited for."""
-        self._ahead.start(((shape_of(*each), each[1]) for each in coming), progress)
 
     def _not_free(
         self, item: pytest.Item, platform: PlatformName, settings: Settings, progress: Progress

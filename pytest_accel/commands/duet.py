@@ -199,10 +199,9 @@ class _Course:
         from pytest_accel.core.upgrade import Effect
         from pytest_accel.report.duet import Told, as_json, screen
         from pytest_accel.report.repeating import with_values
-        from pytest_accel.session.judging.cases import LOSS_TOLERANCE
         from pytest_accel.store.whole import write_whole
 
-        found = assess(self.played, self._most, loss_tolerance=LOSS_TOLERANCE)
+        found = assess(self.played, self._most)
         strict = ("--accel-inconclusive", "fail") in with_values(self.arguments)
         code = int(found.status or (strict and bool(found.of(Effect.INCONCLUSIVE))))
         told = Told(

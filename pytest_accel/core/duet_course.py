@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pytest_accel.core.duet import RUNS_PER_GROUP, Group, Side, judge, turns
 from pytest_accel.core.environment import Environment, describe, diff_identity
 from pytest_accel.core.judgement import configuration_changes, why_unusable
+from pytest_accel.core.numerics import loss_news
 from pytest_accel.core.quantities import counted
 from pytest_accel.core.results import Ending, Result, SessionResults
 from pytest_accel.core.upgrade import Effect, Row, Upgrade, differences, ended, is_elsewhere, session_remarks
@@ -168,10 +169,10 @@ def _why_incomparable(first: Good, now: Good) -> str:
 # --- the whole --------------------------------------------------------------------------------------
 
 
-def assess(played: Sequence[Played], most_groups: int, *, loss_tolerance: float) -> Upgrade:
+def assess(played: Sequence[Played], most_groups: int) -> Upgrade:
     """The comparison as `pytest-accel upgrade` makes one, of pairs; what is still open is not decided here."""
     parts = follow(played, most_groups)
-    rows = [_row(part, loss_tolerance) for part in parts.values() if not part.is_elsewhere]
+    rows = [_row(part) for part in parts.values() if not part.is_elsewhere]
     old, new = (_merged(played, side, rows) for side in ("old", "new"))
     changes, identity = differences(old, new)
     return Upgrade(
@@ -186,7 +187,7 @@ def assess(played: Sequence[Played], most_groups: int, *, loss_tolerance: float)
     )
 
 
-def _row(part: Part, loss_tolerance: float) -> Row:
+def _row(part: Part) -> Row:
     effect, why = part.effect, part.why
     if effect is None:
         has_verdict = part.verdict is not None
@@ -199,7 +200,7 @@ def _row(part: Part, loss_tolerance: float) -> Row:
         effect=effect,
         why=why,
         old=_gathered(part.old, spoilt_old, None, ""),
-        new=_gathered(part.new, spoilt_new, part.verdict, _numerics(part, loss_tolerance)),
+        new=_gathered(part.new, spoilt_new, part.verdict, _numerics(part)),
     )
 
 
@@ -224,14 +225,14 @@ def _gathered(
     )
 
 
-def _numerics(part: Part, loss_tolerance: float) -> str:
+def _numerics(part: Part) -> str:
     """News of the loss: the new environment reaches another one after the same seeded steps."""
     if not (part.old and part.new):
         return ""
-    before, after = part.old[-1].runs[-1].loss, part.new[-1].runs[-1].loss
-    if before is None or after is None or math.isclose(before, after, rel_tol=loss_tolerance):
-        return ""
-    return f"loss after the same seeded steps {before:.6g} -> {after:.6g}"
+    before = [run.loss for result in part.old for run in result.runs if run.loss is not None]
+    after = part.new[-1].runs[-1].loss
+    news = loss_news(before, after) if after is not None else ""
+    return f"loss after the same seeded steps {news}" if news else ""
 
 
 def _merged(played: Sequence[Played], side: Side, rows: Sequence[Row]) -> SessionResults:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pytest_accel.core.gate import interval
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.judgement import configuration_changes
 from pytest_accel.core.keys import Scalar, baseline_key, both_keys, is_real
+from pytest_accel.core.numerics import loss_news
 from pytest_accel.core.quantities import gibibytes
 from pytest_accel.core.results import ReferenceFigure
 from pytest_accel.core.runs import Run
@@ -35,7 +35,6 @@ from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration
 
 # Seeded steps repeat to the last bit on one machine on the CPU; GPU kernels that add atomically differ
 # in the last digits of fp32 and the third of bf16.
-LOSS_TOLERANCE = 0.01
 MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
 ANCHOR_OF_OTHERS = "its anchor is of another machine, and nothing was held against it; `pytest-accel baseline anchor --reason` sets one of this machine"
 
@@ -311,11 +310,10 @@ class Case:
         return describe(self.changes())
 
     def loss_change(self) -> str:
-        """News of numerics: the loss after the same seeded steps is another one than in the baseline."""
+        """News of numerics: the loss after the same seeded steps is another one than the baseline leads to expect."""
         if not self.measurements:
             return ""
-        before = next((run.loss for run in reversed(self.comparable_runs()) if run.loss is not None), None)
+        before = [run.loss for run in self.comparable_runs() if run.loss is not None]
         after = self.latest.run.loss
-        if before is None or after is None or math.isclose(before, after, rel_tol=LOSS_TOLERANCE):
-            return ""
-        return f"loss after {PILOT_STEPS} seeded steps {before:.6g} -> {after:.6g}"
+        news = loss_news(before, after) if after is not None else ""
+        return f"loss after {PILOT_STEPS} seeded steps {news}" if news else ""

@@ -101,14 +101,14 @@ def test_a_run_that_came_to_nothing_is_replaced_once(status):
     good = replace(second, turn=Turn(group=1, place=2, attempt=2))
     part = follow([first, spoilt, good, third, fourth], 5)[NAME]
     assert (part.effect, len(part.new)) == (Effect.OK, 2)
-    found = assess([first, spoilt, good, third, fourth], 5, loss_tolerance=0.01)
+    found = assess([first, spoilt, good, third, fourth], 5)
     assert any("1 run of the new environment" in remark for remark in found.remarks)
 
 
 def test_what_fails_twice_in_the_new_one_is_lost_and_says_why():
     first, *_ = groups(1)
     plays = [first, *(played(1, 2, ended(Ending.FAILED), attempt=attempt) for attempt in (1, 2))]
-    (row,) = assess(plays, 5, loss_tolerance=0.01).rows
+    (row,) = assess(plays, 5).rows
     assert (row.effect, row.fails) == (Effect.LOST, True)
     assert "the loss is nan" in row.why
 
@@ -125,7 +125,7 @@ def test_what_is_lost_in_the_third_group_is_lost_all_the_same():
 def test_disturbed_twice_is_not_judged_and_not_green():
     first, *_ = groups(1)
     plays = [first, *(played(1, 2, ended(Outcome.INVALID), attempt=attempt) for attempt in (1, 2))]
-    found = assess(plays, 5, loss_tolerance=0.01)
+    found = assess(plays, 5)
     (row,) = found.rows
     assert (row.effect, found.status) == (Effect.NOT_JUDGED, 1)
     assert "disturbed in the new environment" in row.why
@@ -134,7 +134,7 @@ def test_disturbed_twice_is_not_judged_and_not_green():
 def test_what_neither_runs_is_only_counted_and_what_one_runs_is_named():
     skipped = ended(Ending.SKIPPED)
     assert follow([played(1, 1, skipped)], 5)[NAME].is_open  # the other is asked first
-    found = assess([played(1, 1, skipped), played(1, 2, skipped)], 5, loss_tolerance=0.01)
+    found = assess([played(1, 1, skipped), played(1, 2, skipped)], 5)
     assert (found.skipped, found.rows) == (1, ())
     assert effect([played(1, 1, skipped), played(1, 2, measured(side="new"))]) is Effect.NOT_JUDGED
     assert effect([played(1, 1, measured()), played(1, 2)]) is Effect.LOST
@@ -158,17 +158,17 @@ def test_the_whole_says_what_differs_and_news_of_the_loss():
     (new,) = plays[2].session.results
     moved = replace(new, runs=(replace(new.runs[0], loss=2.5),))
     plays[2] = replace(plays[2], session=make_session([moved]))
-    found = assess(plays, 5, loss_tolerance=0.01)
+    found = assess(plays, 5)
     assert found.decision is Decision.ACCEPT
     assert "torch" in {change.name for change in found.changes}
     assert found.rows[0].numerics == "loss after the same seeded steps 2 -> 2.5"
 
 
 def test_an_open_one_is_inconclusive_where_it_ended_early():
-    found = assess(groups(1, 1.2), 5, loss_tolerance=0.01)
+    found = assess(groups(1, 1.2), 5)
     assert [row.effect for row in found.rows] == [Effect.INCONCLUSIVE]
     assert (found.decision, found.status) == (Decision.LOOK, 0)
-    found = assess(groups(1)[:2], 5, loss_tolerance=0.01)
+    found = assess(groups(1)[:2], 5)
     assert [row.effect for row in found.rows] == [Effect.NOT_JUDGED]
     assert found.status == 1
 
@@ -182,7 +182,7 @@ def test_whatever_the_runs_come_to_nothing_is_lost_and_green_means_judged(ending
         if status in (Ending.FAILED, Outcome.INVALID):
             again = ended(status, side=turn.side)
             plays.append(played(turn.group, turn.place, again, measured(name="test_b"), attempt=2))
-    found = assess(plays, 5, loss_tolerance=0.01)
+    found = assess(plays, 5)
     known = {result.benchmark for each in plays for result in each.session.results}
     assert len(found.rows) + found.skipped == len(known)
     part = follow(plays, 5).get(NAME)

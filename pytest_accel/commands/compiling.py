@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_accel.commands.environments import INTERRUPTED, environment_of_phases
 from pytest_accel.commands.registry import argument, command, count, duration
@@ -187,7 +187,11 @@ class _Course:
             yield Job(name=node_id, command=(sys.executable, *words), log=log)
 
     def _take(self, job: Job, status: int | None, took_s: float, *, alone: bool) -> None:
-        how, text = self._end_of(job, status)
+        from pytest_accel.conducting.compiling import told_by
+
+        told = {} if status is None else told_by(_answer(job.log))
+        self.tuned_beside_others |= told.get("tuned_beside_others", False)
+        how, text = self._end_of(job, status, told)
         if how == "no room" and alone:
             how = "failed"
         elif how == "unfit" and not alone:
@@ -199,23 +203,20 @@ class _Course:
             for line in text.strip().splitlines()[:_SHOWN_LINES]:
                 say(f"    {line}")
 
-    def _end_of(self, job: Job, status: int | None) -> tuple[str, str]:
-        """How a job ended, as a word of `_ENDS`, and why if it failed."""
-        from pytest_accel.conducting.compiling import told_by
+    def _end_of(self, job: Job, status: int | None, told: Mapping[str, Any]) -> tuple[str, str]:
+        """How a job ended, as a word of `_ENDS`, and why if it failed; by what it told itself, if it came to that."""
         from pytest_accel.spmd.processes import ended_words, exit_words
 
         if status is None:
             return "failed", f"it took longer than {seconds(self.timeout_s)} and was ended (--timeout)"
-        found = told_by(_answer(job.log))
-        self.tuned_beside_others |= found.get("tuned_beside_others", False)
-        if "end" not in found:
+        if "end" not in told:
             lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             words = "\n".join([f"it {ended_words(exit_words(status))}", *lines[1 - _SHOWN_LINES :]])
             killed = status < 0  # as the kernel does where the host's memory ran out
             return ("no room" if killed else "failed"), words
-        how, text = found["end"]["outcome"], found["end"]["text"]
+        how, text = told["end"]["outcome"], told["end"]["text"]
         if how == "passed":
-            how = next((word for word in ("compiled", "found", "unkept") if found[word]), how)
+            how = next((word for word in ("compiled", "found", "unkept") if told[word]), how)
         return (how if how in _ENDS else "failed"), text
 
     def _forget_wrong_tuning(self) -> None:

@@ -21,7 +21,6 @@ class Process:
     """A live process; a zombie has no environment any more and is none."""
 
     pid: int
-    parent: int
     environ: Mapping[str, str]
 
 
@@ -167,10 +166,10 @@ def _read(folder: Path) -> Process | None:
         environ = (folder / "environ").read_bytes()
     except OSError:
         return None
-    if GANG_ID_VARIABLE.encode() not in environ or (parent := parent_of(folder)) is None:
+    if GANG_ID_VARIABLE.encode() not in environ or parent_of(folder) is None:
         return None
     pairs = (item.partition("=") for item in environ.decode(errors="replace").split("\0"))
-    return Process(pid=int(folder.name), parent=parent, environ={name: value for name, _, value in pairs})
+    return Process(pid=int(folder.name), environ={name: value for name, _, value in pairs})
 
 
 def _name_and_state(stat: str) -> tuple[str, str]:

@@ -67,7 +67,6 @@ def test_all_of_a_gang_are_found_and_ended_and_no_other(gang, start):
     found = processes_of(gang)
     assert len(found) == 4  # two, and what each of them started in a session of its own
     assert first.pid in {process.pid for process in found}
-    assert os.getpid() in {process.parent for process in found}
     assert {process.environ[GANG_ID_VARIABLE] for process in processes_of(f"{gang}.1")} == {f"{gang}.1"}
     assert end_processes(gang) == []
     assert processes_of(gang) == []
@@ -85,7 +84,7 @@ def test_zombie_is_no_process(gang, start):
 def test_signal_never_reaches_another_process_with_the_same_number(gang, start):
     start(gang, DEAF)
     (first, *_) = processes_of(gang)
-    another = processes.Process(pid=first.pid, parent=first.parent, environ={GANG_ID_VARIABLE: "another"})
+    another = processes.Process(pid=first.pid, environ={GANG_ID_VARIABLE: "another"})
     assert not send(another, signal.SIGKILL)
     assert runs(first)
     assert not runs(another)

@@ -13,7 +13,7 @@ from pytest_accel.session.endings import Endings
 from pytest_accel.session.judging.cases import MOST_REPLACED, Case
 from pytest_accel.session.judging.recording import refuse_mixture
 from pytest_accel.session.judging.together import Platforms
-from pytest_accel.session.measuring.terminal import Pacemaker
+from pytest_accel.session.measuring.terminal import Pacemaker, live_progress
 from pytest_accel.session.ranks.gangs import Found, Gangs
 from pytest_accel.settings import Settings
 
@@ -52,8 +52,9 @@ class Turns:
                     return
                 left = len(in_turn) - position + len(self._open()) * max(0, last - look)
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
+                self.start_ahead(in_turn[position:])
                 with pace.run(label, left) as progress:
-                    self.measure_fresh(case, in_turn[position + 1 :], progress)
+                    self.measure_fresh(case, progress)
                 if self.settings.recording:
                     refuse_mixture(case)
                 if not self._wants_another_run(case) and not in_suite:
@@ -62,17 +63,24 @@ class Turns:
             if not unjudged:
                 self._release_decided()
 
-    def measure_fresh(self, case: Case, later: Sequence[Case], progress: Progress) -> None:
-        """One more run; its measurement, or why there is none, is left in the case. `later` are those whose turns come then."""
-        with case.holding():
-            found = self.gangs.run(
-                case.item,
-                case.platform,
-                case.settings,
-                progress,
-                fresh=True,
-                later=[(each.platform, each.settings) for each in later],
+    def start_ahead(self, coming: Sequence[Case]) -> None:
+        """Processes of those whose turns come next, where they are started together: each case pays for its own."""
+        first = coming[0]
+        before_s = first.held_s
+        with live_progress(self.config, "fresh processes") as progress, first.holding():
+            served = self.gangs.start_ahead(
+                [(each.item, each.platform, each.settings) for each in coming], progress
             )
+        if served:
+            each_s = (first.held_s - before_s) / len(served)
+            first.held_s = before_s
+            for number in served:
+                coming[number].held_s += each_s
+
+    def measure_fresh(self, case: Case, progress: Progress) -> None:
+        """One more run; its measurement, or why there is none, is left in the case."""
+        with case.holding():
+            found = self.gangs.run(case.item, case.platform, case.settings, progress, fresh=True)
         if found.unfit is not None:
             case.unfit = found.unfit
             case.judge()

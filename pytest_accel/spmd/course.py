@@ -60,6 +60,7 @@ class Course:
     def watch(self, waiting: Waiting, phase: Phase) -> None:
         """Until all have answered, or it makes no sense to wait longer."""
         told = time.monotonic()
+        self._hear(phase, 0.0)  # what came before anybody watched counts, however late it is now
         while self.silent and (now := time.monotonic()) < self._give_up_at:
             self._hear(phase, min(TICK_S, self._give_up_at - now))
             if self._launched.ended() is not None:

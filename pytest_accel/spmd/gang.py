@@ -61,7 +61,10 @@ class Gang:
         The session listens on `address` (empty: all of this machine's) and ranks call it as `host`. From the
         main thread: the kernel ends ranks with the thread that started them.
         """
-        listener = Listener(address)
+        try:
+            listener = Listener(address)
+        except OSError as error:
+            raise GangError(f"no port for ranks to call this session at: {error}") from None
         launch = Launch(
             gang=secrets.token_hex(8),
             nodes=nodes,
@@ -115,7 +118,11 @@ class Gang:
             raise GangError("this gang has ended; start another one")
         self._number += 1
         course = Course(self._connections, self._launched, number=self._number, timeout_s=timeout_s)
-        course.give(order)
+        try:
+            course.give(order)
+        except BaseException:
+            self._end(stacks=False)
+            raise
         return course
 
     def answer(self, course: Course, *, waiting: Waiting = _nothing, phase: Phase = _unheard) -> GangAnswer:

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-
-import pytest
-
-THREE = ("test_a", "test_b", "test_c")
-
-CONFTEST = """
-import os
-import pathlib
 import sys
-import time
+import types
 
 import pytest
 
-import pytest_accel.session.ranks.ahead as ahead
+from pytest_accel.session.ranks import ahead
+
+TWO = ("test_a", "test_b")
+THREE = (*TWO, "test_c")
+
+# What fresh processes do is noted, in order.
+RANKS = """
+import os
+import sys
+
+import pytest
 
 FRESH = "addopts=" in sys.argv
-ahead.available_cores = lambda: {cores}
-ahead.SLOW_IMPORTS = ("wave", "no_such_module_anywhere")
-if not FRESH:
-    import wave
-    sys.modules["no_such_module_anywhere"] = wave
 
 
 def note(text):
     with open("events", "a") as stream:
-        stream.write(f"{{os.getpid()}} {{text}}\\n")
+        stream.write(f"{os.getpid()} {text}\\n")
 
 
 def pytest_collection_finish():
@@ -40,59 +37,117 @@ def pytest_collection_finish():
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     if FRESH:
-        note("imported" if "wave" in sys.modules else "bare")
+        note("imported" if "slow_to_import" in sys.modules else "bare")
         note("measures")
 """
 
+# In a session that is a process of its own.
+MANY_CORES = """
+import pytest_accel.session.ranks.ahead
 
-@pytest.fixture
-def events(bench):
-    """What fresh processes did, in order, each with the number of its process, from 0."""
+pytest_accel.session.ranks.ahead.available_cores = lambda: 16
+"""
 
-    def events():
-        lines = [line.split() for line in bench.path("events").read_text().splitlines()]
+
+class Host:
+    """A project on a host with so many cores, and what its fresh processes did."""
+
+    def __init__(self, bench, monkeypatch):
+        self.bench = bench
+        self._monkeypatch = monkeypatch
+        bench.pytester.makeconftest(RANKS)
+        self.temporary = bench.pytester.mkdir("temporary")
+        monkeypatch.setenv("TMPDIR", str(self.temporary))
+        monkeypatch.setattr("tempfile.tempdir", None)
+
+    def cores(self, number):
+        self._monkeypatch.setattr(ahead, "available_cores", lambda: number)
+
+    def with_device(self, module):
+        """As if the benchmarks ran on a device: this session has imported a module, which `module` is the text of."""
+        self._monkeypatch.setattr(ahead, "_modules", lambda platform: ("slow_to_import",))
+        self._monkeypatch.setitem(sys.modules, "slow_to_import", types.ModuleType("slow_to_import"))
+        self.bench.pytester.makepyfile(slow_to_import=module)
+        self._monkeypatch.setenv("PYTHONPATH", str(self.bench.pytester.path))
+
+    @property
+    def events(self):
+        """Each with the number of its process, from 0 in the order in which they came."""
+        lines = [line.split() for line in self.bench.path("events").read_text().splitlines()]
         numbers = {pid: number for number, pid in enumerate(dict.fromkeys(pid for pid, _ in lines))}
         return [(numbers[pid], event) for pid, event in lines]
 
-    return events
+    @property
+    def happened(self):
+        return [event for _, event in self.events]
+
+    @property
+    def left(self):
+        """Processes, and folders of processes."""
+        return self.bench.left_behind() + [path.name for path in self.temporary.glob("pytest-accel-gang-*")]
 
 
-def host(bench, cores):
-    bench.pytester.makeconftest(CONFTEST.format(cores=cores))
+@pytest.fixture
+def host(bench, monkeypatch):
+    monkeypatch.setattr(ahead, "at_once", ahead.at_once.__wrapped__)  # asked anew
+    made = Host(bench, monkeypatch)
+    made.cores(16)
+    return made
 
 
-def test_processes_of_a_turn_are_there_before_the_first_measures(bench, events):
-    host(bench, cores=16)
+def test_processes_of_a_turn_are_there_before_the_first_measures(bench, host):
     bench.benchmarks(*THREE)
-    bench.run("--accel-record=2").assert_outcomes(passed=3)
-    happened = [event for _, event in events()]
-    turn = ["here"] * 3 + ["imported", "measures"] * 3
-    assert happened == turn * 2
-    measured = [number for number, event in events() if event == "measures"]
+    result = bench.run("--accel-record=2")
+    result.assert_outcomes(passed=3)
+    assert host.happened == (["here"] * 3 + ["bare", "measures"] * 3) * 2
+    measured = [number for number, event in host.events if event == "measures"]
     assert len(set(measured)) == 6, "every run has a process of its own"
     assert all(len(bench.entry(name)["runs"]) == 2 for name in THREE)
-    assert bench.left_behind() == []
+    assert host.left == []
 
 
-def test_more_than_cores_allow_come_in_batches(bench, events):
-    host(bench, cores=4)
+def test_they_import_before_their_turns_what_the_session_has(bench, host):
+    host.with_device("")
+    bench.benchmarks(*TWO)
+    bench.run("--accel-record=1").assert_outcomes(passed=2)
+    assert host.happened == ["here"] * 2 + ["imported", "measures"] * 2
+
+
+def test_on_the_cpu_nothing_is_imported_that_would_count_as_its_memory(monkeypatch):
+    from pytest_accel.core.grammar import PlatformName
+
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    assert ahead._modules(PlatformName("cpu")) == ()
+    assert ahead._modules(PlatformName("h200"))[0] == "torch"
+    assert "torchvision" not in ahead._modules(PlatformName("h200"))
+
+
+def test_more_than_cores_allow_come_in_batches(bench, host):
+    host.cores(4)
     bench.benchmarks(*THREE)
     bench.run("--accel-record=1").assert_outcomes(passed=3)
-    here, measured = ["here"], ["imported", "measures"]
-    # The last one is alone, and imports in its turn.
-    assert [event for _, event in events()] == here * 2 + measured * 2 + [*here, "bare", "measures"]
+    measured = ["bare", "measures"]
+    assert host.happened == ["here"] * 2 + measured * 2 + ["here", *measured]
 
 
-def test_second_looks_of_a_judged_session_are_started_ahead_too(bench, events):
-    host(bench, cores=16)
-    bench.benchmarks("test_a", "test_b")
+@pytest.mark.parametrize(("cores", "granted", "processes"), [(16, None, 8), (16, 5.5, 2), (4, None, 2), (64, 128.0, 8), (2, None, 1)])  # fmt: skip
+def test_as_many_as_there_are_cores_for_and_the_kernel_grants(monkeypatch, cores, granted, processes):
+    from pytest_accel.health import cgroups
+
+    monkeypatch.setattr(ahead, "available_cores", lambda: cores)
+    monkeypatch.setattr(cgroups, "read_quota", lambda files: cgroups.Quota(cpus=granted))
+    assert ahead.at_once.__wrapped__() == processes
+
+
+def test_second_looks_of_a_judged_session_are_started_ahead_too(bench, host):
+    bench.benchmarks(*TWO)
     bench.baseline(test_a=bench.APART, test_b=bench.APART)
     bench.run("--accel-looks=2")
-    assert [event for _, event in events()] == ["here"] * 2 + ["imported", "measures"] * 2
+    assert host.happened == ["here"] * 2 + ["bare", "measures"] * 2
 
 
-def test_one_that_is_killed_while_it_waits_is_replaced_in_its_turn(bench, events):
-    host(bench, cores=16)
+def test_one_that_is_killed_while_it_waits_is_replaced_in_its_turn(bench, host):
     bench.write(
         """
         def test_a(accel):
@@ -107,29 +162,75 @@ def test_one_that_is_killed_while_it_waits_is_replaced_in_its_turn(bench, events
         """
     )
     bench.run("--accel-record=1").assert_outcomes(passed=2)
-    first, second = [number for number, event in events() if event == "measures"]
+    first, second = [number for number, event in host.events if event == "measures"]
     assert first < 2, "one of the two that came first"
     assert second == 2, "started after both were"
-    assert bench.left_behind() == []
+    assert host.left == []
 
 
-def test_what_cannot_start_is_told_once_by_the_run_whose_turn_it_is(bench):
-    host(bench, cores=16)
+@pytest.mark.parametrize(
+    "module",
+    ["raise ImportError('no driver')", "import os; os.kill(os.getpid(), 9)"],
+    ids=["fails", "dies"],
+)
+def test_where_preparing_fails_each_is_started_in_its_turn_from_then_on(bench, host, module):
+    host.with_device(module)
     bench.benchmarks(*THREE)
+    bench.run("--accel-record=1").assert_outcomes(passed=3)
+    assert host.happened == ["here"] * 3 + ["here", "bare", "measures"] * 3
+    assert host.left == []
+
+
+def test_one_that_hangs_while_it_prepares_takes_no_other_along(bench, host):
+    host.with_device(
+        "import os, pathlib, time\n"
+        "try:\n"
+        "    pathlib.Path('first').touch(exist_ok=False)\n"
+        "    time.sleep(600)\n"
+        "except FileExistsError:\n"
+        "    pass\n"
+    )
+    bench.benchmarks(*TWO)
+    bench.run("--accel-record=1", "--accel-timeout=3s").assert_outcomes(passed=2)
+    assert host.happened.count("here") == 3, "of two that were started one was used"
+    assert host.happened.count("imported") == 1
+    assert host.left == []
+
+
+def test_what_cannot_start_is_told_by_the_run_whose_turn_it_is(bench, host):
+    bench.benchmarks(*TWO)
     with bench.path("conftest.py").open("a") as conftest:
         conftest.write('\nif FRESH:\n    note("begins")\n    raise SystemExit("no licence for this")\n')
     result = bench.run("--accel-record=1")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    text = result.stdout.str()
-    assert text.count("no licence for this") >= 3
-    begun = bench.path("events").read_text().count("begins")
-    assert begun <= 6, "together once, then each in its turn"
-    assert bench.left_behind() == []
+    for name in TWO:
+        result.stdout.fnmatch_lines([f"*{name} (cpu): a fresh process gave no measurement: *"])
+    assert 4 <= host.happened.count("begins") <= 6, (
+        "together once, some of which are ended, then each in its turn"
+    )
+    assert host.left == []
+
+
+def test_a_session_that_stops_early_ends_those_that_wait(bench, host):
+    bench.write(
+        """
+        def test_a(accel):
+            measure(accel)
+            assert not FRESH, "it fails in its turn"
+
+        def test_b(accel):
+            measure(accel)
+        """
+    )
+    result = bench.run("--accel-record=1", "-x")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert host.happened == ["here"] * 2 + ["bare", "measures"]
+    assert host.left == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_interrupted_nothing_is_left_of_those_that_wait(bench, number):
-    host(bench, cores=16)
+def test_interrupted_nothing_is_left_of_those_that_wait(bench, host, number):
+    bench.pytester.makeconftest(MANY_CORES + RANKS)
     bench.write(
         """
         def test_a(accel):
@@ -144,7 +245,8 @@ def test_interrupted_nothing_is_left_of_those_that_wait(bench, number):
     )
     process = bench.start("--accel-record=1")
     bench.wait_for("hanging", process)
+    assert host.happened[:2] == ["here", "here"]
     os.kill(process.pid, number)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
-    assert bench.left_behind() == []
+    assert host.left == []

@@ -1,13 +1,15 @@
 """Fresh processes that are started several at a time, before their turns: importing is most of what a start takes.
 
-Nobody measures while they start, and they are idle, with nothing on the device, when somebody does.
+Nobody measures while they start, and they wait, with nothing on the device, while somebody does.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
+from pytest_accel.core.grammar import PlatformName
 from pytest_accel.platforms.cpu import available_cores
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.ranks.shapes import Shape
@@ -27,35 +29,41 @@ class Ahead:
 
     def __init__(self, launch: Callable[[Shape, Settings], Coming]) -> None:
         self._launch = launch
+        self._coming: list[tuple[Shape, Coming]] = []
         self._waiting: list[tuple[Shape, Gang]] = []
-        self._at_once = min(MOST, available_cores() // CORES_EACH)
+        self._given_up = False
 
-    def start(self, coming: Iterable[tuple[Shape, Settings]], progress: Progress) -> None:
-        """Start processes for those whose turns come next, unless some are left of the last time.
+    def start(self, wanted: Sequence[tuple[Shape, Settings]], progress: Progress) -> list[int]:
+        """Start processes for those whose turns come next, unless some are left for them; return which have one now.
 
-        Where that fails, each is started in its turn from then on, and says there what is wrong.
+        Where one fails, all are started in their turns from then on, and say there what is wrong.
         """
-        together = [each for each in coming if not each[0].process_group][: self._at_once]
-        if self._waiting or len(together) < 2:
-            return
+        self._end_all_but({shape for shape, _ in wanted})
+        alone = [number for number, (shape, _) in enumerate(wanted) if not shape.process_group]
+        if self._waiting or self._given_up or len(alone) < 2:
+            return []
+        together = alone[: at_once()]
+        if len(together) < 2:
+            return []
         progress.phase(f"starting {len(together)} processes", None)
-        started: list[tuple[Shape, Coming]] = []
         try:
-            for shape, settings in together:
-                started.append((shape, self._launch(shape, settings)))
-            while started:
-                shape, process = started.pop(0)
+            for number in together:
+                shape, settings = wanted[number]
+                self._coming.append((shape, self._launch(shape, settings)))
+            while self._coming:
+                shape, process = self._coming[0]
                 self._waiting.append((shape, process.come(progress.tick)))
-            self._prepare(max(settings.rendezvous_s for _, settings in together), progress)
+                del self._coming[0]
+            prepared = self._prepare(max(wanted[number][1].timeout_s for number in together), progress)
         except GangError:
-            self._at_once = 0
+            self._given_up = True
             self.end()
+            return []
         except BaseException:
             self.end()
             raise
-        finally:
-            for _, process in started:
-                process.end()
+        self._given_up = not all(prepared)
+        return [number for number, well in zip(together, prepared, strict=True) if well]
 
     def take(self, shape: Shape) -> Gang | None:
         """One of this shape; None where there is none, or it is gone."""
@@ -70,18 +78,51 @@ class Ahead:
         return None
 
     def end(self) -> None:
-        while self._waiting:
-            self._waiting.pop()[1].end()
+        """End all of them; what is interrupted meanwhile is still known, to be ended by the next call."""
+        while self._coming:
+            self._coming[-1][1].end()
+            self._coming.pop()
+        self._end_all_but(())
 
-    def _prepare(self, timeout_s: float, progress: Progress) -> None:
-        """All at the same time; one that is gone by then is not kept."""
-        modules = tuple(name for name in SLOW_IMPORTS if name in sys.modules)
+    def _end_all_but(self, shapes: Collection[Shape]) -> None:
+        for each in [each for each in self._waiting if each[0] not in shapes]:
+            each[1].end()
+            self._waiting.remove(each)
+
+    def _prepare(self, timeout_s: float, progress: Progress) -> list[bool]:
+        """All at the same time; who is well is kept."""
         told = [
-            gang.give(Preparation(platform=str(shape.platform), modules=modules), timeout_s=timeout_s)
+            gang.give(
+                Preparation(platform=str(shape.platform), modules=_modules(shape.platform)),
+                timeout_s=timeout_s,
+            )
             for shape, gang in self._waiting
         ]
-        done = [
-            gang.answer(course, waiting=progress.tick).whole
+        answers = [
+            gang.answer(course, waiting=progress.tick)
             for (_, gang), course in zip(self._waiting, told, strict=True)
         ]
-        self._waiting = [each for each, well in zip(self._waiting, done, strict=True) if well]
+        prepared = [answer.whole and answer.culprit is None for answer in answers]
+        for each, well in zip(list(self._waiting), prepared, strict=True):
+            if not well:
+                each[1].end()
+                self._waiting.remove(each)
+        return prepared
+
+
+@cache
+def at_once() -> int:
+    """How many are started together: as many as this process has cores for."""
+    from pytest_accel.health.cgroups import read_quota
+    from pytest_accel.health.files import Files
+
+    granted = read_quota(Files()).cpus
+    cores = available_cores() if granted is None else min(available_cores(), int(granted))
+    return min(MOST, cores // CORES_EACH)
+
+
+def _modules(platform: PlatformName) -> tuple[str, ...]:
+    """What a process imports before its turn; nothing on the CPU, where it would count as memory of the benchmark."""
+    if platform.device == "cpu":
+        return ()
+    return tuple(name for name in SLOW_IMPORTS if name in sys.modules)

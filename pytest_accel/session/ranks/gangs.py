@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,21 +69,14 @@ class Gangs:
         progress: Progress,
         *,
         fresh: bool,
-        later: Iterable[tuple[PlatformName, Settings]] = (),
     ) -> Found:
-        """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`.
-
-        Those of items that are to run so `later` may be started with them.
-        """
+        """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`."""
         shape = shape_of(platform, settings)
         if fresh or shape != self._shape or self._gang is None or not self._gang.alive:
             self._close_gang()
         if problem := self._not_free(item, platform, settings, progress):
             return Found.failed(problem)
         try:
-            if fresh:
-                coming = ((platform, settings), *later)
-                self._ahead.start([(shape_of(*each), each[1]) for each in coming], progress)
             if self._gang is None:
                 self._gang = self._ahead.take(shape) or self._start(shape, settings, progress)
                 self._shape = shape
@@ -105,6 +98,18 @@ class Gangs:
         if fresh or not found.sound:
             self._close_gang()
         return found
+
+    def start_ahead(
+        self, coming: Sequence[tuple[pytest.Item, PlatformName, Settings]], progress: Progress
+    ) -> list[int]:
+        """For items that are to run in fresh processes next, in this order; return which have theirs now.
+
+        Not beside whoever measures on these devices: the first of them waits for that.
+        """
+        if len(coming) < 2 or self._not_free(*coming[0], progress):
+            return []
+        wanted = [(shape_of(platform, settings), settings) for _, platform, settings in coming]
+        return self._ahead.start(wanted, progress)
 
     def _not_free(
         self, item: pytest.Item, platform: PlatformName, settings: Settings, progress: Progress

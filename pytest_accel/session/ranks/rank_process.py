@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -68,9 +67,11 @@ class RankProcess:
     def _prepared(self, preparation: Preparation) -> dict[str, Any]:
         """Bound first, as a rank is that was not started before its turn: threads of what is imported stay where they began."""
         self._take_platform(preparation.platform)
-        for name in preparation.modules:
-            with suppress(Exception):  # whoever needs it will say what is wrong with it
+        try:
+            for name in preparation.modules:
                 import_module(name)
+        except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
+            return _failure(f"{name} cannot be imported: {type(error).__name__}: {error}")
         return {"outcome": "passed"}
 
     def _take_platform(self, platform: str) -> None:

@@ -1,4 +1,7 @@
-"""Fresh processes on a host of many cores: those of a turn start together, before the first of them measures."""
+"""Fresh processes on a host of many cores: those of a turn start together, before the first of them measures.
+
+What may fail when is asked of fakes in tests/unit/session/test_ahead.py, and of real ones here in rehearsals.
+"""
 
 from __future__ import annotations
 
@@ -113,16 +116,6 @@ def test_they_import_before_their_turns_what_the_session_has(bench, host):
     assert host.happened == ["here"] * 2 + ["imported", "measures"] * 2
 
 
-def test_on_the_cpu_nothing_is_imported_that_would_count_as_its_memory(monkeypatch):
-    from pytest_accel.core.grammar import PlatformName
-
-    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    assert ahead._modules(PlatformName("cpu")) == ()
-    assert ahead._modules(PlatformName("h200"))[0] == "torch"
-    assert "torchvision" not in ahead._modules(PlatformName("h200"))
-
-
 def test_more_than_cores_allow_come_in_batches(bench, host):
     host.cores(4)
     bench.benchmarks(*THREE)
@@ -131,15 +124,7 @@ def test_more_than_cores_allow_come_in_batches(bench, host):
     assert host.happened == ["here"] * 2 + measured * 2 + ["here", *measured]
 
 
-@pytest.mark.parametrize(("cores", "granted", "processes"), [(16, None, 8), (16, 5.5, 2), (4, None, 2), (64, 128.0, 8), (2, None, 1)])  # fmt: skip
-def test_as_many_as_there_are_cores_for_and_the_kernel_grants(monkeypatch, cores, granted, processes):
-    from pytest_accel.health import cgroups
-
-    monkeypatch.setattr(ahead, "available_cores", lambda: cores)
-    monkeypatch.setattr(cgroups, "read_quota", lambda files: cgroups.Quota(cpus=granted))
-    assert ahead.at_once.__wrapped__() == processes
-
-
+@pytest.mark.rehearsal
 def test_second_looks_of_a_judged_session_are_started_ahead_too(bench, host):
     bench.benchmarks(*TWO)
     bench.baseline(test_a=bench.APART, test_b=bench.APART)
@@ -168,6 +153,7 @@ def test_one_that_is_killed_while_it_waits_is_replaced_in_its_turn(bench, host):
     assert host.left == []
 
 
+@pytest.mark.rehearsal
 @pytest.mark.parametrize(
     "module",
     ["raise ImportError('no driver')", "import os; os.kill(os.getpid(), 9)"],
@@ -197,6 +183,7 @@ def test_one_that_hangs_while_it_prepares_takes_no_other_along(bench, host):
     assert host.left == []
 
 
+@pytest.mark.rehearsal
 def test_what_cannot_start_is_told_by_the_run_whose_turn_it_is(bench, host):
     bench.benchmarks(*TWO)
     with bench.path("conftest.py").open("a") as conftest:
@@ -228,7 +215,13 @@ def test_a_session_that_stops_early_ends_those_that_wait(bench, host):
     assert host.left == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
+    ],
+)
 def test_interrupted_nothing_is_left_of_those_that_wait(bench, host, number):
     bench.pytester.makeconftest(MANY_CORES + RANKS)
     bench.write(

@@ -11,6 +11,14 @@ import types
 import pytest
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+# Both end a session in one way, which `SIGNALS` has asked by then.
+OTHER_SIGNALS = pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
+    ],
+)
 
 # The first fresh process measures, the next one hangs until it is ended.
 HANGS_SECOND = """
@@ -44,7 +52,7 @@ def test_recording_keeps_the_runs_that_were_finished(bench, number):
     assert bench.left_behind() == []
 
 
-@SIGNALS
+@OTHER_SIGNALS
 def test_held_reports_are_told_when_measuring_again_is_interrupted(bench, number):
     bench.write(
         """
@@ -71,7 +79,7 @@ def test_held_reports_are_told_when_measuring_again_is_interrupted(bench, number
     assert bench.left_behind() == []
 
 
-@SIGNALS
+@OTHER_SIGNALS
 def test_held_reports_are_told_when_another_item_is_interrupted(bench, number):
     bench.write(
         """

@@ -20,7 +20,7 @@ from pytest_accel.spmd.orders import Preparation
 
 MOST = 8  # at a time, each with its own copy of what it imports
 CORES_EACH = 2  # of the host, for importing
-# What takes seconds, and most benchmarks of a session import that has done so itself.
+# What takes seconds. Where a session has imported it, most of its benchmarks do.
 SLOW_IMPORTS = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torchvision")
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from pytest_accel.marks import CATALOGUE
 from pytest_accel.options import SETTINGS, data_root
-from pytest_accel.session.bench import Bench
-from pytest_accel.session.leavings import Leavings
 from pytest_accel.session.measuring.accel import SESSION_ID
 from pytest_accel.session.placing import items as what
 from pytest_accel.session.placing.placement import PLACEMENT, RANK_END, Placement, give_timer, is_xdist_worker
@@ -32,6 +30,10 @@ def start(config: pytest.Config, items: list[pytest.Item]) -> None:
 
         config.pluginmanager.register(RankProcess(config, items), "accel-rank")
         return
+    # Not needed by ranks, of which there are many.
+    from pytest_accel.session.bench import Bench
+    from pytest_accel.session.leavings import Leavings
+
     config.stash[SESSION_ID] = new_session_id()
     collected = {item.nodeid: what.platforms_of(item, config.stash[CATALOGUE]) for item in items}
     bench = Bench(config, settings, placement, collected)

@@ -229,9 +229,8 @@ def _numerics(part: Part) -> str:
     """News of the loss: the new environment reaches another one after the same seeded steps."""
     if not (part.old and part.new):
         return ""
-    before = [run.loss for result in part.old for run in result.runs if run.loss is not None]
-    after = part.new[-1].runs[-1].loss
-    news = loss_news(before, after) if after is not None else ""
+    before = [run.loss for result in part.old for run in result.runs]
+    news = loss_news(before, part.new[-1].runs[-1].loss)
     return f"loss after the same seeded steps {news}" if news else ""
 
 

@@ -33,8 +33,6 @@ from pytest_accel.session.measuring.fitting import Unfit
 from pytest_accel.settings import Settings
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, configuration_hash
 
-# Seeded steps repeat to the last bit on one machine on the CPU; GPU kernels that add atomically differ
-# in the last digits of fp32 and the third of bf16.
 MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
 ANCHOR_OF_OTHERS = "its anchor is of another machine, and nothing was held against it; `pytest-accel baseline anchor --reason` sets one of this machine"
 
@@ -313,7 +311,5 @@ class Case:
         """News of numerics: the loss after the same seeded steps is another one than the baseline leads to expect."""
         if not self.measurements:
             return ""
-        before = [run.loss for run in self.comparable_runs() if run.loss is not None]
-        after = self.latest.run.loss
-        news = loss_news(before, after) if after is not None else ""
+        news = loss_news([run.loss for run in self.comparable_runs()], self.latest.run.loss)
         return f"loss after {PILOT_STEPS} seeded steps {news}" if news else ""

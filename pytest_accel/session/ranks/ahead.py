@@ -40,10 +40,8 @@ class Ahead:
         """
         self._end_all_but({shape for shape, _ in wanted})
         alone = [number for number, (shape, _) in enumerate(wanted) if not shape.process_group]
-        if self._waiting or self._given_up or len(alone) < 2:
-            return []
         together = alone[: at_once()]
-        if len(together) < 2:
+        if self._waiting or self._given_up or len(together) < 2:
             return []
         progress.phase(f"starting {len(together)} processes", None)
         try:
@@ -70,12 +68,11 @@ class Ahead:
         found = next((each for each in self._waiting if each[0] == shape), None)
         if found is None:
             return None
+        if not found[1].alive:
+            self._drop(found)
+            return None
         self._waiting.remove(found)
-        gang = found[1]
-        if gang.alive:
-            return gang
-        gang.end()
-        return None
+        return found[1]
 
     def end(self) -> None:
         """End all of them; what is interrupted meanwhile is still known, to be ended by the next call."""
@@ -86,8 +83,11 @@ class Ahead:
 
     def _end_all_but(self, shapes: Collection[Shape]) -> None:
         for each in [each for each in self._waiting if each[0] not in shapes]:
-            each[1].end()
-            self._waiting.remove(each)
+            self._drop(each)
+
+    def _drop(self, waiting: tuple[Shape, Gang]) -> None:
+        waiting[1].end()
+        self._waiting.remove(waiting)
 
     def _prepare(self, timeout_s: float, progress: Progress) -> list[bool]:
         """All at the same time; who is well is kept."""
@@ -105,8 +105,7 @@ class Ahead:
         prepared = [answer.whole and answer.culprit is None for answer in answers]
         for each, well in zip(list(self._waiting), prepared, strict=True):
             if not well:
-                each[1].end()
-                self._waiting.remove(each)
+                self._drop(each)
         return prepared
 
 

@@ -1,10 +1,11 @@
-"""`pytest-accel baseline`: look at stored runs, compare, accept, anchor, prune and verify them."""
+"""`pytest-accel baseline`: look at stored runs, compare, accept, anchor, prune and verify them, and move their tolerances."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from pytest_accel.store.gathering import Gathered
     from pytest_accel.store.pruning import Wish
     from pytest_accel.store.schema import BaselineFile
+    from pytest_accel.store.tolerances import Tolerance
 
-GROUPS["baseline"] = "Look at baselines, accept runs into them, anchor, prune and verify them."
+GROUPS["baseline"] = (
+    "Look at baselines, accept runs into them, anchor, prune and verify them, move their tolerances."
+)
 
 
 @command(
@@ -259,21 +263,50 @@ def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
 )
 def anchor(args: argparse.Namespace) -> int:
     """Take the stored runs for the anchor, which no refresh moves: at a release, with a reason."""
+    from pytest_accel.store.anchoring import anchor
+
+    return _amend(args, partial(anchor, clear=args.clear))
+
+
+@command(
+    argument("to", metavar="TOLERANCE", help="5%%, auto (what its runs resolve, at least 3%%) or default"),
+    argument("platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"),
+    argument("--reason", default="", metavar="TEXT", help="why it moves; the ledger keeps it"),
+    argument("--noisy", action="store_true", help="only of those that are too noisy for the one they have"),
+    KEYWORD,
+    BASELINES,
+    group="baseline",
+)
+def tolerance(args: argparse.Namespace) -> int:
+    """Say how much benchmarks may lose against the runs that are stored, with a reason."""
+    from pytest_accel.store.tolerances import move_tolerance
+
+    return _amend(args, partial(move_tolerance, to=_tolerance(args.to), noisy_alone=args.noisy))
+
+
+def _tolerance(text: str) -> Tolerance:
+    from pytest_accel.core.parsing import tolerance
+
+    if text.strip().lower() == "default":
+        return None
+    try:
+        return tolerance(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} {error} Or auto, or default.") from None
+
+
+def _amend(args: argparse.Namespace, amend: Callable[..., list[str]]) -> int:
+    """Change what is stored of the benchmarks that `-k` names, and say what was done."""
     from datetime import UTC, datetime
 
-    from pytest_accel.store.anchoring import anchor
     from pytest_accel.store.baselines import BaselineStore
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     files = list(_files(folder, args.platform))
     if not any(wanted(key) for file in files for key in file.benchmarks):
         raise ValueError(f"No baseline in {folder / args.platform} fits -k {args.keyword!r}.")
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    done = [
-        line
-        for file in files
-        for line in anchor(BaselineStore(folder), file, wanted, reason=args.reason, at=at, clear=args.clear)
-    ]
+    at, store = datetime.now(UTC).isoformat(timespec="seconds"), BaselineStore(folder)
+    done = [line for file in files for line in amend(store, file, wanted, reason=args.reason, at=at)]
     print("\n".join(done or ["There is nothing to change."]))
     return 0
 

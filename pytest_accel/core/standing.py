@@ -59,7 +59,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """What a recording made of tolerance="auto": it is chosen once, and moves only with the whole baseline."""
+    """What a recording made of tolerance="auto": it is chosen once, and moves only where somebody asks for it."""
 
     chosen: float  # from the runs that are stored now
     stored: float | None  # by which the benchmark is judged; None where the recording was not finished

@@ -81,7 +81,7 @@ def frozen_line(label: str, found: Frozen) -> str:
     way = "quieten the machine (pytest-accel doctor), or widen" if found.would_widen else "narrow"
     return (
         f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: {way} it with "
-        '--accel-update --accel-reason "..."'
+        'pytest-accel baseline tolerance auto --reason "..."'
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_accel.core.quantities import counted
-from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry
+from pytest_accel.store.amending import Why, amend
+from pytest_accel.store.schema import BaselineEntry, BaselineFile
 
 if TYPE_CHECKING:
     from pytest_accel.store.baselines import BaselineStore
@@ -31,26 +32,16 @@ def anchor(
         raise AnchorError(
             'An anchor moves with a reason, which goes into the ledger: --reason "release 1.4".'
         )
-    done: list[str] = []
+    why = Why(action="anchor", reason=reason, at=at)
 
-    def changed(current: BaselineFile) -> BaselineFile:
-        done.clear()
-        benchmarks = dict(current.benchmarks)
-        for key, entry in current.benchmarks.items():
-            if wanted(key) and entry.anchor != (() if clear else entry.runs):
-                benchmarks[key] = _moved(entry, reason=reason, at=at, clear=clear)
-                done.append(_line(key, entry, clear=clear))
-        return dataclasses.replace(current, benchmarks=benchmarks)
+    def moved(key: str, entry: BaselineEntry) -> tuple[BaselineEntry, str] | None:
+        runs = () if clear else entry.runs
+        if not wanted(key) or entry.anchor == runs:
+            return None
+        noted = why.noted(entry, entry.anchor if clear else entry.runs)
+        return dataclasses.replace(noted, anchor=runs), _line(key, entry, clear=clear)
 
-    if changed(file) != file:  # what would change nothing is not written
-        store.change(file.platform, file.suite, changed)
-    return done
-
-
-def _moved(entry: BaselineEntry, *, reason: str, at: str, clear: bool) -> BaselineEntry:
-    runs = entry.anchor if clear else entry.runs
-    line = LedgerEntry(at=at, action="anchor", reason=reason, runs=len(runs), session=runs[-1].session)
-    return dataclasses.replace(entry, anchor=() if clear else entry.runs, ledger=(*entry.ledger, line))
+    return amend(store, file, moved)
 
 
 def _line(key: str, entry: BaselineEntry, *, clear: bool) -> str:

@@ -34,7 +34,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 
-Action: TypeAlias = Literal["record", "update", "accept", "prune", "anchor"]
+Action: TypeAlias = Literal["record", "update", "accept", "prune", "anchor", "tolerance"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 _T = TypeVar("_T")
 
@@ -46,7 +46,7 @@ class LedgerEntry:
     at: str  # ISO 8601, UTC
     action: Action
     reason: str  # only a recording may be silent
-    runs: int  # that came; of a prune, that went; of an anchor, that it has (or had)
+    runs: int  # that came; of a prune, that went; of an anchor, that it has (or had); of a tolerance, that there were
     session: str
 
 

@@ -107,7 +107,8 @@ def _write_unfrozen(terminal: pytest.TerminalReporter, measured: Sequence[Case])
     if none:
         terminal.write_line(
             f"TOLERANCE  auto: the baselines of {counted(len(none), 'benchmark')} have none frozen, so that "
-            f"{percent(none[0].policy.tolerance)} was tolerated. Freeze one with --accel-record --accel-tolerance=auto.",
+            f"{percent(none[0].policy.tolerance)} was tolerated. Freeze what their "
+            'runs resolve with pytest-accel baseline tolerance auto --reason "...".',
             yellow=True,
         )
 

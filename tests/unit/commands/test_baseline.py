@@ -201,6 +201,32 @@ class TestAnchor:
         assert "fits -k 'nobody'" in command("anchor", "--reason", "x", "-k", "nobody", status=2)
 
 
+class TestTolerance:
+    def test_moves_with_a_reason(self, command):
+        name = KEY.partition("::")[2]
+        assert "8.0 % is tolerated, 3.0 % before" in command("tolerance", "8%", "--reason", "x", "-k", name)
+        assert stored()[KEY].tolerance == 0.08
+        assert "tolerance 5 runs, session s1: x" in command("show")
+        assert "5.0 % is tolerated" in command("tolerance", "default", "h200", "--reason", "x", "-k", name)
+        assert stored()[KEY].tolerance is None
+
+    def test_auto_of_noisy_ones(self, command):
+        text = command("tolerance", "auto", "--noisy", "--reason", "x")
+        assert "left at 3.0 %: provisional (1 session of 3)" in text
+
+    @pytest.mark.parametrize("told", ["0", "loose", "150%"])
+    def test_what_is_no_tolerance(self, command, told):
+        before = Path("baselines/h200/cnn.json").read_bytes()
+        text = command("tolerance", told, "--reason", "x", status=2)
+        assert repr(told) in text
+        assert "Or auto, or default." in text
+        assert Path("baselines/h200/cnn.json").read_bytes() == before
+
+    def test_needs_a_reason_and_a_benchmark(self, command):
+        assert "--reason" in command("tolerance", "8%", status=2)
+        assert "fits -k 'nobody'" in command("tolerance", "8%", "--reason", "x", "-k", "nobody", status=2)
+
+
 class TestPrune:
     def test_nothing_happens_without_yes(self, command):
         before = Path("baselines/h200/cnn.json").read_bytes()

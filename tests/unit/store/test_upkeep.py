@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.core.quantities import percent
 from pytest_accel.core.results import Ending
+from pytest_accel.core.standing import auto_tolerance
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.store.accepting import AcceptError, accept, read_candidates
 from pytest_accel.store.anchoring import AnchorError, anchor
@@ -19,6 +21,7 @@ from pytest_accel.store.gathering import find
 from pytest_accel.store.pruning import PruneError, Wish, plan, prune, read_collected
 from pytest_accel.store.reading import BaselineError
 from pytest_accel.store.schema import BaselineFile, faults, parse, render
+from pytest_accel.store.tolerances import ToleranceError, move_tolerance
 from pytest_accel.store.verifying import verify
 from tests.support.measured import measurement
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, result, results_file, runs
@@ -80,6 +83,68 @@ class TestAnchor:
         with pytest.raises(AnchorError, match="--reason"):
             self.move(root, reason=" ")
         assert stored(root).anchor == ()
+
+
+class TestTolerance:
+    def move(self, root, to="auto", *, reason="a shared host", wanted=lambda _: True, noisy_alone=False):
+        file = BaselineStore(root).read("h200", "cnn")
+        return move_tolerance(
+            BaselineStore(root), file, wanted, to=to, noisy_alone=noisy_alone, reason=reason, at=AT
+        )
+
+    def three_sessions(self, *, noise):
+        return tuple(run for name in ("s1", "s2", "s3") for run in runs(2, session=name, noise=noise))
+
+    def test_auto_is_what_the_stored_runs_resolve(self, root):
+        noisy = self.three_sessions(noise=0.04)
+        baseline(root, stored=noisy)
+        chosen = auto_tolerance(noisy)
+        assert chosen > 0.05
+        (said,) = self.move(root)
+        assert said.startswith(f"{KEY}: {percent(chosen)} is tolerated, 5.0 % before; its runs resolve ")
+        entry = stored(root)
+        assert (entry.tolerance, len(entry.runs)) == (chosen, 6)
+        line = entry.ledger[-1]
+        assert (line.action, line.reason, line.runs, line.at) == ("tolerance", "a shared host", 6, AT)
+        assert self.move(root) == [], "it stands there already"
+        assert len(stored(root).ledger) == 2
+        assert verify(root, lambda _: True).faults == ()
+
+    def test_of_noisy_ones_alone(self, root):
+        baseline(root, stored=self.three_sessions(noise=0.001))
+        baseline(root, f"{KEY}-noisy", stored=self.three_sessions(noise=0.04))
+        (said,) = self.move(root, noisy_alone=True)
+        assert said.startswith(f"{KEY}-noisy: ")
+        assert stored(root).tolerance is None
+        assert stored(root, f"{KEY}-noisy").tolerance > 0.05
+        assert self.move(root, noisy_alone=True) == [], "it fits its noise now"
+
+    def test_auto_is_less_where_runs_are_quiet(self, root):
+        quiet = self.three_sessions(noise=0.001)
+        baseline(root, stored=quiet)
+        (said,) = self.move(root)
+        assert stored(root).tolerance == auto_tolerance(quiet) < 0.05
+        assert " is tolerated, 5.0 % before" in said
+
+    def test_auto_waits_for_runs_enough(self, root):
+        baseline(root)  # five runs of one session
+        before = BaselineStore(root).path("h200", "cnn").read_bytes()
+        (said,) = self.move(root)
+        assert said.startswith(f"{KEY}: left at 5.0 %: provisional (1 session of 3)")
+        assert BaselineStore(root).path("h200", "cnn").read_bytes() == before
+
+    def test_a_number_and_the_gates_own(self, root):
+        baseline(root)
+        assert " 8.0 % is tolerated, 5.0 % before" in self.move(root, 0.08)[0]
+        assert stored(root).tolerance == 0.08
+        assert " 5.0 % is tolerated, 8.0 % before" in self.move(root, None)[0]
+        assert stored(root).tolerance is None
+
+    def test_needs_a_reason(self, root):
+        baseline(root)
+        with pytest.raises(ToleranceError, match="--reason"):
+            self.move(root, 0.08, reason=" ")
+        assert stored(root).tolerance is None
 
 
 class TestAccept:

@@ -17,6 +17,7 @@ HEADS = (
     "data",
     "throughput",
     "±",
+    "tolerated",
     "step",
     "first step",
     "memory",
@@ -33,7 +34,8 @@ def measured() -> str:
     return (
         "# Measured\n\n"
         "What the baselines hold that are committed here: medians over their runs.\n\n"
-        "± is the 95 % interval of the throughput, with the run-to-run noise that the gate assumes of few runs; the first step has compiling in "
+        "± is the 95 % interval of the throughput, with the run-to-run noise that the gate assumes of few runs; *tolerated* is the loss that the gate is asked to catch: 5 %, or what "
+        "noisy runs [resolve](../baselines.md#tolerance). The first step has compiling in "
         "it, or finding what was compiled. Power and energy are the device's. `pytest bench_suites -m PLATFORM` measures them again and judges "
         "the result.\n\n" + "".join(map(_platform, platforms))
     )
@@ -75,6 +77,7 @@ def _row(each: Stored) -> tuple[str, ...]:
         str(entry.configuration.get("data_source", "")),
         f"{si(each.throughput)} {entry.unit}/s",
         percent(each.standing.step.relative_high),
+        percent(each.standing.tolerance),
         seconds(entry.work_per_step / each.throughput),
         seconds(median(first)) if first else "",
         gibibytes(round(median(memory))) if memory else "",

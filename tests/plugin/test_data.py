@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch  # noqa: F401 - before pytest runs inside pytest: it cannot be imported twice
 import torchvision  # noqa: F401
@@ -270,26 +268,41 @@ def test_a_batch_of_a_sweep_that_does_not_fit_is_no_failure(bench):
     )
 
 
+ASKED = """
+def test_step(accel):
+    from contextlib import ExitStack
+    from pytest_accel.session.measuring.built import build_step
+
+    found = {}
+    def build(model, **choices):
+        found.update(choices)
+        raise ValueError("enough")
+    with ExitStack() as steps, pytest.raises(pytest.fail.Exception):
+        build_step(accel, steps, build, "resnet18"%s)
+    note("asked", found.get(%r))
+    measure(accel)
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "mode"),
     [((), None), (("--accel-compile=off",), None), (("--accel-compile=default",), "default")],
 )
 def test_compiling_is_an_option(bench, arguments, mode):
-    bench.write(
-        """
-        def test_step(accel):
-            from contextlib import ExitStack
-            from pytest_accel.session.measuring.built import build_step
-
-            found = {}
-            def build(model, **choices):
-                found.update(choices)
-                raise ValueError("enough")
-            with ExitStack() as steps, pytest.raises(pytest.fail.Exception):
-                build_step(accel, steps, build, "resnet18")
-            note("mode", found.get("compile"))
-            measure(accel)
-        """
-    )
+    bench.write(ASKED % ("", "compile"))
     bench.run(*arguments).assert_outcomes(passed=1)
-    assert Path(bench.path("mode")).read_text().strip() == str(mode)
+    assert bench.path("asked").read_text().strip() == str(mode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "searched"),
+    [
+        ((), "", None),
+        (("--benchmark-disable",), "", False),
+        (("--benchmark-disable",), ", cudnn_benchmark=True", True),
+    ],
+)
+def test_no_kernels_are_searched_for_a_step_that_nobody_times(bench, arguments, more, searched):
+    bench.write(ASKED % (more, "cudnn_benchmark"))
+    bench.run(*arguments).assert_outcomes(passed=1)
+    assert bench.path("asked").read_text().strip() == str(searched)

@@ -106,6 +106,10 @@ def build_step(
         "data_root": data_root(accel.settings, accel.item.config),
         "data_required": accel.settings.data_required,
     }
+    if accel.benchmark.disabled:
+        asked["cudnn_benchmark"] = (
+            False  # one step is taken, and what a search found would go with the process
+        )
     if accel.settings.compile != "auto":
         asked["compile"] = None if accel.settings.compile == "off" else accel.settings.compile
     try:

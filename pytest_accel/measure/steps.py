@@ -22,6 +22,7 @@ Step = Callable[[], object]
 # A training step's loss after the last of them is comparable between machines.
 PILOT_STEPS = 5
 ALONE = Alone()
+_LAUNCHED_STEPS = 5  # single ones, behind the rounds
 _BLOCK_S = 0.1  # warm-up is watched in blocks of about this length
 _FROZEN_BY_PYTHON = 1000  # objects at the most: 375 in Python 3.12, none in 3.11 and 3.13
 
@@ -227,6 +228,18 @@ def timed_block(step: Step, steps: int, device: Device) -> float:
         step()
     device.synchronize()
     return time.perf_counter() - begin
+
+
+def launching_s(step: Step, device: Device) -> float:
+    """Seconds until a step is launched, on a device that has nothing else to do."""
+    launched_s = []
+    for _ in range(_LAUNCHED_STEPS):
+        device.synchronize()
+        begin = time.perf_counter()
+        step()
+        launched_s.append(time.perf_counter() - begin)
+    device.synchronize()
+    return median(launched_s)
 
 
 def _delayed(step: Step, device: Device, step_s: float, slowdown: float) -> tuple[Step, float]:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100
 from pytest_accel.measure.device import CudaDevice
+from pytest_accel.measure.steps import launching_s, timed_block
 from pytest_accel.platforms.detect import detect
 
 pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100]
@@ -162,3 +163,27 @@ def test_the_peak_of_a_recorded_step_counts_what_its_replays_use():
     device.restore()
     device.reset_peak_memory()
     assert device.peak_memory_bytes() < size
+
+
+def test_small_kernels_wait_for_their_launches_and_a_large_one_does_not(record_property):
+    import torch
+
+    device = CudaDevice()
+    large = torch.randn(8192, 8192, device=device.name, dtype=torch.float16)
+    small = torch.ones(8, device=device.name)
+
+    def one_large():
+        for _ in range(4):
+            torch.mm(large, large)
+
+    def many_small():
+        for _ in range(500):
+            small.add_(1)
+
+    shares = []
+    for step in (one_large, many_small):
+        timed_block(step, 3, device)
+        step_s = timed_block(step, 5, device) / 5
+        shares.append(launching_s(step, device) / step_s)
+    record_property("shares", shares)
+    assert shares[0] < 0.5 < 0.8 < shares[1]

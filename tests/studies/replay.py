@@ -27,8 +27,10 @@ WORKLOADS: dict[str, Workload] = {
         {"data": "mnist", "batch_size": 10, "optimiser": "adam", "precision": "tf32"},
     ),
     "bert-128": (TrainStep.build, "zoo/bert-base", {"sequence": 128, "batch_size": 32, "clip": 1.0}),
+    "bert-384": (TrainStep.build, "zoo/bert-base", {"sequence": 384, "batch_size": 32, "clip": 1.0}),
     "gpt-micro": (TrainStep.build, "zoo/gpt-117m", {"batch_size": 16, "micro_batch_size": 4}),
     "segformer-1": (TrainStep.build, "zoo/segformer-b4", {"data": "cityscapes", "batch_size": 1}),
+    "segformer-8": (TrainStep.build, "zoo/segformer-b4", {"data": "cityscapes", "batch_size": 8}),
     "resnet50-latency": (InferStep.build, "resnet50", {"data": "imagenet", "batch_size": 1}),
     "swin_t-latency": (InferStep.build, "swin_t", {"data": "imagenet", "batch_size": 1}),
 }

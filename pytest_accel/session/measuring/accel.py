@@ -22,7 +22,7 @@ from pytest_accel.measure.device import Device
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.measure.question import Question, QuestionError, check_demand, check_steps
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.measure.steps import Step, Timed, garbage_spared, settle, time_rounds
+from pytest_accel.measure.steps import Step, Timed, garbage_spared, launching_s, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.session.measuring.exclusivity import alone_on_devices
@@ -133,7 +133,7 @@ class Accel:
                         f"accel.measure: the loss is {loss_value}: this step trains nothing", pytrace=False
                     )
                 arithmetic = self._rates(timed, flops, least_flops, bytes_moved, precision)
-            figures = {**self._metrics(timed), **arithmetic, **observed.metrics}
+            figures = {**self._metrics(step, timed), **arithmetic, **observed.metrics}
             # Not together: they may wait for all ranks themselves. One that fails leaves, and the gang is ended.
             figures |= self._own_metrics(metrics, timed)
         measurement = self._merged(asked, timed, loss_value, replace(observed, metrics=figures), gated)
@@ -266,8 +266,10 @@ class Accel:
             observed = observation.observed(timed.steps)
         return timed, observed, losses[0] if losses else None
 
-    def _metrics(self, timed: Timed) -> dict[str, float]:
+    def _metrics(self, step: Step, timed: Timed) -> dict[str, float]:
         metrics = {"host_cpu_s_per_step": timed.host_cpu_s}
+        if self.platform.device != "cpu":  # which launches nothing
+            metrics["launch_s"] = launching_s(step, self.device_)
         if self.settings.slowdown:
             # What was asked for; a device with idle time or a power limit gives some of it back.
             metrics["slowdown_felt"] = 1 - timed.settled.step_s / timed.step_s

@@ -17,7 +17,7 @@ from pytest_accel.core.runs import MIN_ROUNDS
 from pytest_accel.measure import steps as module
 from pytest_accel.measure import timer as timer_module
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.measure.steps import ALONE, PILOT_STEPS, garbage_spared, settle, time_rounds
+from pytest_accel.measure.steps import ALONE, PILOT_STEPS, garbage_spared, launching_s, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
 
 
@@ -463,3 +463,36 @@ class TestRanks:
     def test_warm_up_goes_by_the_slowest(self, lab):
         found = settle(lab.step, lab, lab, max_s=30.0, ranks=Recording(lab))
         assert found.step_s == pytest.approx(0.002)
+
+
+class TestLaunching:
+    @pytest.fixture
+    def overlapping(self, monkeypatch):
+        return by_its_clock(Overlapping(step_s=0.020), monkeypatch)
+
+    def launched_in(self, lab, seconds):
+        def step():
+            lab.now_s += seconds
+            lab.step()
+
+        return step
+
+    def test_is_what_the_host_takes_and_not_what_the_device_takes(self, overlapping):
+        assert launching_s(self.launched_in(overlapping, 0.003), overlapping) == pytest.approx(0.003)
+        assert overlapping.now_s >= overlapping.free_s, "nothing is left running"
+
+    def test_a_step_that_waits_for_its_result_is_launched_when_it_is_done(self, overlapping):
+        def step():
+            overlapping.step()
+            overlapping.synchronize()
+
+        assert launching_s(step, overlapping) == pytest.approx(0.020)
+
+    def test_one_pause_of_the_host_is_forgotten(self, overlapping):
+        launches = itertools.chain([0.003, 0.5], itertools.repeat(0.003))
+
+        def step():
+            overlapping.now_s += next(launches)
+            overlapping.step()
+
+        assert launching_s(step, overlapping) == pytest.approx(0.003)

@@ -102,6 +102,16 @@ def measured_noise(runs: Sequence[Run], policy: Policy) -> float:
     return settled(policy, scale_under)[1].noise
 
 
+def detectable_beside(found: Calibration, stored: Sequence[Run]) -> float:
+    """As calibrated; or less, where the stored baseline has more runs than the figure is for."""
+    if not stored:
+        return found.detectable_loss
+    with_these = detectable_loss(
+        found.noise, Policy(), baseline_runs=len(stored), sessions=count_sessions(stored)
+    )
+    return min(found.detectable_loss, with_these)
+
+
 def detectable_loss(
     noise: float, policy: Policy, *, baseline_runs: int = RECORD_RUNS, sessions: int = SESSIONS
 ) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 # As runs store them: in baselines, in results, in the history. What a benchmark adds itself (`metrics=`) stands beside.
 OF_ANY_STEP: Mapping[str, str] = {
     "host_cpu_s_per_step": "CPU time that the process spent on a step, in seconds.",
-    "launch_s": "The time until the host has launched a step, the device idle before, in seconds; on accelerators. As long as the step itself: the device waits for the host.",
+    "launch_s": "The time until the host is done with a step, the device idle before, in seconds; on accelerators. Short of the step where the device is what takes long; as long where the host is, or waits in the step itself: for a batch, for a result (`.item()`), or for room among a thousand launches.",
     "tflops": "Arithmetic of the model a second, in TFLOP/s; where the operations of a step are known.",
     "mfu": "Its share of the device's dense peak at the precision; where the catalogue has that peak.",
     "memory_gb_per_s": "What a step cannot avoid moving through the device's memory, in GB a second: what caches may keep, and what lies between layers, is not in it.",

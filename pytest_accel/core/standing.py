@@ -14,13 +14,14 @@ from pytest_accel.core.gate import (
     scale_of,
     settled,
 )
-from pytest_accel.core.quantities import counted
+from pytest_accel.core.quantities import counted, percent
 from pytest_accel.core.runs import RECORD_RUNS, Run
 from pytest_accel.core.verdict import Policy, StepTime
 
 SESSIONS = 3  # runs of one evening resemble each other
 # Of tolerance="auto": a machine that resolves less is not asked for more than anybody acts upon.
 LEAST_AUTO = 0.03
+NO_GATE = 0.3  # a loss that large needs none to be noticed
 GRAIN = 0.005  # of a tolerance that is proposed or frozen
 _RUNS_THAT_TELL = 3  # of the noise; of fewer it is said that they are few
 
@@ -50,6 +51,11 @@ class Standing:
     def too_noisy(self) -> str:
         """That the noise does not allow what the tolerance asks; empty where the gate can hold it."""
         return "too noisy for its tolerance" if self.resolution > self.tolerance else ""
+
+    @property
+    def no_gate(self) -> str:
+        """That its tolerance lets everything pass but a breakdown; empty where it is one to gate by."""
+        return f"no gate: {percent(self.tolerance, 0)} is tolerated" if self.tolerance > NO_GATE else ""
 
     @property
     def is_surely_noisy(self) -> bool:

@@ -22,7 +22,7 @@ Step = Callable[[], object]
 # A training step's loss after the last of them is comparable between machines.
 PILOT_STEPS = 5
 ALONE = Alone()
-_LAUNCHED_STEPS = 5  # single ones, behind the rounds
+_LAUNCHED_STEPS = 5  # at the most, each by itself
 _BLOCK_S = 0.1  # warm-up is watched in blocks of about this length
 _FROZEN_BY_PYTHON = 1000  # objects at the most: 375 in Python 3.12, none in 3.11 and 3.13
 
@@ -230,10 +230,10 @@ def timed_block(step: Step, steps: int, device: Device) -> float:
     return time.perf_counter() - begin
 
 
-def launching_s(step: Step, device: Device) -> float:
-    """Seconds until a step is launched, on a device that has nothing else to do."""
+def launching_s(step: Step, device: Device, *, step_s: float, budget_s: float) -> float:
+    """Seconds until a step is launched, on a device that has nothing else to do; of a few, as many on all ranks that know the same `step_s`."""
     launched_s = []
-    for _ in range(_LAUNCHED_STEPS):
+    for _ in range(max(1, min(_LAUNCHED_STEPS, int(budget_s / step_s)))):
         device.synchronize()
         begin = time.perf_counter()
         step()

@@ -57,7 +57,7 @@ class Stored:
         found = self.standing
         provisional = f"provisional: {found.provisional}" if found.provisional else ""
         anchored = f"anchor of {counted(len(self.entry.anchor), 'run')}" if self.entry.anchor else ""
-        return "; ".join(filter(None, [provisional, found.too_noisy, anchored]))
+        return "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from pytest_accel.core.gate import loss
 from pytest_accel.core.metrics import ANCHOR, less_is_better, shown_name
 from pytest_accel.core.quantities import counted, percent, seconds
 from pytest_accel.core.runs import MAX_RUNS
-from pytest_accel.core.standing import Frozen
+from pytest_accel.core.standing import NO_GATE, Frozen
 from pytest_accel.core.together import Together
 from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
@@ -25,9 +25,6 @@ MARKUP: dict[Outcome, dict[str, bool]] = {
     Outcome.STALE_BASELINE: {"red": True},
     Outcome.DOES_NOT_FIT: {"yellow": True, "light": True},
 }
-
-
-NO_GATE = 0.3  # a loss that large needs none to be noticed
 
 
 def word(outcome: Outcome) -> str:
@@ -81,7 +78,7 @@ def frozen_line(label: str, found: Frozen) -> str:
     way = "quieten the machine (pytest-accel doctor), or widen" if found.would_widen else "narrow"
     return (
         f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: {way} it with "
-        'pytest-accel baseline tolerance auto --reason "..."'
+        '--accel-update --accel-reason "..."'
     )
 
 

@@ -6,14 +6,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from pytest_accel.core.calibration import detectable_beside
 from pytest_accel.core.quantities import percent
-from pytest_accel.core.standing import auto_tolerance, standing
+from pytest_accel.core.standing import NO_GATE, Standing, auto_tolerance, rounded_up, standing
 from pytest_accel.store.amending import Why, amend
-from pytest_accel.store.schema import BaselineEntry, BaselineFile
+from pytest_accel.store.calibrations import CalibrationStore
+from pytest_accel.store.schema import BaselineEntry, BaselineFile, rounded
 
 if TYPE_CHECKING:
     from pytest_accel.store.baselines import BaselineStore
 
+_NO_GATE_IT_IS = ": that is no gate, it catches a breakdown and nothing else"
 Tolerance: TypeAlias = float | Literal["auto"] | None  # None: the gate's own
 
 
@@ -40,23 +43,44 @@ def move_tolerance(
             'A tolerance moves with a reason, which goes into the ledger: --reason "the host is shared".'
         )
     why = Why(action="tolerance", reason=reason, at=at)
+    calibrations = CalibrationStore(store.root).read(file.platform, file.suite)
+
+    def detectable(key: str, entry: BaselineEntry) -> float:
+        """The smallest loss that a session accepts as a tolerance, where the benchmark was calibrated as it is."""
+        found = calibrations.benchmarks.get(key) if calibrations else None
+        if found is None or found.configuration_hash != entry.configuration_hash:
+            return 0.0
+        return detectable_beside(found.figures, entry.runs)
 
     def moved(key: str, entry: BaselineEntry) -> tuple[BaselineEntry, str] | None:
         now = standing(entry.runs, entry.tolerance)
         if not wanted(key) or (noisy_alone and not now.too_noisy):
             return None
-        if to == "auto" and now.provisional:
-            return entry, (
-                f"{key}: left at {percent(now.tolerance)}: provisional ({now.provisional}), and so few runs would choose too much"
-            )
-        stored = auto_tolerance(entry.runs) if to == "auto" else to
-        if stored == entry.tolerance:
+        least = detectable(key, entry)
+        new = max(auto_tolerance(entry.runs), rounded_up(least)) if to == "auto" else to
+        if problem := _refused(now, new, least, chosen=to == "auto"):
+            return entry, f"{key}: left at {percent(now.tolerance)}: {problem}"
+        new = None if new is None else rounded(new)
+        if new in (entry.tolerance, now.tolerance):
             return None
-        new = dataclasses.replace(why.noted(entry, entry.runs), tolerance=stored)
-        then = standing(entry.runs, stored)
-        return new, (
-            f"{key}: {percent(then.tolerance)} is tolerated, {percent(now.tolerance)} before; its runs resolve "
-            f"{percent(now.resolution)}"
+        then = standing(entry.runs, new)
+        return dataclasses.replace(why.noted(entry, entry.runs), tolerance=new), (
+            f"{key}: {percent(then.tolerance)} is stored, {percent(now.tolerance)} before; its runs resolve "
+            f"{percent(now.resolution)}{_NO_GATE_IT_IS if then.tolerance > NO_GATE else ''}"
         )
 
     return amend(store, file, moved)
+
+
+def _refused(now: Standing, new: float | None, least: float, *, chosen: bool) -> str:
+    """Why a tolerance is not stored; empty where it is."""
+    if chosen and now.provisional:
+        return f"provisional ({now.provisional}): record the rest first"
+    if chosen and new is not None and new > NO_GATE:
+        return (
+            f"its runs resolve {percent(now.resolution)}, and no gate holds on it: quieten the machine (pytest-accel doctor), or "
+            "name a number that lets it pass"
+        )
+    if new is not None and new < least:
+        return f"it was calibrated, and less than {percent(rounded_up(least))} cannot be told here"
+    return ""

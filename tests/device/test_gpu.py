@@ -184,6 +184,6 @@ def test_small_kernels_wait_for_their_launches_and_a_large_one_does_not(record_p
     for step in (one_large, many_small):
         timed_block(step, 3, device)
         step_s = timed_block(step, 5, device) / 5
-        shares.append(launching_s(step, device) / step_s)
+        shares.append(launching_s(step, device, step_s=step_s, budget_s=1.0) / step_s)
     record_property("shares", shares)
     assert shares[0] < 0.5 < 0.8 < shares[1]

@@ -88,3 +88,21 @@ def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
     result.stdout.fnmatch_lines(["NOTE  test_step (cpu): its anchor is of another machine*"])
     (found,) = bench.json()["results"]
     assert any("its anchor is of another machine" in line for line in found["details"])
+
+
+def test_that_is_stored_stays_when_the_runs_are_replaced(bench):
+    bench.virtual_clock()
+    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.virtual_baseline(test_step=0.002)
+    content = bench.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    entry["tolerance"] = 0.08
+    bench.save_baseline(content)
+    bench.run("--accel-record=1", "--accel-update", "--accel-reason=faster").assert_outcomes(passed=1)
+    stored = bench.entry("test_step")
+    assert stored["tolerance"] == 0.08
+    assert len(stored["runs"]) == 1
+    bench.run(
+        "--accel-record=1", "--accel-update", "--accel-reason=x", "--accel-tolerance=6%"
+    ).assert_outcomes(passed=1)
+    assert bench.entry("test_step")["tolerance"] == 0.06

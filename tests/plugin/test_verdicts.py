@@ -392,19 +392,3 @@ def test_a_module_that_cannot_be_imported_is_pytests_own_error(bench):
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["ERROR test_torn.py*"])
     assert "user_properties" not in result.stdout.str() + result.stderr.str()
-
-
-def test_a_device_that_waits_for_its_host_is_named_where_runs_differ(bench, monkeypatch):
-    monkeypatch.setattr(
-        "pytest_accel.session.judging.cases.host_bound", lambda metrics, step_s: "its host is slow"
-    )
-    bench.virtual_clock()
-    bench.write(
-        "def test_same(accel, clock):\n    measure(accel, clock.step)\n\n"
-        "def test_slower(accel, clock):\n    measure(accel, clock.step)\n"
-    )
-    bench.virtual_baseline(test_same=0.001, test_slower=0.0008)
-    result = bench.run()
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["HOST-BOUND  test_slower (cpu): its host is slow"])
-    result.stdout.no_fnmatch_line("HOST-BOUND  test_same*")

@@ -3,7 +3,7 @@
 Every session of every stored benchmark is judged by the runs of its other sessions: at 5 %, at the tolerance that is stored with all of them, and at
 what the other sessions' runs alone would have `auto` choose where they are too noisy for 5 %. Counted are first looks that leave the question open, so that a fresh process would be
 asked, and what all runs of that session come to. A baseline holds sessions of one benchmark whose steps are the same,
-and what differs is the machine and its day: a loss that is found is a false alarm.
+and what differs is the machine and its day. They are those that were accepted: what a verdict had called regressed on its night is not among them, so that this is no rate of false alarms.
 """
 
 from __future__ import annotations

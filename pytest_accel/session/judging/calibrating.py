@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.core.calibration import Conditions, calibrate, detectable_loss
-from pytest_accel.core.gate import count_sessions
+from pytest_accel.core.calibration import Conditions, calibrate, detectable_beside
 from pytest_accel.core.quantities import counted, percent
 from pytest_accel.core.runs import FEWEST_CALIBRATION_RUNS, Run
 from pytest_accel.core.verdict import Policy
@@ -217,17 +216,11 @@ def _tolerance(case: Case) -> tuple[float, str]:
     settings, entry = case.settings, case.entry
     if settings.fixed_tolerance is not None:
         return settings.fixed_tolerance, settings.origin("tolerance")
-    if entry is not None and entry.tolerance is not None and not settings.update:  # which replaces it
+    if entry is not None and entry.tolerance is not None:
         return entry.tolerance, "its baseline"
     return Policy().tolerance, ""
 
 
 def _smallest_loss(case: Case, entry: CalibrationEntry) -> float:
-    """As calibrated; or less, where the stored baseline has more runs than the figure is for."""
     stored = case.entry.runs if case.entry and not case.settings.update else ()
-    if not stored:
-        return entry.figures.detectable_loss
-    with_these = detectable_loss(
-        entry.figures.noise, Policy(), baseline_runs=len(stored), sessions=count_sessions(stored)
-    )
-    return min(entry.figures.detectable_loss, with_these)
+    return detectable_beside(entry.figures, stored)

@@ -17,7 +17,6 @@ from pytest_accel.core.gate import interval
 from pytest_accel.core.grammar import PlatformName
 from pytest_accel.core.judgement import configuration_changes
 from pytest_accel.core.keys import Scalar, baseline_key, both_keys, is_real
-from pytest_accel.core.launching import host_bound
 from pytest_accel.core.numerics import loss_news
 from pytest_accel.core.quantities import gibibytes
 from pytest_accel.core.results import ReferenceFigure
@@ -307,11 +306,6 @@ class Case:
 
     def environment_changes(self) -> str:
         return describe(self.changes())
-
-    def host_bound(self) -> str:
-        """Why runs may differ by more than their device does."""
-        run = self.latest.run
-        return host_bound(run.metrics, run.step_time_s)
 
     def loss_change(self) -> str:
         """News of numerics: the loss after the same seeded steps is another one than the baseline leads to expect."""

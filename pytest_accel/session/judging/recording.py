@@ -75,7 +75,7 @@ def write_down(
         configuration=latest.configuration,
         work_per_step=latest.work_per_step,
         unit=latest.unit,
-        tolerance=chosen if chosen is not None else settings.fixed_tolerance,
+        tolerance=_tolerance(case, chosen),
         runs=tuple(case.runs),
         ledger=(line,),
     )
@@ -93,6 +93,12 @@ def write_down(
     if auto is not None:
         before = case.entry.tolerance if case.entry else None
         case.frozen = Frozen(chosen=auto, stored=stored.tolerance, before=before)
+
+
+def _tolerance(case: Case, chosen: float | None) -> float | None:
+    """What is stored beside the runs: as asked for, else what stood there, whatever becomes of the runs."""
+    asked = chosen if chosen is not None else case.settings.fixed_tolerance
+    return asked if asked is not None or case.entry is None else case.entry.tolerance
 
 
 def _auto(case: Case) -> float | None:

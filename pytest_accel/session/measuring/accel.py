@@ -269,7 +269,8 @@ class Accel:
     def _metrics(self, step: Step, timed: Timed) -> dict[str, float]:
         metrics = {"host_cpu_s_per_step": timed.host_cpu_s}
         if self.platform.device != "cpu":  # which launches nothing
-            metrics["launch_s"] = launching_s(step, self.device_)
+            step_s, budget_s = timed.settled.step_s, self.settings.budget_s / 4
+            metrics["launch_s"] = launching_s(step, self.device_, step_s=step_s, budget_s=budget_s)
         if self.settings.slowdown:
             # What was asked for; a device with idle time or a power limit gives some of it back.
             metrics["slowdown_felt"] = 1 - timed.settled.step_s / timed.step_s

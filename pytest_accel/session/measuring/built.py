@@ -107,9 +107,8 @@ def build_step(
         "data_required": accel.settings.data_required,
     }
     if accel.benchmark.disabled:
-        asked["cudnn_benchmark"] = (
-            False  # one step is taken, and what a search found would go with the process
-        )
+        # One step is taken, and what a search found would go with the process.
+        asked["cudnn_benchmark"] = False
     if accel.settings.compile != "auto":
         asked["compile"] = None if accel.settings.compile == "off" else accel.settings.compile
     try:

@@ -41,7 +41,6 @@ from pytest_accel.spmd.arguments import Takes, without_options
 from pytest_accel.store.calibrations import FOLDER as CALIBRATION
 
 # Of the command that measured: what a recording has no use for.
-_COMPARED_AND_NOT_OK = frozenset({Outcome.REGRESSED, Outcome.IMPROVED, Outcome.INCONCLUSIVE})
 _NOT_FOR_RECORDING: Mapping[str, Takes] = {
     "--accel-calibrate": "one",
     "--accel-gate": "one",
@@ -108,8 +107,7 @@ def _write_unfrozen(terminal: pytest.TerminalReporter, measured: Sequence[Case])
     if none:
         terminal.write_line(
             f"TOLERANCE  auto: the baselines of {counted(len(none), 'benchmark')} have none frozen, so that "
-            f"{percent(none[0].policy.tolerance)} was tolerated. Freeze what their "
-            'runs resolve with pytest-accel baseline tolerance auto --reason "...".',
+            f"{percent(none[0].policy.tolerance)} was tolerated. Freeze one with --accel-record --accel-tolerance=auto.",
             yellow=True,
         )
 
@@ -305,16 +303,8 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
             terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
     for each in case.replaced:
         terminal.write_line(f"REPLACED  {case.label}: a run was disturbed: {each.invalid}", yellow=True)
-    if case.measurements and _differs(case) and (why := case.host_bound()):
-        terminal.write_line(f"HOST-BOUND  {case.label}: {why}", yellow=True)
     if case.measurements and not case.latest.steady:
         terminal.write_line(f"UNSTEADY  {case.label}: {unsteady(case.latest.run.warmup_s)}", yellow=True)
-
-
-def _differs(case: Case) -> bool:
-    """Whether somebody will ask why its runs are not alike: of all others it is not said night after night."""
-    noisy = case.standing is not None and case.standing.is_surely_noisy
-    return noisy or (case.verdict is not None and case.verdict.outcome in _COMPARED_AND_NOT_OK)
 
 
 def _needs_words(verdict: Verdict) -> bool:

@@ -204,10 +204,10 @@ class TestAnchor:
 class TestTolerance:
     def test_moves_with_a_reason(self, command):
         name = KEY.partition("::")[2]
-        assert "8.0 % is tolerated, 3.0 % before" in command("tolerance", "8%", "--reason", "x", "-k", name)
+        assert "8.0 % is stored, 3.0 % before" in command("tolerance", "8%", "--reason", "x", "-k", name)
         assert stored()[KEY].tolerance == 0.08
         assert "tolerance 5 runs, session s1: x" in command("show")
-        assert "5.0 % is tolerated" in command("tolerance", "default", "h200", "--reason", "x", "-k", name)
+        assert "5.0 % is stored" in command("tolerance", "default", "h200", "--reason", "x", "-k", name)
         assert stored()[KEY].tolerance is None
 
     def test_auto_of_noisy_ones(self, command):

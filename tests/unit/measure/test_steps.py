@@ -470,6 +470,14 @@ class TestLaunching:
     def overlapping(self, monkeypatch):
         return by_its_clock(Overlapping(step_s=0.020), monkeypatch)
 
+    def launching_s(self, step, lab, budget_s=1.0):
+        return launching_s(step, lab, step_s=lab.step_s, budget_s=budget_s)
+
+    @pytest.mark.parametrize(("budget_s", "steps"), [(1.0, 5), (0.05, 2), (0.001, 1)])
+    def test_takes_no_more_steps_than_there_is_time_for(self, overlapping, budget_s, steps):
+        self.launching_s(overlapping.step, overlapping, budget_s)
+        assert overlapping.steps == steps
+
     def launched_in(self, lab, seconds):
         def step():
             lab.now_s += seconds
@@ -478,7 +486,7 @@ class TestLaunching:
         return step
 
     def test_is_what_the_host_takes_and_not_what_the_device_takes(self, overlapping):
-        assert launching_s(self.launched_in(overlapping, 0.003), overlapping) == pytest.approx(0.003)
+        assert self.launching_s(self.launched_in(overlapping, 0.003), overlapping) == pytest.approx(0.003)
         assert overlapping.now_s >= overlapping.free_s, "nothing is left running"
 
     def test_a_step_that_waits_for_its_result_is_launched_when_it_is_done(self, overlapping):
@@ -486,7 +494,7 @@ class TestLaunching:
             overlapping.step()
             overlapping.synchronize()
 
-        assert launching_s(step, overlapping) == pytest.approx(0.020)
+        assert self.launching_s(step, overlapping) == pytest.approx(0.020)
 
     def test_one_pause_of_the_host_is_forgotten(self, overlapping):
         launches = itertools.chain([0.003, 0.5], itertools.repeat(0.003))
@@ -495,4 +503,4 @@ class TestLaunching:
             overlapping.now_s += next(launches)
             overlapping.step()
 
-        assert launching_s(step, overlapping) == pytest.approx(0.003)
+        assert self.launching_s(step, overlapping) == pytest.approx(0.003)

@@ -84,9 +84,11 @@ class TestRefusal:
         calibration(root, noise=0.03)
         baseline(root, tolerance=0.03)
         assert "a tolerance of 3.0 % (from its baseline)" in refused(root, case(root))
-        # Whatever is given goes before, and an update replaces it.
+        # An update leaves it where it is, and whatever is given goes before.
+        assert "(from its baseline)" in refused(root, case(root, record=5, update=True, reason="new"))
         Calibrations(root).refuse_below([case(root, tolerance=0.5, origin="pytest.ini")])
-        Calibrations(root).refuse_below([case(root, record=5, update=True, reason="new")])
+        given = case(root, tolerance=0.5, origin="x", record=5, update=True, reason="new")
+        Calibrations(root).refuse_below([given])
 
     def test_says_all_at_once(self, root):
         for number in range(7):

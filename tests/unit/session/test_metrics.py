@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.core.grammar import PlatformName
+from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.question import QuestionError
+from pytest_accel.session.measuring.accel import Accel
 from pytest_accel.session.measuring.metrics import check_gated, checked_gates, checked_metrics, gates_asked
 from pytest_accel.settings import Settings
 
@@ -122,3 +126,29 @@ class TestAsked:
         settings = Settings(gate={"latency_p99_s": None}, origins={"gate": origin})
         gates, texts = gates_asked(settings, {}, {})
         assert (gates, len(texts)) == ({}, missed)
+
+
+class TestOfEveryStep:
+    @pytest.fixture
+    def timed(self):
+        settled = SimpleNamespace(step_s=0.01)
+        return SimpleNamespace(host_cpu_s=0.004, settled=settled, step_s=0.01)
+
+    def metrics(self, device, timed, taken):
+        settings = SimpleNamespace(budget_s=1.0, slowdown=0.0)
+        accel = SimpleNamespace(
+            platform=PlatformName(device), device_=CpuDevice(threads=1), settings=settings
+        )
+        return Accel._metrics(accel, lambda: taken.append(1), timed)
+
+    def test_launching_is_timed_on_an_accelerator(self, timed):
+        taken = []
+        found = self.metrics("h200", timed, taken)
+        assert found.keys() == {"host_cpu_s_per_step", "launch_s"}
+        assert 0 < found["launch_s"] < 1
+        assert len(taken) == 5
+
+    def test_a_cpu_launches_nothing(self, timed):
+        taken = []
+        assert self.metrics("cpu", timed, taken).keys() == {"host_cpu_s_per_step"}
+        assert taken == []

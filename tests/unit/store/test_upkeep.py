@@ -11,7 +11,7 @@ import pytest
 
 from pytest_accel.core.quantities import percent
 from pytest_accel.core.results import Ending
-from pytest_accel.core.standing import auto_tolerance
+from pytest_accel.core.standing import NO_GATE, auto_tolerance, standing
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.store.accepting import AcceptError, accept, read_candidates
 from pytest_accel.store.anchoring import AnchorError, anchor
@@ -23,6 +23,7 @@ from pytest_accel.store.reading import BaselineError
 from pytest_accel.store.schema import BaselineFile, faults, parse, render
 from pytest_accel.store.tolerances import ToleranceError, move_tolerance
 from pytest_accel.store.verifying import verify
+from tests.support.calibrated import calibration
 from tests.support.measured import measurement
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, result, results_file, runs
 
@@ -99,9 +100,9 @@ class TestTolerance:
         noisy = self.three_sessions(noise=0.04)
         baseline(root, stored=noisy)
         chosen = auto_tolerance(noisy)
-        assert chosen > 0.05
+        assert 0.05 < chosen < NO_GATE
         (said,) = self.move(root)
-        assert said.startswith(f"{KEY}: {percent(chosen)} is tolerated, 5.0 % before; its runs resolve ")
+        assert said.startswith(f"{KEY}: {percent(chosen)} is stored, 5.0 % before; its runs resolve ")
         entry = stored(root)
         assert (entry.tolerance, len(entry.runs)) == (chosen, 6)
         line = entry.ledger[-1]
@@ -124,21 +125,44 @@ class TestTolerance:
         baseline(root, stored=quiet)
         (said,) = self.move(root)
         assert stored(root).tolerance == auto_tolerance(quiet) < 0.05
-        assert " is tolerated, 5.0 % before" in said
+        assert " is stored, 5.0 % before" in said
 
     def test_auto_waits_for_runs_enough(self, root):
         baseline(root)  # five runs of one session
         before = BaselineStore(root).path("h200", "cnn").read_bytes()
         (said,) = self.move(root)
-        assert said.startswith(f"{KEY}: left at 5.0 %: provisional (1 session of 3)")
+        assert said == f"{KEY}: left at 5.0 %: provisional (1 session of 3): record the rest first"
         assert BaselineStore(root).path("h200", "cnn").read_bytes() == before
 
     def test_a_number_and_the_gates_own(self, root):
         baseline(root)
-        assert " 8.0 % is tolerated, 5.0 % before" in self.move(root, 0.08)[0]
+        assert self.move(root, 0.05) == [], "it is what it has"
+        assert " 8.0 % is stored, 5.0 % before" in self.move(root, 0.08)[0]
         assert stored(root).tolerance == 0.08
-        assert " 5.0 % is tolerated, 8.0 % before" in self.move(root, None)[0]
+        assert " 5.0 % is stored, 8.0 % before" in self.move(root, None)[0]
         assert stored(root).tolerance is None
+        self.move(root, 0.123456789)
+        assert self.move(root, 0.123456789) == [], "the file holds seven digits"
+
+    def test_auto_leaves_what_no_gate_holds_on_and_a_number_lets_it_pass(self, root):
+        wild = self.three_sessions(noise=0.3)
+        baseline(root, stored=wild)
+        (said,) = self.move(root)
+        assert "left at 5.0 %" in said
+        assert "no gate holds on it" in said
+        assert stored(root).tolerance is None
+        assert self.move(root, 0.6)[0].endswith(": that is no gate, it catches a breakdown and nothing else")
+        assert standing(wild, stored(root).tolerance).no_gate == "no gate: 60 % is tolerated"
+
+    def test_a_calibration_says_what_cannot_be_told(self, root):
+        quiet = self.three_sessions(noise=0.001)
+        baseline(root, stored=quiet)
+        calibration(root, KEY, suite="cnn", configuration_hash=stored(root).configuration_hash, noise=0.03)
+        (said,) = self.move(root, 0.02)
+        assert said.startswith(f"{KEY}: left at 5.0 %: it was calibrated, and less than ")
+        assert stored(root).tolerance is None
+        self.move(root)
+        assert stored(root).tolerance > auto_tolerance(quiet), "as much as can be told"
 
     def test_needs_a_reason(self, root):
         baseline(root)

@@ -171,6 +171,7 @@ stage() {
         study gpt
         [ "$device" = cpu ] || study searching --ways search search search estimate estimate
         [ "$device" = cpu ] || study replay
+        [ "$device" = cpu ] || study depthwise efficientnet_b0 mobilenet_v3_large
         study regions
         study anatomy zoo/gpt-800m
         [ "$device" = cpu ] || study endings # it tunes anew on every machine

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.project import find_project
-from pytest_accel.commands.registry import GROUPS, argument, command, count
+from pytest_accel.commands.registry import GROUPS, Argument, argument, command, count
 from pytest_accel.commands.selecting import BASELINES, KEYWORD, baselines_folder, by_keyword
 
 if TYPE_CHECKING:
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from pytest_accel.store.schema import BaselineFile
     from pytest_accel.store.tolerances import Tolerance
 
+_PLATFORM: Argument = argument(
+    "platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"
+)
 GROUPS["baseline"] = (
     "Look at baselines, accept runs into them, anchor, prune and verify them, move their tolerances."
 )
 
 
 @command(
-    argument("platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"),
+    _PLATFORM,
     KEYWORD,
     BASELINES,
     argument("--json", action="store_true", help="print it as JSON, for scripts"),
@@ -155,7 +158,7 @@ def accept(args: argparse.Namespace) -> int:
 
 
 @command(
-    argument("platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"),
+    _PLATFORM,
     argument("--vanished", action="store_true", help="benchmarks that --collected does not list"),
     argument("--collected", type=Path, metavar="FILE", help="what `pytest --collect-only -q` printed"),
     argument("--benchmark", action="append", default=[], metavar="ID", help="this one; repeatable"),
@@ -254,7 +257,7 @@ def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
 
 
 @command(
-    argument("platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"),
+    _PLATFORM,
     argument("--reason", default="", metavar="TEXT", help="why it moves: the release; the ledger keeps it"),
     argument("--clear", action="store_true", help="take the anchor away"),
     KEYWORD,
@@ -270,7 +273,7 @@ def anchor(args: argparse.Namespace) -> int:
 
 @command(
     argument("to", metavar="TOLERANCE", help="5%%, auto (what its runs resolve, at least 3%%) or default"),
-    argument("platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"),
+    _PLATFORM,
     argument("--reason", default="", metavar="TEXT", help="why it moves; the ledger keeps it"),
     argument("--noisy", action="store_true", help="only of those that are too noisy for the one they have"),
     KEYWORD,

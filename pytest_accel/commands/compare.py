@@ -67,17 +67,14 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def _tolerance(text: str) -> float | None:
-    from pytest_accel.core.quantities import parse_fraction
+    from pytest_accel.core.parsing import fixed_tolerance
 
     if not text:
         return None
     try:
-        value = parse_fraction(text)
+        return fixed_tolerance(text)
     except ValueError as error:
         raise ValueError(f"--tolerance {text!r} {error}") from None
-    if not value:
-        raise ValueError(f"--tolerance {text!r} leaves no room for noise. Write 0.05 or 5%.")
-    return value
 
 
 def _status(found: Comparison) -> int:

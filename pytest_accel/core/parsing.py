@@ -61,8 +61,10 @@ def history(text: str) -> str:
 
 
 def tolerance(text: str) -> float | Literal["auto"]:
-    if text.strip().lower() == "auto":
-        return "auto"
+    return "auto" if text.strip().lower() == "auto" else fixed_tolerance(text)
+
+
+def fixed_tolerance(text: str) -> float:
     value = parse_fraction(text)
     if not value:
         raise ValueError("leaves no room for noise. Write 0.05 or 5%.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from pytest_accel.core.calibration import detectable_beside
 from pytest_accel.core.quantities import percent
 from pytest_accel.core.standing import NO_GATE, Standing, auto_tolerance, rounded_up, standing
+from pytest_accel.core.verdict import Policy
 from pytest_accel.store.amending import Why, amend
 from pytest_accel.store.calibrations import CalibrationStore
 from pytest_accel.store.schema import BaselineEntry, BaselineFile, rounded
@@ -53,8 +54,10 @@ def move_tolerance(
         return detectable_beside(found.figures, entry.runs)
 
     def moved(key: str, entry: BaselineEntry) -> tuple[BaselineEntry, str] | None:
+        if not wanted(key):
+            return None
         now = standing(entry.runs, entry.tolerance)
-        if not wanted(key) or (noisy_alone and not now.too_noisy):
+        if noisy_alone and not now.too_noisy:
             return None
         least = detectable(key, entry)
         new = max(auto_tolerance(entry.runs), rounded_up(least)) if to == "auto" else to
@@ -63,10 +66,10 @@ def move_tolerance(
         new = None if new is None else rounded(new)
         if new in (entry.tolerance, now.tolerance):
             return None
-        then = standing(entry.runs, new)
+        then = Policy().tolerance if new is None else new
         return dataclasses.replace(why.noted(entry, entry.runs), tolerance=new), (
-            f"{key}: {percent(then.tolerance)} is stored, {percent(now.tolerance)} before; its runs resolve "
-            f"{percent(now.resolution)}{_NO_GATE_IT_IS if then.tolerance > NO_GATE else ''}"
+            f"{key}: {percent(then)} is stored, {percent(now.tolerance)} before; its runs resolve "
+            f"{percent(now.resolution)}{_NO_GATE_IT_IS if then > NO_GATE else ''}"
         )
 
     return amend(store, file, moved)

@@ -6,10 +6,20 @@ import pytest
 
 from pytest_accel.core.environment import fingerprint
 
+STEP = "def test_step(accel, clock):\n    measure(accel, clock.step)\n"
+
+
+def store(bench, **fields):
+    """Change what is stored of the one benchmark."""
+    content = bench.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    entry.update(fields)
+    bench.save_baseline(content)
+
 
 def test_is_frozen_when_it_is_recorded_and_never_widened_by_a_later_recording(bench):
     bench.virtual_clock()
-    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.write(STEP)
     result = bench.run("--accel-record=3", "--accel-tolerance=auto")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["TOLERANCE  test_step (cpu): auto: * %, frozen in its baseline"])
@@ -40,10 +50,7 @@ def test_that_is_frozen_is_what_is_judged_by(bench):
     result.stdout.fnmatch_lines(
         ["TOLERANCE  auto: the baselines of 1 benchmark have none frozen, *5.0 % was tolerated*"]
     )
-    content = bench.load_baseline()
-    (entry,) = content["benchmarks"].values()
-    entry["tolerance"] = 0.065
-    bench.save_baseline(content)
+    store(bench, tolerance=0.065)
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("TOLERANCE*")
@@ -52,12 +59,9 @@ def test_that_is_frozen_is_what_is_judged_by(bench):
 
 def test_what_was_lost_since_the_anchor_fails_though_the_baseline_followed(bench):
     bench.virtual_clock()
-    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.write(STEP)
     bench.virtual_baseline(test_step=0.001)
-    content = bench.load_baseline()
-    (entry,) = content["benchmarks"].values()
-    entry["anchor"] = [{**run, "rounds_s": [0.0009] * 6} for run in entry["runs"]]
-    bench.save_baseline(content)
+    store(bench, anchor=[{**run, "rounds_s": [0.0009] * 6} for run in bench.entry("test_step")["runs"]])
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -72,7 +76,7 @@ def test_what_was_lost_since_the_anchor_fails_though_the_baseline_followed(bench
 
 def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
     bench.virtual_clock()
-    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.write(STEP)
     bench.virtual_baseline(test_step=0.001)
     content = bench.load_baseline()
     (entry,) = content["benchmarks"].values()
@@ -92,12 +96,9 @@ def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
 
 def test_that_is_stored_stays_when_the_runs_are_replaced(bench):
     bench.virtual_clock()
-    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.write(STEP)
     bench.virtual_baseline(test_step=0.002)
-    content = bench.load_baseline()
-    (entry,) = content["benchmarks"].values()
-    entry["tolerance"] = 0.08
-    bench.save_baseline(content)
+    store(bench, tolerance=0.08)
     bench.run("--accel-record=1", "--accel-update", "--accel-reason=faster").assert_outcomes(passed=1)
     stored = bench.entry("test_step")
     assert stored["tolerance"] == 0.08

@@ -20,6 +20,9 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
+from pytest_accel.measure.device import Device
+from tests.studies.alternating import bare, prepared
+
 COLUMNS, CHANNELS = 16, 64  # of a program
 SPLITS = 256  # programs that add up the gradient of the same weights
 REPEATS = 20
@@ -251,11 +254,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--device", choices=["cuda"], default="cuda")
     arguments = parser.parse_args()
+    device = prepared(arguments.device)
     torch.backends.cudnn.benchmark = True
     whole = [0.0, 0.0]
     for model in arguments.models:
         for shape, times in shapes_of(model, arguments.size).items():
-            ours, theirs = _compared(shape, arguments.batch)
+            ours, theirs = _compared(shape, arguments.batch, device)
             whole[0] += times * sum(ours[1:])
             whole[1] += times * sum(theirs[1:])
             print(f"{model}: {times} x {shape}", flush=True)
@@ -268,10 +272,10 @@ def main() -> None:
     print(f"all of them in a step: {whole[0]:.2f} ms by the kernels, {whole[1]:.2f} by cuDNN")
 
 
-def _compared(shape: Shape, batch: int) -> tuple[list[float], list[float]]:
+def _compared(shape: Shape, batch: int, device: Device) -> tuple[list[float], list[float]]:
     """Of both: seconds of the first calls, then milliseconds of each."""
     torch.manual_seed(0)
-    how = {"device": "cuda", "dtype": torch.float16}
+    how = {"device": device.name, "dtype": torch.float16}
     images = torch.randn(batch, shape.channels, shape.height, shape.width, **how).contiguous(
         memory_format=torch.channels_last
     )
@@ -297,25 +301,14 @@ def _compared(shape: Shape, batch: int) -> tuple[list[float], list[float]]:
     for calls in ways:
         begun = time.perf_counter()
         results.append([call() for call in calls])
-        torch.cuda.synchronize()
+        device.synchronize()
         told.append([time.perf_counter() - begun])
     for ours, theirs in zip(*results, strict=True):
         scale = theirs.float().abs().max()
         assert (ours.float() - theirs.float()).abs().max() <= 0.01 * scale, f"{shape}: they differ"
     for calls, row in zip(ways, told, strict=True):
-        row += [_milliseconds(call) for call in calls]
+        row += [1e3 * bare(call, device, REPEATS) for call in calls]
     return told[0], told[1]
-
-
-def _milliseconds(call: Callable[[], torch.Tensor]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    call()
-    begin.record()
-    for _ in range(REPEATS):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / REPEATS
 
 
 if __name__ == "__main__":

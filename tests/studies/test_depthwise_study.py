@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.interpreting import interpreted
 
 pytest.importorskip("triton")  # it has no wheels for aarch64
 INTERPRETED = """
 import torch
-from torch.nn import functional as F
 from tests.studies import depthwise
 from tests.studies.depthwise import Cudnn, Kernels, Shape
 
@@ -37,14 +34,7 @@ for shape in (
 
 
 def test_interpreted_they_compute_what_torch_does():
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = interpreted(INTERPRETED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["alike"] * 3
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -21,6 +18,7 @@ from pytest_accel.workloads.layers import (
     stand_in_for_slow_layers,
 )
 from tests.support.graphs import traced
+from tests.support.interpreting import interpreted
 
 
 @pytest.mark.parametrize("way", STEMS.values(), ids=STEMS)
@@ -140,10 +138,7 @@ for count, channels, height, width in ((1, 16, 2, 2), (3, 16, 8, 12), (2, 64, 6,
 """
 
 
-def test_the_kernels_pool_as_torch_does(monkeypatch):
+def test_the_kernels_pool_as_torch_does():
     pytest.importorskip("triton")  # it has no wheels for aarch64
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # on the CPU; read when triton is imported
-    ran = subprocess.run(
-        [sys.executable, "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False
-    )
+    ran = interpreted(KERNELS)
     assert ran.stdout.split() == ["alike"] * 3, ran.stderr

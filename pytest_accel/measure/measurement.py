@@ -25,9 +25,9 @@ class Measurement:
     environment: Environment  # where
     steady: bool  # whether steps had stopped drifting
     ranks: tuple[RankResult, ...] = ()  # by rank, where there were several
-    # Metrics of the run that are gated too, with the loss that is tolerated. What is asked for, not what was
-    # measured: another tolerance makes no baseline stale.
-    gates: Mapping[str, float] = field(default_factory=dict)
+    # Metrics of the run that are gated too, with the loss that is tolerated; None: as much as of its throughput. What is
+    # asked for, not what was measured: another tolerance makes no baseline stale.
+    gates: Mapping[str, float | None] = field(default_factory=dict)
     invalid: str = ""  # why it is not to be judged: the device was not fair to it
     notes: tuple[str, ...] = ()  # what should be known of it
     no_energy: str = ""  # why its energy is not known

@@ -19,7 +19,9 @@ from pytest_accel.store.baselines import BaselineStore
 from tests.support.stored import H200, KEY
 
 
-def measurement(run: Run, *, gates: Mapping[str, float] | None = None, invalid: str = "") -> Measurement:
+def measurement(
+    run: Run, *, gates: Mapping[str, float | None] | None = None, invalid: str = ""
+) -> Measurement:
     return Measurement(
         run=run,
         work_per_step=256.0,
@@ -37,7 +39,7 @@ def make_case(
     key: str = KEY,
     *,
     runs: Sequence[Run] = (),
-    gates: Mapping[str, float] | None = None,
+    gates: Mapping[str, float | None] | None = None,
     scales: Scales | None = None,
     **settings: Any,
 ) -> Case:

@@ -202,13 +202,26 @@ class Case:
             policy = replace(policy, tolerance=tolerance)
         return policy
 
+    @property
+    def gates(self) -> dict[str, float]:
+        """The metrics that are judged beside its throughput, with what is tolerated of each.
+
+        Who named no figure tolerates as much as of the throughput, where that is noisy. A stored tolerance below the default says
+        how quiet step times are, and nothing of other metrics.
+        """
+        asked = self.settings.fixed_tolerance
+        widest = max(self.plain_policy.tolerance, Policy().tolerance) if asked is None else asked
+        return {
+            name: widest if tolerance is None else tolerance for name, tolerance in self.latest.gates.items()
+        }
+
     def judge(self) -> None:
         """Compare what was measured with what is stored."""
         self.verdict, self.facets = self._unjudged(), ()
         if self.verdict is None:
             stored, runs, policy = self.comparable_runs(), self.runs, self.policy
             self.verdict = judge_rest(stored, runs, self.common, policy)
-            self.facets = judge_metrics(stored, runs, self.latest.gates, self.plain_policy)
+            self.facets = judge_metrics(stored, runs, self.gates, self.plain_policy)
             if self.scales:
                 self.scales.note(self.disk_name, self.key)
             if anchor := self.anchor_runs():

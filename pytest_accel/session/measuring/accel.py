@@ -85,7 +85,7 @@ class Accel:
         loss: Callable[[], float] | None = None,
         check: Callable[[], None] | None = None,
         metrics: Callable[[float], Mapping[str, float]] | Mapping[str, float] | None = None,
-        gates: Mapping[str, float] | None = None,
+        gates: Mapping[str, float | None] | None = None,
         settling_steps: int = 0,
         burst: int = 1,
     ) -> Measurement | None:
@@ -103,7 +103,8 @@ class Accel:
         `metrics` are further figures by name, such as an accuracy: a mapping, or a function that is asked for it
         once after that, on every rank, with the seconds of a step. Their mean over the ranks is stored with the
         run, or the sum over devices of a name that ends in `_j`. `gates` names those that are judged as
-        throughput is, with the relative loss that is tolerated: `gates={"accuracy": 0.02}`. A gated metric is
+        throughput is, with the relative loss that is tolerated: `gates={"accuracy": 0.02}`; None: as much as of
+        the throughput, and never less than the default unless the session says so. A gated metric is
         positive, and more of it is better, but for times (`_s`) and energies (`_j`), of which an increase is
         tolerated. `settling_steps` are taken before the timed ones at the least: as many as may find their work
         done already, because a loader had it ready. `burst` is how many may find it done together: as many as a loader
@@ -148,7 +149,7 @@ class Accel:
         timed: Timed,
         loss: float | None,
         observed: Observed,
-        own_gates: Mapping[str, float],
+        own_gates: Mapping[str, float | None],
     ) -> Measurement:
         """What all ranks measured as one, the same on every rank."""
         mine = RankResult(
@@ -211,7 +212,7 @@ class Accel:
             raise
         fail_where_one_does(self.ranks, "")
 
-    def _check_agreement(self, asked: Question, gates: Mapping[str, float]) -> None:
+    def _check_agreement(self, asked: Question, gates: Mapping[str, float | None]) -> None:
         """One measurement has one unit, one configuration and one set of gates."""
         told = self.ranks.gather(
             [asked.unit, fingerprint(dict(asked.configuration)), fingerprint(dict(gates))]
@@ -226,7 +227,7 @@ class Accel:
 
     def _checked(
         self, step: object, work: object, unit: object, configuration: object, gates: object
-    ) -> tuple[Question, dict[str, float]]:
+    ) -> tuple[Question, dict[str, float | None]]:
         with _plain_questions():
             return Question.of(step, work, unit, configuration), checked_gates(gates)
 

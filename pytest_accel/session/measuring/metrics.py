@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pytest_accel.core.facets import is_gateable
 from pytest_accel.core.metrics import DESCRIPTIVE, MEASURED, OF_ANY_STEP, shown_name
-from pytest_accel.core.verdict import THROUGHPUT, Policy
+from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.measure.question import QuestionError
 from pytest_accel.settings import Settings
 
@@ -16,8 +16,8 @@ OURS = frozenset({THROUGHPUT, *OF_ANY_STEP})
 _LONGEST_NAME = 40  # characters: it stands in a line of the terminal
 
 
-def checked_gates(gates: object) -> dict[str, float]:
-    """Metric names and the relative loss that is tolerated of each (increase, where less is better), or QuestionError."""
+def checked_gates(gates: object) -> dict[str, float | None]:
+    """Metric names and the relative loss that is tolerated of each (increase, where less is better; None: as of throughput), or QuestionError."""
     if gates is None:
         return {}
     found = {_name("gates", name): _tolerance(name, value) for name, value in _pairs("gates", gates)}
@@ -47,7 +47,7 @@ def checked_metrics(metrics: object) -> dict[str, float]:
     return found
 
 
-def check_gated(gates: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
     """Raise QuestionError where a gated metric cannot be judged."""
     for name in gates:
         if name not in metrics:
@@ -65,9 +65,9 @@ def check_gated(gates: Mapping[str, float], metrics: Mapping[str, float]) -> Non
 def gates_asked(
     settings: Settings,
     metrics: Mapping[str, float],
-    own_gates: Mapping[str, float],
+    own_gates: Mapping[str, float | None],
     why: Mapping[str, str] | None = None,
-) -> tuple[dict[str, float], list[str]]:
+) -> tuple[dict[str, float | None], list[str]]:
     """What is gated of what was measured; then a text for everything that should be and cannot be: each fails the test.
 
     `own_gates` are those of the benchmark (`gates=`). A tolerance that the session names goes before theirs. `why` says by
@@ -78,8 +78,7 @@ def gates_asked(
     gates, missed = dict(own_gates), []
     for name, tolerance in settings.gate.items():
         if is_gateable(metrics.get(name, 0.0)):
-            default = gates.get(name) or settings.fixed_tolerance or Policy().tolerance
-            gates[name] = default if tolerance is None else tolerance
+            gates[name] = gates.get(name) if tolerance is None else tolerance
         elif name in metrics or name in OF_ANY_STEP or settings.origin("gate").startswith("@"):
             missed.append(_missed(name, settings, metrics, (why or {}).get(name, "")))
     return gates, missed
@@ -108,7 +107,9 @@ def _name(argument: str, name: object) -> str:
     )
 
 
-def _tolerance(name: object, value: object) -> float:
+def _tolerance(name: object, value: object) -> float | None:
+    if value is None:
+        return None
     tolerance = _number(value)
     if 0 < tolerance < 1:
         return tolerance

@@ -53,7 +53,7 @@ MEASUREMENTS = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    gates=st.dictionaries(st.text(max_size=8), st.floats(0.01, 0.99), max_size=2),
+    gates=st.dictionaries(st.text(max_size=8), st.none() | st.floats(0.01, 0.99), max_size=2),
 )
 
 

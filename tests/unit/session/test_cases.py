@@ -40,6 +40,28 @@ def test_nights_of_step_times_say_nothing_of_other_metrics(tmp_path, scales):
     assert learned.plain_policy == Policy()
 
 
+@pytest.mark.parametrize(
+    ("stored", "asked", "tolerated"),
+    [
+        (None, None, 0.05),
+        (0.6, None, 0.6),
+        (0.03, None, 0.05),  # of step times that are quiet
+        (0.6, 0.03, 0.03),
+    ],
+)
+def test_who_names_no_figure_of_a_metric_tolerates_as_much_as_of_noisy_throughput(
+    tmp_path, stored, asked, tolerated
+):
+    baseline(tmp_path, stored=with_energy(runs()), tolerance=stored)
+    settings = {} if asked is None else {"tolerance": asked}
+    case = make_case(
+        tmp_path, runs=with_energy(runs(2)), gates={"energy_j": None, "accuracy": 0.02}, **settings
+    )
+    assert case.gates == {"energy_j": tolerated, "accuracy": 0.02}
+    case.judge()
+    assert case.facets[0].verdict.tolerance == tolerated
+
+
 def test_only_what_was_judged_counts_as_judged_by_its_nights(tmp_path, scales):
     baseline(tmp_path)
     known, new = (make_case(tmp_path, key, runs=runs(1), scales=scales) for key in (KEY, OTHER))

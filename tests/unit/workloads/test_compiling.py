@@ -49,7 +49,7 @@ def settled(built):
     [
         ("zoo/wide_resnet", "cifar100", 32, WHOLE),  # half a TFLOP
         ("zoo/wide_resnet", "cifar100", 256, LAUNCHED),  # 3.7, in 29 layers
-        ("resnet152", "imagenet", 64, PIECES),  # 4.4, in 311 layers
+        ("resnet152", "imagenet", 160, PIECES),  # 11, in 311 layers
         ("resnet152", "imagenet", 256, LAUNCHED),
     ],
 )

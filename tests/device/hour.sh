@@ -171,7 +171,7 @@ stage() {
         study gpt
         [ "$device" = cpu ] || study searching --ways search search search estimate estimate
         [ "$device" = cpu ] || study replay
-        [ "$device" = cpu ] || study depthwise efficientnet_b0 mobilenet_v3_large
+        [ "$device" = cpu ] || study convolutions efficientnet_b0 zoo/segformer-b4
         study regions
         study anatomy zoo/gpt-800m
         [ "$device" = cpu ] || study endings # it tunes anew on every machine

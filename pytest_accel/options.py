@@ -28,6 +28,7 @@ GANG_VARIABLE = "PYTEST_ACCEL_GANG"  # what a rank is told; taken out of the env
 GANG_ID_VARIABLE = "PYTEST_ACCEL_GANG_ID"  # stays, so that everything a rank starts can be found and ended
 
 SETTINGS = pytest.StashKey[Settings]()
+BEGUN_S = pytest.StashKey[float]()  # when the session began, by the clock that only goes on
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ rest is imported when the first benchmark is collected, torch when the first one
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator
 
 import pytest
@@ -34,7 +35,14 @@ from pytest_accel.marks import (
     register_platforms,
     unregister_platforms,
 )
-from pytest_accel.options import GANG_VARIABLE, LAUNCHER_VARIABLES, SETTINGS, add_options, read_settings
+from pytest_accel.options import (
+    BEGUN_S,
+    GANG_VARIABLE,
+    LAUNCHER_VARIABLES,
+    SETTINGS,
+    add_options,
+    read_settings,
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_accel.session.ranks.rank_process import become_rank
 
         become_rank(config)
+    config.stash[BEGUN_S] = time.monotonic()
     config.stash[SETTINGS] = read_settings(config)
     register_platforms(config)
 

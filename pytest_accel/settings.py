@@ -24,6 +24,9 @@ class Settings:
     budget_s: float = 5.0
     warmup_s: float = 30.0
     looks: int = 5
+    within_s: float | None = (
+        None  # from the begin of the session; no further look is begun that would end later
+    )
     scale: Literal["prior", "learned"] = "prior"  # what the gate takes the noise for before the runs say it
     threads: int = 1
     timeout_s: float = 600.0
@@ -265,6 +268,14 @@ OPTIONS = (
         metavar="N",
         parse=parsing.count(1, 5),
         help="runs the gate may take for one verdict, the first included (default 5)",
+    ),
+    Option(
+        target="within_s",
+        name="within",
+        metavar="TIME",
+        parse=parse_seconds,
+        help="look again only at what will be done within this time of the session, such as 20min, and first at what lost most; "
+        "what is still open then is inconclusive. All are measured once, however long that takes (default: no limit)",
     ),
     Option(
         target="threads",

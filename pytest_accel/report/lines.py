@@ -134,7 +134,8 @@ def in_words(
 def _way_out(verdict: Verdict) -> str:
     """What would decide an open question; more runs only where they can: ten resolve 3.7 times the noise."""
     if verdict.wants_another_run:
-        return "one run decides nothing, and it was not measured again"
+        few = "one run decides nothing" if verdict.looks == 1 else "another run may decide it"
+        return f"{few}, and it was not measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
     if resolution <= verdict.tolerance:
         return (

@@ -304,7 +304,7 @@ class Bench:
             write_unmatched(terminalreporter, self.references.unmatched(self.collected))
         write_gangs(terminalreporter, self.gangs.looked_over)
         write_idle_ranks(terminalreporter, self.config, cases)
-        if remark := self.calibrations.remark:
+        for remark in filter(None, (self.turns.time_line, self.calibrations.remark)):
             terminalreporter.write_line(remark, yellow=True)
         for line in self.scales.lines if self.scales and cases else ():
             terminalreporter.write_line(line)

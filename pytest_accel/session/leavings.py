@@ -175,6 +175,7 @@ class Leavings:
             *([slowdown_line(self.settings)] if self.settings.slowdown else []),
             *(line for line, _ in gang_lines(self.bench.gangs.looked_over)),
             *idle_ranks(self.config, list(self.bench.cases.values())),
+            *filter(None, [self.bench.turns.time_line]),
         ]
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
+from pytest_accel.core.quantities import counted, seconds
 from pytest_accel.measure.measurement import Measurement
+from pytest_accel.options import BEGUN_S
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.endings import Endings
 from pytest_accel.session.judging.cases import MOST_REPLACED, Case
@@ -31,6 +34,7 @@ class Turns:
     waiting: list[Case] = field(default_factory=list)
     platforms: Platforms = field(default_factory=Platforms)
     after_run: Callable[[], None] = lambda: None  # told of every run, when it was judged
+    out_of_time: int = 0  # that could be decided by another run, which would have ended too late
 
     def measure(self, session: pytest.Session) -> None:
         """One more run for every open case, in turn, until all are decided or out of looks.
@@ -38,18 +42,24 @@ class Turns:
         In turn, because runs back to back see the same throttling. A run that was disturbed is replaced by another. In a large
         suite verdicts wait for the end of a turn: only then is known what all benchmarks share. A regression that turned out to
         be the platform's is judged on the rest by as many runs as any other, hence twice the turns.
+
+        Where the session has so much time and no more, those that lost most come first in a turn, and a run that would end too
+        late is not begun.
         """
         unjudged = self.settings.unjudged_runs
         first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
         pace = Pacemaker(self.config)
         for look in range(first, 2 * last + MOST_REPLACED + 1):
             in_suite = not unjudged and self.platforms.may_share(self.cases.values())
-            in_turn = self._open()
+            in_turn = [case for case in self._open() if not self._is_late(case)]
             if not in_turn:
+                self.out_of_time = len(self._open())
                 return
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
+                if self._is_late(case):
+                    continue
                 left = len(in_turn) - position + len(self._open()) * max(0, last - look)
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
                 self.start_ahead(in_turn[position:])
@@ -100,9 +110,31 @@ class Turns:
         for case in list(self.waiting):
             self.release(case)
 
+    @property
+    def time_line(self) -> str:
+        """What is said of a session that had no time for all looks; empty where it had."""
+        if not self.out_of_time:
+            return ""
+        return (
+            f"TIME  {seconds(self.settings.within_s or 0)} ({self.settings.origin('within_s')}) left none to look again at "
+            f"{counted(self.out_of_time, 'benchmark')} that another run may decide. Give it longer, or record more baseline runs."
+        )
+
+    def _is_late(self, case: Case) -> bool:
+        """Whether another run, as long as those before it, would end too late; what is to be recorded is never late."""
+        within_s = self.settings.within_s
+        if within_s is None or self.settings.unjudged_runs:
+            return False
+        return time.monotonic() - self.config.stash[BEGUN_S] + case.run_s > within_s
+
     def _open(self) -> list[Case]:
         """Those that wait for a run; a regression of a suite may only wait for the others."""
-        return [case for case in self.waiting if self.settings.unjudged_runs or case.undecided]
+        if self.settings.unjudged_runs:
+            return list(self.waiting)
+        found = [case for case in self.waiting if case.undecided]
+        if self.settings.within_s is not None:
+            found.sort(key=lambda case: case.lost, reverse=True)
+        return found
 
     def _release_decided(self) -> None:
         """At the end of a turn: look at what the benchmarks share, then let go of all that need no further run.

@@ -184,6 +184,45 @@ class TestInconclusive:
         )
 
 
+class TestWithin:
+    """--accel-within: what is measured again only where there is time."""
+
+    @pytest.fixture
+    def slower(self, bench):
+        bench.benchmarks("test_step", "test_other")
+        bench.baseline(test_step=bench.FASTER, test_other=bench.FASTER)
+        return bench
+
+    def test_a_session_without_time_leaves_open_what_it_cannot_decide_and_says_so(self, slower):
+        result = slower.run("--accel-within=1ms", "--accel-json=out.json")
+        result.assert_outcomes(passed=2)
+        result.stdout.re_match_lines(
+            [
+                r"^INCONCLUSIVE  test_step \(cpu\): .*; one run decides nothing, and it was not measured again$",
+                (
+                    r"^TIME  1 ms \(--accel-within\) left none to look again at 2 benchmarks that another run may decide\. "
+                    r"Give it longer, or record more baseline runs\.$"
+                ),
+            ]
+        )
+        assert len(slower.processes("test_step")) == 1
+        (remark,) = (each for each in slower.json()["remarks"] if each.startswith("TIME"))
+        assert "2 benchmarks" in remark
+
+    def test_which_fails_where_what_is_open_does(self, slower):
+        slower.run("--accel-within=1ms", "--accel-inconclusive=fail").assert_outcomes(failed=2)
+
+    def test_with_time_it_is_decided_as_ever(self, slower):
+        result = slower.run("--accel-within=1000min")
+        result.assert_outcomes(failed=2)
+        result.stdout.no_fnmatch_line("TIME*")
+
+    def test_a_recording_takes_the_runs_it_was_asked_for(self, bench):
+        bench.benchmarks("test_step")
+        bench.run("--accel-record=2", "--accel-within=1ms").assert_outcomes(passed=1)
+        assert len(bench.entry("test_step")["runs"]) == 2
+
+
 class TestTolerance:
     """Marker, command line, environment, ini, baseline, default: the first that is set counts."""
 

@@ -121,6 +121,11 @@ class Case:
         decided = bool(self.measurements or self.unfit) and not self.problem
         return Spent(name=self.label, held_s=self.held_s, devices=devices, runs=runs, decided=decided)
 
+    @property
+    def run_s(self) -> float:
+        """How long a run of it takes, with all that belongs to it, by those that there were."""
+        return self.held_s / max(1, len(self.measurements) + len(self.disturbed))
+
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Add what is done within to the time that its devices were held, less what it waited for them."""
@@ -237,6 +242,12 @@ class Case:
     def outcome(self) -> Outcome | None:
         """The worst of what is said of its throughput and its metrics."""
         return worst(self.verdict, self.facets) if self.verdict else None
+
+    @property
+    def lost(self) -> float:
+        """The largest loss of what is judged, in what is tolerated of it; of what is not compared, none."""
+        found = [(each.slowdown, each.tolerance) for each in self.verdicts]
+        return max((slowdown.point / tolerance for slowdown, tolerance in found if slowdown), default=0.0)
 
     @property
     def verdicts(self) -> list[Verdict]:

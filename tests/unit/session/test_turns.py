@@ -1,4 +1,4 @@
-"""Who pays for processes that are started together."""
+"""Who pays for processes that are started together, and who has a turn where time is short."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.options import BEGUN_S
 from pytest_accel.session import turns as session_turns
 from pytest_accel.session.turns import Turns
 from pytest_accel.settings import Settings
@@ -50,3 +51,87 @@ def test_each_pays_for_its_own(monkeypatch, served, held_s):
     coming = [Waiting() for _ in range(3)]
     turns.start_ahead(coming)
     assert [each.held_s for each in coming] == held_s
+
+
+class Open:
+    """A case that no run decides, before its third; a run takes as long as it says."""
+
+    platform = SimpleNamespace(devices=1)
+    problem = skipped = unfit = None
+    may_be_replaced = True
+
+    def __init__(self, name, run_s, lost):
+        self.item = SimpleNamespace(name=name)
+        self.run_s, self.lost = run_s, lost
+        self.measurements = [1]
+
+    @property
+    def undecided(self):
+        return len(self.measurements) < 3
+
+    def judge(self):
+        pass
+
+
+class Played(Turns):
+    """On a clock that runs alone move."""
+
+    def start_ahead(self, coming):
+        pass
+
+    def measure_fresh(self, case, progress):
+        case.measurements.append(1)
+        session_turns.time.now_s += case.run_s
+        self.gangs.append(case.item.name)
+
+
+@pytest.fixture
+def played(monkeypatch):
+    def play(within_s, *cases, looks=5, record=0):
+        monkeypatch.setattr(session_turns, "time", clock := SimpleNamespace(now_s=100.0))
+        clock.monotonic = lambda: clock.now_s
+        pace = SimpleNamespace(run=lambda label, left: nullcontext())
+        monkeypatch.setattr(session_turns, "Pacemaker", lambda config: pace)
+        monkeypatch.setattr(session_turns, "refuse_mixture", lambda case: None)
+        found = Played(
+            config=SimpleNamespace(stash={BEGUN_S: 40.0}, getoption=lambda *_, **__: 0),
+            settings=Settings(within_s=within_s, looks=looks, record=record),
+            cases={},
+            gangs=[],
+            endings=SimpleNamespace(end=lambda case: None),
+            with_scaling=None,
+            waiting=list(cases),
+        )
+        found.measure(SimpleNamespace(shouldfail=False, shouldstop=False))
+        return found
+
+    return play
+
+
+def open_cases():
+    return Open("quick", 10.0, 0.2), Open("long", 50.0, 0.5), Open("bad", 20.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("within_s", "runs", "left"),
+    [
+        (None, "quick long bad quick long bad", 0),
+        (1000.0, "bad long quick bad long quick", 0),
+        (60.0 + 20.0, "bad", 3),  # which needs a third
+        (60.0 + 89.0, "bad long quick", 3),
+        (60.0 + 19.0, "quick", 3),  # nothing else is so short
+        (60.0 + 130.0, "bad long quick bad quick", 1),
+        (60.0, "", 3),
+    ],
+)
+def test_no_run_is_begun_that_would_end_too_late_and_the_worst_come_first(played, within_s, runs, left):
+    turns = played(within_s, *open_cases())
+    assert turns.gangs == runs.split()
+    assert turns.out_of_time == left
+    assert bool(turns.time_line) is bool(left)
+
+
+def test_what_is_recorded_is_never_late(played):
+    turns = played(1.0, *open_cases(), record=3)
+    assert turns.gangs == 2 * ["quick", "long", "bad"]
+    assert not turns.time_line

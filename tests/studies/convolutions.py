@@ -27,14 +27,14 @@ from pytest_accel.workloads.models import build_model
 from pytest_accel.workloads.tasks import plan_data
 from tests.studies.alternating import bare, prepared
 
-# Models as in the suites: the data, pixels where those are others, images.
-WORKLOADS: dict[str, tuple[str, int | None, int]] = {
-    "efficientnet_b0": ("imagenet", None, 256),
-    "efficientnet_b4": ("imagenet", 380, 128),
-    "mobilenet_v3_large": ("imagenet", None, 256),
-    "resnet50": ("imagenet", None, 256),
-    "zoo/segformer-b4": ("cityscapes", None, 8),
-    "zoo/deeplabv3plus-r101": ("cityscapes", None, 8),
+# As in the suites.
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "efficientnet_b0": {"data": "imagenet", "batch_size": 256},
+    "efficientnet_b4": {"data": "imagenet", "image_size": 380, "batch_size": 128},
+    "mobilenet_v3_large": {"data": "imagenet", "batch_size": 256},
+    "resnet50": {"data": "imagenet", "batch_size": 256},
+    "zoo/segformer-b4": {"data": "cityscapes", "batch_size": 8},
+    "zoo/deeplabv3plus-r101": {"data": "cityscapes", "batch_size": 8},
 }
 WAYS = ("search", "estimate")
 REPEATS = 12
@@ -50,12 +50,20 @@ class Convolution:
     weight: tuple[int, ...]
     how: tuple[Any, ...]  # stride, padding, dilation, transposed, output padding, groups
 
+    @property
+    def is_depthwise(self) -> bool:
+        return bool(self.how[-1] == self.image[1] > 1)
+
+    @property
+    def arguments(self) -> list[Any]:
+        """Behind image, weight and bias."""
+        return [list(each) if isinstance(each, tuple) else each for each in self.how]
+
     def __str__(self) -> str:
-        stride, _, dilation, transposed, _, groups = self.how
-        depthwise = groups == self.image[1] > 1
+        stride, _, dilation, transposed, *_ = self.how
         words = [
             f"{self.weight[0]} channels depthwise"
-            if depthwise
+            if self.is_depthwise
             else f"{self.image[1]} to {self.weight[0]} channels",
             "x".join(map(str, self.weight[2:])),
             "x".join(map(str, self.image[2:])),
@@ -73,7 +81,7 @@ class Convolution:
         how: dict[str, Any] = {"device": device, "dtype": dtype}
         image = torch.randn(self.image, **how).contiguous(memory_format=torch.channels_last)
         weight = torch.randn(self.weight, **how).contiguous(memory_format=torch.channels_last)
-        arguments = [list(each) if isinstance(each, tuple) else each for each in self.how]
+        arguments = self.arguments
 
         def forward() -> torch.Tensor:
             return torch.ops.aten.convolution(image, weight, None, *arguments)
@@ -93,9 +101,7 @@ class Convolution:
             torch.empty(shape, device="meta").contiguous(memory_format=torch.channels_last)
             for shape in (self.image, self.weight)
         )
-        found: torch.Tensor = torch.ops.aten.convolution(
-            image, weight, None, *(list(each) if isinstance(each, tuple) else each for each in self.how)
-        )
+        found: torch.Tensor = torch.ops.aten.convolution(image, weight, None, *self.arguments)
         return found
 
 
@@ -114,9 +120,9 @@ class _Noting(TorchDispatchMode):
 
 def convolutions_of(name: str, batch: int | None = None) -> Counter[Convolution]:
     """The different convolutions of a model in its suite, and how often each is called in a step."""
-    data, pixels, suited = WORKLOADS[name]
-    model, info = build_model(name, image_size=pixels)
-    plan = plan_data(data, info, batch_size=batch or suited)
+    row = WORKLOADS[name]
+    model, info = build_model(name, image_size=row.get("image_size"))
+    plan = plan_data(row["data"], info, batch_size=batch or row["batch_size"])
     inputs, _ = plan.on_meta()
     noting = _Noting()
     with torch.no_grad(), noting:
@@ -207,7 +213,7 @@ def compared(
         kinds = [
             (times, ours, theirs)
             for (each, times), ours, theirs in zip(convolutions.items(), searched, estimated, strict=True)
-            if (each.how[-1] > 1) is chosen
+            if each.is_depthwise is chosen
         ]
         if kinds:
             first = [

@@ -2,7 +2,8 @@
 
 `cudnn_benchmark=True`, the default of all fixtures, builds every kernel that cuDNN offers for every shape of a model, in its first step, and times ten of them, once each:
 torch keeps none of it. Each way to choose has a process of its own, because what was chosen stays chosen: the search, a search of three
-kernels (`limit`), cuDNN's own estimate (`estimate`), and its other one (`estimate-b`). Printed are seconds of the first step, uncompiled, and milliseconds of those after
+kernels (`limit`), cuDNN's own estimate (`estimate`), its other one (`estimate-b`), and a search of all but depthwise convolutions, for which the estimate is asked before the first step
+(`seeded`: torch looks whether it knows a kernel before it looks whether it should search, in the thread that calls). Printed are seconds of the first step, uncompiled, and milliseconds of those after
 it. A way that is named twice shows what two processes choose: `--ways search search search estimate estimate`.
 """
 
@@ -13,18 +14,14 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
 
+import torch
+
+from pytest_accel.workloads.steps import TrainStep
 from tests.studies.alternating import bare, prepared
+from tests.studies.convolutions import WORKLOADS, Convolution, convolutions_of
 
-# As in the suites.
-WORKLOADS: dict[str, dict[str, Any]] = {
-    "efficientnet_b4": {"data": "imagenet", "image_size": 380, "batch_size": 128},
-    "mobilenet_v3_large": {"data": "imagenet", "batch_size": 256},
-    "resnet50": {"data": "imagenet", "batch_size": 256},
-    "zoo/segformer-b4": {"data": "cityscapes", "batch_size": 8},
-}
-WAYS = ("search", "limit", "estimate", "estimate-b")
+WAYS = ("search", "limit", "estimate", "estimate-b", "seeded")
 FEW = 3
 STEPS = 20
 
@@ -53,23 +50,40 @@ def main() -> None:
 
 
 def _tell(name: str, way: str, device_name: str, batch: int) -> None:
-    import torch
-
-    from pytest_accel.workloads.steps import TrainStep
-
     device = prepared(device_name)
     if way == "limit":
         torch.backends.cudnn.benchmark_limit = FEW
-    searched = way in ("search", "limit")
+    searched = way in ("search", "limit", "seeded")
     asked = {**WORKLOADS[name], "batch_size": batch, "device": torch.device(device.name)}
     with TrainStep.build(name, precision="bf16", compile=None, cudnn_benchmark=searched, **asked) as step:
+        estimated = [
+            each for each in (convolutions_of(name, batch) if way == "seeded" else ()) if each.is_depthwise
+        ]
         begun = time.perf_counter()
+        for convolution in estimated:
+            seed(convolution, device.name)
         step()
         device.synchronize()
         first_s = time.perf_counter() - begun
         steps_s = sorted(bare(step, device, STEPS // 4) for _ in range(4))
     then_ms = 1e3 * sum(steps_s[1:3]) / 2
     print(f"{name}: {way:10}  first step {first_s:6.2f} s, then {then_ms:.2f} ms", flush=True)
+
+
+def seed(convolution: Convolution, device: str, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Have cuDNN's estimate chosen for a convolution and its gradients, in the threads in which steps will call them."""
+    image, weight = (
+        torch.empty(shape, device=device, dtype=dtype)
+        .contiguous(memory_format=torch.channels_last)
+        .requires_grad_()
+        for shape in (convolution.image, convolution.weight)
+    )
+    searching, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+    try:
+        result = torch.ops.aten.convolution(image, weight, None, *convolution.arguments)
+        result.backward(torch.empty_like(result))
+    finally:
+        torch.backends.cudnn.benchmark = searching
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ class Settings:
     budget_s: float = 5.0
     warmup_s: float = 30.0
     looks: int = 5
-    within_s: float | None = (
-        None  # from the begin of the session; no further look is begun that would end later
-    )
+    within_s: float | None = None  # of the session: no further look is begun that would end later
     scale: Literal["prior", "learned"] = "prior"  # what the gate takes the noise for before the runs say it
     threads: int = 1
     timeout_s: float = 600.0

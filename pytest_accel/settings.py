@@ -272,8 +272,8 @@ OPTIONS = (
         name="within",
         metavar="TIME",
         parse=parse_seconds,
-        help="look again only at what will be done within this time of the session, such as 20min, and first at what lost most; "
-        "what is still open then is inconclusive. All are measured once, however long that takes (default: no limit)",
+        help="measure again only while another look, as long as the longest so far, will be done within this time of the session, "
+        "such as 20min, and first what lost most. All are measured once, however long that takes (default: no limit)",
     ),
     Option(
         target="threads",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytest_accel.core.quantities import counted, seconds
+from pytest_accel.core.verdict import Outcome
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import BEGUN_S
 from pytest_accel.report.progress import Progress
@@ -34,7 +35,8 @@ class Turns:
     waiting: list[Case] = field(default_factory=list)
     platforms: Platforms = field(default_factory=Platforms)
     after_run: Callable[[], None] = lambda: None  # told of every run, when it was judged
-    out_of_time: int = 0  # that could be decided by another run, which would have ended too late
+    longest_look_s: float = 0.0  # of those so far, with starting its process
+    out_of_time: bool = False
 
     def measure(self, session: pytest.Session) -> None:
         """One more run for every open case, in turn, until all are decided or out of looks.
@@ -43,28 +45,30 @@ class Turns:
         suite verdicts wait for the end of a turn: only then is known what all benchmarks share. A regression that turned out to
         be the platform's is judged on the rest by as many runs as any other, hence twice the turns.
 
-        Where the session has so much time and no more, those that lost most come first in a turn, and a run that would end too
-        late is not begun.
+        Where the session has so much time and no more, those that lost most come first in a turn, and no run is begun that would end
+        too late, if it took as long as the longest so far.
         """
         unjudged = self.settings.unjudged_runs
         first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
         pace = Pacemaker(self.config)
         for look in range(first, 2 * last + MOST_REPLACED + 1):
             in_suite = not unjudged and self.platforms.may_share(self.cases.values())
-            in_turn = [case for case in self._open() if not self._is_late(case)]
+            in_turn = self._open()
             if not in_turn:
-                self.out_of_time = len(self._open())
                 return
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
-                if self._is_late(case):
-                    continue
+                if self._is_late:
+                    self.out_of_time = True
+                    break
                 left = len(in_turn) - position + len(self._open()) * max(0, last - look)
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_apart(case)}"
+                begun_s = time.monotonic()
                 self.start_ahead(in_turn[position:])
                 with pace.run(label, left) as progress:
                     self.measure_fresh(case, progress)
+                self.longest_look_s = max(self.longest_look_s, time.monotonic() - begun_s)
                 if self.settings.recording:
                     refuse_mixture(case)
                 if not self._wants_another_run(case) and not in_suite:
@@ -72,6 +76,8 @@ class Turns:
                 self.after_run()
             if not unjudged:
                 self._release_decided()
+            if self.out_of_time:
+                return
 
     def start_ahead(self, coming: Sequence[Case]) -> None:
         """Processes of those whose turns come next, where they are started together: each case pays for its own."""
@@ -112,20 +118,23 @@ class Turns:
 
     @property
     def time_line(self) -> str:
-        """What is said of a session that had no time for all looks; empty where it had."""
-        if not self.out_of_time:
+        """What is said of a session that had no time for looks which may decide something; empty where it had."""
+        cases = self.cases.values() if self.out_of_time else ()
+        left = sum(case.undecided and case.outcome is Outcome.INCONCLUSIVE for case in cases)
+        if not left:
             return ""
         return (
             f"TIME  {seconds(self.settings.within_s or 0)} ({self.settings.origin('within_s')}) left none to look again at "
-            f"{counted(self.out_of_time, 'benchmark')} that another run may decide. Give it longer, or record more baseline runs."
+            f"{counted(left, 'benchmark')} that another run may decide. Give it longer, or record more baseline runs."
         )
 
-    def _is_late(self, case: Case) -> bool:
-        """Whether another run, as long as those before it, would end too late; what is to be recorded is never late."""
+    @property
+    def _is_late(self) -> bool:
+        """Whether another run would end too late; what is to be recorded is never late."""
         within_s = self.settings.within_s
         if within_s is None or self.settings.unjudged_runs:
             return False
-        return time.monotonic() - self.config.stash[BEGUN_S] + case.run_s > within_s
+        return time.monotonic() - self.config.stash[BEGUN_S] + self.longest_look_s > within_s
 
     def _open(self) -> list[Case]:
         """Those that wait for a run; a regression of a suite may only wait for the others."""

@@ -30,6 +30,8 @@ LAUNCH_BOUND_FLOPS = 2e12
 # and its step takes 23 ms with its launches recorded. At batch 8 (38 GFLOP a layer) launching it takes 140 ms on a slow host, and its
 # step 104 on a quick one. A layer takes .18 to .36 ms to launch there; a ResNet's, of 58 GFLOP, keep the device busy for longer, at its limit of power.
 LAUNCH_BOUND_FLOPS_A_LAYER = 40e9
+# Parts that are compiled apart are recorded one by one, with the host between them: less is won. A Faster R-CNN has 21 GFLOP a layer.
+LAUNCH_BOUND_FLOPS_A_LAYER_APART = 25e9
 # Of one class, in kinds and shapes, that are compiled apart: stages, shifted or not, times the sizes of images.
 KINDS_OF_PART = 128
 
@@ -124,7 +126,9 @@ def settle_compile(
         return None, False
     passes = 3 if task == "train" else 1  # backward is twice forward
     counted = count(model, plan, known_as=known_as)
-    most = max(LAUNCH_BOUND_FLOPS, LAUNCH_BOUND_FLOPS_A_LAYER * _layers(model))
+    apart = compiled_apart(model) is not None
+    a_layer = LAUNCH_BOUND_FLOPS_A_LAYER_APART if apart else LAUNCH_BOUND_FLOPS_A_LAYER
+    most = max(LAUNCH_BOUND_FLOPS, a_layer * _layers(model))
     flops = passes * counted.flops if counted is not None else math.inf
     can = device.type == "cuda" and isinstance(choices.ranks, Alone) and not varied
     whole = can and recordable and not threaded and flops < LAUNCH_BOUND_FLOPS

@@ -121,11 +121,6 @@ class Case:
         decided = bool(self.measurements or self.unfit) and not self.problem
         return Spent(name=self.label, held_s=self.held_s, devices=devices, runs=runs, decided=decided)
 
-    @property
-    def run_s(self) -> float:
-        """How long a run of it takes, with all that belongs to it, by those that there were."""
-        return self.held_s / max(1, len(self.measurements) + len(self.disturbed))
-
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Add what is done within to the time that its devices were held, less what it waited for them."""
@@ -211,8 +206,8 @@ class Case:
     def gates(self) -> dict[str, float]:
         """The metrics that are judged beside its throughput, with what is tolerated of each.
 
-        Who named no figure tolerates as much as of the throughput, where that is noisy. A stored tolerance below the default says
-        how quiet step times are, and nothing of other metrics.
+        One that has no figure follows the throughput, where that is noisy. A stored tolerance below the default says how quiet step
+        times are, and nothing of other metrics.
         """
         asked = self.settings.fixed_tolerance
         widest = max(self.plain_policy.tolerance, Policy().tolerance) if asked is None else asked

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pytest_accel.core.facets import is_gateable
 from pytest_accel.core.metrics import DESCRIPTIVE, MEASURED, OF_ANY_STEP, shown_name
-from pytest_accel.core.verdict import THROUGHPUT
+from pytest_accel.core.verdict import THROUGHPUT, Policy
 from pytest_accel.measure.question import QuestionError
 from pytest_accel.settings import Settings
 
@@ -78,7 +78,8 @@ def gates_asked(
     gates, missed = dict(own_gates), []
     for name, tolerance in settings.gate.items():
         if is_gateable(metrics.get(name, 0.0)):
-            gates[name] = gates.get(name) if tolerance is None else tolerance
+            default = gates.get(name, settings.fixed_tolerance or Policy().tolerance)
+            gates[name] = default if tolerance is None else tolerance
         elif name in metrics or name in OF_ANY_STEP or settings.origin("gate").startswith("@"):
             missed.append(_missed(name, settings, metrics, (why or {}).get(name, "")))
     return gates, missed

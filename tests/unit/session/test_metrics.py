@@ -91,10 +91,23 @@ class TestAsked:
     def test_nothing_asked_leaves_the_benchmarks_own(self):
         assert gates_asked(Settings(), {ENERGY: 36.0}, {"accuracy": 0.02}) == ({"accuracy": 0.02}, [])
 
-    @pytest.mark.parametrize("tolerance", [None, 0.08])
-    def test_a_tolerance_is_its_own_or_left_to_who_knows_the_baseline(self, tolerance):
-        settings = Settings(gate={ENERGY: tolerance}, tolerance=0.1)
-        assert gates_asked(settings, {ENERGY: 36.0}, {}) == ({ENERGY: tolerance}, [])
+    @pytest.mark.parametrize(
+        ("settings", "tolerance"),
+        [
+            ({"gate": {ENERGY: None}}, 0.05),
+            ({"gate": {ENERGY: None}, "tolerance": 0.1}, 0.1),
+            ({"gate": {ENERGY: 0.08}, "tolerance": 0.1}, 0.08),
+        ],
+    )
+    def test_a_tolerance_is_its_own_else_the_sessions_else_the_gates(self, settings, tolerance):
+        assert gates_asked(Settings(**settings), {ENERGY: 36.0}, {}) == ({ENERGY: tolerance}, [])
+
+    @pytest.mark.parametrize(("asked", "tolerance"), [(None, None), (0.03, 0.03)])
+    def test_one_that_follows_the_throughput_does_so_where_it_is_asked_for_without_a_figure(
+        self, asked, tolerance
+    ):
+        settings = Settings(gate={"fed_share": asked}, tolerance=0.1)
+        assert gates_asked(settings, {"fed_share": 0.9}, {"fed_share": None})[0] == {"fed_share": tolerance}
 
     @pytest.mark.parametrize(("asked", "tolerance"), [(None, 0.02), (0.03, 0.03)])
     def test_a_figure_of_the_session_goes_before_the_benchmarks(self, asked, tolerance):

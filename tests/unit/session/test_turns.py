@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.core.verdict import Outcome
 from pytest_accel.options import BEGUN_S
 from pytest_accel.session import turns as session_turns
+from pytest_accel.session.judging.together import Platforms
 from pytest_accel.session.turns import Turns
 from pytest_accel.settings import Settings
 
@@ -59,6 +61,7 @@ class Open:
     platform = SimpleNamespace(devices=1)
     problem = skipped = unfit = None
     may_be_replaced = True
+    outcome = Outcome.INCONCLUSIVE
 
     def __init__(self, name, run_s, lost):
         self.item = SimpleNamespace(name=name)
@@ -70,6 +73,16 @@ class Open:
         return len(self.measurements) < 3
 
     def judge(self):
+        pass
+
+
+class Apart(Platforms):
+    """Cases that share nothing."""
+
+    def may_share(self, cases):
+        return False
+
+    def look(self, cases, waiting):
         pass
 
 
@@ -96,8 +109,9 @@ def played(monkeypatch):
         found = Played(
             config=SimpleNamespace(stash={BEGUN_S: 40.0}, getoption=lambda *_, **__: 0),
             settings=Settings(within_s=within_s, looks=looks, record=record),
-            cases={},
+            cases={case.item.name: case for case in cases},
             gangs=[],
+            platforms=Apart(),
             endings=SimpleNamespace(end=lambda case: None),
             with_scaling=None,
             waiting=list(cases),
@@ -117,18 +131,26 @@ def open_cases():
     [
         (None, "quick long bad quick long bad", 0),
         (1000.0, "bad long quick bad long quick", 0),
-        (60.0 + 20.0, "bad", 3),  # which needs a third
-        (60.0 + 89.0, "bad long quick", 3),
-        (60.0 + 19.0, "quick", 3),  # nothing else is so short
-        (60.0 + 130.0, "bad long quick bad quick", 1),
-        (60.0, "", 3),
+        (60.0 - 1.0, "", 3),
+        (60.0 + 1.0, "bad", 3),  # how long it takes is not known before; one is not enough for it
+        (60.0 + 39.0, "bad", 3),
+        (60.0 + 40.0, "bad long", 3),  # another 20 s, as it seemed
+        (60.0 + 129.0, "bad long quick", 3),
+        (60.0 + 130.0, "bad long quick bad", 2),
+        (60.0 + 150.0, "bad long quick bad long", 1),
     ],
 )
 def test_no_run_is_begun_that_would_end_too_late_and_the_worst_come_first(played, within_s, runs, left):
     turns = played(within_s, *open_cases())
     assert turns.gangs == runs.split()
-    assert turns.out_of_time == left
+    assert (f" {left} benchmark" in turns.time_line) is bool(left)
     assert bool(turns.time_line) is bool(left)
+
+
+def test_what_is_as_good_as_before_is_not_counted_where_only_its_gain_is_open(played):
+    faster = Open("faster", 10.0, -0.5)
+    faster.outcome = Outcome.OK
+    assert played(1.0, faster).time_line == ""
 
 
 def test_what_is_recorded_is_never_late(played):

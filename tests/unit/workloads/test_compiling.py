@@ -60,6 +60,13 @@ def test_a_step_of_little_work_a_launch_replays_its_launches(settled, model, dat
     assert settled(model, data, batch_size, ranks=SimpleNamespace(size=2)) == LAUNCHED
 
 
+def test_less_is_won_where_parts_are_recorded_one_by_one(settled, built, monkeypatch):
+    model, _ = built("resnet152")
+    monkeypatch.setattr(model, "compiled_apart", [model.layer1], raising=False)
+    assert settled("resnet152", "imagenet", 160) == LAUNCHED
+    assert settled("resnet152", "imagenet", 64) == PIECES
+
+
 SHORT = ("zoo/wide_resnet", "cifar100", 32)
 
 

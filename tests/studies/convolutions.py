@@ -35,6 +35,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "resnet50": {"data": "imagenet", "batch_size": 256},
     "zoo/segformer-b4": {"data": "cityscapes", "batch_size": 8},
     "zoo/deeplabv3plus-r101": {"data": "cityscapes", "batch_size": 8},
+    "zoo/autoencoder": {"data": "mnist", "batch_size": 512, "precision": "tf32"},
 }
 WAYS = ("search", "estimate")
 REPEATS = 12
@@ -166,7 +167,8 @@ def _asked(name: str, way: str, asked: list[str]) -> list[dict[str, Any]]:
 def _measured(name: str, way: str, device_name: str, batch: int | None) -> Iterator[dict[str, Any]]:
     device = prepared(device_name)
     torch.backends.cudnn.benchmark = way == "search"
-    dtype = torch.float32 if device_name == "cpu" else torch.bfloat16
+    exact = device_name == "cpu" or WORKLOADS[name].get("precision") == "tf32"
+    dtype = torch.float32 if exact else torch.bfloat16
     for convolution in convolutions_of(name, batch):
         calls = convolution.calls(device_name, dtype)
         device.synchronize()

@@ -1,6 +1,6 @@
 """What does a step win that is replayed as one launch? `python -m tests.studies.replay [NAME ...]`; it needs a CUDA device.
 
-Each row of the suites that waits for its launches, with `replay=True` and with `replay=False`, which records what is compiled of it
+Each row of the suites that waits for its launches, and some that nearly do, with `replay=True` and with `replay=False`, which records what is compiled of it
 where that pays, in turn (ABBA). Prints the
 losses of both after the same steps, and the ratio of their step times: below 1 replaying is faster.
 """
@@ -32,6 +32,8 @@ WORKLOADS: dict[str, Workload] = {
     "segformer-1": (TrainStep.build, "zoo/segformer-b4", {"data": "cityscapes", "batch_size": 1}),
     "segformer-8": (TrainStep.build, "zoo/segformer-b4", {"data": "cityscapes", "batch_size": 8}),
     "resnet50-latency": (InferStep.build, "resnet50", {"data": "imagenet", "batch_size": 1}),
+    "resnet152": (TrainStep.build, "resnet152", {"data": "imagenet", "batch_size": 256}),
+    "swin_b": (TrainStep.build, "swin_b", {"data": "imagenet", "batch_size": 128}),
     "swin_t-latency": (InferStep.build, "swin_t", {"data": "imagenet", "batch_size": 1}),
 }
 

@@ -54,8 +54,8 @@ def _tell(name: str, way: str, device_name: str, batch: int) -> None:
     if way == "limit":
         torch.backends.cudnn.benchmark_limit = FEW
     searched = way in ("search", "limit", "seeded")
-    asked = {**WORKLOADS[name], "batch_size": batch, "device": torch.device(device.name)}
-    with TrainStep.build(name, precision="bf16", compile=None, cudnn_benchmark=searched, **asked) as step:
+    row = {"precision": "bf16", **WORKLOADS[name], "batch_size": batch, "device": torch.device(device.name)}
+    with TrainStep.build(name, compile=None, cudnn_benchmark=searched, **row) as step:
         estimated = [
             each for each in (convolutions_of(name, batch) if way == "seeded" else ()) if each.is_depthwise
         ]

@@ -27,9 +27,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Writes what of docs/reference is made of the code, and the whole site into .site.
+# Writes what of docs/reference is made of the code, what commands print that pages show, and the whole site into .site.
 docs: $(READY)
 	$(BIN)/python -m tests.docs.reference
+	$(BIN)/python -m tests.docs.answers
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 study: $(READY)

@@ -169,7 +169,7 @@ stage() {
     studies)
         study rectifying
         study gpt
-        [ "$device" = cpu ] || study searching --ways search search seeded seeded estimate
+        [ "$device" = cpu ] || study searching --ways search search keeping seeded seeded estimate
         [ "$device" = cpu ] || study replay
         [ "$device" = cpu ] || study convolutions efficientnet_b0 zoo/segformer-b4
         study regions

@@ -3,7 +3,8 @@
 `cudnn_benchmark=True`, the default of all fixtures, builds every kernel that cuDNN offers for every shape of a model, in its first step, and times ten of them, once each:
 torch keeps none of it. Each way to choose has a process of its own, because what was chosen stays chosen: the search, a search of three
 kernels (`limit`), cuDNN's own estimate (`estimate`), its other one (`estimate-b`), and a search of all but depthwise convolutions, for which the estimate is asked before the first step
-(`seeded`: torch looks whether it knows a kernel before it looks whether it should search, in the thread that calls). Printed are seconds of the first step, uncompiled, and milliseconds of those after
+(`seeded`: torch looks whether it knows a kernel before it looks whether it should search, in the thread that calls). `keeping` is the search without what torch does behind each: it gives all memory that it
+has cached back to the device. Printed are seconds of the first step, uncompiled, and milliseconds of those after
 it. A way that is named twice shows what two processes choose: `--ways search search search estimate estimate`.
 """
 
@@ -21,7 +22,7 @@ from pytest_accel.workloads.steps import TrainStep
 from tests.studies.alternating import bare, prepared
 from tests.studies.convolutions import WORKLOADS, Convolution, convolutions_of
 
-WAYS = ("search", "limit", "estimate", "estimate-b", "seeded")
+WAYS = ("search", "limit", "estimate", "estimate-b", "seeded", "keeping")
 FEW = 3
 STEPS = 20
 
@@ -53,7 +54,9 @@ def _tell(name: str, way: str, device_name: str, batch: int) -> None:
     device = prepared(device_name)
     if way == "limit":
         torch.backends.cudnn.benchmark_limit = FEW
-    searched = way in ("search", "limit", "seeded")
+    if way == "keeping" and device_name == "cuda":
+        torch._C._cudnn_set_conv_benchmark_empty_cache(False)  # as torch does where it records
+    searched = not way.startswith("estimate")
     row = {"precision": "bf16", **WORKLOADS[name], "batch_size": batch, "device": torch.device(device.name)}
     with TrainStep.build(name, compile=None, cudnn_benchmark=searched, **row) as step:
         estimated = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.answers import ANSWERED, BLOCK, LEFT_OUT, ROOT, answer, shown_anew
+from tests.docs.answers import ANSWERED, BLOCK, LEFT_OUT, answer, shown_anew
+from tests.docs.pages import ROOT
 
 SHOWN = {
     command.removeprefix("pytest-accel "): output

@@ -35,8 +35,7 @@ class Turns:
     waiting: list[Case] = field(default_factory=list)
     platforms: Platforms = field(default_factory=Platforms)
     after_run: Callable[[], None] = lambda: None  # told of every run, when it was judged
-    longest_look_s: float = 0.0  # of those so far, with starting its process
-    out_of_time: bool = False
+    out_of_time: bool = False  # for another look
 
     def measure(self, session: pytest.Session) -> None:
         """One more run for every open case, in turn, until all are decided or out of looks.
@@ -50,7 +49,7 @@ class Turns:
         """
         unjudged = self.settings.unjudged_runs
         first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
-        pace = Pacemaker(self.config)
+        pace, longest_s = Pacemaker(self.config), 0.0  # of a look, with starting its process
         for look in range(first, 2 * last + MOST_REPLACED + 1):
             in_suite = not unjudged and self.platforms.may_share(self.cases.values())
             in_turn = self._open()
@@ -59,7 +58,7 @@ class Turns:
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
-                if self._is_late:
+                if self._is_late(longest_s):
                     self.out_of_time = True
                     break
                 left = len(in_turn) - position + len(self._open()) * max(0, last - look)
@@ -68,7 +67,7 @@ class Turns:
                 self.start_ahead(in_turn[position:])
                 with pace.run(label, left) as progress:
                     self.measure_fresh(case, progress)
-                self.longest_look_s = max(self.longest_look_s, time.monotonic() - begun_s)
+                longest_s = max(longest_s, time.monotonic() - begun_s)
                 if self.settings.recording:
                     refuse_mixture(case)
                 if not self._wants_another_run(case) and not in_suite:
@@ -128,13 +127,12 @@ class Turns:
             f"{counted(left, 'benchmark')} that another run may decide. Give it longer, or record more baseline runs."
         )
 
-    @property
-    def _is_late(self) -> bool:
-        """Whether another run would end too late; what is to be recorded is never late."""
+    def _is_late(self, look_s: float) -> bool:
+        """Whether another look, of so many seconds, would end too late; what is to be recorded is never late."""
         within_s = self.settings.within_s
         if within_s is None or self.settings.unjudged_runs:
             return False
-        return time.monotonic() - self.config.stash[BEGUN_S] + self.longest_look_s > within_s
+        return time.monotonic() - self.config.stash[BEGUN_S] + look_s > within_s
 
     def _open(self) -> list[Case]:
         """Those that wait for a run; a regression of a suite may only wait for the others."""

@@ -28,7 +28,7 @@ CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 LAUNCH_BOUND_FLOPS = 2e12
 # So does one of many small layers: a SegFormer-B4 at batch 1 (2 TFLOP in 423 layers) keeps an H200 busy for 22 ms of 119,
 # and its step takes 23 ms with its launches recorded. At batch 8 (38 GFLOP a layer) launching it takes 140 ms on a slow host, and its
-# step 104 on a quick one. A layer takes .18 to .36 ms to launch there; a ResNet's, of 58 GFLOP, keep the device busy for longer, at its limit of power.
+# step 104 on a quick one. A layer takes .2 to .4 ms to launch there; a ResNet's, of 58 GFLOP, keep the device busy for longer, at its limit of power.
 LAUNCH_BOUND_FLOPS_A_LAYER = 40e9
 # Parts that are compiled apart are recorded one by one, with the host between them: less is won. A Faster R-CNN has 21 GFLOP a layer.
 LAUNCH_BOUND_FLOPS_A_LAYER_APART = 25e9

@@ -9,11 +9,10 @@ import io
 import re
 import shlex
 from contextlib import chdir, redirect_stdout
-from pathlib import Path
 
 from pytest_accel.cli import main as pytest_accel
+from tests.docs.pages import ROOT, named
 
-ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\n\$ (pytest-accel [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ANSWERED = (
     'baseline show h200 -k "117m or fine_tuning"',
@@ -57,7 +56,7 @@ def main() -> int:
         after = BLOCK.sub(_anew, before)
         if after != before:
             page.write_text(after, encoding="utf-8")
-            print(page.relative_to(ROOT))  # noqa: T201 - a command
+            print(named(page))  # noqa: T201 - a command
     return 0
 
 

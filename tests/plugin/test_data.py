@@ -213,6 +213,7 @@ class TestConvergence:
         ("more", "words"),
         [
             (", accuracy_tolerance=2", "*accuracy_tolerance: 2 is not a fraction between 0 and 1.*"),
+            (", accuracy_tolerance=None", "*accuracy_tolerance: None is not a fraction between 0 and 1.*"),
             (', source="synthetic"', "*epoch_size: data='digits' is synthetic here and has no epochs.*"),
         ],
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -38,6 +37,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "zoo/autoencoder": {"data": "mnist", "batch_size": 512, "precision": "tf32"},
 }
 WAYS = ("search", "estimate")
+PARTS = ("forward", "to images", "to weights")
 REPEATS = 12
 QUICKER = 0.95  # than by the estimate, or the search won nothing
 BUSY_CYCLES = 2_000_000  # a millisecond in which the host gets ahead of the device
@@ -78,7 +78,7 @@ class Convolution:
         return ", ".join(words)
 
     def calls(self, device: str, dtype: torch.dtype) -> list[Callable[[], Any]]:
-        """Its forward pass, its gradient of images, and that of weights."""
+        """In the order of `PARTS`."""
         how: dict[str, Any] = {"device": device, "dtype": dtype}
         image = torch.randn(self.image, **how).contiguous(memory_format=torch.channels_last)
         weight = torch.randn(self.weight, **how).contiguous(memory_format=torch.channels_last)
@@ -156,7 +156,6 @@ def main() -> None:
 def _asked(name: str, way: str, asked: list[str]) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.studies.convolutions", name, "--way", way, *asked],
-        env=os.environ,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -202,31 +201,24 @@ def compared(
     estimated: list[dict[str, Any]],
 ) -> Iterator[str]:
     """What is printed of a model; pure."""
-    for (convolution, times), ours, theirs in zip(convolutions.items(), searched, estimated, strict=True):
+    rows = list(zip(convolutions.items(), searched, estimated, strict=True))
+    for (convolution, times), ours, theirs in rows:
         if sum(ours["ms"]) < QUICKER * sum(theirs["ms"]):
             pairs = ", ".join(
                 f"{part} {one:.3f} ms by {other:.3f}"
-                for part, one, other in zip(
-                    ("forward", "to images", "to weights"), ours["ms"], theirs["ms"], strict=True
-                )
+                for part, one, other in zip(PARTS, ours["ms"], theirs["ms"], strict=True)
             )
             yield f"{name}: {times} x {convolution}: {pairs}; first {ours['first_s']:.2f} s by {theirs['first_s']:.2f}"
-    for words, chosen in (("depthwise", True), ("others", False)):
-        kinds = [
-            (times, ours, theirs)
-            for (each, times), ours, theirs in zip(convolutions.items(), searched, estimated, strict=True)
-            if each.is_depthwise is chosen
-        ]
-        if kinds:
-            first = [
-                math.fsum(told["first_s"] for told in side)
-                for side in zip(*(kind[1:] for kind in kinds), strict=True)
-            ]
-            step = [math.fsum(kind[0] * sum(kind[side]["ms"]) for kind in kinds) for side in (1, 2)]
-            yield (
-                f"{name}: {words}, {len(kinds)} different: first calls {first[0]:.1f} s with the search, {first[1]:.1f} by the estimate; "
-                f"in a step {step[0]:.2f} ms, {step[1]:.2f}"
-            )
+    for words, depthwise in (("depthwise", True), ("others", False)):
+        kinds = [row for row in rows if row[0][0].is_depthwise is depthwise]
+        if not kinds:
+            continue
+        first_s = [math.fsum(row[side]["first_s"] for row in kinds) for side in (1, 2)]
+        step_ms = [math.fsum(row[0][1] * sum(row[side]["ms"]) for row in kinds) for side in (1, 2)]
+        yield (
+            f"{name}: {words}, {len(kinds)} different: first calls {first_s[0]:.1f} s with the search, {first_s[1]:.1f} by the estimate; "
+            f"in a step {step_ms[0]:.2f} ms, {step_ms[1]:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -59,12 +59,11 @@ def _tell(name: str, way: str, device_name: str, batch: int) -> None:
     searched = not way.startswith("estimate")
     row = {"precision": "bf16", **WORKLOADS[name], "batch_size": batch, "device": torch.device(device.name)}
     with TrainStep.build(name, compile=None, cudnn_benchmark=searched, **row) as step:
-        estimated = [
-            each for each in (convolutions_of(name, batch) if way == "seeded" else ()) if each.is_depthwise
-        ]
+        convolutions = convolutions_of(name, batch) if way == "seeded" else ()
         begun = time.perf_counter()
-        for convolution in estimated:
-            seed(convolution, device.name)
+        for convolution in convolutions:
+            if convolution.is_depthwise:
+                seed(convolution, device.name)
         step()
         device.synchronize()
         first_s = time.perf_counter() - begun

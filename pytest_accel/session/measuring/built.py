@@ -14,7 +14,7 @@ from pytest_accel.options import data_root
 from pytest_accel.session.measuring.accel import Accel
 from pytest_accel.session.measuring.failing import fail_plainly
 from pytest_accel.session.measuring.fitting import CONFIGURATION, does_not_fit
-from pytest_accel.session.measuring.metrics import checked_gates
+from pytest_accel.session.measuring.metrics import checked_tolerance
 from pytest_accel.session.measuring.terminal import live_progress
 from pytest_accel.session.placing.environment import STEP_FACTS
 from pytest_accel.workloads.errors import CannotFit, OutOfMemory, StepError
@@ -52,7 +52,7 @@ class Figures:
                 "device computes alone. Leave fed out, or give all images one shape with image_size=."
             )
         try:
-            checked_gates({"accuracy": self.accuracy_tolerance})
+            checked_tolerance("accuracy", self.accuracy_tolerance)
         except QuestionError:
             raise StepError(
                 f"accuracy_tolerance: {self.accuracy_tolerance!r} is not a fraction between 0 and 1. Write 0.02."

@@ -20,7 +20,10 @@ def checked_gates(gates: object) -> dict[str, float | None]:
     """Metric names and the relative loss that is tolerated of each (increase, where less is better; None: as of throughput), or QuestionError."""
     if gates is None:
         return {}
-    found = {_name("gates", name): _tolerance(name, value) for name, value in _pairs("gates", gates)}
+    found = {
+        _name("gates", name): None if value is None else checked_tolerance(name, value)
+        for name, value in _pairs("gates", gates)
+    }
     if THROUGHPUT in found:
         raise QuestionError(
             'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").'
@@ -108,9 +111,8 @@ def _name(argument: str, name: object) -> str:
     )
 
 
-def _tolerance(name: object, value: object) -> float | None:
-    if value is None:
-        return None
+def checked_tolerance(name: object, value: object) -> float:
+    """A relative loss, or QuestionError."""
     tolerance = _number(value)
     if 0 < tolerance < 1:
         return tolerance

@@ -11,7 +11,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -104,7 +104,7 @@ def _cache_folder(environ: Mapping[str, str]) -> Path:
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
-    """List them, compile them, and again what found no room beside the others: beside fewer, then alone."""
+    """List them, compile them, and again what found no room beside the others: beside those that come last, beside fewer, alone."""
 
     folder: Path
     phases: Phases
@@ -169,13 +169,18 @@ class _Course:
         # What is in the variable is among the arguments.
         environ = {name: value for name, value in self.phases.environ.items() if name != _ADDED}
         phases = replace(self.phases, environ=environ)
-        jobs = list(self._jobs(node_ids, arguments))
+        waiting = deque(self._jobs(node_ids, arguments))
+        again = set[str]()
         with closing(
-            phases.run_side_by_side(jobs, at_once=at_once, timeout_s=self.timeout_s, title=title)
+            phases.run_side_by_side(waiting, at_once=at_once, timeout_s=self.timeout_s, title=title)
         ) as ended:
             for job, status, took_s in ended:
                 self._take(job, status, took_s, alone=at_once == 1)
                 self._forget_wrong_tuning()  # and not only at the end, which a time limit may forbid
+                # What takes the most room comes first by custom: beside the last ones there is some.
+                if self.ends[job.name] == "no room" and waiting and job.name not in again:
+                    again.add(job.name)
+                    waiting.extend(self._jobs([job.name], arguments))
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
         from pytest_accel.conducting.compiling import words_for_one

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,18 +147,19 @@ class Phases:
         return process.returncode
 
     def run_side_by_side(
-        self, jobs: Sequence[Job], *, at_once: int, timeout_s: float, title: str
+        self, waiting: deque[Job], *, at_once: int, timeout_s: float, title: str
     ) -> Generator[tuple[Job, int | None, float]]:
         """Jobs as they end, with their exit status and seconds; None for one that took longer than `timeout_s` and was ended.
 
+        They are taken from `waiting`, to which whoever asks may add meanwhile.
         InterruptedPhaseError when it was us who ended them; then, and when nobody asks for more, nothing is left running.
         """
-        waiting, running = list(reversed(jobs)), list[_Running]()
+        running = list[_Running]()
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:
                     self._refuse_interrupted()
-                    job = waiting.pop()
+                    job = waiting.popleft()
                     running.append(
                         _Running(job=job, process=self._start(job.command, job.log), begun_s=self.clock())
                     )

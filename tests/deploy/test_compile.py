@@ -185,7 +185,7 @@ def in_cache(root):
 
 def test_every_end_has_its_line(suite, capsys):
     root = suite(ENDS)
-    assert main(["compile", "--jobs", "6", "--", "test_suite.py"]) == 1
+    assert main(["compile", "--jobs", "9", "--", "test_suite.py"]) == 1
     said = capsys.readouterr().err
     lines = {
         line.partition("::")[2].partition(":")[0]: line.partition("::")[2]
@@ -206,7 +206,7 @@ def test_every_end_has_its_line(suite, capsys):
         "test_killed": "failed",
     }
     assert "[9/9] " in said
-    beside, _, again = said.partition("compiling, 2 side by side")
+    beside, _, again = said.partition("compiling, 3 side by side")
     fewer, _, last = again.partition("compiling, one after the other")
     assert "test_crowded: no room beside the others" in beside
     assert "test_crowded: built, nothing to compile" in fewer
@@ -224,6 +224,19 @@ def test_every_end_has_its_line(suite, capsys):
     assert in_cache(root) == {
         f"{name}.{kind}" for name in ("new", "known", "unkept") for kind in ("py", "best_config")
     }
+
+
+def test_what_found_no_room_is_tried_again_beside_the_last_ones(suite, capsys):
+    root = suite(ENDS)
+    in_turn = [f"test_suite.py::test_{name}" for name in ("crowded", "new", "known", "unkept", "eager")]
+    assert main(["compile", "--jobs", "2", "--", *in_turn]) == 0
+    said = capsys.readouterr().err
+    ends = [line.partition("::")[2].rpartition(", ")[0] for line in said.splitlines() if line.startswith("[")]
+    assert len(ends) == 6
+    assert "test_crowded: no room beside the others" in ends[:2]
+    assert "test_crowded: built, nothing to compile" in ends[2:]
+    assert "one after the other" not in said
+    assert (root / "steps-crowded").read_text() == "step\n"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@
 #
 #   LIMIT_S=570 of all stages together, the packing included   JOBS=10 that compile side by side   BUDGET=3s of a row
 #   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python   PACK=no, where the next call is of the same machine
-#   LOOKS=5 of `whole` at a row: where baselines have one run each, half of the rows are looked at again, in fresh processes
+#   WITHIN=20min of `whole` (--accel-within)   LOOKS=5 of `whole` at a row: where baselines have one run each, half of the rows are looked at again, in fresh processes
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
@@ -33,7 +33,7 @@ command -v xz >/dev/null || complain "xz is missing: what is compiled could not 
 
 pack=${PACK:-yes} packing_s=45
 [ "$pack" = no ] && packing_s=0
-python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-} looks=${LOOKS:-5}
+python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-} looks=${LOOKS:-5} within=${WITHIN:-}
 device=cuda
 [ "$platform" = cpu ] && device=cpu
 end=$((SECONDS + ${LIMIT_S:-570} - packing_s))
@@ -147,7 +147,7 @@ stage() {
         [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] || find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
         ;;
     whole) # as a night is: one session, judged, at the default budget. It takes longer than a call may: begin it in the background (setsid)
-        run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-looks="$looks" --accel-json="$results/whole-$called.json"
+        run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-looks="$looks" ${within:+"--accel-within=$within"} --accel-json="$results/whole-$called.json"
         ;;
     loading) # rows that are fed with photographs: with them other rows would be, too, and nobody has recorded those
         photographs && fed_by_photographs

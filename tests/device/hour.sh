@@ -9,13 +9,15 @@
 # rows that an earlier call has measured into RESULTS. It leaves with 1 where a stage failed or did not come to its turn, and with
 # 2, having done nothing, where it was called wrongly.
 #
-#   LIMIT_S=570 of all stages together, the packing included   JOBS=10 that compile side by side   BUDGET=3s of a row
+#   LIMIT_S=570 of all stages together, the packing included   COMPILE_S=540 of compile, where other stages follow
+#   JOBS=10 that compile side by side   BUDGET=3s of a row
 #   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python   PACK=no, where the next call is of the same machine
-#   WITHIN=20min of `whole` (--accel-within)   LOOKS=5 of `whole` at a row: where baselines have one run each, half of the rows are looked at again, in fresh processes
+#   WITHIN=20min of `whole` (--accel-within)   LOOKS=5 of `whole` at a row: where baselines have one run each, half of the rows
+#   are looked at again, in fresh processes
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
-stages=(tests compile contests whole loading suites "${suites[@]}" eager compiled streams studies)
+stages=(tests groups compile contests whole loading suites "${suites[@]}" eager compiled streams studies)
 compiled=(resnet50 resnet50-infer resnet50-unasked resnet50-infer-unasked gpt-117m-nanogpt gpt-800m-nanogpt swin_t swin_t-infer resnet50-288)
 twins="food101 or gpt_texts or first_epoch or weak or energy" # rows that find compiled what others have
 complain() {
@@ -33,7 +35,8 @@ command -v xz >/dev/null || complain "xz is missing: what is compiled could not 
 
 pack=${PACK:-yes} packing_s=45
 [ "$pack" = no ] && packing_s=0
-python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-} looks=${LOOKS:-5} within=${WITHIN:-}
+python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-} looks=${LOOKS:-5}
+within=${WITHIN:-} compile_s=${COMPILE_S:-86400}
 device=cuda
 [ "$platform" = cpu ] && device=cpu
 end=$((SECONDS + ${LIMIT_S:-570} - packing_s))
@@ -130,11 +133,21 @@ study() {
 stage() {
     case $1 in
     tests) run tests "$python" -m pytest tests/device tests/unit/workloads/test_steps_cuda.py -m "not rehearsal" -p no:cacheprovider -q ;;
-    compile) # what takes longest comes first
+    groups) # tests of several processes; they need a device of their own
+        run groups "$python" -m pytest tests/device/test_gpu.py tests/device/test_gang_gpu.py -m "not rehearsal" -p no:cacheprovider -q \
+            -k "gang or group or rank or ddp or barrier or small_kernels" --durations=5
+        ;;
+    compile) # what takes longest comes first; gangs, which go one after the other, beside all others
+        local end=$((end < SECONDS + compile_s ? end : SECONDS + compile_s)) gangs=("$b/test_gangs.py") beside=
+        if [ -z "$only" ]; then
+            (side_by_side compile-gangs "$python" -m pytest_accel.cli compile --jobs 1 -- "${gangs[@]}" "${rows[@]}" && exit "$status") &
+            beside=$! gangs=()
+        fi
         side_by_side compile "$python" -m pytest_accel.cli compile --jobs "$jobs" -- \
             $b/test_cnn.py $b/test_detection.py $b/test_segmentation.py $b/test_classification.py $b/test_inference.py $b/test_gpt.py \
-            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py $b/test_gangs.py "${rows[@]}" \
+            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py "${gangs[@]}" "${rows[@]}" \
             -k "${only:+($only) and }not ($twins)"
+        [ -z "$beside" ] || wait "$beside" || status=1
         ;;
     contests)
         touch "$results/begun"

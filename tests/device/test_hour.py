@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("hour.sh")
 ROOT = SCRIPT.parents[2]
-STAGES = "tests compile contests whole loading suites language scenes networks images gangs eager compiled streams studies"
+STAGES = "tests groups compile contests whole loading suites language scenes networks images gangs eager compiled streams studies"
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -122,6 +122,27 @@ def test_rows_fed_with_photographs_have_them_made_once_and_whole(tmp_path):
         assert line.startswith(f"{photographs}: {words}")
         assert "-k (cached) and test_loading" in line
     assert loading()[:2] == (0, 0)
+
+
+@pytest.mark.rehearsal  # it waits for a limit of seconds
+def test_gangs_compile_beside_the_others_and_neither_for_longer_than_may_be(tmp_path):
+    calls, stub = tmp_path / "calls", tmp_path / "python"
+    # Gangs fail, the others go on for longer than they may.
+    stub.write_text(
+        '#!/usr/bin/env bash\necho "$*" >>"$CALLS"\ncase $* in *test_gangs*) exit 1 ;; esac\nsleep 60\n'
+    )
+    stub.chmod(0o755)
+    done = play(
+        tmp_path, tmp_path / "results", "compile", "tests",
+        PYTHON=str(stub), CALLS=str(calls), PACK="no", COMPILE_S="11", LIMIT_S="18",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "compile-gangs: exit 1" in done.stdout
+    assert "compile: exit 124" in done.stdout
+    assert "tests: no time is left" in done.stdout
+    gangs, others = sorted(calls.read_text().splitlines(), key=len)
+    assert "--jobs 1 -- bench_suites/test_gangs.py" in gangs
+    assert "test_gangs.py" not in others
 
 
 @pytest.mark.rehearsal

@@ -84,7 +84,7 @@ def compile_(args: argparse.Namespace) -> int:
             return course.run(args.for_pytest)
         except InterruptedPhaseError:
             console.say(
-                f"interrupted after {len(course.ends)} of {counted(course.total, 'benchmark')}. What was compiled stays."
+                f"interrupted after {course.done} of {counted(course.total, 'benchmark')}. What was compiled stays."
             )
             return INTERRUPTED
 
@@ -116,6 +116,11 @@ class _Course:
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of logs
     total: int = 0
     tuned_beside_others: bool = False
+
+    @property
+    def done(self) -> int:
+        """Those that need no further turn."""
+        return sum(end != "no room" for end in self.ends.values())
 
     def run(self, for_pytest: Sequence[str]) -> int:
         from pytest_accel.conducting.phases import InterruptedPhaseError
@@ -203,7 +208,7 @@ class _Course:
             how = "no room"
         self.ends[job.name] = how
         say = self.phases.console.say
-        say(f"[{len(self.ends)}/{self.total}] {job.name}: {_ENDS[how]}, {seconds(took_s)}")
+        say(f"[{self.done}/{self.total}] {job.name}: {_ENDS[how]}, {seconds(took_s)}")
         if how == "failed":
             for line in text.strip().splitlines()[:_SHOWN_LINES]:
                 say(f"    {line}")

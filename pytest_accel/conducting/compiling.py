@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -71,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     die_with_parent()
     told = Path(config.getoption("accel_told"))
-    _TunesInTurn(told.with_name("tuning.lock")).arrange()
+    _TunesInTurn(_common_lock() or told.with_name("tuning.lock")).arrange()
     config.pluginmanager.register(_Telling(told), "accel-telling")
 
 
@@ -104,6 +105,16 @@ class _Telling:
         if RANK_END in session.config.stash:  # each for itself
             told = told.with_stem(f"{told.stem}-rank-{os.getpid()}")
         told.write_text(json.dumps(self._found | _of_compiler() | _of_tuner()), encoding="utf-8")
+
+
+def _common_lock() -> Path | None:
+    """A file at which all commands of a user meet on this machine; None where somebody else has one of that name."""
+    path = Path(tempfile.gettempdir(), f"accel-tuning-{os.getuid()}.lock")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        return None
+    return path
 
 
 class _TunesInTurn(importlib.abc.MetaPathFinder):
@@ -146,7 +157,7 @@ class _TunesInTurn(importlib.abc.MetaPathFinder):
         def in_turn(*args: object, **kwargs: object) -> object:
             if self._holds:  # one calls the other
                 return times(*args, **kwargs)
-            with self._lock.open("w") as held:
+            with self._lock.open("a") as held:
                 fcntl.flock(held, fcntl.LOCK_EX)
                 self._holds = True
                 try:

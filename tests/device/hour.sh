@@ -9,11 +9,10 @@
 # rows that an earlier call has measured into RESULTS. It leaves with 1 where a stage failed or did not come to its turn, and with
 # 2, having done nothing, where it was called wrongly.
 #
-#   LIMIT_S=570 of all stages together, the packing included   COMPILE_S=540 of compile, where other stages follow
-#   JOBS=10 that compile side by side   BUDGET=3s of a row
+#   LIMIT_S=570 of all stages together, the packing included   JOBS=10 that compile side by side   BUDGET=3s of a row
 #   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python   PACK=no, where the next call is of the same machine
-#   WITHIN=20min of `whole` (--accel-within)   LOOKS=5 of `whole` at a row: where baselines have one run each, half of the rows
-#   are looked at again, in fresh processes
+#   LOOKS=5 of `whole` at a row: where baselines have one run each, half of the rows are looked at again, in fresh processes
+# and, unless they are set, without: COMPILE_S, a limit of `compile` alone; WITHIN, that of `whole` (--accel-within)
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
@@ -37,6 +36,9 @@ pack=${PACK:-yes} packing_s=45
 [ "$pack" = no ] && packing_s=0
 python=${PYTHON:-python} platform=${PLATFORM:-h200} jobs=${JOBS:-10} budget=${BUDGET:-3s} only=${ONLY:-} looks=${LOOKS:-5}
 within=${WITHIN:-} compile_s=${COMPILE_S:-86400}
+for each in LIMIT_S COMPILE_S JOBS LOOKS; do
+    [[ ${!each:-1} =~ ^[0-9]+$ ]] || complain "$each=${!each}: a whole number is wanted"
+done
 device=cuda
 [ "$platform" = cpu ] && device=cpu
 end=$((SECONDS + ${LIMIT_S:-570} - packing_s))
@@ -133,21 +135,22 @@ study() {
 stage() {
     case $1 in
     tests) run tests "$python" -m pytest tests/device tests/unit/workloads/test_steps_cuda.py -m "not rehearsal" -p no:cacheprovider -q ;;
-    groups) # tests of several processes; they need a device of their own
+    groups) # tests of gangs, groups and launches; they need a device of their own
         run groups "$python" -m pytest tests/device/test_gpu.py tests/device/test_gang_gpu.py -m "not rehearsal" -p no:cacheprovider -q \
             -k "gang or group or rank or ddp or barrier or small_kernels" --durations=5
         ;;
     compile) # what takes longest comes first; gangs, which go one after the other, beside all others
-        local end=$((end < SECONDS + compile_s ? end : SECONDS + compile_s)) gangs=("$b/test_gangs.py") beside=
+        local end=$((end < SECONDS + compile_s ? end : SECONDS + compile_s)) also=("$b/test_gangs.py") beside=
+        local gangs=("$python" -m pytest_accel.cli compile --jobs 1 -- "${also[@]}" "${rows[@]}")
         if [ -z "$only" ]; then
-            (side_by_side compile-gangs "$python" -m pytest_accel.cli compile --jobs 1 -- "${gangs[@]}" "${rows[@]}" && exit "$status") &
-            beside=$! gangs=()
+            (side_by_side compile-gangs "${gangs[@]}" && exit "$status") &
+            beside=$! also=()
         fi
         side_by_side compile "$python" -m pytest_accel.cli compile --jobs "$jobs" -- \
             $b/test_cnn.py $b/test_detection.py $b/test_segmentation.py $b/test_classification.py $b/test_inference.py $b/test_gpt.py \
-            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py "${gangs[@]}" "${rows[@]}" \
+            $b/test_bert.py $b/test_wide_resnet.py $b/test_autoencoder.py $b/test_resnet50_energy.py "${also[@]}" "${rows[@]}" \
             -k "${only:+($only) and }not ($twins)"
-        [ -z "$beside" ] || wait "$beside" || status=1
+        [ -z "$beside" ] || wait "$beside" || side_by_side compile-gangs-alone "${gangs[@]}" # they had no room, it may be
         ;;
     contests)
         touch "$results/begun"

@@ -124,25 +124,50 @@ def test_rows_fed_with_photographs_have_them_made_once_and_whole(tmp_path):
     assert loading()[:2] == (0, 0)
 
 
-@pytest.mark.rehearsal  # it waits for a limit of seconds
-def test_gangs_compile_beside_the_others_and_neither_for_longer_than_may_be(tmp_path):
+@pytest.fixture
+def compiling(tmp_path):
+    """Plays `compile` with a python that is told what to do, and gives what it said and how it was called."""
     calls, stub = tmp_path / "calls", tmp_path / "python"
-    # Gangs fail, the others go on for longer than they may.
-    stub.write_text(
-        '#!/usr/bin/env bash\necho "$*" >>"$CALLS"\ncase $* in *test_gangs*) exit 1 ;; esac\nsleep 60\n'
+
+    def play_with(script, *stages, **variables):
+        stub.write_text(f'#!/usr/bin/env bash\necho "$*" >>"$CALLS"\n{script}\n')
+        stub.chmod(0o755)
+        done = play(
+            tmp_path, tmp_path / "results", "compile", *stages,
+            PYTHON=str(stub), CALLS=str(calls), PACK="no", **variables,
+        )  # fmt: skip
+        return done, calls.read_text().splitlines()
+
+    return play_with
+
+
+def test_gangs_compile_beside_the_others_and_again_where_they_found_no_room(compiling, tmp_path):
+    first = tmp_path / "first"
+    done, calls = compiling(
+        f"case $* in *test_gangs*) [ -e {first} ] || {{ touch {first}; exit 1; }} ;; esac"
     )
-    stub.chmod(0o755)
-    done = play(
-        tmp_path, tmp_path / "results", "compile", "tests",
-        PYTHON=str(stub), CALLS=str(calls), PACK="no", COMPILE_S="11", LIMIT_S="18",
-    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    (others,) = (call for call in calls if "test_gangs.py" not in call)
+    assert "--jobs 10 -- bench_suites/test_cnn.py" in others
+    assert len(calls) == 3
+    assert "--jobs 1 -- bench_suites/test_gangs.py" in calls[-1]
+    done, calls = compiling("true", ONLY="cached")
+    assert "test_gangs.py" in calls[-1]
+    assert (done.returncode, len(calls)) == (0, 4)
+
+
+def test_a_limit_that_is_no_number_is_refused_before_anything_is_done(tmp_path):
+    done = play(tmp_path, tmp_path / "results", "compile", COMPILE_S="9min")
+    assert (done.returncode, done.stderr) == (2, "COMPILE_S=9min: a whole number is wanted\n")
+
+
+@pytest.mark.rehearsal  # it waits for a limit of seconds
+def test_neither_gangs_nor_others_compile_for_longer_than_they_may(compiling):
+    done, calls = compiling("sleep 60", "tests", COMPILE_S="13", LIMIT_S="20")
     assert done.returncode == 1
-    assert "compile-gangs: exit 1" in done.stdout
-    assert "compile: exit 124" in done.stdout
-    assert "tests: no time is left" in done.stdout
-    gangs, others = sorted(calls.read_text().splitlines(), key=len)
-    assert "--jobs 1 -- bench_suites/test_gangs.py" in gangs
-    assert "test_gangs.py" not in others
+    assert len(calls) == 2
+    for words in ("compile-gangs: exit 124", "compile: exit 124", "tests: no time is left"):
+        assert words in done.stdout
 
 
 @pytest.mark.rehearsal

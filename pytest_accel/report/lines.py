@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from statistics import median
 from typing import assert_never
 
 from pytest_accel.core.gate import loss
 from pytest_accel.core.metrics import ANCHOR, less_is_better, shown_name
 from pytest_accel.core.quantities import counted, percent, seconds
-from pytest_accel.core.runs import MAX_RUNS
+from pytest_accel.core.runs import MAX_RUNS, Run
 from pytest_accel.core.standing import NO_GATE, Frozen
 from pytest_accel.core.together import Together
 from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
@@ -25,6 +26,8 @@ MARKUP: dict[Outcome, dict[str, bool]] = {
     Outcome.STALE_BASELINE: {"red": True},
     Outcome.DOES_NOT_FIT: {"yellow": True, "light": True},
 }
+
+_HOST_BOUND = 0.95  # of a step: a device that waits less sets the pace itself
 
 
 def word(outcome: Outcome) -> str:
@@ -173,6 +176,26 @@ def _worse_and_better(of: str) -> tuple[str, str]:
     if of in {THROUGHPUT, ANCHOR}:
         return "slower", "faster"
     return ("more", "less") if less_is_better(of) else ("lower", "higher")
+
+
+def host_bound(verdicts: Iterable[Verdict], run: Run, stored: Iterable[Run]) -> str | None:
+    """Of a step that may have lost throughput, where its host is busy all the while; None of any other."""
+    lost = any(
+        verdict.of == THROUGHPUT
+        and verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
+        and verdict.slowdown is not None
+        and verdict.slowdown.point > 0
+        for verdict in verdicts
+    )
+    launch_s, step_s = run.metrics.get("launch_s"), run.step_time_s
+    if not lost or launch_s is None or launch_s < _HOST_BOUND * step_s:
+        return None
+    before = [each.metrics["launch_s"] for each in stored if "launch_s" in each.metrics]
+    earlier = f" ({seconds(median(before))} in its baseline)" if before else ""
+    return (
+        f"the host is busy with launching for {seconds(launch_s)}{earlier} of a step of {seconds(step_s)}: it sets the pace, unless it waits "
+        "in the step itself. Look for who else uses its CPUs; replay=True launches a step as one, where it can be recorded"
+    )
 
 
 def unsteady(warmup_s: float | None) -> str:

@@ -391,6 +391,28 @@ class TestTable:
             ["UNSTEADY  test_step (cpu): steps still drifted after a warm-up of *--accel-warmup*"]
         )
 
+    def test_a_loss_while_the_host_is_busy_with_launching_says_so(self, bench):
+        bench.virtual_clock()
+        bench.pytester.makeconftest(
+            bench.pytester.path.joinpath("conftest.py").read_text()
+            + """
+from pytest_accel.session.measuring.accel import Accel
+
+measured = Accel._metrics
+Accel._metrics = lambda self, step, timed: {**measured(self, step, timed), "launch_s": timed.step_s}
+"""
+        )
+        bench.benchmarks("test_step")
+        bench.run("--accel-record").assert_outcomes(passed=1)
+        bench.run().stdout.no_fnmatch_line("HOST-BOUND*")
+        result = bench.run("--accel-slowdown=30%")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            [
+                "HOST-BOUND  test_step (cpu): the host is busy with launching for *s in its baseline) of a step of *"
+            ]
+        )
+
     def test_steps_that_come_in_bursts_make_rounds_of_whole_ones(self, bench):
         bench.virtual_clock()
         bench.write(

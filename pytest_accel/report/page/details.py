@@ -12,7 +12,7 @@ from pytest_accel.core.results import Ending, ReferenceFigure, Result
 from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
 from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.attention import deciding, plain_word, shortfalls, status_word, told_verdicts
-from pytest_accel.report.lines import explain, unsteady
+from pytest_accel.report.lines import explain, host_bound, unsteady
 from pytest_accel.report.page.markup import unbroken
 from pytest_accel.report.page.metrics import failed_metrics, from_to, metric
 from pytest_accel.report.page.rows import times, units_per_wh
@@ -21,6 +21,7 @@ from pytest_accel.report.repeating import naming
 
 Pair = tuple[str, str]
 LONGEST_TEXT = 4000  # characters of a traceback's end; the whole is in pytest's own output
+_REMARK = Look(tone="warn", icon="bang")
 _UPDATE = '--accel-update --accel-reason "why it may stay so"'
 
 
@@ -56,7 +57,9 @@ def _lines(result: Result) -> list[tuple[str, str, str, str]]:
         if not is_own and own not in _texts(verdict):
             found.setdefault(_said(verdict), (plain_word(verdict.outcome), LOOKS[verdict.outcome]))
     if not result.steady:
-        found[_unsteady(result)] = ("UNSTEADY", Look(tone="warn", icon="bang"))
+        found[_unsteady(result)] = ("UNSTEADY", _REMARK)
+    if result.runs and (pace := host_bound(result.verdicts, result.runs[-1], result.baseline)):
+        found[pace] = ("HOST-BOUND", _REMARK)
     return [(word, look.tone, look.icon, unbroken(shortened(text))) for text, (word, look) in found.items()]
 
 

@@ -24,6 +24,7 @@ from pytest_accel.report.calibration import calibrated_line
 from pytest_accel.report.lines import (
     MARKUP,
     frozen_line,
+    host_bound,
     shortfall_line,
     unsteady,
     vanished_line,
@@ -305,6 +306,10 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
         terminal.write_line(f"REPLACED  {case.label}: a run was disturbed: {each.invalid}", yellow=True)
     if case.measurements and not case.latest.steady:
         terminal.write_line(f"UNSTEADY  {case.label}: {unsteady(case.latest.run.warmup_s)}", yellow=True)
+    if case.measurements and case.verdict is not None:
+        pace = host_bound([case.verdict], case.latest.run, case.comparable_runs())
+        if pace is not None:
+            terminal.write_line(f"HOST-BOUND  {case.label}: {pace}", yellow=True)
 
 
 def _needs_words(verdict: Verdict) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_accel.core.runs import Run
 from pytest_accel.core.verdict import Estimate, Outcome, Verdict
-from pytest_accel.report.lines import MARKUP, explain, verdict_line, word
+from pytest_accel.report.lines import MARKUP, explain, host_bound, verdict_line, word
 
 
 def verdict(outcome: Outcome, point: float, low: float, high: float, **more) -> Verdict:
@@ -150,3 +151,43 @@ def test_colours_tell_outcomes_apart():
 
 def test_explanation_has_no_label():
     assert "test_gpt" not in explain(verdict(Outcome.OK, 0.0, 0.0, 0.0))
+
+
+def launched(step_s: float, launch_s: float | None) -> Run:
+    metrics = {} if launch_s is None else {"launch_s": launch_s}
+    return Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10, metrics=metrics)
+
+
+class TestHostBound:
+    LOST = verdict(Outcome.REGRESSED, 0.146, 0.124, 0.167)
+
+    def test_says_how_long_launching_takes_and_took(self):
+        stored = [launched(0.035, launch_s) for launch_s in (0.036, 0.037, 0.038, None)]
+        assert host_bound([self.LOST], launched(0.0409, 0.0406), stored) == (
+            "the host is busy with launching for 40.6 ms (37 ms in its baseline) of a step of 40.9 ms: it sets the pace, unless it waits in "
+            "the step itself. Look for who else uses its CPUs; replay=True launches a step as one, where it can be recorded"
+        )
+        assert " in its baseline" not in (host_bound([self.LOST], launched(0.04, 0.04), []) or "")
+
+    @pytest.mark.parametrize(
+        ("share", "is_said"), [(1.1, True), (0.95, True), (0.94, False), (0.05, False)], ids=str
+    )
+    def test_only_where_launching_takes_all_of_a_step(self, share, is_said):
+        assert (host_bound([self.LOST], launched(0.5, 0.5 * share), []) is not None) is is_said
+
+    @pytest.mark.parametrize(
+        ("found", "is_said"),
+        [
+            (verdict(Outcome.INCONCLUSIVE, 0.02, -0.02, 0.06), True),
+            (verdict(Outcome.INCONCLUSIVE, -0.02, -0.06, 0.02), False),
+            (verdict(Outcome.OK, 0.01, -0.01, 0.02), False),
+            (verdict(Outcome.REGRESSED, 0.1, 0.08, 0.2, of="energy_per_step_j"), False),
+            (Verdict(outcome=Outcome.NO_BASELINE, tolerance=0.05), False),
+        ],
+        ids=["open", "open and faster", "ok", "of energy", "nothing to lose against"],
+    )
+    def test_only_below_a_loss_of_throughput(self, found, is_said):
+        assert (host_bound([found], launched(0.5, 0.5), []) is not None) is is_said
+
+    def test_not_where_nothing_is_launched(self):
+        assert host_bound([self.LOST], launched(0.5, None), []) is None

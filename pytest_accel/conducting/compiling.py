@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -23,6 +22,7 @@ import pytest
 
 from pytest_accel.core.verdict import Outcome
 from pytest_accel.options import settings_of
+from pytest_accel.session.measuring.locks import LockedError, lock_folder, opened
 from pytest_accel.session.placing.arguments import arguments_for_ranks
 from pytest_accel.session.placing.items import is_benchmark
 from pytest_accel.session.placing.placement import PLACEMENT, RANK_END
@@ -108,11 +108,11 @@ class _Telling:
 
 
 def _common_lock() -> Path | None:
-    """A file at which all commands of a user meet on this machine; None where somebody else has one of that name."""
-    path = Path(tempfile.gettempdir(), f"accel-tuning-{os.getuid()}.lock")
+    """A file at which all commands of a user meet on this machine; None where there can be none."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-    except OSError:
+        path = lock_folder() / f"tuning-{os.getuid()}.lock"
+        os.close(opened(path))
+    except (LockedError, OSError):
         return None
     return path
 
@@ -157,7 +157,7 @@ class _TunesInTurn(importlib.abc.MetaPathFinder):
         def in_turn(*args: object, **kwargs: object) -> object:
             if self._holds:  # one calls the other
                 return times(*args, **kwargs)
-            with self._lock.open("a") as held:
+            with os.fdopen(opened(self._lock), "r+") as held:
                 fcntl.flock(held, fcntl.LOCK_EX)
                 self._holds = True
                 try:

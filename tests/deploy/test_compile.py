@@ -228,11 +228,6 @@ def test_every_end_has_its_line(suite, capsys):
 
 CROWDED = """
 
-def wait_for(name):
-    while not pathlib.Path(name).exists():
-        time.sleep(0.02)
-
-
 @cpu
 @pytest.mark.parametrize("name", ["a", "b", "c", "d", "e"])
 def test_full(accel, name):
@@ -241,7 +236,8 @@ def test_full(accel, name):
         with tries.open("a") as told:
             told.write(name)
         raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
-    wait_for("tries")  # the others go on when one of them has been there
+    while not tries.exists():  # the others go on when one of those has been there
+        time.sleep(0.02)
     measure(accel, name)
 """
 

@@ -85,27 +85,36 @@ def test_what_was_compiled_is_taken_along_and_stays_where_it_cannot_be_packed(tm
     assert caches.read_bytes() == packed
 
 
-STUB = """#!/usr/bin/env bash
-echo "${PYTEST_ACCEL_DATA:-nothing}: $*" >>"$CALLS"
+@pytest.fixture
+def stubbed(tmp_path):
+    """Plays stages with a python that notes its data and its arguments, then does as told; gives what it said, and all notes so far."""
+    calls, stub = tmp_path / "calls", tmp_path / "python"
+
+    def play_with(script, *stages, **variables):
+        stub.write_text(
+            f'#!/usr/bin/env bash\necho "${{PYTEST_ACCEL_DATA:-nothing}}: $*" >>"$CALLS"\n{script}\n'
+        )
+        stub.chmod(0o755)
+        told = {"PYTHON": str(stub), "CALLS": str(calls), "PACK": "no", **variables}
+        return play(tmp_path, tmp_path / "results", *stages, **told), calls.read_text().splitlines()
+
+    return play_with
+
+
+MAKES_PHOTOGRAPHS = """
 case $* in
 *tests.studies.photographs*) mkdir "$3" && touch "$3/photograph" && [ ! -e "$CALLS.cut" ] ;;
 esac
 """
 
 
-def test_rows_fed_with_photographs_have_them_made_once_and_whole(tmp_path):
-    calls, stub, photographs = tmp_path / "calls", tmp_path / "python", tmp_path / "photographs"
-    stub.write_text(STUB)
-    stub.chmod(0o755)
+def test_rows_fed_with_photographs_have_them_made_once_and_whole(stubbed, tmp_path):
+    calls, photographs = tmp_path / "calls", tmp_path / "photographs"
     cut = tmp_path / "calls.cut"
 
     def loading():
         calls.write_text("")
-        done = play(
-            tmp_path, tmp_path / "results", "loading",
-            PYTHON=str(stub), CALLS=str(calls), TMPDIR=str(tmp_path), ONLY="cached", PACK="no",
-        )  # fmt: skip
-        lines = calls.read_text().splitlines()
+        done, lines = stubbed(MAKES_PHOTOGRAPHS, "loading", TMPDIR=str(tmp_path), ONLY="cached")
         made = sum("studies.photographs" in line for line in lines)
         return done.returncode, made, [line for line in lines if "-k" in line]
 
@@ -124,34 +133,16 @@ def test_rows_fed_with_photographs_have_them_made_once_and_whole(tmp_path):
     assert loading()[:2] == (0, 0)
 
 
-@pytest.fixture
-def compiling(tmp_path):
-    """Plays `compile` with a python that is told what to do, and gives what it said and how it was called."""
-    calls, stub = tmp_path / "calls", tmp_path / "python"
-
-    def play_with(script, *stages, **variables):
-        stub.write_text(f'#!/usr/bin/env bash\necho "$*" >>"$CALLS"\n{script}\n')
-        stub.chmod(0o755)
-        done = play(
-            tmp_path, tmp_path / "results", "compile", *stages,
-            PYTHON=str(stub), CALLS=str(calls), PACK="no", **variables,
-        )  # fmt: skip
-        return done, calls.read_text().splitlines()
-
-    return play_with
-
-
-def test_gangs_compile_beside_the_others_and_again_where_they_found_no_room(compiling, tmp_path):
+def test_gangs_compile_beside_the_others_and_again_where_they_found_no_room(stubbed, tmp_path):
     first = tmp_path / "first"
-    done, calls = compiling(
-        f"case $* in *test_gangs*) [ -e {first} ] || {{ touch {first}; exit 1; }} ;; esac"
-    )
+    failing = f"case $* in *test_gangs*) [ -e {first} ] || {{ touch {first}; exit 1; }} ;; esac"
+    done, calls = stubbed(failing, "compile")
     assert done.returncode == 0, done.stdout
     (others,) = (call for call in calls if "test_gangs.py" not in call)
     assert "--jobs 10 -- bench_suites/test_cnn.py" in others
     assert len(calls) == 3
     assert "--jobs 1 -- bench_suites/test_gangs.py" in calls[-1]
-    done, calls = compiling("true", ONLY="cached")
+    done, calls = stubbed("true", "compile", ONLY="cached")
     assert "test_gangs.py" in calls[-1]
     assert (done.returncode, len(calls)) == (0, 4)
 
@@ -162,8 +153,8 @@ def test_a_limit_that_is_no_number_is_refused_before_anything_is_done(tmp_path):
 
 
 @pytest.mark.rehearsal  # it waits for a limit of seconds
-def test_neither_gangs_nor_others_compile_for_longer_than_they_may(compiling):
-    done, calls = compiling("sleep 60", "tests", COMPILE_S="13", LIMIT_S="20")
+def test_neither_gangs_nor_others_compile_for_longer_than_they_may(stubbed):
+    done, calls = stubbed("sleep 60", "compile", "tests", COMPILE_S="13", LIMIT_S="20")
     assert done.returncode == 1
     assert len(calls) == 2
     for words in ("compile-gangs: exit 124", "compile: exit 124", "tests: no time is left"):

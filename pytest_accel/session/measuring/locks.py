@@ -132,7 +132,7 @@ def _registered(device: _Device) -> Iterator[None]:
     with _mutex:
         file = _files.get(device.path)
         if file is None:
-            file = _files[device.path] = _File(fd=_opened(device.path))
+            file = _files[device.path] = _File(fd=opened(device.path))
         file.users += 1
     try:
         yield
@@ -190,7 +190,7 @@ def _locked(file: _File, path: Path) -> bool:
         if _still_there(file.fd, path):
             _sign(file.fd)
             return True
-        stale, file.fd = file.fd, _opened(path)  # somebody tidied up: others look at another file
+        stale, file.fd = file.fd, opened(path)  # somebody tidied up: others look at another file
         os.close(stale)
     raise OSError(errno.EAGAIN, _RESTLESS)
 
@@ -235,7 +235,7 @@ def _remedy(error: OSError) -> str:
 # --- the file -----------------------------------------------------------------------------------------
 
 
-def _opened(path: Path) -> int:
+def opened(path: Path) -> int:
     """Made by whoever comes first, written by all; a link that leads elsewhere is not followed."""
     folder = _opened_folder(path.parent)
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -471,10 +471,11 @@ def test_a_loss_that_the_host_may_have_caused_says_so():
     result = make_result(Outcome.REGRESSED)
     last = result.runs[-1]
     slow_host = replace(last, metrics={**last.metrics, "launch_s": last.step_time_s})
-    words = [[line[0] for line in read(each).data["details"][0]["lines"]] for each in (
-        result, replace(result, runs=(*result.runs[:-1], slow_host))
-    )]  # fmt: skip
-    assert words == [["REGRESSED"], ["REGRESSED", "HOST-BOUND"]]
+    for each, words in (
+        (result, ["REGRESSED"]),
+        (replace(result, runs=(*result.runs[:-1], slow_host)), ["REGRESSED", "HOST-BOUND"]),
+    ):
+        assert [line[0] for line in read(each).data["details"][0]["lines"]] == words
 
 
 def test_a_long_traceback_keeps_its_end_and_says_how_much_is_gone():

@@ -29,11 +29,11 @@ from pytest_accel.session.placing.placement import PLACEMENT, RANK_END
 from pytest_accel.session.ranks.shapes import needs_gang
 from pytest_accel.spmd.arguments import without_options
 from pytest_accel.spmd.processes import die_with_parent
+from pytest_accel.workloads.errors import says_out_of_memory
 
 _TOLD, _ONLY = "--accel-told", "--accel-only"
 _LOADED = f"-p{__name__}"
 _LISTING = "--collect-only"
-_OUT_OF_MEMORY = ("out of memory", "OutOfMemory")
 _TUNER = "torch._inductor.runtime.triton_heuristics"
 _TIMES, _TIMES_MORE = "benchmark_all_configs", "coordinate_descent_tuning"  # the second where it is asked for
 _IN_TURN = "accel_in_turn"  # an attribute of what waits
@@ -198,7 +198,7 @@ def _end(report: pytest.TestReport) -> dict[str, str]:
     outcome: str = report.outcome
     if dict(report.user_properties).get("accel.verdict") == Outcome.DOES_NOT_FIT.value:
         outcome = "unfit"
-    elif report.failed and any(words in said for words in _OUT_OF_MEMORY):
+    elif report.failed and says_out_of_memory(said):
         outcome = "no room"
     return {"outcome": outcome, "text": said}
 

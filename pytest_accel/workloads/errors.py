@@ -10,12 +10,18 @@ Exception
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from numbers import Integral
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+# In the words of torch's allocators, and of cuBLAS, cuDNN and their like, which torch passes on.
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
+)
 
 
 class StepError(RuntimeError):
@@ -28,6 +34,11 @@ class OutOfMemory(StepError):  # noqa: N818 - reads as what happened
 
 class CannotFit(OutOfMemory):
     """So much is known before anything is built, and on every rank alike."""
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether an error's words are those of somebody who found no memory, on a device or on its host."""
+    return _OUT_OF_MEMORY.search(text) is not None
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from pytest_accel.core.quantities import gibibytes
 from pytest_accel.workloads.choices import Choices
-from pytest_accel.workloads.errors import CannotFit, OutOfMemory
+from pytest_accel.workloads.errors import CannotFit, OutOfMemory, StepError, says_out_of_memory
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, gpt_shape
 
@@ -117,10 +117,10 @@ def batch_in_words(batch_size: int, micro_batch_size: int | None) -> str:
 
 
 def raise_if_out_of_memory(error: RuntimeError, *, name: str, batch: str, device: torch.device) -> None:
-    """Raise OutOfMemory from an allocator's error; return when it is another error."""
+    """Raise OutOfMemory from the error of who found no memory; return when it is another error."""
     text = str(error)
-    on_cpu = "can't allocate memory" in text or "not enough memory" in text  # torch has no class for these
-    if not (isinstance(error, torch.OutOfMemoryError) or on_cpu):
+    ours = isinstance(error, StepError)  # said already, and may have such words in it
+    if ours or not (isinstance(error, torch.OutOfMemoryError) or says_out_of_memory(text)):
         return
     traceback.clear_frames(error.__traceback__)  # they hold the tensors that the next benchmark needs
     argument = "micro_batch_size" if batch.startswith("micro") else "batch_size"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import re
 import weakref
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import nn
 
 from pytest_accel.store.schema import configuration_hash
 from pytest_accel.workloads import InferStep, StepError, TrainStep
-from pytest_accel.workloads.errors import OutOfMemory
+from pytest_accel.workloads.errors import OutOfMemory, says_out_of_memory
 
 GPT = {"layers": 1, "width": 32, "heads": 2}
 
@@ -242,6 +243,47 @@ def test_running_out_of_memory_inside_a_step_is_named():
         pytest.raises(OutOfMemory, match=r"a batch of 2 did not fit.*Tried to allocate 80 GiB$"),
     ):
         step()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "CUDA error: out of memory",
+        "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+    ],
+)
+def test_so_is_that_of_a_library_which_torch_passes_on(words):
+    class Hungry(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError(words)
+
+    with (
+        InferStep.build(lambda: Hungry(784, 10), data="mnist", batch_size=2) as step,
+        pytest.raises(OutOfMemory, match="a batch of 2 did not fit.*torch said: " + re.escape(words)),
+    ):
+        step()
+
+
+def test_what_we_said_ourselves_is_not_said_twice():
+    said = StepError("the third rank is out of memory")
+
+    class Told(nn.Linear):
+        def forward(self, x):
+            raise said
+
+    with InferStep.build(lambda: Told(784, 10), data="mnist", batch_size=2) as step:
+        with pytest.raises(StepError) as error:
+            step()
+        assert error.value is said
+
+
+@pytest.mark.parametrize(
+    "words", ["CUBLAS_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_NOT_SUPPORTED", "an illegal memory access"]
+)
+def test_a_library_that_failed_otherwise_had_memory(words):
+    assert not says_out_of_memory(f"CUDA error: {words} when calling `it`")
 
 
 def test_another_error_of_the_model_passes_as_it_is():

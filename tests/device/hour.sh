@@ -12,12 +12,14 @@
 #   LIMIT_S=570 of all stages together, the packing included   JOBS=10 that compile side by side   BUDGET=3s of a row
 #   ONLY=EXPRESSION, of the rows (-k)   PLATFORM=h200   PYTHON=python   PACK=no, where the next call is of the same machine
 #   LOOKS=5 of `whole` at a row: where baselines have one run each, half of the rows are looked at again, in fresh processes
-# and, unless they are set, without: COMPILE_S, a limit of `compile` alone; WITHIN, that of `whole` (--accel-within)
+# and, unless they are set, without: COMPILE_S, a limit of `compile` alone; WITHIN, that of `whole` (--accel-within); CONTESTS="NAME ...",
+# which `contests` compiles and `compiled` plays instead of its own; TIMM_SOURCE=DIR, a checkout whose benchmark.py `timm` runs
 set -uo pipefail
 
 suites=(language scenes networks images gangs)
-stages=(tests groups compile contests whole loading suites "${suites[@]}" eager compiled streams studies)
+stages=(tests groups compile contests whole loading suites "${suites[@]}" eager compiled timm streams studies)
 compiled=(resnet50 resnet50-infer resnet50-unasked resnet50-infer-unasked gpt-117m-nanogpt gpt-800m-nanogpt swin_t swin_t-infer resnet50-288)
+[ -z "${CONTESTS:-}" ] || read -ra compiled <<<"$CONTESTS"
 twins="food101 or gpt_texts or first_epoch or weak or energy" # rows that find compiled what others have
 complain() {
     echo "$1" >&2
@@ -29,6 +31,7 @@ results=$(cd "$1" && pwd)
 shift
 for each in "$@"; do
     [[ " ${stages[*]} " == *" $each "* ]] || complain "$each is no stage. Valid: ${stages[*]}"
+    [ "$each" != timm ] || [ -e "${TIMM_SOURCE:-}/benchmark.py" ] || complain "TIMM_SOURCE=${TIMM_SOURCE:-} has no benchmark.py: give a checkout of pytorch-image-models"
 done
 command -v xz >/dev/null || complain "xz is missing: what is compiled could not be kept"
 
@@ -176,6 +179,7 @@ stage() {
     gangs) suite gangs $b/test_gangs.py ;;
     eager) peers eager 'bert-*' 'segformer-*' 'deeplab-*' fasterrcnn 'dino-*' gpt-117m gpt-800m wide_resnet resnet50-torchvision ;;
     compiled) peers compiled "${compiled[@]}" ;;
+    timm) peers timm resnet50 resnet50-infer --timm-source "$TIMM_SOURCE" ;; # fresh processes on both sides, and minutes a contest
     streams)
         local slower=(--slowdowns 0.025 0.05 0.075 0.1 --slow-runs 5)
         stream launch "${slower[@]}" --ahead 13 -- "$b/test_inference.py::test_latency[resnet50]" -m "$platform" --accel-compile=off --accel-budget=1s

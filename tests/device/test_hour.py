@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("hour.sh")
 ROOT = SCRIPT.parents[2]
-STAGES = "tests groups compile contests whole loading suites language scenes networks images gangs eager compiled streams studies"
+STAGES = "tests groups compile contests whole loading suites language scenes networks images gangs eager compiled timm streams studies"
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -150,6 +150,24 @@ def test_gangs_compile_beside_the_others_and_again_where_they_found_no_room(stub
 def test_a_limit_that_is_no_number_is_refused_before_anything_is_done(tmp_path):
     done = play(tmp_path, tmp_path / "results", "compile", COMPILE_S="9min")
     assert (done.returncode, done.stderr) == (2, "COMPILE_S=9min: a whole number is wanted\n")
+
+
+def test_contests_that_are_named_are_compiled_and_played_instead_of_all(stubbed):
+    done, calls = stubbed("true", "contests", "compiled", CONTESTS="gpt-117m bert-128")
+    assert done.returncode == 0, done.stdout
+    *compiled, played = (call.partition("benchmarks.peers ")[2] for call in calls)
+    assert sorted(compiled) == [f"{each} --compile-only --device cpu" for each in ("bert-128", "gpt-117m")]
+    assert played.startswith("gpt-117m bert-128 --device cpu --groups 3 --json ")
+
+
+def test_the_script_of_timm_is_run_where_there_is_one(stubbed, tmp_path):
+    done = play(tmp_path, tmp_path / "results", "compile", "timm", TIMM_SOURCE=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"TIMM_SOURCE={tmp_path} has no benchmark.py" in done.stderr
+    (tmp_path / "benchmark.py").touch()
+    done, calls = stubbed("true", "timm", TIMM_SOURCE=str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert f"benchmarks.peers resnet50 resnet50-infer --timm-source {tmp_path} --device cpu" in calls[-1]
 
 
 @pytest.mark.rehearsal  # it waits for a limit of seconds

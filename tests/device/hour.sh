@@ -192,6 +192,7 @@ stage() {
         [ "$device" = cpu ] || study searching --ways search search keeping seeded seeded estimate
         [ "$device" = cpu ] || study replay
         [ "$device" = cpu ] || study convolutions efficientnet_b0 zoo/segformer-b4
+        study portions
         study regions
         study anatomy zoo/gpt-800m
         [ "$device" = cpu ] || study endings # it tunes anew on every machine

@@ -1,6 +1,6 @@
-"""What does a training step spend its time on? `python -m tests.studies.anatomy zoo/gpt-800m [--device cuda] [--batch-size 16]`.
+"""What does a step spend its time on? `python -m tests.studies.anatomy zoo/gpt-800m [--infer] [--device cuda] [--batch-size 16]`.
 
-Builds a step as the `train` fixture does, settles it, and profiles a few steps: kernels by name, with their share of the
+Builds a step as the `train` fixture does, or `infer`, settles it, and profiles a few steps: kernels by name, with their share of the
 device's time, and the time of all of them beside that of a step that nobody profiles.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pytest_accel.measure.steps import timed_block
-from pytest_accel.workloads.steps import TrainStep
+from pytest_accel.workloads.steps import InferStep, TrainStep
 from tests.studies.alternating import prepared
 
 SHOWN = 30
@@ -45,6 +45,7 @@ def table(found: dict[str, tuple[float, int]], *, steps: int, step_s: float) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
+    parser.add_argument("--infer", action="store_true", help="instead of training")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--precision", default=None)
@@ -54,7 +55,8 @@ def main() -> None:
     device = prepared(arguments.device)
     precision = arguments.precision or ("bf16" if arguments.device == "cuda" else "fp32")
     asked = {"data": arguments.data} if arguments.data else {}
-    with TrainStep.build(
+    kind = InferStep if arguments.infer else TrainStep
+    with kind.build(
         arguments.model,
         device=torch.device(device.name),
         precision=precision,

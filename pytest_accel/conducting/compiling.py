@@ -34,6 +34,10 @@ from pytest_accel.workloads.errors import says_out_of_memory
 _TOLD, _ONLY = "--accel-told", "--accel-only"
 _LOADED = f"-p{__name__}"
 _LISTING = "--collect-only"
+_OF_MEMORY = (
+    "out of memory",
+    "OutOfMemory",
+)  # whoever says so, a loader too: what is tried again in vain fails
 _TUNER = "torch._inductor.runtime.triton_heuristics"
 _TIMES, _TIMES_MORE = "benchmark_all_configs", "coordinate_descent_tuning"  # the second where it is asked for
 _IN_TURN = "accel_in_turn"  # an attribute of what waits
@@ -198,7 +202,7 @@ def _end(report: pytest.TestReport) -> dict[str, str]:
     outcome: str = report.outcome
     if dict(report.user_properties).get("accel.verdict") == Outcome.DOES_NOT_FIT.value:
         outcome = "unfit"
-    elif report.failed and says_out_of_memory(said):
+    elif report.failed and (any(words in said for words in _OF_MEMORY) or says_out_of_memory(said)):
         outcome = "no room"
     return {"outcome": outcome, "text": said}
 

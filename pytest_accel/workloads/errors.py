@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# In the words of torch's allocators, and of cuBLAS, cuDNN and their like, which torch passes on.
+# In the words of torch's allocators, of Triton, NCCL, cuBLAS, cuDNN and their like. A kernel that wants more shared memory than there is
+# says "OutOfMemoryError: out of resource", and a smaller batch would not help it.
 _OUT_OF_MEMORY = re.compile(
-    r"out of memory|OutOfMemory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
+    r"(?i:cuda|hip|xpu|mps)[^\n]{0,12}\bout of memory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
 )
 
 

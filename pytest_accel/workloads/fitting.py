@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pytest_accel.core.quantities import gibibytes
+from pytest_accel.data.errors import DataError
 from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.errors import CannotFit, OutOfMemory, StepError, says_out_of_memory
 from pytest_accel.workloads.optimisers import callable_name
@@ -116,15 +117,21 @@ def batch_in_words(batch_size: int, micro_batch_size: int | None) -> str:
     return f"batch of {batch_size}" if micro_batch_size is None else f"micro-batch of {micro_batch_size}"
 
 
+def lacked_memory(error: BaseException) -> bool:
+    """Whether torch, or a library that it passes on, found no memory; what we said ourselves may have such words in it, and is another error."""
+    ours = isinstance(error, StepError | DataError)
+    return not ours and (isinstance(error, torch.OutOfMemoryError) or says_out_of_memory(str(error)))
+
+
 def raise_if_out_of_memory(error: RuntimeError, *, name: str, batch: str, device: torch.device) -> None:
     """Raise OutOfMemory from the error of who found no memory; return when it is another error."""
-    text = str(error)
-    ours = isinstance(error, StepError)  # said already, and may have such words in it
-    if ours or not (isinstance(error, torch.OutOfMemoryError) or says_out_of_memory(text)):
+    if not lacked_memory(error):
         return
+    lines = str(error).splitlines()
+    said = next((line for line in lines if says_out_of_memory(line)), lines[0] if lines else "")
     traceback.clear_frames(error.__traceback__)  # they hold the tensors that the next benchmark needs
     argument = "micro_batch_size" if batch.startswith("micro") else "batch_size"
     raise OutOfMemory(
         f"{name}: a {batch} did not fit in the memory of {device}, and it was NOT made smaller. "
-        f"Choose a smaller {argument}, or a platform with more memory. torch said: {text.splitlines()[0]}"
+        f"Choose a smaller {argument}, or a platform with more memory. torch said: {said.strip()}"
     ) from error

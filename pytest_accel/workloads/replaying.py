@@ -20,6 +20,7 @@ from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES
 from pytest_accel.workloads.errors import OutOfMemory, StepError
 from pytest_accel.workloads.feeding import Task
+from pytest_accel.workloads.fitting import lacked_memory
 from pytest_accel.workloads.models import task_of
 from pytest_accel.workloads.precision import Precision
 
@@ -103,7 +104,7 @@ def _raise_cause(error: BaseException) -> NoReturn:
     while causes[-1].__context__ is not None:
         causes.append(causes[-1].__context__)
     for cause in causes:
-        if isinstance(cause, OutOfMemory | torch.OutOfMemoryError):
+        if isinstance(cause, OutOfMemory) or lacked_memory(cause):
             raise cause
     raise StepError(
         f"replay: the step could not be recorded: {str(causes[-1]).splitlines()[0]}. It must not wait for the device, as a loss that "

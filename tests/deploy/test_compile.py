@@ -387,6 +387,8 @@ def test_an_end_of_the_command_is_the_end_of_its_processes(suite, end):
         ({}, "passed"),
         ({"outcome": "skipped", "user_properties": [("accel.verdict", "does-not-fit")]}, "unfit"),
         ({"outcome": "failed", "longreprtext": "torch.OutOfMemoryError: CUDA"}, "no room"),
+        ({"outcome": "failed", "longreprtext": "A worker that is killed ran out of memory"}, "no room"),
+        ({"outcome": "failed", "longreprtext": "CUBLAS_STATUS_ALLOC_FAILED when calling `it`"}, "no room"),
         ({"outcome": "failed", "longreprtext": "it does not fit the plan"}, "failed"),
     ],
 )

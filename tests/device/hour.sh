@@ -19,7 +19,6 @@ set -uo pipefail
 suites=(language scenes networks images gangs)
 stages=(tests groups compile contests whole loading suites "${suites[@]}" eager compiled timm streams studies)
 compiled=(resnet50 resnet50-infer resnet50-unasked resnet50-infer-unasked gpt-117m-nanogpt gpt-800m-nanogpt swin_t swin_t-infer resnet50-288)
-[ -z "${CONTESTS:-}" ] || read -ra compiled <<<"$CONTESTS"
 twins="food101 or gpt_texts or first_epoch or weak or energy" # rows that find compiled what others have
 complain() {
     echo "$1" >&2
@@ -31,7 +30,10 @@ results=$(cd "$1" && pwd)
 shift
 for each in "$@"; do
     [[ " ${stages[*]} " == *" $each "* ]] || complain "$each is no stage. Valid: ${stages[*]}"
-    [ "$each" != timm ] || [ -e "${TIMM_SOURCE:-}/benchmark.py" ] || complain "TIMM_SOURCE=${TIMM_SOURCE:-} has no benchmark.py: give a checkout of pytorch-image-models"
+    [ "$each" = timm ] || continue
+    for needed in benchmark.py timm/version.py; do
+        [ -f "${TIMM_SOURCE:-}/$needed" ] || complain "TIMM_SOURCE=${TIMM_SOURCE:-} is no checkout of pytorch-image-models: it has no $needed"
+    done
 done
 command -v xz >/dev/null || complain "xz is missing: what is compiled could not be kept"
 
@@ -44,6 +46,14 @@ for each in LIMIT_S COMPILE_S JOBS LOOKS; do
 done
 device=cuda
 [ "$platform" = cpu ] && device=cpu
+if [ -n "${CONTESTS:-}" ]; then
+    mapfile -t compiled < <(tr -s '[:space:]' '\n' <<<"$CONTESTS" | sed '/^$/d')
+    known=$("$python" -m benchmarks.peers --list | awk 'NR > 1 { print $1 }')
+    [ ${#compiled[@]} -gt 0 ] || complain "CONTESTS names none. Valid: ${known//$'\n'/ }"
+    for each in "${compiled[@]}"; do
+        grep -qxF -e "$each" <<<"$known" || complain "CONTESTS: $each is no contest. Valid: ${known//$'\n'/ }"
+    done
+fi
 end=$((SECONDS + ${LIMIT_S:-570} - packing_s))
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-/tmp/inductor} PYTHONUNBUFFERED=1
 # Kernels in the form in which they run: what they were on the way there is two thirds of a cache, and nobody reads it again.

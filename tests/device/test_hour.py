@@ -153,18 +153,37 @@ def test_a_limit_that_is_no_number_is_refused_before_anything_is_done(tmp_path):
 
 
 def test_contests_that_are_named_are_compiled_and_played_instead_of_all(stubbed):
-    done, calls = stubbed("true", "contests", "compiled", CONTESTS="gpt-117m bert-128")
-    assert done.returncode == 0, done.stdout
-    *compiled, played = (call.partition("benchmarks.peers ")[2] for call in calls)
+    lists = (
+        "case $* in *--list) printf 'contest model\\ngpt-117m zoo\\nbert-128 zoo\\nbert-384 zoo\\n' ;; esac"
+    )
+    done, calls = stubbed(lists, "contests", "compiled", CONTESTS="gpt-117m\nbert-128 ")
+    assert done.returncode == 0, done.stderr
+    _, *compiled, played = (call.partition("benchmarks.peers ")[2] for call in calls)
     assert sorted(compiled) == [f"{each} --compile-only --device cpu" for each in ("bert-128", "gpt-117m")]
     assert played.startswith("gpt-117m bert-128 --device cpu --groups 3 --json ")
+    for named, complaint in (
+        (" ", "CONTESTS names none."),
+        ("bert-384 bert", "CONTESTS: bert is no contest."),
+        ("contest", "CONTESTS: contest is no contest."),
+    ):
+        done, again = stubbed(lists, "contests", "compiled", CONTESTS=named)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"{complaint} Valid: gpt-117m bert-128 bert-384\n"
+        assert [call for call in again if "--list" not in call] == [
+            call for call in calls if "--list" not in call
+        ]
 
 
 def test_the_script_of_timm_is_run_where_there_is_one(stubbed, tmp_path):
-    done = play(tmp_path, tmp_path / "results", "compile", "timm", TIMM_SOURCE=str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"TIMM_SOURCE={tmp_path} has no benchmark.py" in done.stderr
-    (tmp_path / "benchmark.py").touch()
+    (tmp_path / "timm").mkdir()
+    for needed in ("benchmark.py", "timm/version.py"):
+        done = play(tmp_path, tmp_path / "results", "compile", "timm", TIMM_SOURCE=str(tmp_path))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert (
+            done.stderr
+            == f"TIMM_SOURCE={tmp_path} is no checkout of pytorch-image-models: it has no {needed}\n"
+        )
+        (tmp_path / needed).touch()
     done, calls = stubbed("true", "timm", TIMM_SOURCE=str(tmp_path))
     assert done.returncode == 0, done.stdout
     assert f"benchmarks.peers resnet50 resnet50-infer --timm-source {tmp_path} --device cpu" in calls[-1]

@@ -2,13 +2,14 @@
 
 What a layer writes the next one reads: of 1,024 images that is more than any cache holds, and goes to memory and back; of 32 it is some 50 MB where a ResNet50 has most. The same batch
 as it is inferred in the suites, and in portions one after the other, replayed as one launch, in turn (ABBA). Printed are the ratio of their step times for each size of a
-portion (below 1 portions are faster), and how far their answers are apart.
+portion (below 1 portions are faster; the first is the whole batch, which tells what replaying does by itself), and how far their answers are apart.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -21,9 +22,9 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "resnet50": {"data": "imagenet", "batch_size": 1024, "precision": "bf16"},
     "swin_t": {"data": "imagenet", "batch_size": 1024, "precision": "bf16"},
 }
-PORTIONS = (512, 256, 128, 64, 32)
+PORTIONS = (1024, 512, 256, 128, 64, 32)
 SMALL = {"image_size": 64, "batch_size": 8}  # on the CPU: that it runs
-SMALL_PORTIONS = (4, 2)
+SMALL_PORTIONS = (8, 4, 2)
 
 
 def in_portions(size: int) -> type[InferStep]:
@@ -40,7 +41,7 @@ def in_portions(size: int) -> type[InferStep]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(WORKLOADS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", type=_known, help=f"of: {', '.join(WORKLOADS)}")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--portions", nargs="+", type=int, metavar="IMAGES")
     parser.add_argument("--pairs", type=int, default=5)
@@ -50,17 +51,27 @@ def main() -> None:
     on_cpu = arguments.device == "cpu"
     for name in arguments.names or WORKLOADS:
         asked = {**WORKLOADS[name], **(SMALL if on_cpu else {}), "device": torch.device(device.name)}
-        with InferStep.build(name, **asked) as whole:
+        sizes = arguments.portions or (SMALL_PORTIONS if on_cpu else PORTIONS)
+        with ExitStack() as open_steps:  # one that is closed would have the others compile again
+            whole = open_steps.enter_context(InferStep.build(name, **asked))
             step_s = min(bare(whole, device, 3) for _ in range(2))  # the first compiles
             steps = max(2, round(arguments.seconds / step_s))
-            for size in arguments.portions or (SMALL_PORTIONS if on_cpu else PORTIONS):
-                with in_portions(size).build(name, **asked, replay=not on_cpu) as portioned:
-                    far = difference(portioned, whole)
-                    ratio = in_turn(portioned, whole, device, pairs=arguments.pairs, steps=steps)
+            for size in sizes:
+                portioned = open_steps.enter_context(
+                    in_portions(size).build(name, **asked, replay=not on_cpu)
+                )
+                far = difference(portioned, whole)
+                ratio = in_turn(portioned, whole, device, pairs=arguments.pairs, steps=steps)
                 print(
                     f"{name}, {size} of {asked['batch_size']}: {ratio}; answers {far:.2%} of the largest apart",
                     flush=True,
                 )
+
+
+def _known(name: str) -> str:
+    if name not in WORKLOADS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of: {', '.join(WORKLOADS)}")
+    return name
 
 
 if __name__ == "__main__":

@@ -101,6 +101,8 @@ def test_why_a_recording_failed_is_told_and_not_that_it_did():
         _raise_cause(failed(RuntimeError(".item() waits")))
     with pytest.raises(OutOfMemory, match="a batch of 8"):
         _raise_cause(failed(OutOfMemory("a batch of 8")))
+    with pytest.raises(RuntimeError, match=r"^CUDA error: out of memory$"):
+        _raise_cause(failed(RuntimeError("CUDA error: out of memory")))
 
 
 class Gang:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_accel.data.errors import DataError
 from pytest_accel.store.schema import configuration_hash
 from pytest_accel.workloads import InferStep, StepError, TrainStep
 from pytest_accel.workloads.errors import OutOfMemory, says_out_of_memory
@@ -251,6 +252,8 @@ def test_running_out_of_memory_inside_a_step_is_named():
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         "CUDA error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+        "Cuda failure 2 'out of memory'",
         "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
     ],
 )
@@ -266,15 +269,38 @@ def test_so_is_that_of_a_library_which_torch_passes_on(words):
         step()
 
 
-def test_what_we_said_ourselves_is_not_said_twice():
-    said = StepError("the third rank is out of memory")
+def test_of_many_lines_the_one_is_told_that_says_so():
+    class Compiled(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError(
+                "backend='inductor' raised:\n  CUDA out of memory. Tried to allocate 2 GiB\nSet TORCHDYNAMO_VERBOSE=1"
+            )
 
+    with (
+        InferStep.build(lambda: Compiled(784, 10), data="mnist", batch_size=2) as step,
+        pytest.raises(OutOfMemory, match=r"torch said: CUDA out of memory. Tried to allocate 2 GiB$"),
+    ):
+        step()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        StepError("the third rank: CUDA out of memory"),
+        DataError("loader: a worker was killed.\nIt ran out of memory: CUDA out of memory, it said"),
+        RuntimeError(
+            "No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 294912 Hardware limit:232448"
+        ),
+    ],
+    ids=["of a step", "of data", "a kernel's"],
+)
+def test_another_error_that_speaks_of_memory_passes_as_it_is(said):
     class Told(nn.Linear):
         def forward(self, x):
             raise said
 
     with InferStep.build(lambda: Told(784, 10), data="mnist", batch_size=2) as step:
-        with pytest.raises(StepError) as error:
+        with pytest.raises(type(said)) as error:
             step()
         assert error.value is said
 

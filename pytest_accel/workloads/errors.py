@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # In the words of torch's allocators, of Triton, NCCL, cuBLAS, cuDNN and their like. A kernel that wants more shared memory than there is
 # says "OutOfMemoryError: out of resource", and a smaller batch would not help it.
 _OUT_OF_MEMORY = re.compile(
-    r"(?i:cuda|hip|xpu|mps)[^\n]{0,12}\bout of memory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
+    r"\b(?i:cuda|hip|xpu|mps)[^\n]{0,20}\bout of memory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
 )
 
 

@@ -34,10 +34,8 @@ from pytest_accel.workloads.errors import says_out_of_memory
 _TOLD, _ONLY = "--accel-told", "--accel-only"
 _LOADED = f"-p{__name__}"
 _LISTING = "--collect-only"
-_OF_MEMORY = (
-    "out of memory",
-    "OutOfMemory",
-)  # whoever says so, a loader too: what is tried again in vain fails
+# Whoever says so, a loader too: what is tried again in vain fails.
+_OF_MEMORY = ("out of memory", "OutOfMemory")
 _TUNER = "torch._inductor.runtime.triton_heuristics"
 _TIMES, _TIMES_MORE = "benchmark_all_configs", "coordinate_descent_tuning"  # the second where it is asked for
 _IN_TURN = "accel_in_turn"  # an attribute of what waits

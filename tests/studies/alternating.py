@@ -1,8 +1,10 @@
-"""What studies of steps share: the device that is asked for, a step's time in a bare loop, and two steps in turn."""
+"""What studies of steps share: the names and the device that are asked for, a step's time in a bare loop, and two steps in turn."""
 
 from __future__ import annotations
 
+import argparse
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 
@@ -27,6 +29,17 @@ class Ratio:
             f"plain step {self.plain_s * 1e3:.3f} ms, over that {self.point:.4f} ± {self.error:.4f} "
             f"({self.pairs} ABBA groups)"
         )
+
+
+def add_names(parser: argparse.ArgumentParser, known: Collection[str], *, metavar: str = "NAME") -> None:
+    """Let any of these be asked for, and nothing else."""
+
+    def one(name: str) -> str:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of: {', '.join(known)}")
+        return name
+
+    parser.add_argument("names", nargs="*", metavar=metavar, type=one, help=f"of: {', '.join(known)}")
 
 
 def prepared(name: str) -> Device:

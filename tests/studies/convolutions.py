@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_accel.measure.device import Device
 from pytest_accel.workloads.models import build_model
 from pytest_accel.workloads.tasks import plan_data
-from tests.studies.alternating import bare, prepared
+from tests.studies.alternating import add_names, bare, prepared
 
 # As in the suites.
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -133,7 +133,7 @@ def convolutions_of(name: str, batch: int | None = None) -> Counter[Convolution]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(WORKLOADS)}")
+    add_names(parser, WORKLOADS)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--batch", type=int, help="of all; else each has that of its suite")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # of this process

@@ -22,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 
 from pytest_accel.workloads.steps import TrainStep
 from pytest_accel.workloads.zoo import gpt
-from tests.studies.alternating import in_turn, prepared
+from tests.studies.alternating import add_names, in_turn, prepared
 from tests.support.steps import losses
 
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -68,7 +68,7 @@ def graphs() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="WAY", help=f"of: {', '.join(WAYS)}")
+    add_names(parser, WAYS, metavar="WAY")
     parser.add_argument("--device", default="cpu", choices=sorted(WORKLOADS))
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_accel.workloads.steps import InferStep
-from tests.studies.alternating import bare, in_turn, prepared
+from tests.studies.alternating import add_names, bare, in_turn, prepared
 from tests.studies.rectifying import difference
 
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ def in_portions(size: int) -> type[InferStep]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", type=_known, help=f"of: {', '.join(WORKLOADS)}")
+    add_names(parser, WORKLOADS)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--portions", nargs="+", type=int, metavar="IMAGES")
     parser.add_argument("--pairs", type=int, default=5)
@@ -66,12 +66,6 @@ def main() -> None:
                     f"{name}, {size} of {asked['batch_size']}: {ratio}; answers {far:.2%} of the largest apart",
                     flush=True,
                 )
-
-
-def _known(name: str) -> str:
-    if name not in WORKLOADS:
-        raise argparse.ArgumentTypeError(f"{name!r} is none of: {', '.join(WORKLOADS)}")
-    return name
 
 
 if __name__ == "__main__":

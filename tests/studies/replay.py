@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pytest_accel.workloads.steps import InferStep, TrainStep
-from tests.studies.alternating import bare, in_turn, prepared
+from tests.studies.alternating import add_names, bare, in_turn, prepared
 from tests.support.steps import losses
 
 STEPS = 12
@@ -40,7 +40,7 @@ WORKLOADS: dict[str, Workload] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(WORKLOADS)}")
+    add_names(parser, WORKLOADS)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.2, help="of a block")
     parser.add_argument("--device", choices=["cuda"], default="cuda", help="which replays")

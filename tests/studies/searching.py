@@ -19,7 +19,7 @@ import time
 import torch
 
 from pytest_accel.workloads.steps import TrainStep
-from tests.studies.alternating import bare, prepared
+from tests.studies.alternating import add_names, bare, prepared
 from tests.studies.convolutions import WORKLOADS, Convolution, convolutions_of
 
 WAYS = ("search", "limit", "estimate", "estimate-b", "seeded", "keeping")
@@ -29,7 +29,7 @@ STEPS = 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(WORKLOADS)}")
+    add_names(parser, WORKLOADS)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--batch", type=int, help="of all; else each has that of its suite")

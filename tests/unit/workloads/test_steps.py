@@ -234,13 +234,18 @@ def test_a_batch_that_does_not_fit_is_named_and_not_made_smaller():
         TrainStep.build("resnet18", batch_size=10**9, image_size=224)
 
 
-def test_running_out_of_memory_inside_a_step_is_named():
-    class Hungry(nn.Linear):
+def step_that_raises(error):
+    class Raising(nn.Linear):
         def forward(self, x):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB\nmore text")
+            raise error
 
+    return InferStep.build(lambda: Raising(784, 10), data="mnist", batch_size=2)
+
+
+def test_running_out_of_memory_inside_a_step_is_named():
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB\nmore text")
     with (
-        InferStep.build(lambda: Hungry(784, 10), data="mnist", batch_size=2) as step,
+        step_that_raises(error) as step,
         pytest.raises(OutOfMemory, match=r"a batch of 2 did not fit.*Tried to allocate 80 GiB$"),
     ):
         step()
@@ -258,26 +263,19 @@ def test_running_out_of_memory_inside_a_step_is_named():
     ],
 )
 def test_so_is_that_of_a_library_which_torch_passes_on(words):
-    class Hungry(nn.Linear):
-        def forward(self, x):
-            raise RuntimeError(words)
-
     with (
-        InferStep.build(lambda: Hungry(784, 10), data="mnist", batch_size=2) as step,
+        step_that_raises(RuntimeError(words)) as step,
         pytest.raises(OutOfMemory, match="a batch of 2 did not fit.*torch said: " + re.escape(words)),
     ):
         step()
 
 
 def test_of_many_lines_the_one_is_told_that_says_so():
-    class Compiled(nn.Linear):
-        def forward(self, x):
-            raise RuntimeError(
-                "backend='inductor' raised:\n  CUDA out of memory. Tried to allocate 2 GiB\nSet TORCHDYNAMO_VERBOSE=1"
-            )
-
+    words = (
+        "backend='inductor' raised:\n  CUDA out of memory. Tried to allocate 2 GiB\nSet TORCHDYNAMO_VERBOSE=1"
+    )
     with (
-        InferStep.build(lambda: Compiled(784, 10), data="mnist", batch_size=2) as step,
+        step_that_raises(RuntimeError(words)) as step,
         pytest.raises(OutOfMemory, match=r"torch said: CUDA out of memory. Tried to allocate 2 GiB$"),
     ):
         step()
@@ -295,11 +293,7 @@ def test_of_many_lines_the_one_is_told_that_says_so():
     ids=["of a step", "of data", "a kernel's"],
 )
 def test_another_error_that_speaks_of_memory_passes_as_it_is(said):
-    class Told(nn.Linear):
-        def forward(self, x):
-            raise said
-
-    with InferStep.build(lambda: Told(784, 10), data="mnist", batch_size=2) as step:
+    with step_that_raises(said) as step:
         with pytest.raises(type(said)) as error:
             step()
         assert error.value is said

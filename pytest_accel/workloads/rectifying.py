@@ -1,4 +1,4 @@
-"""Blocks of a ResNet whose convolutions normalise, add and rectify while they convolve: for inference in half precision, by cuDNN.
+"""A ResNet whose convolutions normalise, add and rectify while they convolve: for inference in half precision, by cuDNN.
 
 A compiler convolves, and then normalises, adds and rectifies in a pass of its own over what was convolved: half of all that a
 ResNet reads and writes. Where weights stand still a normalisation is a factor and a shift, which are put into them here. On an H200
@@ -7,11 +7,15 @@ a compiled step takes .68 of the time with them at batch 1024, and .83 on a sing
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torchvision.models.resnet import BasicBlock, Bottleneck
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from pytest_accel.workloads.stems import Stem, can_be_arranged, in_blocks, is_stem
 
 CHANNELS = 8  # a multiple of it on both sides: as cuDNN's kernels read them
 
@@ -47,8 +51,15 @@ def _(
     return torch.empty_like(found, memory_format=torch.channels_last)
 
 
+def rectify(model: nn.Module) -> None:
+    """Let the convolutions of a ResNet do all that: those of its blocks, also in another model, and its first."""
+    rectify_blocks(model)
+    if isinstance(model, ResNet) and can_rectify_first(model):
+        model.conv1, model.bn1 = RectifyingStem.before(model.conv1, model.bn1), Normalised.of(model.bn1)
+
+
 def rectify_blocks(model: nn.Module) -> None:
-    """Let the convolutions of a ResNet's blocks do all that."""
+    """Replace those that can."""
     for parent in [*model.modules()]:
         for name, block in [*parent.named_children()]:
             if can_rectify(block):
@@ -99,6 +110,59 @@ class RectifyingBlock(nn.Module):
         return F.conv2d(images, self.weight_beside, None, beside.stride, beside.padding)
 
 
+class RectifyingStem(Stem):
+    """The first convolution of a ResNet, which normalises and rectifies what it convolves. Its weights are as in a block.
+
+    Images are arranged in blocks in fp16 too: cuDNN's convolutions that do more than convolve read channels in eights.
+    """
+
+    @classmethod
+    def before(cls, layer: nn.Conv2d, norm: nn.BatchNorm2d) -> Self:
+        """Stand in for a layer with its normalisation."""
+        stem = cls.of(layer, in_blocks)
+        weight, shift = folded(layer, norm)
+        stem.register_buffer("weight0", weight, persistent=False)
+        stem.register_buffer("shift0", shift, persistent=False)
+        return stem
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling() or self.training:
+            return super().forward(images)
+        if not can_be_arranged(images):
+            return F.relu(F.conv2d(images, self.weight0, self.shift0, self.stride, self.padding))
+        images, weight, places = self.arrange(images, self.weight0)
+        return rectified_convolution(images, weight, self.shift0, None, **places)
+
+
+class Normalised(nn.BatchNorm2d):
+    """A normalisation of what is normalised already, compiled; eagerly it is the one that it stands in for."""
+
+    @classmethod
+    def of(cls, norm: nn.BatchNorm2d) -> Self:
+        """Have all that it has."""
+        stand_in = cls.__new__(cls)
+        stand_in.__dict__.update(norm.__dict__)
+        return stand_in
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling() and not self.training:
+            return images
+        return super().forward(images)
+
+
+def can_rectify_first(model: ResNet) -> bool:
+    """Whether it convolves, normalises and rectifies as torchvision's do, in that order, unheard."""
+    parts = (model.conv1, model.bn1, model.relu)
+    return (
+        type(model)._forward_impl is ResNet._forward_impl  # noqa: SLF001 - it is what is to be known
+        and is_stem(model.conv1)
+        and model.conv1.out_channels % CHANNELS == 0
+        and knows_its_figures(model.bn1)
+        and type(model.relu) is nn.ReLU
+        and not is_heard(*parts)
+    )
+
+
 def can_rectify(block: nn.Module) -> bool:
     """Whether it is a block as torchvision writes it, of whole convolutions with normalisations that take the figures they know.
 
@@ -109,13 +173,16 @@ def can_rectify(block: nn.Module) -> bool:
     pairs = _convolutions(block)
     if block.downsample is not None:
         pairs.append((*block.downsample,) if type(block.downsample) is nn.Sequential else ())
-    # Or stands between: a forward pass that somebody gave to one of its parts.
-    is_heard = any(
-        part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)  # noqa: SLF001 - torch has no other way to ask
-        for part in block.modules()
-    )
     is_plain = type(block.relu) is nn.ReLU and all(len(pair) == 2 and _is_whole(*pair) for pair in pairs)
-    return is_plain and not is_heard
+    return is_plain and not is_heard(*block.modules())
+
+
+def is_heard(*parts: nn.Module) -> bool:
+    """Whether somebody listens to one of them, or stands between: with a forward pass that was given to it."""
+    return any(
+        part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)  # noqa: SLF001 - torch has no other way to ask
+        for part in parts
+    )
 
 
 def _convolutions(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, ...]]:
@@ -133,10 +200,13 @@ def _is_whole(convolution: nn.Module, norm: nn.Module) -> bool:
         and convolution.padding_mode == "zeros"
         and not isinstance(convolution.padding, str)
         and len({*convolution.stride}) == len({*convolution.padding}) == 1
-        and type(norm) is nn.BatchNorm2d
-        and norm.running_mean is not None
-        and not norm.training
+        and knows_its_figures(norm)
     )
+
+
+def knows_its_figures(norm: nn.Module) -> bool:
+    """Whether it normalises by what it knows of earlier batches, and not by its own."""
+    return type(norm) is nn.BatchNorm2d and norm.running_mean is not None and not norm.training
 
 
 def folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:

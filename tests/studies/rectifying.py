@@ -1,12 +1,13 @@
 """What do convolutions win that normalise, add and rectify themselves? `python -m tests.studies.rectifying [--device cuda]`.
 
-The step of the `infer` fixture, which has such blocks (pytest_accel/workloads/rectifying.py), and one without them, in turn (ABBA): for throughput and for a single image. Printed are the
-ratio of their step times (below 1 they are faster), what their first steps took, and how far their answers are apart.
+The step of the `infer` fixture, which has them (pytest_accel/workloads/rectifying.py), and one without, or without the first of them, in turn (ABBA): for throughput and for a single image. Printed are the
+ratio of their step times (below 1 it is faster with them), what their first steps took, and how far their answers are apart.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -29,6 +30,11 @@ WORKLOADS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
+WITHOUT: dict[str, tuple[str, Any]] = {
+    "any": ("rectify", lambda _: None),
+    "the first": ("can_rectify_first", lambda _: False),
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -37,9 +43,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="of a block")
     arguments = parser.parse_args()
     device = prepared(arguments.device)
-    for workload in WORKLOADS[arguments.device]:
+    for workload, without in product(WORKLOADS[arguments.device], WITHOUT):
         asked = {**workload, "device": torch.device(device.name)}
-        with patch.object(rectifying, "rectify_blocks", lambda _: None):
+        with patch.object(rectifying, *WITHOUT[without]):
             plain = InferStep.build(**asked)
         with plain, InferStep.build(**asked) as step:
             first = [timed_block(each, 1, device) for each in (step, plain)]
@@ -48,7 +54,7 @@ def main() -> None:
             steps = max(2, round(arguments.seconds / step_s))
             ratio = in_turn(step, plain, device, pairs=arguments.pairs, steps=steps)
             print(
-                f"{asked['model']}, {asked['precision']}, batch {asked['batch_size']}: {ratio}; first steps {first[0]:.1f} and "
+                f"{asked['model']}, {asked['precision']}, batch {asked['batch_size']}, over that without {without}: {ratio}; first steps {first[0]:.1f} and "
                 f"{first[1]:.1f} s; answers {far:.2%} of the largest apart",
                 flush=True,
             )

@@ -13,24 +13,22 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from torchvision import models
 
 from pytest_accel.workloads.layers import (
-    STEMS,
     RectifiedMaxPool,
     RectifiedWhenPooled,
-    Stem,
     is_pooling,
-    is_stem,
     stand_in_for_slow_layers,
 )
+from pytest_accel.workloads.stems import STEMS, Stem, is_stem
 from tests.support.graphs import traced
 
 # Pooling needs it, and torch's wheels for aarch64 CPUs come without it.
 TRITON = find_spec("triton") is not None
 
 
-@pytest.mark.parametrize("way", STEMS.values(), ids=STEMS)
+@pytest.mark.parametrize("arrange", STEMS.values(), ids=STEMS)
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (16, 10), (2, 2), (224, 32)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_stem_convolves_as_torch_does_forward_and_backward(way, height, width, bias):
+def test_a_stem_convolves_as_torch_does_forward_and_backward(arrange, height, width, bias):
     random = torch.Generator().manual_seed(0)
     images = torch.randn(2, 3, height, width, dtype=torch.float64, generator=random)
     weight = torch.randn(5, 3, 7, 7, dtype=torch.float64, generator=random, requires_grad=True)
@@ -38,7 +36,8 @@ def test_a_stem_convolves_as_torch_does_forward_and_backward(way, height, width,
     expected = F.conv2d(images, weight, shift, stride=2, padding=3)
     passed_back = torch.randn(expected.shape, dtype=torch.float64, generator=random)
     (gradient,) = torch.autograd.grad(expected, weight, passed_back)
-    found = way(images, weight, shift)
+    arranged, arranged_weight, places = arrange(images, weight)
+    found = F.conv2d(arranged, arranged_weight, shift, **places)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found, weight, passed_back)[0], gradient)
 
@@ -64,6 +63,15 @@ def test_the_resnet_inside_another_model_keeps_its_pooling():
     stand_in_for_slow_layers(model, "bf16")
     assert isinstance(model[0].conv1, Stem)
     assert type(model[0].maxpool) is nn.MaxPool2d
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_model_that_infers_keeps_its_pooling(precision):
+    """A compiler makes one pass of it and what stands before it, where there is no gradient."""
+    model = models.resnet18(weights=None).eval()
+    stand_in_for_slow_layers(model, precision)
+    assert type(model.relu) is nn.ReLU
+    assert type(model.maxpool) is nn.MaxPool2d
 
 
 @pytest.mark.parametrize("size", [32, 33], ids=["even", "odd"])

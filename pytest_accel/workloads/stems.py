@@ -1,0 +1,91 @@
+"""The first convolution of a ResNet, over three colours, of which tensor cores can make little: in ways that they can.
+
+Compiled, images and weight are arranged so that channels come in eights or fours; eagerly it is the layer that it stands in for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+
+# Images and weight, arranged, and where the convolution goes over them
+Arranged: TypeAlias = tuple[torch.Tensor, torch.Tensor, dict[str, int]]
+Arrangement: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Arranged]
+
+BLOCK_CHANNELS = (
+    16  # of a block of 2 x 2 pixels of 3 colours, 12, filled up: tensor cores read them in eights
+)
+
+
+def is_stem(layer: nn.Module) -> bool:
+    """Whether it convolves 7 x 7 pixels of three colours, with stride 2."""
+    plain = {"kernel_size": (7, 7), "stride": (2, 2), "padding": (3, 3), "dilation": (1, 1), "groups": 1}
+    return (
+        type(layer) is nn.Conv2d
+        and layer.in_channels == 3
+        and layer.padding_mode == "zeros"
+        and all(getattr(layer, name) == value for name, value in plain.items())
+    )
+
+
+class Stem(nn.Conv2d):
+    """A convolution over three colours that are arranged for tensor cores."""
+
+    def __init__(self, out_channels: int, *, bias: bool, arrange: Arrangement) -> None:
+        super().__init__(3, out_channels, 7, stride=2, padding=3, bias=bias, device="meta")
+        self.arrange = arrange
+
+    @classmethod
+    def of(cls, layer: nn.Conv2d, arrange: Arrangement) -> Self:
+        """Stand in for a layer, with its parameters."""
+        stem = cls(layer.out_channels, bias=layer.bias is not None, arrange=arrange)
+        stem.weight, stem.bias = layer.weight, layer.bias
+        return stem.train(layer.training)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling() and can_be_arranged(images):
+            images, weight, places = self.arrange(images, self.weight)
+            return F.conv2d(images, weight, self.bias, **places)
+        return super().forward(images)
+
+
+def can_be_arranged(images: torch.Tensor) -> bool:
+    """Whether they are made of blocks of 2 x 2 pixels."""
+    return images.shape[-2] % 2 == 0 == images.shape[-1] % 2
+
+
+def in_blocks(images: torch.Tensor, weight: torch.Tensor) -> Arranged:
+    """4 x 4 blocks of 2 x 2 pixels, with stride 1: the same products, in another order.
+
+    A window begins at pixel 2 i - 3. With one row before it, of weight zero, it begins with block i - 2, and ends with
+    block i + 1.
+    """
+    images, weight = as_blocks(images), as_blocks(F.pad(weight, (1, 0, 1, 0)))
+    missing = BLOCK_CHANNELS - images.shape[1]
+    images = F.pad(images, (2, 1, 2, 1, 0, missing)).contiguous(memory_format=torch.channels_last)
+    weight = F.pad(weight, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
+    return images, weight, {"stride": 1, "padding": 0}
+
+
+def as_blocks(pixels: torch.Tensor) -> torch.Tensor:
+    """(n, channels, height, width) -> (n, 4 channels, height / 2, width / 2)."""
+    count, channels, height, width = pixels.shape
+    blocks = pixels.reshape(count, channels, height // 2, 2, width // 2, 2)
+    return blocks.permute(0, 3, 5, 1, 2, 4).reshape(count, 4 * channels, height // 2, width // 2)
+
+
+def in_four_colours(images: torch.Tensor, weight: torch.Tensor) -> Arranged:
+    """With a fourth colour of zeros, which cuDNN would otherwise add in a pass of its own."""
+    fourth = (0, 0, 0, 0, 0, 1)
+    images = F.pad(images, fourth).contiguous(memory_format=torch.channels_last)
+    weight = F.pad(weight, fourth).contiguous(memory_format=torch.channels_last)
+    return images, weight, {"stride": 2, "padding": 3}
+
+
+# On an H200 (cuDNN of torch 2.11), both ways, for 256 images: bf16 takes 2.75 ms as it is and 1.25 ms in blocks. For fp16
+# cuDNN has kernels of its own for four colours, which are faster than blocks.
+STEMS: dict[str, Arrangement] = {"bf16": in_blocks, "fp16": in_four_colours}

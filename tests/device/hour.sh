@@ -205,7 +205,8 @@ stage() {
         study portions
         study regions
         study anatomy zoo/gpt-800m
-        [ "$device" = cpu ] || study endings # it tunes anew on every machine
+        [ "$device" = cpu ] || study stems
+        [ "$device" = cpu ] || study endings # they tune anew on every machine
         ;;
     esac
 }

@@ -159,3 +159,34 @@ def test_the_kernels_pool_as_torch_does(monkeypatch):
         [sys.executable, "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.stdout.split() == ["alike"] * 3, ran.stderr
+
+
+BUILT = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from pytest_accel.workloads import pooling
+
+def pointers(kind):
+    return {"_forward": [kind, kind, "u8"], "_backward": [kind, "u8", kind]}
+
+for capability, kind in ((80, "fp32"), (90, "bf16"), (100, "fp16")):
+    for name, given in pointers(kind).items():
+        kernel = getattr(pooling, name)
+        kinds = [f"*{each}" for each in given] + ["i32"] * 3 + ["constexpr"] * 2
+        source = ASTSource(
+            fn=kernel,
+            signature=dict(zip(kernel.arg_names, kinds, strict=True)),
+            constexprs={"CHANNELS": 64, "PLACES": pooling.PLACES},
+        )
+        built = compile(source, target=GPUTarget("cuda", capability, 32))
+        print("built" if built.asm["cubin"] else f"{name} for {capability} in {kind} is empty")
+"""
+
+
+@pytest.mark.skipif(not TRITON, reason="triton is not installed")
+def test_the_kernels_can_be_built_for_gpus_that_are_not_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-c", BUILT], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.stdout.splitlines() == ["built"] * 6, ran.stdout + ran.stderr

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from pytest_accel.workloads.stems import STEMS, Stem, is_stem
+from pytest_accel.workloads.stems import STEMS, Stem, is_plain_resnet, is_stem
 
 
 def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
@@ -33,7 +33,7 @@ def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
     ]:  # an encoder of another model too
         if precision in STEMS and is_stem(part.conv1):
             part.conv1 = Stem.of(part.conv1, STEMS[precision])
-    if not (isinstance(model, ResNet) and model.training):
+    if not (is_plain_resnet(model) and model.training):
         return  # another may read what lies before the pooling; and for inference a compiler fuses both into one pass
     if type(model.relu) is nn.ReLU and is_pooling(model.maxpool) and find_spec("triton") is not None:
         model.relu, model.maxpool = RectifiedWhenPooled(), RectifiedMaxPool()

@@ -13,9 +13,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from pytest_accel.workloads.stems import Stem, can_be_arranged, in_blocks, is_stem
+from pytest_accel.workloads.stems import (
+    Stem,
+    can_be_arranged,
+    images_in_blocks,
+    in_blocks,
+    is_plain_resnet,
+    is_stem,
+    weight_in_blocks,
+)
 
 CHANNELS = 8  # a multiple of it on both sides: as cuDNN's kernels read them
 
@@ -54,7 +62,7 @@ def _(
 def rectify(model: nn.Module) -> None:
     """Let the convolutions of a ResNet do all that: those of its blocks, also in another model, and its first."""
     rectify_blocks(model)
-    if isinstance(model, ResNet) and can_rectify_first(model):
+    if can_rectify_first(model):
         model.conv1, model.bn1 = RectifyingStem.before(model.conv1, model.bn1), Normalised.of(model.bn1)
 
 
@@ -121,8 +129,9 @@ class RectifyingStem(Stem):
         """Stand in for a layer with its normalisation."""
         stem = cls.of(layer, in_blocks)
         weight, shift = folded(layer, norm)
-        stem.register_buffer("weight0", weight, persistent=False)
-        stem.register_buffer("shift0", shift, persistent=False)
+        kept = {"weight0": weight, "arranged0": weight_in_blocks(weight), "shift0": shift}
+        for name, tensor in kept.items():
+            stem.register_buffer(name, tensor, persistent=False)
         return stem
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -130,8 +139,8 @@ class RectifyingStem(Stem):
             return super().forward(images)
         if not can_be_arranged(images):
             return F.relu(F.conv2d(images, self.weight0, self.shift0, self.stride, self.padding))
-        images, weight, places = self.arrange(images, self.weight0)
-        return rectified_convolution(images, weight, self.shift0, None, **places)
+        blocks = images_in_blocks(images)
+        return rectified_convolution(blocks, self.arranged0, self.shift0, None, stride=1, padding=0)
 
 
 class Normalised(nn.BatchNorm2d):
@@ -150,16 +159,16 @@ class Normalised(nn.BatchNorm2d):
         return super().forward(images)
 
 
-def can_rectify_first(model: ResNet) -> bool:
-    """Whether it convolves, normalises and rectifies as torchvision's do, in that order, unheard."""
-    parts = (model.conv1, model.bn1, model.relu)
+def can_rectify_first(model: nn.Module) -> bool:
+    """Whether it convolves, normalises and rectifies as torchvision's ResNets do, in that order, unheard."""
     return (
-        type(model)._forward_impl is ResNet._forward_impl  # noqa: SLF001 - it is what is to be known
+        is_plain_resnet(model)
         and is_stem(model.conv1)
         and model.conv1.out_channels % CHANNELS == 0
+        and not model.conv1.training
         and knows_its_figures(model.bn1)
         and type(model.relu) is nn.ReLU
-        and not is_heard(*parts)
+        and not is_heard(model.conv1, model.bn1, model.relu)
     )
 
 

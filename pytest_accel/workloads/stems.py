@@ -32,6 +32,16 @@ def is_stem(layer: nn.Module) -> bool:
     )
 
 
+def is_plain_resnet(model: nn.Module) -> bool:
+    """Whether it is a ResNet that goes through its layers as torchvision wrote it, so that nobody reads what lies between them."""
+    from torchvision.models import ResNet
+
+    passes = ("forward", "_forward_impl")
+    return isinstance(model, ResNet) and all(
+        getattr(type(model), name) is getattr(ResNet, name) and name not in vars(model) for name in passes
+    )
+
+
 class Stem(nn.Conv2d):
     """A convolution over three colours that are arranged for tensor cores."""
 
@@ -64,11 +74,20 @@ def in_blocks(images: torch.Tensor, weight: torch.Tensor) -> Arranged:
     A window begins at pixel 2 i - 3. With one row before it, of weight zero, it begins with block i - 2, and ends with
     block i + 1.
     """
-    images, weight = as_blocks(images), as_blocks(F.pad(weight, (1, 0, 1, 0)))
-    missing = BLOCK_CHANNELS - images.shape[1]
-    images = F.pad(images, (2, 1, 2, 1, 0, missing)).contiguous(memory_format=torch.channels_last)
-    weight = F.pad(weight, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
-    return images, weight, {"stride": 1, "padding": 0}
+    return images_in_blocks(images), weight_in_blocks(weight), {"stride": 1, "padding": 0}
+
+
+def images_in_blocks(images: torch.Tensor) -> torch.Tensor:
+    return _filled_up(F.pad(as_blocks(images), (2, 1, 2, 1)))
+
+
+def weight_in_blocks(weight: torch.Tensor) -> torch.Tensor:
+    return _filled_up(as_blocks(F.pad(weight, (1, 0, 1, 0))))
+
+
+def _filled_up(blocks: torch.Tensor) -> torch.Tensor:
+    missing = BLOCK_CHANNELS - blocks.shape[1]
+    return F.pad(blocks, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
 
 
 def as_blocks(pixels: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
@@ -47,6 +48,16 @@ def prepared(name: str) -> Device:
     device: Device = CpuDevice(threads=1) if name == "cpu" else CudaDevice()
     device.prepare()
     return device
+
+
+@contextmanager
+def attempted(name: str, failed: list[str]) -> Iterator[None]:
+    """Whatever fails is told, and what comes behind it is tried all the same."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - of any library
+        print(f"{name}: {type(error).__name__}: {str(error).strip()[:400]}", flush=True)
+        failed.append(name)
 
 
 def bare(step: Step, device: Device, steps: int) -> float:

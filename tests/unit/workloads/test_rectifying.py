@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from types import MethodType
+
 import pytest
 import torch
 from torch import nn
@@ -21,9 +24,11 @@ def rectifying(model):
     return sum(isinstance(block, RectifyingBlock) for block in model.modules())
 
 
-@pytest.mark.parametrize("size", [64, 65], ids=["even", "odd"])
-@pytest.mark.parametrize(("model", "convolutions"), [(models.resnet18, 16), (models.resnet50, 48)])
-def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, convolutions, size):
+@pytest.mark.parametrize(
+    ("model", "size", "convolutions"),
+    [(models.resnet18, 64, 17), (models.resnet18, 65, 16), (models.resnet50, 64, 49)],
+)
+def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, size, convolutions):
     model = settled(model)
     images = torch.randn(2, 3, size, size, dtype=torch.float64)
     with torch.inference_mode():
@@ -37,14 +42,45 @@ def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, convo
         assert torch.equal(model(images), expected)
         found, seen = traced(model, images, fullgraph=True)
     torch.testing.assert_close(found, expected)
-    arranged = size % 2 == 0
-    assert sum("rectified_convolution" in each for each in seen) == convolutions + arranged
+    assert sum("rectified_convolution" in each for each in seen) == convolutions  # the first, at even sizes
     assert not any("batch_norm" in each for each in seen)
 
 
-class Tinted(models.ResNet):
-    def _forward_impl(self, images):
-        return super()._forward_impl(images + self.bn1(self.conv1(images)).mean())
+def test_a_model_that_is_trained_after_all_answers_as_it_did():
+    model = settled(models.resnet18)
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    other = deepcopy(model).train()
+    rectify(model)
+    found, seen = traced(model.train(), images)
+    torch.testing.assert_close(found, other(images))
+    assert sum("batch_norm" in each for each in seen) == 20
+
+
+def tinted(model, images):
+    return models.ResNet._forward_impl(model, images + model.bn1(model.conv1(images)).mean())
+
+
+class TintedWithin(models.ResNet):
+    _forward_impl = tinted
+
+
+class TintedBefore(models.ResNet):
+    forward = tinted
+
+
+# A forward pass of its own: in its class, or given to it
+TINTED = {
+    "a forward pass of its class": lambda: TintedBefore(BasicBlock, [2, 2, 2, 2]).eval(),
+    "a way within it": lambda: TintedWithin(BasicBlock, [2, 2, 2, 2]).eval(),
+    "a forward pass that it was given": lambda: given_a_pass("forward"),
+    "a way within that it was given": lambda: given_a_pass("_forward_impl"),
+}
+
+
+def given_a_pass(name):
+    model = settled(models.resnet18)
+    setattr(model, name, MethodType(tinted, model))
+    return model
 
 
 @pytest.mark.parametrize(
@@ -55,10 +91,11 @@ class Tinted(models.ResNet):
         "another norm",
         "a norm that learns",
         "another rectification",
-        "a forward pass of its own",
+        "a convolution in training",
         "one of a part",
         "somebody listens",
         "inside another model",
+        *TINTED,
     ],
 )
 def test_another_first_convolution_stays_as_it_is(why):
@@ -73,8 +110,10 @@ def test_another_first_convolution_stays_as_it_is(why):
         model.bn1.train()
     if why == "another rectification":
         model.relu = nn.LeakyReLU()
-    if why == "a forward pass of its own":
-        model = Tinted(BasicBlock, [2, 2, 2, 2]).eval()
+    if why == "a convolution in training":
+        model.conv1.train()
+    if why in TINTED:
+        model = TINTED[why]()
     if why == "one of a part":
         model.bn1.forward = lambda images: 2 * images
     if why == "somebody listens":

@@ -26,7 +26,7 @@ def rectifying(model):
 
 @pytest.mark.parametrize(
     ("model", "size", "convolutions"),
-    [(models.resnet18, 64, 17), (models.resnet18, 65, 16), (models.resnet50, 64, 49)],
+    [(models.resnet18, 64, 17), (models.resnet18, 65, 16), (models.resnet50, 32, 49)],
 )
 def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, size, convolutions):
     model = settled(model)
@@ -51,8 +51,9 @@ def test_a_model_that_is_trained_after_all_answers_as_it_did():
     images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
     other = deepcopy(model).train()
     rectify(model)
-    found, seen = traced(model.train(), images)
-    torch.testing.assert_close(found, other(images))
+    with torch.no_grad():
+        found, seen = traced(model.train(), images)
+        torch.testing.assert_close(found, other(images))
     assert sum("batch_norm" in each for each in seen) == 20
 
 

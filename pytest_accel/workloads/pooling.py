@@ -92,7 +92,7 @@ def rectified_maxima(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @rectified_maxima.register_fake
 def _empty_maxima(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     count, channels, height, width = images.shape
-    maxima = _empty((count, channels, height // 2, width // 2), images)
+    maxima = empty_last((count, channels, height // 2, width // 2), images)
     return maxima, torch.empty_like(maxima, dtype=torch.uint8)
 
 
@@ -113,10 +113,11 @@ def rectified_maxima_gradient(gradient: torch.Tensor, which: torch.Tensor) -> to
 @rectified_maxima_gradient.register_fake
 def _empty_pixels(gradient: torch.Tensor, which: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - torch's form
     count, channels, high, wide = gradient.shape
-    return _empty((count, channels, 2 * high, 2 * wide), gradient)
+    return empty_last((count, channels, 2 * high, 2 * wide), gradient)
 
 
-def _empty(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+def empty_last(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Channels last, of the type and the device of another."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 

@@ -35,12 +35,12 @@ def rectified_convolution(
     bias: torch.Tensor,
     added: torch.Tensor | None,
     *,
-    stride: int,
-    padding: int,
+    stride: list[int],
+    padding: list[int],
 ) -> torch.Tensor:
     """Return relu(convolution + bias + added), channels last."""
     images = images.contiguous(memory_format=torch.channels_last)
-    where = ([stride, stride], [padding, padding], [1, 1], 1)
+    where = (stride, padding, [1, 1], 1)
     if not images.is_cuda:
         found = F.conv2d(images, weight, bias, *where)
         found = F.relu(found if added is None else found + added)
@@ -53,7 +53,11 @@ def rectified_convolution(
 
 @rectified_convolution.register_fake
 def _(
-    images: torch.Tensor, weight: torch.Tensor, *_added: torch.Tensor | None, stride: int, padding: int
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    *_added: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
 ) -> torch.Tensor:
     found = F.conv2d(images, weight, None, stride, padding)
     return torch.empty_like(found, memory_format=torch.channels_last)
@@ -86,12 +90,12 @@ class RectifyingBlock(nn.Module):
             self.add_module(name, part)
         self.downsample: nn.Module | None = block.downsample
         self._eager = type(block).forward
-        self._places: list[dict[str, int]] = []  # that its convolutions go over
+        self._places: list[dict[str, list[int]]] = []  # that its convolutions go over
         for number, (convolution, norm) in enumerate(_convolutions(block)):
             weight, shift = folded(convolution, norm)
             self.register_buffer(f"weight{number}", weight, persistent=False)
             self.register_buffer(f"shift{number}", shift, persistent=False)
-            self._places.append({"stride": convolution.stride[0], "padding": convolution.padding[0]})
+            self._places.append({"stride": [*convolution.stride], "padding": [*convolution.padding]})
         if self.downsample is not None:
             weight, beside = folded(*self.downsample)
             self.register_buffer("weight_beside", weight, persistent=False)
@@ -140,7 +144,7 @@ class RectifyingStem(Stem):
         if not can_be_arranged(images):
             return F.relu(F.conv2d(images, self.weight0, self.shift0, self.stride, self.padding))
         blocks = images_in_blocks(images)
-        return rectified_convolution(blocks, self.arranged0, self.shift0, None, stride=1, padding=0)
+        return rectified_convolution(blocks, self.arranged0, self.shift0, None, stride=[1, 1], padding=[0, 0])
 
 
 class Normalised(nn.BatchNorm2d):

@@ -103,17 +103,17 @@ def to_be_convolved(gpu, images, out_channels, pixels):
 def test_a_rectified_convolution_reads_nothing_of_what_lay_where_it_writes(gpu):
     """Torch hands cuDNN the place of the result as a tensor to be added, times zero."""
     asked = to_be_convolved(gpu, 64, 64, 3)
-    place = rectified_convolution(*asked, None, stride=1, padding=1).fill_(torch.nan)
+    place = rectified_convolution(*asked, None, stride=[1, 1], padding=[1, 1]).fill_(torch.nan)
     was = place.data_ptr()
     del place
-    found = rectified_convolution(*asked, None, stride=1, padding=1)
+    found = rectified_convolution(*asked, None, stride=[1, 1], padding=[1, 1])
     assert found.data_ptr() == was
     assert torch.isfinite(found).all()
 
 
 def test_more_pixels_than_an_int_can_count_are_rectified(gpu):
     images, weight, shift = to_be_convolved(gpu, 2800, 256, 1)
-    found = rectified_convolution(images, weight, shift, None, stride=1, padding=0)
+    found = rectified_convolution(images, weight, shift, None, stride=[1, 1], padding=[0, 0])
     assert found.numel() > 2**31
     expected = F.relu(F.conv2d(images[-2:], weight, shift))
     torch.testing.assert_close(found[-2:], expected, atol=0.1, rtol=0.02)

@@ -1,4 +1,4 @@
-"""What studies of steps share: the names and the device that are asked for, a step's time in a bare loop, and two steps in turn."""
+"""What studies of steps share: the names and the device that are asked for, a step's time in a bare loop, two steps in turn, and how far answers are apart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
+
+import torch
 
 from pytest_accel.core.robust import median_error
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
@@ -58,6 +60,11 @@ def attempted(name: str, failed: list[str]) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - of any library
         print(f"{name}: {type(error).__name__}: {str(error).strip()[:400]}", flush=True)
         failed.append(name)
+
+
+def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """How far, as a share of the largest that is expected."""
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 def bare(step: Step, device: Device, steps: int) -> float:

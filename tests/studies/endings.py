@@ -23,9 +23,10 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from torchvision.models.resnet import Bottleneck
 
 from pytest_accel.measure.device import Device
+from pytest_accel.workloads.pooling import empty_last
 from pytest_accel.workloads.rectifying import RectifyingBlock, rectified_convolution
 from pytest_accel.workloads.steps import InferStep
-from tests.studies.alternating import attempted, in_turn, prepared
+from tests.studies.alternating import apart, attempted, in_turn, prepared
 from tests.studies.gpt import graphs
 from tests.studies.rectifying import difference
 
@@ -147,9 +148,7 @@ def end_of_a_bottleneck(
     """Return relu(convolution + shift + beside), or of the convolution beside, and what the next begins with, or nothing: 1 x 1 pixels, channels last."""
     images = images.contiguous(memory_format=torch.channels_last)
     beside = beside.contiguous(memory_format=torch.channels_last)
-    ended, begun = _empty_end(
-        images, weight, shift, beside, weight_beside, next_weight, next_shift, stride=stride
-    )
+    ended, begun = _empty_ends(images, weight, next_weight)
     channels, height, width = images.shape[1:]
     rows = images.numel() // channels
     asked = {
@@ -171,28 +170,20 @@ def end_of_a_bottleneck(
 
 
 @end_of_a_bottleneck.register_fake
-def _empty_end(
-    images: torch.Tensor,
-    weight: torch.Tensor,
-    shift: torch.Tensor,
-    beside: torch.Tensor,
-    weight_beside: torch.Tensor | None,
-    next_weight: torch.Tensor | None,
-    next_shift: torch.Tensor | None,
-    *,
-    stride: int,
+def _(
+    images: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor | None, stride: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    *_, next_weight, _next_shift = others
+    return _empty_ends(images, weight, next_weight)
+
+
+def _empty_ends(
+    images: torch.Tensor, weight: torch.Tensor, next_weight: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     count, _, height, width = images.shape
-
-    def empty(channels: int) -> torch.Tensor:
-        return torch.empty(
-            (count, channels, height, width),
-            dtype=images.dtype,
-            device=images.device,
-            memory_format=torch.channels_last,
-        )
-
-    return empty(len(weight)), empty(0 if next_weight is None else len(next_weight))
+    begun = 0 if next_weight is None else len(next_weight)
+    ended, empty = (empty_last((count, each, height, width), images) for each in (len(weight), begun))
+    return ended, empty
 
 
 class EndingBlock(RectifyingBlock):
@@ -258,12 +249,12 @@ def by_library(asked: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     if asked["weight_beside"] is not None:
         added = F.conv2d(added, asked["weight_beside"], None, asked["stride"])
     ended = rectified_convolution(
-        asked["images"], asked["weight"], asked["shift"], added, stride=1, padding=0
+        asked["images"], asked["weight"], asked["shift"], added, stride=[1, 1], padding=[0, 0]
     )
     if asked["next_weight"] is None:
         return (ended,)
     return ended, rectified_convolution(
-        ended, asked["next_weight"], asked["next_shift"], None, stride=1, padding=0
+        ended, asked["next_weight"], asked["next_shift"], None, stride=[1, 1], padding=[0, 0]
     )
 
 
@@ -298,7 +289,7 @@ def compared(end: tuple[int, ...], device: torch.device, *, on_gpu: bool) -> str
     """How far an end is from cuDNN's, and on a GPU what both take."""
     asked = one(end, 1024 if on_gpu else 1, device, torch.bfloat16 if on_gpu else torch.float32)
     pairs = zip(end_of_a_bottleneck(**asked), by_library(asked), strict=False)
-    far = max(float((found - expected).abs().max() / expected.abs().max()) for found, expected in pairs)
+    far = max(apart(found, expected) for found, expected in pairs)
     told = f"{far:.2%} of the largest apart"
     if not on_gpu:
         return told
@@ -346,7 +337,7 @@ def whole_on_a_cpu(name: str, most: int, *, hands_on: bool) -> None:
         with_endings(model, most, hands_on=hands_on)
         found, seen = traced(model, images, fullgraph=True)
     ends = sum("end_of_a_bottleneck" in each for each in seen)
-    far = float((found - expected).abs().max() / expected.abs().max())
+    far = apart(found, expected)
     print(f"resnet50, {name}: {ends} ends, answers {far:.2%} of the largest apart", flush=True)
 
 

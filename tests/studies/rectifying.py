@@ -16,7 +16,7 @@ import torch
 from pytest_accel.measure.steps import timed_block
 from pytest_accel.workloads import rectifying
 from pytest_accel.workloads.steps import InferStep
-from tests.studies.alternating import bare, in_turn, prepared
+from tests.studies.alternating import apart, bare, in_turn, prepared
 
 WORKLOADS: dict[str, list[dict[str, Any]]] = {
     "cuda": [
@@ -64,7 +64,7 @@ def difference(one: InferStep, other: InferStep) -> float:
     """Of their answers to one batch."""
     batch = other._next_batch()
     found, expected = (step._infer(iter([batch])).float() for step in (one, other))
-    return float((found - expected).abs().max() / expected.abs().max())
+    return apart(found, expected)
 
 
 if __name__ == "__main__":

@@ -20,31 +20,13 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.workloads.stems import BLOCK_CHANNELS, in_blocks
-from tests.studies.alternating import add_names, attempted, prepared
+from pytest_accel.workloads.pooling import empty_last
+from pytest_accel.workloads.rectifying import rectified_convolution
+from pytest_accel.workloads.stems import BLOCK_CHANNELS, images_in_blocks, weight_in_blocks
+from tests.studies.alternating import add_names, apart, attempted, prepared
+from tests.studies.anatomy import times_us
 
 COLOURS, OUT = 3, 64
-
-
-@torch.library.custom_op("studies::rectified", mutates_args=())
-def rectified(
-    images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor, stride: list[int], padding: list[int]
-) -> torch.Tensor:
-    """As workloads/rectifying.py has it, with strides that differ."""
-    images = images.contiguous(memory_format=torch.channels_last)
-    if images.is_cuda:
-        return torch.cudnn_convolution_relu(images, weight, shift, stride, padding, [1, 1], 1)
-    return F.relu(F.conv2d(images, weight, shift, stride, padding)).contiguous(
-        memory_format=torch.channels_last
-    )
-
-
-@rectified.register_fake
-def _(
-    images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor, stride: list[int], padding: list[int]
-) -> torch.Tensor:
-    found = F.conv2d(images, weight, None, stride, padding)
-    return torch.empty_like(found, memory_format=torch.channels_last)
 
 
 def last(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,8 +44,11 @@ def plain(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> to
 
 def blocks(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Blocks of 2 x 2 pixels, 16 channels: as the fixtures have it."""
-    images, weight, _ = in_blocks(images, weight)
-    return pooled(rectified(images, weight, shift, [1, 1], [0, 0]))
+    return pooled(convolved_blocks(images_in_blocks(images), weight, shift))
+
+
+def convolved_blocks(made: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return rectified_convolution(made, weight_in_blocks(weight), shift, None, stride=[1, 1], padding=[0, 0])
 
 
 def pairs(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
@@ -72,7 +57,7 @@ def pairs(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> to
     missing = 8 - images.shape[1]
     images = last(F.pad(images, (2, 1, 0, 0, 0, missing)))
     weight = last(F.pad(weight, (0, 0, 0, 0, 0, missing)))
-    return pooled(rectified(images, weight, shift, [2, 1], [3, 0]))
+    return pooled(rectified_convolution(images, weight, shift, None, stride=[2, 1], padding=[3, 0]))
 
 
 def as_pairs(pixels: torch.Tensor) -> torch.Tensor:
@@ -91,7 +76,8 @@ def sixteens(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) ->
     places = [(a, b) for a in (0, 1) for b in (0, 1)]
     within = [F.pad(weight, (2 * b + 1, 4 - 2 * b, 2 * a + 1, 4 - 2 * a)) for a, b in places]
     images, weight = as_sixteens(images), as_sixteens(torch.cat(within))
-    found = rectified(last(images), last(weight), shift.repeat(4), [1, 1], [1, 1])
+    shifts = shift.repeat(4)
+    found = rectified_convolution(last(images), last(weight), shifts, None, stride=[1, 1], padding=[1, 1])
     found = found.reshape(count, 2, 2, OUT, height // 4, width // 4)
     # Nothing is below zero: what is beside the images is zero.
     above = F.pad(found[:, 1], (0, 0, 1, 0))[..., :-1, :]
@@ -162,29 +148,18 @@ _maxima_tuned = triton.autotune(SHAPES, key=["height"])(_maxima)
 
 @torch.library.custom_op("studies::blocks", mutates_args=())
 def blocks_by_kernel(images: torch.Tensor) -> torch.Tensor:
-    """What `in_blocks` makes of images in half precision."""
+    """What `images_in_blocks` makes of images in half precision."""
     images = last(images)
     made = _empty_blocks(images)
-    words, target = (
-        each.permute(0, 2, 3, 1).reshape(-1).view(torch.int32) if each.element_size() == 2 else each
-        for each in (images, made)
-    )
-    _launched(
-        _blocks,
-        _blocks_tuned,
-        words,
-        target,
-        made.numel() // BLOCK_CHANNELS,
-        images.shape[2:],
-        is_cuda=images.is_cuda,
-    )
+    words = (each.permute(0, 2, 3, 1).reshape(-1).view(torch.int32) for each in (images, made))
+    _launched(_blocks, _blocks_tuned, *words, made.numel() // BLOCK_CHANNELS, *images.shape[2:])
     return made
 
 
 @blocks_by_kernel.register_fake
 def _empty_blocks(images: torch.Tensor) -> torch.Tensor:
     count, _, height, width = images.shape
-    return _empty((count, BLOCK_CHANNELS, height // 2 + 3, width // 2 + 3), images)
+    return empty_last((count, BLOCK_CHANNELS, height // 2 + 3, width // 2 + 3), images)
 
 
 @torch.library.custom_op("studies::maxima", mutates_args=())
@@ -192,59 +167,34 @@ def maxima_by_kernel(images: torch.Tensor) -> torch.Tensor:
     """What `pooled` makes of images, none of which is below zero."""
     images = last(images)
     maxima = _empty_maxima(images)
-    channels = images.shape[1]
-    _launched(
-        _maxima,
-        _maxima_tuned,
-        images,
-        maxima,
-        maxima.numel() // channels,
-        images.shape[2:],
-        is_cuda=images.is_cuda,
-        CHANNELS=channels,
-    )
+    _, channels, *size = images.shape
+    _launched(_maxima, _maxima_tuned, images, maxima, maxima.numel() // channels, *size, CHANNELS=channels)
     return maxima
 
 
 @maxima_by_kernel.register_fake
 def _empty_maxima(images: torch.Tensor) -> torch.Tensor:
     count, channels, height, width = images.shape
-    return _empty((count, channels, height // 2, width // 2), images)
+    return empty_last((count, channels, height // 2, width // 2), images)
 
 
-def _empty(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
-
-
-def _launched(
-    kernel: Any,
-    tuned: Any,
-    source: torch.Tensor,
-    target: torch.Tensor,
-    places: int,
-    size: torch.Size,
-    *,
-    is_cuda: bool,
-    **constants: int,
-) -> None:
-    if is_cuda:
-        tuned[lambda shape: (triton.cdiv(places, shape["PLACES"]),)](
-            source, target, places, *size, **constants
-        )
+def _launched(kernel: Any, tuned: Any, source: torch.Tensor, *given: Any, **constants: int) -> None:
+    """What is given: the target, its places, and height and width of the source."""
+    places = given[1]
+    if source.is_cuda:
+        tuned[lambda shape: (triton.cdiv(places, shape["PLACES"]),)](source, *given, **constants)
     else:
-        kernel[(triton.cdiv(places, 32),)](source, target, places, *size, **constants, PLACES=32)
+        kernel[(triton.cdiv(places, 32),)](source, *given, **constants, PLACES=32)
 
 
 def blocks_ours(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """As `blocks`, arranged and pooled by kernels of our own."""
-    _, weight, _ = in_blocks(images[:1], weight)
-    return maxima_by_kernel(rectified(blocks_by_kernel(images), weight, shift, [1, 1], [0, 0]))
+    return maxima_by_kernel(convolved_blocks(blocks_by_kernel(images), weight, shift))
 
 
 def pooling_ours(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """As `blocks`, pooled by a kernel of our own."""
-    images, weight, _ = in_blocks(images, weight)
-    return maxima_by_kernel(rectified(images, weight, shift, [1, 1], [0, 0]))
+    return maxima_by_kernel(convolved_blocks(images_in_blocks(images), weight, shift))
 
 
 Way: TypeAlias = Callable[..., torch.Tensor]  # of images, weight and shift
@@ -263,9 +213,8 @@ def kernels(call: Callable[[], Any]) -> list[str]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()
         torch.accelerator.synchronize()
-    return [
-        f"    {event.device_time_total / 1e3:.3f} ms  {event.key[:120]}" for event in profile.key_averages()
-    ]
+    found = times_us(profile.key_averages(), "cuda")
+    return [f"    {took_us / 1e3:.3f} ms  {name[:120]}" for name, (took_us, _) in found.items()]
 
 
 def main() -> None:
@@ -282,9 +231,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     random = torch.Generator(device.name).manual_seed(0)
     drawn = {"device": device.name, "generator": random, "dtype": torch.bfloat16}
-    images = last(
-        torch.randn(1024 if on_gpu else 2, COLOURS, 224 if on_gpu else 32, 224 if on_gpu else 32, **drawn)
-    )
+    count, pixels = (1024, 224) if on_gpu else (2, 32)
+    images = last(torch.randn(count, COLOURS, pixels, pixels, **drawn))
     weight, shift = torch.randn(OUT, COLOURS, 7, 7, **drawn) / 12, torch.randn(OUT, **drawn)
     asked = (images, weight, shift)
     failed: list[str] = []
@@ -302,7 +250,7 @@ def compared(way: Way, asked: tuple[torch.Tensor, ...], expected: torch.Tensor, 
     if on_gpu:
         way = torch.compile(way, options={"max_autotune_pointwise": True})
     found = way(*asked)[: len(expected)]
-    told = f"{float((found - expected).abs().max() / expected.abs().max()):.2%} of the largest apart"
+    told = f"{apart(found, expected):.2%} of the largest apart"
     if not on_gpu:
         return told
     took_ms = triton.testing.do_bench(lambda: way(*asked), warmup=50, rep=200)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from pytest_accel.workloads.stems import STEMS, Stem, is_plain_resnet, is_stem
+from pytest_accel.workloads.stems import STEMS, Stem, is_plain_resnet, is_pooling, is_stem
 
 
 def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
@@ -37,17 +37,6 @@ def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
         return  # another may read what lies before the pooling; and for inference a compiler fuses both into one pass
     if type(model.relu) is nn.ReLU and is_pooling(model.maxpool) and find_spec("triton") is not None:
         model.relu, model.maxpool = RectifiedWhenPooled(), RectifiedMaxPool()
-
-
-def is_pooling(layer: nn.Module) -> bool:
-    """Whether it takes the maxima of 3 x 3 pixels, with stride 2."""
-    plain = {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1}
-    return (
-        type(layer) is nn.MaxPool2d
-        and not layer.ceil_mode
-        and not layer.return_indices
-        and all(getattr(layer, name) in {value, (value, value)} for name, value in plain.items())
-    )
 
 
 class RectifiedWhenPooled(nn.ReLU):

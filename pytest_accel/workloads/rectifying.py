@@ -16,13 +16,16 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from pytest_accel.workloads.stems import (
+    SIDE,
     Stem,
     can_be_arranged,
-    images_in_blocks,
+    images_in_sixteens,
     in_blocks,
     is_plain_resnet,
+    is_pooling,
     is_stem,
-    weight_in_blocks,
+    maxima_of_sixteens,
+    weight_in_sixteens,
 )
 
 CHANNELS = 8  # a multiple of it on both sides: as cuDNN's kernels read them
@@ -64,10 +67,15 @@ def _(
 
 
 def rectify(model: nn.Module) -> None:
-    """Let the convolutions of a ResNet do all that: those of its blocks, also in another model, and its first."""
+    """Let the convolutions of a ResNet do all that: those of its blocks, also in another model, and its first, which pools too."""
     rectify_blocks(model)
     if can_rectify_first(model):
-        model.conv1, model.bn1 = RectifyingStem.before(model.conv1, model.bn1), Normalised.of(model.bn1)
+        model.conv1 = RectifyingStem.before(model.conv1, model.bn1)
+        model.bn1, model.relu, model.maxpool = (
+            Normalised.of(model.bn1),
+            Rectified.of(model.relu),
+            Pooled.of(model.maxpool),
+        )
 
 
 def rectify_blocks(model: nn.Module) -> None:
@@ -123,17 +131,19 @@ class RectifyingBlock(nn.Module):
 
 
 class RectifyingStem(Stem):
-    """The first convolution of a ResNet, which normalises and rectifies what it convolves. Its weights are as in a block.
-
-    Images are arranged in blocks in fp16 too: cuDNN's convolutions that do more than convolve read channels in eights.
-    """
+    """The first convolution of a ResNet, which normalises, rectifies and pools what it convolves. Its weights are as in a block."""
 
     @classmethod
     def before(cls, layer: nn.Conv2d, norm: nn.BatchNorm2d) -> Self:
-        """Stand in for a layer with its normalisation."""
+        """Stand in for a layer with all that is behind it, up to the first block."""
         stem = cls.of(layer, in_blocks)
         weight, shift = folded(layer, norm)
-        kept = {"weight0": weight, "arranged0": weight_in_blocks(weight), "shift0": shift}
+        kept = {
+            "weight0": weight,
+            "shift0": shift,
+            "weights": weight_in_sixteens(weight),
+            "shifts": shift.repeat(4),
+        }
         for name, tensor in kept.items():
             stem.register_buffer(name, tensor, persistent=False)
         return stem
@@ -141,30 +151,46 @@ class RectifyingStem(Stem):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not torch.compiler.is_compiling() or self.training:
             return super().forward(images)
-        if not can_be_arranged(images):
-            return F.relu(F.conv2d(images, self.weight0, self.shift0, self.stride, self.padding))
-        blocks = images_in_blocks(images)
-        return rectified_convolution(blocks, self.arranged0, self.shift0, None, stride=[1, 1], padding=[0, 0])
+        if not can_be_arranged(images, SIDE):
+            found = F.conv2d(images, self.weight0, self.shift0, self.stride, self.padding)
+            return F.max_pool2d(F.relu(found), 3, 2, 1)
+        found = rectified_convolution(
+            images_in_sixteens(images), self.weights, self.shifts, None, stride=[1, 1], padding=[1, 1]
+        )
+        return maxima_of_sixteens(found)
 
 
-class Normalised(nn.BatchNorm2d):
-    """A normalisation of what is normalised already, compiled; eagerly it is the one that it stands in for."""
+class Done(nn.Module):
+    """What the first convolution has done already, compiled; eagerly it is the layer that it stands in for."""
 
     @classmethod
-    def of(cls, norm: nn.BatchNorm2d) -> Self:
+    def of(cls, layer: nn.Module) -> Self:
         """Have all that it has."""
         stand_in = cls.__new__(cls)
-        stand_in.__dict__.update(norm.__dict__)
+        stand_in.__dict__.update(layer.__dict__)
         return stand_in
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if torch.compiler.is_compiling() and not self.training:
             return images
-        return super().forward(images)
+        found: torch.Tensor = super().forward(images)
+        return found
+
+
+class Normalised(Done, nn.BatchNorm2d):
+    """A normalisation."""
+
+
+class Rectified(Done, nn.ReLU):
+    """A rectification."""
+
+
+class Pooled(Done, nn.MaxPool2d):
+    """Maxima."""
 
 
 def can_rectify_first(model: nn.Module) -> bool:
-    """Whether it convolves, normalises and rectifies as torchvision's ResNets do, in that order, unheard."""
+    """Whether it convolves, normalises, rectifies and pools as torchvision's ResNets do, in that order, unheard."""
     return (
         is_plain_resnet(model)
         and is_stem(model.conv1)
@@ -172,7 +198,8 @@ def can_rectify_first(model: nn.Module) -> bool:
         and not model.conv1.training
         and knows_its_figures(model.bn1)
         and type(model.relu) is nn.ReLU
-        and not is_heard(model.conv1, model.bn1, model.relu)
+        and is_pooling(model.maxpool)
+        and not is_heard(model.conv1, model.bn1, model.relu, model.maxpool)
     )
 
 

@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     arguments = parser.parse_args()
     device = prepared(arguments.device)
-    here, on_gpu = torch.device(device.name), device.name == "cuda"
+    here, on_gpu = torch.device(device.name), device.name != "cpu"
     if not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
         parser.error("on a CPU triton interprets: TRITON_INTERPRET=1 python -m tests.studies.endings")
     torch.backends.cudnn.benchmark = True
@@ -307,8 +307,8 @@ def whole_steps(device: Device, pairs: int, failed: list[str]) -> None:
         "device": torch.device(device.name),
     }
     with InferStep.build("resnet50", **asked) as plain:
-        plain()
         for name, (most, hands_on) in VARIANTS.items():
+            plain()  # a step that is closed, as the last one, has torch forget what it compiled for all
             with attempted(name, failed), InferStep.build("resnet50", **asked) as step:
                 with_endings(step._model, most, hands_on=hands_on)
                 before = graphs()

@@ -17,10 +17,9 @@ from torchvision.models.resnet import BasicBlock
 from pytest_accel.workloads.layers import (
     RectifiedMaxPool,
     RectifiedWhenPooled,
-    is_pooling,
     stand_in_for_slow_layers,
 )
-from pytest_accel.workloads.stems import STEMS, Stem, is_stem
+from pytest_accel.workloads.stems import STEMS, Stem, is_pooling, is_stem
 from tests.support.graphs import traced
 
 # Pooling needs it, and torch's wheels for aarch64 CPUs come without it.
@@ -81,12 +80,12 @@ def test_a_model_with_a_forward_pass_of_its_own_keeps_its_pooling():
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_a_model_that_infers_keeps_its_pooling(precision):
-    """A compiler makes one pass of it and what stands before it, where there is no gradient."""
+def test_a_model_that_infers_does_not_pool_as_in_training(precision):
+    """Where there is no gradient nobody asks where the maxima were."""
     model = models.resnet18(weights=None).eval()
     stand_in_for_slow_layers(model, precision)
-    assert type(model.relu) is nn.ReLU
-    assert type(model.maxpool) is nn.MaxPool2d
+    assert not any(isinstance(layer, RectifiedWhenPooled | RectifiedMaxPool) for layer in model.modules())
+    assert (type(model.maxpool) is nn.MaxPool2d) == (precision == "fp32")
 
 
 @pytest.mark.parametrize("size", [32, 33], ids=["even", "odd"])
@@ -202,10 +201,8 @@ for capability, kind in ((80, "fp32"), (90, "bf16"), (100, "fp16")):
     build(pooling._backward, capability, [kind, "u8", kind], **sizes)
 """
 OF_STUDIES = """
-from tests.studies import endings, stems
+from tests.studies import endings
 
-build(stems._blocks, 90, ["i32", "i32"], PLACES=16)
-build(stems._maxima, 90, ["bf16", "bf16"], CHANNELS=64, PLACES=16)
 for channels, out, _, beside, stride, following in endings.ENDS:
     sizes = {"CHANNELS": channels, "OUT": out, "BESIDE": beside, "STRIDE": stride, "NEXT": following}
     build(endings._end, 90, ["bf16"] * 9, **sizes, ROWS=64, COLUMNS=32)
@@ -218,7 +215,7 @@ for channels, out, _, beside, stride, following in endings.ENDS:
     [
         pytest.param(OF_LAYERS, 6, id="of layers"),
         # A GPU's minutes are not for finding out that they cannot be built.
-        pytest.param(OF_STUDIES, 11, marks=pytest.mark.rehearsal, id="of studies"),
+        pytest.param(OF_STUDIES, 9, marks=pytest.mark.rehearsal, id="of studies"),
     ],
 )
 def test_kernels_can_be_built_for_gpus_that_are_not_here(kernels, count, tmp_path, monkeypatch):

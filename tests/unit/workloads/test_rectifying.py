@@ -26,7 +26,12 @@ def rectifying(model):
 
 @pytest.mark.parametrize(
     ("model", "size", "convolutions"),
-    [(models.resnet18, 64, 17), (models.resnet18, 65, 16), (models.resnet50, 32, 49)],
+    [
+        (models.resnet18, 64, 17),
+        (models.resnet18, 65, 16),
+        (models.resnet18, 66, 16),
+        (models.resnet50, 32, 49),
+    ],
 )
 def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, size, convolutions):
     model = settled(model)
@@ -42,8 +47,11 @@ def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, size,
         assert torch.equal(model(images), expected)
         found, seen = traced(model, images, fullgraph=True)
     torch.testing.assert_close(found, expected)
-    assert sum("rectified_convolution" in each for each in seen) == convolutions  # the first, at even sizes
+    assert (
+        sum("rectified_convolution" in each for each in seen) == convolutions
+    )  # the first, at sizes of fours
     assert not any("batch_norm" in each for each in seen)
+    assert any("maximum" in each for each in seen) == (size % 4 == 0)  # of neighbours, and not by pooling
 
 
 def test_a_model_that_is_trained_after_all_answers_as_it_did():
@@ -92,6 +100,7 @@ def given_a_pass(name):
         "another norm",
         "a norm that learns",
         "another rectification",
+        "another pooling",
         "a convolution in training",
         "one of a part",
         "somebody listens",
@@ -111,6 +120,8 @@ def test_another_first_convolution_stays_as_it_is(why):
         model.bn1.train()
     if why == "another rectification":
         model.relu = nn.LeakyReLU()
+    if why == "another pooling":
+        model.maxpool = nn.MaxPool2d(2)
     if why == "a convolution in training":
         model.conv1.train()
     if why in TINTED:

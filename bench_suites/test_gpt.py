@@ -9,6 +9,7 @@ from pytest_accel import cpu, cpux2, on
 ONE = "a100 b200 gb200 gh200 h100 h200"
 FOUR = "a100x4 gh200x4 h100x4 h200x4"
 BATCHES = [2**power for power in range(4, 13)]  # 16 to 4096 sequences, of all devices together
+AT_ONCE = [8, 24, 32, 40]  # and 16 in test_gpt_training; what a device has no room for is DOES-NOT-FIT
 
 
 @cpu
@@ -50,6 +51,15 @@ def test_gpt_texts(train):
 def test_gpt_batch(train, size, batch):
     """CARAML's sweep: the devices share a batch, and each adds up gradients of micro-batches of four."""
     train(f"zoo/gpt-{size}", global_batch_size=batch, micro_batch_size=4, precision="bf16", may_not_fit=True)
+
+
+@pytest.mark.sweep
+@on(ONE)
+@pytest.mark.accel(reference="caraml/gpt/800m")
+@pytest.mark.parametrize("batch", AT_ONCE)
+def test_gpt_at_once(train, batch):
+    """What a device wins by a batch that it takes at once: an update, and weights in bf16, for more tokens."""
+    train("zoo/gpt-800m", batch_size=batch, precision="bf16", may_not_fit=True)
 
 
 @on(f"{ONE} {FOUR}")

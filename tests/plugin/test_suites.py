@@ -67,6 +67,7 @@ def test_every_suite_of_the_studies_has_its_page(name):
         ("gpt", "test_gpt_training", {"size": "117m"}, False),
         ("gpt", "test_gpt_texts", {}, True),
         ("gpt", "test_gpt_batch", {"size": "800m", "batch": 4096}, True),
+        ("gpt", "test_gpt_at_once", {"batch": 40}, True),
         ("gpt", "test_gpt_large", {"size": "13b"}, True),
     ],
 )

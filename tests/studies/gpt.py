@@ -7,7 +7,6 @@ the losses of both after the same steps.
 - tanh: torch's own GELU, which a compiler writes with tanh
 - permute: queries, keys and values as parts of one permuted tensor
 - plain: the last two
-- products: matrix products that the compiler tunes, with what stands behind them in the same kernel. It tunes for minutes, and nobody has measured it yet.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from torch._inductor import config
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
 from pytest_accel.workloads.steps import TrainStep
@@ -54,20 +52,13 @@ class Permuted(gpt.Attention):
         return self.out(mixed.transpose(1, 2).reshape(n, t, width))
 
 
-class Tuned(gpt.GPT):
-    pass
-
-
 # Classes of their own: what is compiled for one class is not taken for another, as it is for one whose methods were patched.
 WAYS: dict[str, dict[str, type[nn.Module]]] = {
     "fp32": {"GPT": Whole},
     "tanh": {"Block": Tanh},
     "permute": {"Attention": Permuted},
     "plain": {"Block": Tanh, "Attention": Permuted},
-    "products": {"GPT": Tuned},
 }
-# Of the compiler, while that way is compiled
-SETTINGS = {"products": {"max_autotune_gemm": True, "triton.enable_persistent_tma_matmul": True}}
 
 
 def graphs() -> int:
@@ -96,8 +87,7 @@ def main() -> None:
             with patch.multiple(gpt, **WAYS[name]):
                 other = TrainStep.build(model, **asked)
             with other:
-                with config.patch(SETTINGS.get(name, {})):
-                    found = losses(other, STEPS)
+                found = losses(other, STEPS)
                 compiled = graphs()
                 ratio = in_turn(other, plain, device, pairs=arguments.pairs, steps=arguments.steps)
                 if device.name != "cpu" and not before < compiled == graphs():

@@ -58,7 +58,7 @@ def test_gpt_batch(train, size, batch):
 @pytest.mark.accel(reference="caraml/gpt/800m")
 @pytest.mark.parametrize("batch", AT_ONCE)
 def test_gpt_at_once(train, batch):
-    """What a device wins by a batch that it takes at once: an update, and weights in bf16, for more tokens."""
+    """What a larger batch wins on one device: weights are cast once, and updated once, for more tokens."""
     train("zoo/gpt-800m", batch_size=batch, precision="bf16", may_not_fit=True)
 
 

@@ -17,7 +17,7 @@ from pytest_accel.workloads.stems import STEMS, Stem, is_plain_resnet, is_poolin
 def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
     """Replace what a compiler leaves slow in a ResNet: the convolution over three colours and, where it trains, the pooling behind it.
 
-    Where it infers, whatever normalises and rectifies. And in any model the count of batches that every normalisation keeps, for nobody where it has a momentum: a launch each.
+    Where it infers, whatever normalises, rectifies and pools. And in any model the count of batches that every normalisation keeps, for nobody where it has a momentum: a launch each.
     """
     from torchvision.models import ResNet
 
@@ -34,7 +34,7 @@ def stand_in_for_slow_layers(model: nn.Module, precision: str) -> None:
         if precision in STEMS and is_stem(part.conv1):
             part.conv1 = Stem.of(part.conv1, STEMS[precision])
     if not (is_plain_resnet(model) and model.training):
-        return  # another may read what lies before the pooling; and for inference a compiler fuses both into one pass
+        return  # another may read what lies before the pooling; and where it infers a compiler makes one pass of both, or the convolution has done it
     if type(model.relu) is nn.ReLU and is_pooling(model.maxpool) and find_spec("triton") is not None:
         model.relu, model.maxpool = RectifiedWhenPooled(), RectifiedMaxPool()
 
@@ -66,7 +66,7 @@ class RectifiedMaxPool(nn.MaxPool2d):
 
 
 def _pooled_by_kernels(layer: nn.Module, images: torch.Tensor) -> bool:
-    """In training alone: for inference the compiler fuses both into one pass."""
+    """In training alone: where it infers nobody asks which pixel was the largest."""
     _, channels, height, width = images.shape
     makes_blocks = channels in {16, 32, 64, 128, 256} and height % 2 == 0 == width % 2
     return torch.compiler.is_compiling() and layer.training and images.is_cuda and makes_blocks

@@ -131,7 +131,10 @@ class RectifyingBlock(nn.Module):
 
 
 class RectifyingStem(Stem):
-    """The first convolution of a ResNet, which normalises, rectifies and pools what it convolves. Its weights are as in a block."""
+    """The first convolution of a ResNet, which normalises, rectifies and pools what it convolves.
+
+    Its weights are those of the moment when it is made. What is not finite spreads to the whole block of pixels that it lies in, and to its neighbours: there it meets weights of zero.
+    """
 
     @classmethod
     def before(cls, layer: nn.Conv2d, norm: nn.BatchNorm2d) -> Self:
@@ -190,16 +193,18 @@ class Pooled(Done, nn.MaxPool2d):
 
 
 def can_rectify_first(model: nn.Module) -> bool:
-    """Whether it convolves, normalises, rectifies and pools as torchvision's ResNets do, in that order, unheard."""
+    """Whether it convolves, normalises, rectifies and pools as torchvision's ResNets do, in that order, unheard and to infer."""
+    if not is_plain_resnet(model):
+        return False
+    first = (model.conv1, model.bn1, model.relu, model.maxpool)
     return (
-        is_plain_resnet(model)
-        and is_stem(model.conv1)
+        is_stem(model.conv1)
         and model.conv1.out_channels % CHANNELS == 0
-        and not model.conv1.training
         and knows_its_figures(model.bn1)
         and type(model.relu) is nn.ReLU
         and is_pooling(model.maxpool)
-        and not is_heard(model.conv1, model.bn1, model.relu, model.maxpool)
+        and not any(part.training for part in first)
+        and not is_heard(*first)
     )
 
 

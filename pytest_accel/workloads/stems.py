@@ -123,7 +123,7 @@ STEMS: dict[str, Arrangement] = {"bf16": in_blocks, "fp16": in_four_colours}
 
 
 # What rectifies while it convolves can go over blocks of 4 x 4 pixels, 48 channels, and find what is in them at once: 2 x 2 results.
-# Two thirds more to multiply, and less than half to read; the maxima behind it are then taken of neighbours.
+# Two thirds more to multiply than over blocks of 2 x 2, with less than half of the reads for a result; the maxima behind it are then taken of neighbours.
 SIDE = 4
 
 

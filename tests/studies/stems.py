@@ -42,7 +42,7 @@ def plain(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> to
 
 
 def blocks(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """Blocks of 2 x 2 pixels, 16 channels: as the fixtures have it where a model trains."""
+    """Blocks of 2 x 2 pixels, 16 channels: as the fixtures have it where a model trains in bf16."""
     made = images_in_blocks(images)
     found = rectified_convolution(made, weight_in_blocks(weight), shift, None, stride=[1, 1], padding=[0, 0])
     return pooled(found)

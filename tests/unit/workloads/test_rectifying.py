@@ -25,17 +25,18 @@ def rectifying(model):
 
 
 @pytest.mark.parametrize(
-    ("model", "size", "convolutions"),
+    ("model", "sides", "convolutions"),
     [
-        (models.resnet18, 64, 17),
-        (models.resnet18, 65, 16),
-        (models.resnet18, 66, 16),
-        (models.resnet50, 32, 49),
+        (models.resnet18, (64, 36), 17),
+        (models.resnet18, (65, 65), 16),
+        (models.resnet18, (64, 34), 16),
+        (models.resnet18, (34, 64), 16),
+        (models.resnet50, (32, 32), 49),
     ],
 )
-def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, size, convolutions):
+def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, sides, convolutions):
     model = settled(model)
-    images = torch.randn(2, 3, size, size, dtype=torch.float64)
+    images = torch.randn(2, 3, *sides, dtype=torch.float64)
     with torch.inference_mode():
         expected = model(images)
     names, kept = dict(model.named_parameters()), set(model.state_dict())
@@ -47,11 +48,23 @@ def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, size,
         assert torch.equal(model(images), expected)
         found, seen = traced(model, images, fullgraph=True)
     torch.testing.assert_close(found, expected)
-    assert (
-        sum("rectified_convolution" in each for each in seen) == convolutions
-    )  # the first, at sizes of fours
+    # The first too, and maxima of neighbours instead of pooling, where both sides are made of fours
+    in_fours = all(side % 4 == 0 for side in sides)
+    assert sum("rectified_convolution" in each for each in seen) == convolutions
     assert not any("batch_norm" in each for each in seen)
-    assert any("maximum" in each for each in seen) == (size % 4 == 0)  # of neighbours, and not by pooling
+    assert any("maximum" in each for each in seen) == in_fours
+
+
+def test_what_is_no_number_is_none_in_the_answer_and_the_other_images_keep_theirs():
+    model = settled(models.resnet18)
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    images[1, 0, 14, 14] = torch.nan
+    with torch.inference_mode():
+        expected = model(images)
+        rectify(model)
+        found, _ = traced(model, images)
+    assert found[1].isnan().all()
+    torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_a_model_that_is_trained_after_all_answers_as_it_did():
@@ -63,6 +76,9 @@ def test_a_model_that_is_trained_after_all_answers_as_it_did():
         found, seen = traced(model.train(), images)
         torch.testing.assert_close(found, other(images))
     assert sum("batch_norm" in each for each in seen) == 20
+
+
+FIRST = ["conv1", "bn1", "relu", "maxpool"]
 
 
 def tinted(model, images):
@@ -102,8 +118,9 @@ def given_a_pass(name):
         "another rectification",
         "another pooling",
         "a convolution in training",
+        "pooling in training",
         "one of a part",
-        "somebody listens",
+        *(f"somebody listens to {name}" for name in FIRST),
         "inside another model",
         *TINTED,
     ],
@@ -111,25 +128,27 @@ def given_a_pass(name):
 def test_another_first_convolution_stays_as_it_is(why):
     model = settled(models.resnet18)
     if why == "few channels":
-        model.conv1, model.bn1 = nn.Conv2d(3, 60, 7, 2, 3), nn.BatchNorm2d(60).eval()
+        model.conv1, model.bn1 = nn.Conv2d(3, 60, 7, 2, 3).eval(), nn.BatchNorm2d(60).eval()
     if why == "another convolution":
-        model.conv1 = nn.Conv2d(3, 64, 3, 2, 1)
+        model.conv1 = nn.Conv2d(3, 64, 3, 2, 1).eval()
     if why == "another norm":
         model.bn1 = nn.GroupNorm(8, 64)
     if why == "a norm that learns":
         model.bn1.train()
     if why == "another rectification":
-        model.relu = nn.LeakyReLU()
+        model.relu = nn.LeakyReLU().eval()
     if why == "another pooling":
-        model.maxpool = nn.MaxPool2d(2)
+        model.maxpool = nn.MaxPool2d(2).eval()
     if why == "a convolution in training":
         model.conv1.train()
+    if why == "pooling in training":
+        model.maxpool.train()
     if why in TINTED:
         model = TINTED[why]()
     if why == "one of a part":
         model.bn1.forward = lambda images: 2 * images
-    if why == "somebody listens":
-        model.relu.register_forward_hook(lambda *_: None)
+    if why.startswith("somebody listens"):
+        getattr(model, why.split()[-1]).register_forward_hook(lambda *_: None)
     if why == "inside another model":
         model = nn.Sequential(model)
     before = [type(part) for part in model.modules() if not isinstance(part, BasicBlock)]
@@ -160,7 +179,7 @@ class Doubling(nn.Sequential):
 def test_other_blocks_stay_as_they_are(why):
     model = settled(models.resnext50_32x4d if why == "groups" else models.resnet18)
     if why == "few channels":
-        model.layer1[0] = BasicBlock(60, 60).double()
+        model.layer1[0] = BasicBlock(60, 60).double().eval()
     if why == "a norm that learns":
         model.layer1[0].bn2.train()
     if why == "a forward pass of its own":

@@ -15,6 +15,7 @@ from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
 from pytest_accel.workloads.models import build_model
 from pytest_accel.workloads.rectifying import RectifyingBlock, RectifyingStem, rectify, rectify_blocks
+from pytest_accel.workloads.stems import images_in_sixteens, maxima_of_sixteens, weight_in_sixteens
 from pytest_accel.workloads.tasks import plan_data
 from tests.support.graphs import traced
 from tests.support.resnets import settled
@@ -53,6 +54,16 @@ def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, sides
     assert sum("rectified_convolution" in each for each in seen) == convolutions
     assert not any("batch_norm" in each for each in seen)
     assert any("maximum" in each for each in seen) == in_fours
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_blocks_of_four_lie_channels_last_as_kernels_read_and_write_them(layout):
+    images = torch.randn(2, 3, 32, 16).contiguous(memory_format=layout)
+    blocks, weight = images_in_sixteens(images), weight_in_sixteens(torch.randn(8, 3, 7, 7))
+    found = torch.conv2d(blocks, weight, padding=1).contiguous(memory_format=layout)
+    arranged = [blocks, weight, maxima_of_sixteens(found)]
+    assert [tuple(each.shape) for each in arranged] == [(2, 48, 8, 4), (32, 48, 3, 3), (2, 8, 8, 4)]
+    assert all(each.is_contiguous(memory_format=torch.channels_last) for each in arranged)
 
 
 def test_what_is_no_number_is_none_in_the_answer_and_the_other_images_keep_theirs():

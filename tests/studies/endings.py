@@ -329,7 +329,7 @@ def whole_on_a_cpu(name: str, most: int, *, hands_on: bool) -> None:
     from tests.support.graphs import traced
     from tests.support.resnets import settled
 
-    model = settled(resnet50).float()
+    model = settled(resnet50(num_classes=4)).float()
     images = torch.randn(2, 3, 64, 64)
     with torch.inference_mode(), patch(f"{__name__}.FEWEST_ROWS", 1):
         expected = model(images)

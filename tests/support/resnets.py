@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from torch import nn
+from torchvision.models import ResNet
+from torchvision.models.resnet import BasicBlock
+
+BLOCKS = 3  # of a small one: two, and one that halves the pixels
+
+
+def small(block=BasicBlock, kind=ResNet, **options):
+    """One that is built in no time."""
+    model = kind(block, [2, 1, 1, 1], **options)
+    model.layer3, model.layer4 = nn.Identity(), nn.Identity()
+    model.fc = nn.Linear(128 * block.expansion, 4)
+    return model
 
 
 def settled(model):
-    """One whose normalisations have figures of their own, in double precision."""
-    model = model(weights=None, num_classes=4).double()
-    for part in model.modules():
+    """Return it with normalisations that have figures of their own, in double precision."""
+    for part in model.double().modules():
         if isinstance(part, nn.BatchNorm2d):
             for figures in (part.running_mean, part.weight.data, part.bias.data):
                 figures.normal_()

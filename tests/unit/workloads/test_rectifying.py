@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torchvision import models
-from torchvision.models.resnet import BasicBlock
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
@@ -18,7 +18,7 @@ from pytest_accel.workloads.rectifying import RectifyingBlock, RectifyingStem, r
 from pytest_accel.workloads.stems import images_in_sixteens, maxima_of_sixteens, weight_in_sixteens
 from pytest_accel.workloads.tasks import plan_data
 from tests.support.graphs import traced
-from tests.support.resnets import settled
+from tests.support.resnets import BLOCKS, settled, small
 
 
 def rectifying(model):
@@ -26,17 +26,17 @@ def rectifying(model):
 
 
 @pytest.mark.parametrize(
-    ("model", "sides", "convolutions"),
+    ("block", "sides", "convolutions"),
     [
-        (models.resnet18, (64, 36), 17),
-        (models.resnet18, (65, 65), 16),
-        (models.resnet18, (64, 34), 16),
-        (models.resnet18, (34, 64), 16),
-        (models.resnet50, (32, 32), 49),
+        (BasicBlock, (64, 36), 1 + 2 * BLOCKS),
+        (BasicBlock, (65, 65), 2 * BLOCKS),
+        (BasicBlock, (64, 34), 2 * BLOCKS),
+        (BasicBlock, (34, 64), 2 * BLOCKS),
+        (Bottleneck, (32, 32), 1 + 3 * BLOCKS),
     ],
 )
-def test_a_model_that_rectifies_while_it_convolves_answers_the_same(model, sides, convolutions):
-    model = settled(model)
+def test_a_model_that_rectifies_while_it_convolves_answers_the_same(block, sides, convolutions):
+    model = settled(small(block))
     images = torch.randn(2, 3, *sides, dtype=torch.float64)
     with torch.inference_mode():
         expected = model(images)
@@ -67,7 +67,7 @@ def test_blocks_of_four_lie_channels_last_as_kernels_read_and_write_them(layout)
 
 
 def test_what_is_no_number_is_none_in_the_answer_and_the_other_images_keep_theirs():
-    model = settled(models.resnet18)
+    model = settled(small())
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     images[1, 0, 14, 14] = torch.nan
     with torch.inference_mode():
@@ -79,14 +79,14 @@ def test_what_is_no_number_is_none_in_the_answer_and_the_other_images_keep_their
 
 
 def test_a_model_that_is_trained_after_all_answers_as_it_did():
-    model = settled(models.resnet18)
+    model = settled(small())
     images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
     other = deepcopy(model).train()
     rectify(model)
     with torch.no_grad():
         found, seen = traced(model.train(), images)
         torch.testing.assert_close(found, other(images))
-    assert sum("batch_norm" in each for each in seen) == 20
+    assert sum("batch_norm" in each for each in seen) == 2 + 2 * BLOCKS  # the first, and one beside a block
 
 
 FIRST = ["conv1", "bn1", "relu", "maxpool"]
@@ -106,15 +106,15 @@ class TintedBefore(models.ResNet):
 
 # A forward pass of its own: in its class, or given to it
 TINTED = {
-    "a forward pass of its class": lambda: TintedBefore(BasicBlock, [2, 2, 2, 2]).eval(),
-    "a way within it": lambda: TintedWithin(BasicBlock, [2, 2, 2, 2]).eval(),
+    "a forward pass of its class": lambda: settled(small(kind=TintedBefore)),
+    "a way within it": lambda: settled(small(kind=TintedWithin)),
     "a forward pass that it was given": lambda: given_a_pass("forward"),
     "a way within that it was given": lambda: given_a_pass("_forward_impl"),
 }
 
 
 def given_a_pass(name):
-    model = settled(models.resnet18)
+    model = settled(small())
     setattr(model, name, MethodType(tinted, model))
     return model
 
@@ -137,7 +137,7 @@ def given_a_pass(name):
     ],
 )
 def test_another_first_convolution_stays_as_it_is(why):
-    model = settled(models.resnet18)
+    model = settled(small())
     if why == "few channels":
         model.conv1, model.bn1 = nn.Conv2d(3, 60, 7, 2, 3).eval(), nn.BatchNorm2d(60).eval()
     if why == "another convolution":
@@ -165,7 +165,7 @@ def test_another_first_convolution_stays_as_it_is(why):
     before = [type(part) for part in model.modules() if not isinstance(part, BasicBlock)]
     rectify(model)
     assert [type(part) for part in model.modules() if not isinstance(part, RectifyingBlock)] == before
-    assert rectifying(model) == 8
+    assert rectifying(model) == BLOCKS
 
 
 class Doubling(nn.Sequential):
@@ -188,7 +188,7 @@ class Doubling(nn.Sequential):
     ],
 )
 def test_other_blocks_stay_as_they_are(why):
-    model = settled(models.resnext50_32x4d if why == "groups" else models.resnet18)
+    model = settled(small(Bottleneck, groups=32, width_per_group=4) if why == "groups" else small())
     if why == "few channels":
         model.layer1[0] = BasicBlock(60, 60).double().eval()
     if why == "a norm that learns":
@@ -208,7 +208,7 @@ def test_other_blocks_stay_as_they_are(why):
     if why == "somebody listens":
         model.layer1[0].conv2.register_forward_hook(lambda *_: None)
     rectify_blocks(model)
-    assert rectifying(model) == (0 if why in {"groups", "another norm"} else 7)
+    assert rectifying(model) == (0 if why in {"groups", "another norm"} else BLOCKS - 1)
 
 
 @pytest.mark.parametrize(

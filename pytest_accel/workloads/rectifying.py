@@ -141,12 +141,8 @@ class RectifyingStem(Stem):
         """Stand in for a layer with all that is behind it, up to the first block."""
         stem = cls.of(layer, in_blocks)
         weight, shift = folded(layer, norm)
-        kept = {
-            "weight0": weight,
-            "shift0": shift,
-            "weights": weight_in_sixteens(weight),
-            "shifts": shift.repeat(4),
-        }
+        weights, shifts = for_first_layers(weight, shift)
+        kept = {"weight0": weight, "shift0": shift, "weights": weights, "shifts": shifts}
         for name, tensor in kept.items():
             stem.register_buffer(name, tensor, persistent=False)
         return stem
@@ -157,10 +153,19 @@ class RectifyingStem(Stem):
         if not can_be_arranged(images, SIDE):
             found = F.conv2d(images, self.weight0, self.shift0, self.stride, self.padding)
             return F.max_pool2d(F.relu(found), 3, 2, 1)
-        found = rectified_convolution(
-            images_in_sixteens(images), self.weights, self.shifts, None, stride=[1, 1], padding=[1, 1]
-        )
-        return maxima_of_sixteens(found)
+        return first_layers(images, self.weights, self.shifts)
+
+
+def first_layers(images: torch.Tensor, weights: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
+    """Convolve, rectify and pool, in blocks of 4 x 4 pixels, with what `for_first_layers` made of a weight and a shift."""
+    blocks = images_in_sixteens(images)
+    found = rectified_convolution(blocks, weights, shifts, None, stride=[1, 1], padding=[1, 1])
+    return maxima_of_sixteens(found)
+
+
+def for_first_layers(weight: torch.Tensor, shift: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return them for all four results of a block."""
+    return weight_in_sixteens(weight), shift.repeat(4)
 
 
 class Done(nn.Module):

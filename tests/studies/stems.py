@@ -14,14 +14,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.workloads.rectifying import rectified_convolution
-from pytest_accel.workloads.stems import (
-    images_in_blocks,
-    images_in_sixteens,
-    maxima_of_sixteens,
-    weight_in_blocks,
-    weight_in_sixteens,
-)
+from pytest_accel.workloads.rectifying import first_layers, for_first_layers, rectified_convolution
+from pytest_accel.workloads.stems import images_in_blocks, weight_in_blocks
 from tests.studies.alternating import add_names, apart, attempted, prepared
 from tests.studies.anatomy import times_us
 
@@ -66,9 +60,7 @@ def as_pairs(pixels: torch.Tensor) -> torch.Tensor:
 
 def sixteens(images: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Blocks of 4 x 4 pixels, 48 channels, for 2 x 2 results: as the fixtures have it where a model infers."""
-    made, weights = images_in_sixteens(images), weight_in_sixteens(weight)
-    found = rectified_convolution(made, weights, shift.repeat(4), None, stride=[1, 1], padding=[1, 1])
-    return maxima_of_sixteens(found)
+    return first_layers(images, *for_first_layers(weight, shift))
 
 
 Way: TypeAlias = Callable[..., torch.Tensor]  # of images, weight and shift

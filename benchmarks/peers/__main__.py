@@ -14,4 +14,7 @@ if __name__ == "__main__":
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = 130
     sys.exit(status)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Our steps beside what people run otherwise: the same model, precision and batch, in one run, in blocks that
 alternate. Prints both rates and their ratio with its 95 % interval. docs/peers.md says what is compared and why
-it is fair. Progress is on standard error. Exit status: 0; 1 if a contest failed; 2 for a wrong option.
+it is fair. Progress is on standard error. Ctrl-C keeps what was measured.
+Exit status: 0; 1 if a contest failed; 2 for a wrong option; 130 after Ctrl-C.
 
 The first run compiles, which takes minutes a contest; a second one finds torch's caches and starts faster.
 On a CPU everything is small and takes seconds: it shows that it works, and its ratios mean nothing.
@@ -110,6 +111,8 @@ def compete(contests: Sequence[Contest], options: argparse.Namespace, play: Play
             entries.append(entry)
             say(in_one_line(entry))
             _write(options.json, session, entries)
+            if entry.cut_off:
+                raise KeyboardInterrupt
     finally:  # Ctrl-C, too: what was measured is not lost
         if entries:
             print(table(session, entries), flush=True)

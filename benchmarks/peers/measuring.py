@@ -30,6 +30,8 @@ def play(contest: Contest, device: torch.device, *, groups: int, block_s: float,
         blocks = {side: partial(timed, steps[side], device, counts[side]) for side in SIDES}
         times = alternate(blocks, groups)
         ours = steps["ours"]
+        if times.cut_off:
+            ours()  # the last was left in its middle, it may be: without gradients
         ours.check()
         return Played(
             against=title(contest),

@@ -50,6 +50,7 @@ def table(session: Session, entries: Sequence[Entry]) -> str:
         aligned([HEADER, *rows], left=LEFT),
         MEANING,
         f"{session.device_name}, {session.date}; {how}.",
+        *(_cut_off(entry) for entry in entries if entry.cut_off),
         ", ".join(f"{name} {each}" for name, each in session.versions.items()),
     ]
     return "\n".join([*lines, SMALL] if session.small else lines)
@@ -70,6 +71,11 @@ def _row(entry: Entry) -> tuple[str, ...]:
         _goal(entry.contest),
         REACHED[ratio.reaches(entry.contest.goal)],
     )
+
+
+def _cut_off(entry: Entry) -> str:
+    assert entry.played is not None
+    return f"{entry.contest.name} was cut off after {counted(entry.played.times.groups, 'group')}."
 
 
 def _goal(contest: Contest) -> str:

@@ -35,6 +35,7 @@ class Times:
 
     ours_s: tuple[float, ...]
     peer_s: tuple[float, ...]
+    cut_off: bool = False  # more groups were wanted
 
     def __post_init__(self) -> None:
         if len(self.ours_s) != len(self.peer_s) or len(self.ours_s) % BLOCKS or not self.ours_s:
@@ -64,11 +65,18 @@ class Ratio:
 
 
 def alternate(blocks: Mapping[Side, Callable[[], float]], groups: int) -> Times:
-    """Take all blocks in turn; each returns its seconds a step."""
+    """Take all blocks in turn; each returns its seconds a step. Ctrl-C ends it with the groups that are whole, where they have an interval."""
     taken: dict[Side, list[float]] = {side: [] for side in SIDES}
-    for side in turns(groups):
-        taken[side].append(blocks[side]())
-    return Times(ours_s=tuple(taken["ours"]), peer_s=tuple(taken["peer"]))
+    whole, cut_off = groups, False
+    try:
+        for side in turns(groups):
+            taken[side].append(blocks[side]())
+    except KeyboardInterrupt:
+        whole, cut_off = min(map(len, taken.values())) // BLOCKS, True
+        if whole < LEAST_GROUPS:
+            raise
+    ours_s, peer_s = (tuple(taken[side][: BLOCKS * whole]) for side in SIDES)
+    return Times(ours_s=ours_s, peer_s=peer_s, cut_off=cut_off)
 
 
 def ratio_of(times: Times) -> Ratio:

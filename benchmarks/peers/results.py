@@ -43,6 +43,10 @@ class Entry:
     def ratio(self) -> Ratio | None:
         return None if self.played is None else ratio_of(self.played.times)
 
+    @property
+    def cut_off(self) -> bool:
+        return self.played is not None and self.played.times.cut_off
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
@@ -104,6 +108,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "against": played.against,
         "unit": played.unit,
         "work": played.work,
+        "cut_off": entry.cut_off,
         **{
             side: {"step_s": list(steps_s), "steps": steps, "rate": rate(played.work, steps_s)}
             for side, steps_s, steps in sides

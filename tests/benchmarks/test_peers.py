@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,17 @@ from scipy import stats
 from benchmarks.peers import cli, measuring
 from benchmarks.peers.contests import ALL, CONTESTS, Contest, UnknownContestError, chosen
 from benchmarks.peers.printing import failures, table
-from benchmarks.peers.ratios import SIDES, Ratio, Times, alternate, rate, ratio_of, steps_for, turns
+from benchmarks.peers.ratios import (
+    LEAST_GROUPS,
+    SIDES,
+    Ratio,
+    Times,
+    alternate,
+    rate,
+    ratio_of,
+    steps_for,
+    turns,
+)
 from benchmarks.peers.results import Entry, Played, Session, content
 from benchmarks.peers.timm_names import TRAINED_AT, pixels
 from benchmarks.peers.timm_script import LEAST_STEPS, ProcessError, Processes, play_processes, step_seconds
@@ -61,6 +74,28 @@ def test_a_drift_of_the_machine_cancels(true, drift, groups):
     found = ratio_of(alternate(blocks, groups))
     assert math.isclose(found.value, true, rel_tol=1e-9)
     assert math.isclose(found.low, found.high, rel_tol=1e-6)
+
+
+@given(st.integers(3, 8), st.data())
+def test_an_interrupt_leaves_the_groups_that_are_whole_where_they_have_an_interval(groups, data):
+    taken = itertools.count(1)
+    last = data.draw(st.integers(0, 4 * groups - 1))  # blocks before it
+
+    def block() -> float:
+        if (now := next(taken)) > last:
+            raise KeyboardInterrupt
+        return float(now)
+
+    blocks = dict.fromkeys(SIDES, block)
+    if last < 4 * LEAST_GROUPS:
+        with pytest.raises(KeyboardInterrupt):
+            alternate(blocks, groups)
+        return
+    found = alternate(blocks, groups)
+    assert found.cut_off
+    order = turns(last // 4)
+    assert found.ours_s == tuple(at for at, side in enumerate(order, start=1) if side == "ours")
+    assert found.peer_s == tuple(at for at, side in enumerate(order, start=1) if side == "peer")
 
 
 @given(st.floats(1e-3, 100), st.floats(1e-5, 100))
@@ -480,6 +515,50 @@ def test_what_was_measured_before_an_interrupt_is_not_lost(tmp_path, capsys):
         cli.compete(chosen(["resnet50", "swin_t"]), options(f"--json={file}"), play)
     assert "\nresnet50 " in capsys.readouterr().out
     assert len(json.loads(file.read_text())["contests"]) == 1
+
+
+def test_a_contest_that_was_cut_off_is_kept_told_and_the_last(tmp_path, capsys):
+    file, asked = tmp_path / "peers.json", []
+
+    def play(contest, *_):
+        asked.append(contest.name)
+        whole = entry("resnet50").played
+        return replace(whole, times=replace(whole.times, cut_off=True))
+
+    with pytest.raises(KeyboardInterrupt):
+        cli.compete(chosen(["resnet50", "swin_t"]), options(f"--json={file}"), play)
+    assert asked == ["resnet50"]
+    printed = capsys.readouterr().out
+    assert "\nresnet50 " in printed
+    assert "resnet50 was cut off after 2 groups." in printed.splitlines()
+    (kept,) = json.loads(file.read_text())["contests"]
+    assert (kept["cut_off"], len(kept["ours"]["step_s"])) == (True, 4)
+
+
+def test_a_step_that_was_cut_off_in_its_middle_is_made_again_before_it_is_checked(monkeypatch):
+    done: list[str] = []
+
+    class Ours:
+        work, unit = 8, "images"
+
+        def __call__(self) -> None:
+            done.append("whole")
+
+        def check(self) -> None:
+            done.append("checked")
+
+    blocks = itertools.chain([0.1] * 15, itertools.repeat(KeyboardInterrupt()))
+
+    def timed(*_) -> float:
+        if isinstance(took := next(blocks), BaseException):
+            raise took
+        return took
+
+    monkeypatch.setattr(measuring, "compiled", lambda *_: nullcontext({"ours": Ours(), "peer": None}))
+    monkeypatch.setattr(measuring, "timed", timed)
+    played = measuring.play(CONTESTS["resnet50"], None, groups=5, block_s=1.0, say=lambda _: None)
+    assert (played.times.cut_off, played.times.groups) == (True, 3)  # two blocks were tries
+    assert done == ["whole", "checked"]
 
 
 # --- the peers' loops do what is said of them -------------------------------------------------------

@@ -38,6 +38,7 @@ from benchmarks.peers.timm_script import LEAST_STEPS, ProcessError, Processes, p
 from benchmarks.peers.ways import WAYS, title
 
 ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "benchmarks/peers/measured"
 QUICK = ("--device=cpu", "--groups=2", "--block-seconds=0.01")
 
 seconds = st.floats(1e-4, 10)
@@ -354,6 +355,24 @@ def test_the_json_names_what_it_ran_on_and_the_reason_of_a_failure():
     )
     assert kept["contests"][0]["error"] == "why"
     assert kept["contests"][0]["choices"]["clip"] == 1.0
+
+
+@pytest.mark.parametrize("file", sorted(MEASURED.glob("*.json")), ids=lambda file: file.stem)
+def test_the_table_of_the_docs_is_what_the_raw_times_say(file):
+    lines = {" ".join(line.split()) for line in (ROOT / "docs/peers.md").read_text("utf-8").splitlines()}
+    kept = json.loads(file.read_text("utf-8"))
+    for read in kept["contests"]:
+        taken = times(read["ours"]["step_s"], read["peer"]["step_s"])
+        assert ratio_of(taken).value == pytest.approx(read["ratio"])
+        said = Played(
+            against=read["against"],
+            times=taken,
+            steps=(read["ours"]["steps"], read["peer"]["steps"]),
+            work=read["work"],
+            unit=read["unit"],
+        )
+        row = table(SESSION, [Entry(contest=CONTESTS[read["name"]], played=said)]).splitlines()[1]
+        assert " ".join(row.split()) in lines
 
 
 # --- timm's own script ------------------------------------------------------------------------------

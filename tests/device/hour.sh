@@ -199,6 +199,7 @@ stage() {
     studies)
         study rectifying
         study gpt
+        study products
         [ "$device" = cpu ] || study searching --ways search search keeping seeded seeded estimate
         [ "$device" = cpu ] || study replay
         [ "$device" = cpu ] || study convolutions efficientnet_b0 zoo/segformer-b4

@@ -7,6 +7,7 @@ the losses of both after the same steps.
 - tanh: torch's own GELU, which a compiler writes with tanh
 - permute: queries, keys and values as parts of one permuted tensor
 - plain: the last two
+- pointwise: as it is, but the compiler times more shapes of each kernel that is no product
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._inductor import config
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
 from pytest_accel.workloads.steps import TrainStep
@@ -52,13 +54,19 @@ class Permuted(gpt.Attention):
         return self.out(mixed.transpose(1, 2).reshape(n, t, width))
 
 
+class Tuned(gpt.GPT):
+    pass
+
+
 # Classes of their own: what is compiled for one class is not taken for another, as it is for one whose methods were patched.
 WAYS: dict[str, dict[str, type[nn.Module]]] = {
     "fp32": {"GPT": Whole},
     "tanh": {"Block": Tanh},
     "permute": {"Attention": Permuted},
     "plain": {"Block": Tanh, "Attention": Permuted},
+    "pointwise": {"GPT": Tuned},
 }
+SETTINGS = {"pointwise": {"max_autotune_pointwise": True}}  # of the compiler, while that way is compiled
 
 
 def graphs() -> int:
@@ -87,7 +95,8 @@ def main() -> None:
             with patch.multiple(gpt, **WAYS[name]):
                 other = TrainStep.build(model, **asked)
             with other:
-                found = losses(other, STEPS)
+                with config.patch(SETTINGS.get(name, {})):
+                    found = losses(other, STEPS)
                 compiled = graphs()
                 ratio = in_turn(other, plain, device, pairs=arguments.pairs, steps=arguments.steps)
                 if device.name != "cpu" and not before < compiled == graphs():

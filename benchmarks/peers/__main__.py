@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from benchmarks.peers.cli import main
 
@@ -15,6 +16,7 @@ if __name__ == "__main__":
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
         status = 130
+        with suppress(BrokenPipeError):
+            print("interrupted", file=sys.stderr)
     sys.exit(status)

@@ -9,11 +9,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.contests import Contest, UnknownContestError, chosen
+from benchmarks.peers.interrupts import let_through
 from benchmarks.peers.ratios import LEAST_GROUPS
 
 if TYPE_CHECKING:
@@ -109,15 +111,16 @@ def compete(contests: Sequence[Contest], options: argparse.Namespace, play: Play
             say = _teller(f"[{number}/{len(contests)}] {contest.name}")
             entry = _played(contest.on(session.device), options, play, say)
             entries.append(entry)
-            say(in_one_line(entry))
             _write(options.json, session, entries)
-            if entry.cut_off:
-                raise KeyboardInterrupt
+            say(in_one_line(entry))
+            let_through()
     finally:  # Ctrl-C, too: what was measured is not lost
-        if entries:
-            print(table(session, entries), flush=True)
-        if told := failures(entries):
-            print(told, flush=True)
+        with suppress(BrokenPipeError):  # it has ended whoever reads this, it may be
+            if entries:
+                print(table(session, entries), flush=True)
+            if told := failures(entries):
+                print(told, flush=True)
+        let_through()
     return int(any(entry.played is None for entry in entries))
 
 

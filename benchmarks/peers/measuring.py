@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.peers.contests import Contest
+from benchmarks.peers.interrupts import hold_back
 from benchmarks.peers.ours import our_step
 from benchmarks.peers.ratios import SIDES, Side, alternate, steps_for
 from benchmarks.peers.results import Played
@@ -29,6 +30,7 @@ def play(contest: Contest, device: torch.device, *, groups: int, block_s: float,
         say(f"{groups} groups of blocks: {counts['ours']} steps of ours, {counts['peer']} of the peer's")
         blocks = {side: partial(timed, steps[side], device, counts[side]) for side in SIDES}
         times = alternate(blocks, groups)
+        hold_back(came=times.cut_off)
         ours = steps["ours"]
         if times.cut_off:
             ours()  # the last was left in its middle, it may be: without gradients

@@ -91,6 +91,7 @@ def in_one_line(entry: Entry) -> str:
     return (
         f"ours {ours} {played.unit}/s, {played.against} {peer}, "
         f"ratio {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+        + (f", cut off after {counted(played.times.groups, 'group')}" if entry.cut_off else "")
     )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.contests import Contest
+from benchmarks.peers.interrupts import hold_back
 from benchmarks.peers.measuring import Say
 from benchmarks.peers.ratios import SIDES, Side, alternate, steps_for
 from benchmarks.peers.results import Played
@@ -152,5 +153,6 @@ def play_processes(processes: Processes, *, groups: int, say: Say) -> Played:
         return step_s
 
     times = alternate({side: partial(told, side) for side in SIDES}, groups)
+    hold_back(came=times.cut_off)
     counts = (ours["steps"], steps)
     return Played(against=against, times=times, steps=counts, work=ours["work"], unit=ours["unit"])

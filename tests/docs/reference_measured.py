@@ -33,7 +33,7 @@ def measured() -> str:
     platforms = sorted(folder.name for folder in FOLDER.iterdir() if folder.name != PUBLISHED)
     return (
         "# Measured\n\n"
-        "What the baselines hold that are committed here: medians over their runs.\n\n"
+        "What the baselines hold that are committed here. Throughput and step are those that the gate judges by, over all runs; the others are medians over them.\n\n"
         "± is the 95 % interval of the throughput, with the run-to-run noise that the gate assumes of few runs; *tolerated* is the loss that the gate is asked to catch: 5 %, or what "
         "noisy runs [resolve](../baselines.md#tolerance). The first step has compiling in "
         "it, or finding what was compiled. Power and energy are the device's. `pytest bench_suites -m PLATFORM` measures them again and judges "

@@ -1,6 +1,6 @@
 """How fast are the matrix products of a GPT's step, alone? `python -m tests.studies.products [--device cuda] [--batch-size 16]`.
 
-Each in a row of its own for as long as the device takes to come to its limit of power: what a step that were nothing else could reach there. Once
+Each in a row of its own for long enough to come to the device's limit of power. Once
 as the compiler has it, and once with the weights stored the other way round, which is the other pair of layouts.
 """
 
@@ -53,6 +53,7 @@ def ways(rows: int, inputs: int, outputs: int, device: torch.device) -> dict[str
 
 def seconds(way: Way, device: Device, blocks_s: Sequence[float]) -> float:
     """Of one product, in the last of these blocks."""
+    bare(way, device, TRIED)  # loads it
     took_s = bare(way, device, TRIED)
     for block_s in blocks_s:
         took_s = bare(way, device, int(block_s / took_s) + 1)

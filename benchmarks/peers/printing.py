@@ -50,7 +50,7 @@ def table(session: Session, entries: Sequence[Entry]) -> str:
         aligned([HEADER, *rows], left=LEFT),
         MEANING,
         f"{session.device_name}, {session.date}; {how}.",
-        *(_cut_off(entry) for entry in entries if entry.cut_off),
+        *(f"{entry.contest.name} was {told}." for entry in entries if (told := _cut_off(entry))),
         ", ".join(f"{name} {each}" for name, each in session.versions.items()),
     ]
     return "\n".join([*lines, SMALL] if session.small else lines)
@@ -74,8 +74,10 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _cut_off(entry: Entry) -> str:
-    assert entry.played is not None
-    return f"{entry.contest.name} was cut off after {counted(entry.played.times.groups, 'group')}."
+    """Return that it was, and when; nothing where it was not."""
+    if entry.played is None or not entry.cut_off:
+        return ""
+    return f"cut off after {counted(entry.played.times.groups, 'group')}"
 
 
 def _goal(contest: Contest) -> str:
@@ -88,11 +90,11 @@ def in_one_line(entry: Entry) -> str:
     if played is None or ratio is None:
         return f"FAILED: {entry.error.splitlines()[0] if entry.error else 'no reason was given'}"
     ours, peer = (si(rate(played.work, each)) for each in (played.times.ours_s, played.times.peer_s))
-    return (
+    line = (
         f"ours {ours} {played.unit}/s, {played.against} {peer}, "
         f"ratio {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-        + (f", cut off after {counted(played.times.groups, 'group')}" if entry.cut_off else "")
     )
+    return ", ".join(filter(None, (line, _cut_off(entry))))
 
 
 def failures(entries: Sequence[Entry]) -> str:

@@ -31,7 +31,7 @@ __all__ = ["__version__", "on"]
 
 def on(names: str) -> Callable[[Test], Test]:
     """Mark a test with several platforms: `@on("gh200 a100x4")`; a misspelt one is an error that names the right one."""
-    from pytest_accel.marks import platform_mark
+    from pytest_accel.markers import platform_mark
 
     marks = [platform_mark(name) for name in names.split()]
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> pytest.MarkDecorator:
     """
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_accel.marks import platform_mark, resembles_platform
+    from pytest_accel.markers import platform_mark, resembles_platform
 
     try:
         return platform_mark(name)
@@ -61,6 +61,6 @@ def __getattr__(name: str) -> pytest.MarkDecorator:
 
 
 def __dir__() -> list[str]:
-    from pytest_accel.marks import known_names
+    from pytest_accel.markers import known_names
 
     return sorted([*globals(), *known_names()])

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
     compare,
-    compiling,
     doctor,
     duet,
     history,

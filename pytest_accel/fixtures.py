@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pytest_accel.measure.measurement import Measurement
     from pytest_accel.measure.ranks import Ranks
-    from pytest_accel.session.measuring.accel import Accel
+    from pytest_accel.session.accel import Accel
     from pytest_accel.workloads.precision import Precision
 
 Built = Callable[..., Any]
@@ -49,7 +49,7 @@ def process_group(request: pytest.FixtureRequest) -> Ranks:
     In a gang it is torch's default process group, open: torch.distributed works. On one device it is one
     rank that waits for nobody.
     """
-    from pytest_accel.session.ranks.groups import ranks_of
+    from pytest_accel.session.groups import ranks_of
 
     item = cast("pytest.Item", request.node)
     return ranks_of(item, settings_of(item))
@@ -84,8 +84,8 @@ def accel(
     request: pytest.FixtureRequest, benchmark: BenchmarkFixture, process_group: Ranks
 ) -> Iterator[Accel]:
     """Measure a step of your own: `accel.measure(step, work=..., unit=...)`."""
-    from pytest_accel.session.measuring.accel import Accel
-    from pytest_accel.session.placing.placement import TIMER, open_device
+    from pytest_accel.session.accel import Accel
+    from pytest_accel.session.placement import TIMER, open_device
 
     item = cast("pytest.Item", request.node)
     if TIMER not in item.stash:
@@ -126,7 +126,7 @@ def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     parts and adds up their gradients; `clip=`, `weight_decay=` and `lr_scale=` say how gradients become updates.
     """
     _need_torch("train")
-    from pytest_accel.session.measuring.built import Figures, build_step, measure_step, plain_ends
+    from pytest_accel.workloads.measured_step import Figures, build_step, measure_step, plain_ends
     from pytest_accel.workloads.steps import TrainStep
 
     with ExitStack() as steps:
@@ -154,7 +154,7 @@ def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     `latency=True` also times single steps, each waited for: their percentiles are what one request feels.
     """
     _need_torch("infer")
-    from pytest_accel.session.measuring.built import Figures, build_step, measure_step, plain_ends
+    from pytest_accel.workloads.measured_step import Figures, build_step, measure_step, plain_ends
     from pytest_accel.workloads.steps import InferStep
 
     with ExitStack() as steps:
@@ -188,9 +188,9 @@ def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
     _need_torch("converge")
     from dataclasses import replace
 
-    from pytest_accel.session.measuring.built import Figures, build_step, measure_step, plain_ends
-    from pytest_accel.session.measuring.terminal import live_progress
+    from pytest_accel.session.terminal import live_progress
     from pytest_accel.workloads.convergence import check_training, train_epochs
+    from pytest_accel.workloads.measured_step import Figures, build_step, measure_step, plain_ends
     from pytest_accel.workloads.steps import TrainStep
 
     with ExitStack() as steps:
@@ -240,7 +240,7 @@ def accel_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """The device of the item's platform, as a torch.device; on the CPU, torch's threads are pinned."""
     import torch
 
-    from pytest_accel.session.placing.placement import open_device
+    from pytest_accel.session.placement import open_device
 
     _, device, _ = open_device(request.node, request.config.stash[SETTINGS])
     device.prepare()
@@ -253,7 +253,7 @@ def accel_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 @pytest.fixture
 def accel_model(accel_device: torch.device) -> Built:
     """`accel_model("resnet50", seed=0)`: a model with random weights on the device; nothing is downloaded."""
-    from pytest_accel.workloads.models import build_model
+    from pytest_accel.workloads.models.build import build_model
 
     def build(model: str | Built, **options: Any) -> Any:  # noqa: ANN401
         return build_model(model, device=accel_device, **options)[0]
@@ -293,10 +293,10 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
 
     With --accel-data-required it fails.
     """
-    from pytest_accel.data.errors import DataError, DataMissing
-    from pytest_accel.data.finding import find_set
     from pytest_accel.options import data_root
-    from pytest_accel.session.measuring.failing import fail_plainly
+    from pytest_accel.session.failing import fail_plainly
+    from pytest_accel.workloads.data.errors import DataError, DataMissing
+    from pytest_accel.workloads.data.finding import find_set
 
     settings = request.config.stash[SETTINGS]
 

@@ -48,7 +48,7 @@ def pytest_accel_power_sources(config: pytest.Config) -> Sequence[Source]:  # ty
 
         from pathlib import Path
 
-        from pytest_accel.core.energy import Rail
+        from pytest_accel.stats.energy import Rail
 
 
         class NodeMeter:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_accel.core.runs import RECORD_RUNS
 from pytest_accel.settings import MARKER_KEYS, OPTIONS, REFERENCE, Option, Settings
+from pytest_accel.stats.runs import RECORD_RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

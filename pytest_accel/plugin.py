@@ -29,7 +29,7 @@ from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by 
     train,
     world_size,
 )
-from pytest_accel.marks import (
+from pytest_accel.markers import (
     ask_for_hardware,
     refuse_unknown_names,
     register_platforms,
@@ -58,7 +58,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     """Under torchrun or srun, rank 0 is the session, and the others wait for it."""
     if not LAUNCHER_VARIABLES & os.environ.keys():
         return (yield)
-    from pytest_accel.session.placing.seating import hold_seats, serve_seat
+    from pytest_accel.session.seating import hold_seats, serve_seat
 
     status = serve_seat(config)
     if status is not None:
@@ -68,7 +68,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 def pytest_configure(config: pytest.Config) -> None:
     if GANG_VARIABLE in os.environ:
-        from pytest_accel.session.ranks.rank_process import become_rank
+        from pytest_accel.session.rank_process import become_rank
 
         become_rank(config)
     config.stash[BEGUN_S] = time.monotonic()

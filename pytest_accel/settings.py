@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_accel.core import parsing
-from pytest_accel.core.quantities import parse_fraction, parse_seconds
-from pytest_accel.core.runs import FEWEST_CALIBRATION_RUNS, MAX_RUNS, MOST_CALIBRATION_RUNS, RECORD_RUNS
+from pytest_accel.stats import parsing
+from pytest_accel.stats.quantities import parse_fraction, parse_seconds
+from pytest_accel.stats.runs import FEWEST_CALIBRATION_RUNS, MAX_RUNS, MOST_CALIBRATION_RUNS, RECORD_RUNS
 
 Consequence = Literal["warn", "fail"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.marks import load_catalogue
-from pytest_accel.store.baselines import BaselineStore
+from pytest_accel.markers import load_catalogue
+from pytest_accel.storage.baselines import BaselineStore
 
 ROOT = Path(__file__).parent.parent
 STORE = BaselineStore(ROOT / "baselines")
-# The studies in baselines/published are no baselines; tests/unit/store/test_claims.py reads them.
+# The studies in baselines/published are no baselines; tests/unit/storage/test_claims.py reads them.
 COMMITTED = sorted(path for path in STORE.root.glob("*/*.json") if path.parent.name != "published")
 
 

@@ -15,8 +15,8 @@ from benchmarks.noise.gathering import Asked, gather, hold_devices
 from benchmarks.noise.processes import GatherError, start
 from benchmarks.noise.resampling import SLOWDOWNS, Figures, figures_of
 from benchmarks.noise.streams import Plan, Stream, StreamError, joined, read, write
-from pytest_accel.core.quantities import counted
-from pytest_accel.core.verdict import Policy
+from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.verdict import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

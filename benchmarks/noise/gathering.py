@@ -27,9 +27,9 @@ from benchmarks.noise.streams import (
     cut_off,
     read_interrupted,
 )
-from pytest_accel.core.environment import safe_arguments
-from pytest_accel.core.quantities import seconds
-from pytest_accel.core.results import Result, SessionResults
+from pytest_accel.stats.environment import safe_arguments
+from pytest_accel.stats.quantities import seconds
+from pytest_accel.stats.results import Result, SessionResults
 
 POLL_S = 0.05
 # Waiting processes count as idle below a tenth of a CPU, all together: each looks at its lock ten times a second.
@@ -255,7 +255,7 @@ def hold_devices() -> AbstractContextManager[None]:
 
 @contextmanager
 def _held(uuids: Sequence[str]) -> Iterator[None]:
-    from pytest_accel.session.measuring.locks import LockedError, lock_devices
+    from pytest_accel.measure.locks import LockedError, lock_devices
 
     def unlocked(text: str) -> None:
         raise GatherError(f"{text} --ahead needs locks: leave it out, or have them work.")

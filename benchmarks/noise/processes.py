@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from benchmarks.noise.streams import Head, Plan, StreamRun, significant
 from pytest_accel.commands.environments import environment_of_phases
-from pytest_accel.core.environment import safe_arguments
-from pytest_accel.core.results import Ending, Result, SessionResults
-from pytest_accel.core.verdict import Outcome
-from pytest_accel.spmd.processes import descendants
-from pytest_accel.store.results import read_results
+from pytest_accel.distributed.processes import descendants
+from pytest_accel.stats.environment import safe_arguments
+from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.results import read_results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

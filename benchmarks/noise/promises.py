@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.noise.resampling import POLICY, Figures, Tally
-from pytest_accel.core.gate import in_noise
-from pytest_accel.core.quantities import percent
+from pytest_accel.stats.gate import in_noise
+from pytest_accel.stats.quantities import percent
 
 # Thirty runs are no more than thirty. Of 60 simulated streams for each noise and correlation (python -m benchmarks.noise.chance 60)
 # the worst showed 2.0 % anywhere and 2.2 % in time at 3 % noise; at 10 and 20 % noise 13 % of the alarms of mean:5% anywhere, and in

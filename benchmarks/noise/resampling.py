@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from pytest_accel.core.calibration import detectable_loss, measured_noise
-from pytest_accel.core.gate import centre, judge, loss
-from pytest_accel.core.runs import RECORD_RUNS, Run
-from pytest_accel.core.verdict import Outcome, Policy, Verdict
+from pytest_accel.stats.calibration import detectable_loss, measured_noise
+from pytest_accel.stats.gate import centre, judge, loss
+from pytest_accel.stats.runs import RECORD_RUNS, Run
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()
 SLOWDOWNS = (0.025, 0.05, 0.075, 0.1)  # losses of throughput

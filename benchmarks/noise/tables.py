@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.noise.promises import promises_of
 from benchmarks.noise.resampling import DRAWS, SLOW_DRAWS, Cell, Figures, Tally
 from benchmarks.noise.streams import Stream
-from pytest_accel.core.quantities import percent
+from pytest_accel.stats.quantities import percent
 
 BEGIN = "<!-- noise: written by `python -m benchmarks.noise judge --write`, and by nobody else -->"
 END = "<!-- noise: end -->"

@@ -214,7 +214,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _write(path: Path | None, session: Session, entries: Sequence[Entry]) -> None:
     from benchmarks.peers.results import content
-    from pytest_accel.store.whole import write_whole
+    from pytest_accel.storage.whole import write_whole
 
     if path is not None:
         write_whole(path, json.dumps(content(session, entries), indent=1) + "\n")

@@ -8,7 +8,7 @@ from benchmarks.peers.contests import Contest
 from benchmarks.peers.ratios import rate
 from benchmarks.peers.results import Entry, Session
 from benchmarks.peers.ways import title
-from pytest_accel.core.quantities import counted, si
+from pytest_accel.stats.quantities import counted, si
 
 REACHED = {True: "yes", False: "no", None: ""}
 HEADER = ("contest", "against", "unit", "ours", "peer", "ratio", "95 %", "goal", "reached")

@@ -14,12 +14,12 @@ from pytest_accel.commands.registry import GROUPS, Argument, argument, command, 
 from pytest_accel.commands.selecting import BASELINES, KEYWORD, baselines_folder, by_keyword
 
 if TYPE_CHECKING:
-    from pytest_accel.core.environment import Environment
     from pytest_accel.platforms.catalogue import Catalogue
-    from pytest_accel.store.gathering import Gathered
-    from pytest_accel.store.pruning import Wish
-    from pytest_accel.store.schema import BaselineFile
-    from pytest_accel.store.tolerances import Tolerance
+    from pytest_accel.stats.environment import Environment
+    from pytest_accel.storage.gathering import Gathered
+    from pytest_accel.storage.pruning import Wish
+    from pytest_accel.storage.schema import BaselineFile
+    from pytest_accel.storage.tolerances import Tolerance
 
 _PLATFORM: Argument = argument(
     "platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"
@@ -39,7 +39,7 @@ GROUPS["baseline"] = (
 def show(args: argparse.Namespace) -> int:
     """Say how many runs each baseline has, how noisy they are, and what loss the gate can catch with them."""
     from pytest_accel.report.baselines import Calibrated, Stored, shown, shown_json
-    from pytest_accel.store.calibrations import CalibrationStore
+    from pytest_accel.storage.calibrations import CalibrationStore
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     calibrations = {
@@ -73,7 +73,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _shown_files(folder: Path, platform: str, *, may_be_none: bool) -> tuple[BaselineFile, ...]:
-    from pytest_accel.store.gathering import NoBaselinesError, find
+    from pytest_accel.storage.gathering import NoBaselinesError, find
 
     try:
         return find(f"platform:{platform}" if platform else f"file:{folder}", folder).files
@@ -93,7 +93,7 @@ def _shown_files(folder: Path, platform: str, *, may_be_none: bool) -> tuple[Bas
 def diff(args: argparse.Namespace) -> int:
     """Say what moved from one baseline to another: benchmarks, runs, figures, configuration, environment, ledger."""
     from pytest_accel.report.baselines import differences
-    from pytest_accel.store.difference import difference
+    from pytest_accel.storage.difference import difference
 
     folder = baselines_folder(args)
     # `diff git:main h200` is of the h200 alone, whatever else the revision holds.
@@ -105,7 +105,7 @@ def diff(args: argparse.Namespace) -> int:
 
 
 def _baselines(name: str, folder: Path) -> Gathered:
-    from pytest_accel.store.gathering import find
+    from pytest_accel.storage.gathering import find
 
     found = find(name, folder)
     if not found.files:
@@ -137,8 +137,8 @@ def accept(args: argparse.Namespace) -> int:
     """Put fresh runs of a file of results into the baseline, with a reason."""
     from datetime import UTC, datetime
 
-    from pytest_accel.store.accepting import accept, read_candidates
-    from pytest_accel.store.baselines import BaselineStore
+    from pytest_accel.storage.accepting import accept, read_candidates
+    from pytest_accel.storage.baselines import BaselineStore
 
     wanted = by_keyword(args.keyword)
     candidates = [each for each in read_candidates(args.results, args.platform) if wanted(each.key)]
@@ -171,8 +171,8 @@ def accept(args: argparse.Namespace) -> int:
 )
 def prune(args: argparse.Namespace) -> int:
     """Take out vanished benchmarks, old runs and environments that no run names; without --yes only say so."""
-    from pytest_accel.store.baselines import BaselineStore
-    from pytest_accel.store.pruning import plan, prune
+    from pytest_accel.storage.baselines import BaselineStore
+    from pytest_accel.storage.pruning import plan, prune
 
     if args.yes and args.dry_run:
         raise ValueError("--yes does it and --dry-run does not: choose one.")
@@ -194,8 +194,8 @@ def prune(args: argparse.Namespace) -> int:
 def _wish(args: argparse.Namespace) -> Wish:
     from datetime import UTC, datetime
 
-    from pytest_accel.core.keys import both_keys
-    from pytest_accel.store.pruning import Wish
+    from pytest_accel.stats.keys import both_keys
+    from pytest_accel.storage.pruning import Wish
 
     if args.vanished != (args.collected is not None):
         raise ValueError(
@@ -217,7 +217,7 @@ def _wish(args: argparse.Namespace) -> Wish:
 
 
 def _vanished(path: Path) -> Callable[[str], bool]:
-    from pytest_accel.store.pruning import read_collected
+    from pytest_accel.storage.pruning import read_collected
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -230,8 +230,8 @@ def _vanished(path: Path) -> Callable[[str], bool]:
 
 def _files(folder: Path, platform: str) -> Iterator[BaselineFile]:
     """Those that stand where they belong: the store refuses others before anything is changed."""
-    from pytest_accel.store.baselines import BaselineStore
-    from pytest_accel.store.gathering import find
+    from pytest_accel.storage.baselines import BaselineStore
+    from pytest_accel.storage.gathering import find
 
     store = BaselineStore(folder)
     for file in find(f"platform:{platform}" if platform else f"file:{folder}", folder).files:
@@ -245,8 +245,8 @@ def _files(folder: Path, platform: str) -> Iterator[BaselineFile]:
 
 
 def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
-    from pytest_accel.core.grammar import closest
-    from pytest_accel.core.keys import both_keys
+    from pytest_accel.platforms.names import closest
+    from pytest_accel.stats.keys import both_keys
 
     known = {key for file in files for key in file.benchmarks}
     for name in named:
@@ -266,7 +266,7 @@ def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
 )
 def anchor(args: argparse.Namespace) -> int:
     """Take the stored runs for the anchor, which no refresh moves: at a release, with a reason."""
-    from pytest_accel.store.anchoring import anchor
+    from pytest_accel.storage.anchoring import anchor
 
     return _amend(args, partial(anchor, clear=args.clear))
 
@@ -282,13 +282,13 @@ def anchor(args: argparse.Namespace) -> int:
 )
 def tolerance(args: argparse.Namespace) -> int:
     """Say how much benchmarks may lose against the runs that are stored, with a reason."""
-    from pytest_accel.store.tolerances import move_tolerance
+    from pytest_accel.storage.tolerances import move_tolerance
 
     return _amend(args, partial(move_tolerance, to=_tolerance(args.to), noisy_alone=args.noisy))
 
 
 def _tolerance(text: str) -> Tolerance:
-    from pytest_accel.core.parsing import tolerance
+    from pytest_accel.stats.parsing import tolerance
 
     if text.strip().lower() == "default":
         return None
@@ -302,7 +302,7 @@ def _amend(args: argparse.Namespace, amend: Callable[..., list[str]]) -> int:
     """Change what is stored of the benchmarks that `-k` names, and say what was done."""
     from datetime import UTC, datetime
 
-    from pytest_accel.store.baselines import BaselineStore
+    from pytest_accel.storage.baselines import BaselineStore
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     files = list(_files(folder, args.platform))
@@ -322,7 +322,7 @@ def _amend(args: argparse.Namespace, amend: Callable[..., list[str]]) -> int:
 def verify(args: argparse.Namespace) -> int:
     """Check every file of a folder of baselines, and leave with 1 if anything is wrong with one."""
     from pytest_accel.report.baselines import verified
-    from pytest_accel.store.verifying import verify
+    from pytest_accel.storage.verifying import verify
 
     folder = args.folder or baselines_folder(args)
     if not folder.is_dir():

@@ -10,7 +10,7 @@ from pytest_accel.commands.registry import argument, command
 from pytest_accel.commands.selecting import BASELINES, KEYWORD, baselines_folder, by_keyword
 
 if TYPE_CHECKING:
-    from pytest_accel.core.comparison import Comparison
+    from pytest_accel.stats.comparison import Comparison
 
 
 @command(
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 )
 def compare(args: argparse.Namespace) -> int:
     """Show sets of figures side by side, and what the gate says of two sets of runs of one platform."""
-    from pytest_accel.core.comparison import compare as compared
     from pytest_accel.report.comparison import render
-    from pytest_accel.store.gathering import gather
+    from pytest_accel.stats.comparison import compare as compared
+    from pytest_accel.storage.gathering import gather
 
     gathered = gather(args.sets, baselines_folder(args))
     sides = [side for each in gathered for side in each.sides]
@@ -67,7 +67,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def _tolerance(text: str) -> float | None:
-    from pytest_accel.core.parsing import fixed_tolerance
+    from pytest_accel.stats.parsing import fixed_tolerance
 
     if not text:
         return None
@@ -89,7 +89,7 @@ def _status(found: Comparison) -> int:
 
 def _said(found: Comparison, judged: int) -> Iterator[str]:
     """What whoever looks only at the exit status would miss."""
-    from pytest_accel.core.quantities import counted
+    from pytest_accel.stats.quantities import counted
 
     failed = sum(1 for each in found.lost if each.judgement.failed)
     missing = len(found.lost) - failed

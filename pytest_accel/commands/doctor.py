@@ -29,12 +29,12 @@ _OF_AN_IMAGE = "The image works, but for what is said there"
 )
 def doctor(args: argparse.Namespace) -> int:
     """Look at the state of this machine for benchmarking; 1 where something would spoil measurements."""
-    from pytest_accel.core.findings import Level, to_plain, worst
-    from pytest_accel.health.doctor import Roots, examine
+    from pytest_accel.doctor.doctor import Roots, examine
+    from pytest_accel.doctor.finding import Level, to_plain, worst
     from pytest_accel.report.doctor import WARNED, screen
 
     if args.image:
-        from pytest_accel.health import image
+        from pytest_accel.doctor import image
 
         findings = image.examine(os.environ)
     else:

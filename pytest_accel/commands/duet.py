@@ -22,15 +22,15 @@ from pytest_accel.commands.environments import (
     unfinished,
 )
 from pytest_accel.commands.registry import argument, command, count
-from pytest_accel.core.duet import FEWEST_GROUPS, MOST_GROUPS, RUNS_PER_GROUP
-from pytest_accel.core.quantities import counted, seconds
+from pytest_accel.stats.duet import FEWEST_GROUPS, MOST_GROUPS, RUNS_PER_GROUP
+from pytest_accel.stats.quantities import counted, seconds
 
 if TYPE_CHECKING:
-    from pytest_accel.conducting.duet_folder import DuetFolder
-    from pytest_accel.conducting.phases import Phases
-    from pytest_accel.conducting.probing import Place
-    from pytest_accel.conducting.upgrade_folder import Plan
-    from pytest_accel.core.duet_course import Part, Played, Turn
+    from pytest_accel.commands.duet_folder import DuetFolder
+    from pytest_accel.commands.phases import Phases
+    from pytest_accel.commands.probing import Place
+    from pytest_accel.commands.upgrade_folder import Plan
+    from pytest_accel.stats.duet_course import Part, Played, Turn
 
 _WRONG_USE = (4, 5)  # of pytest: it would say the same again
 _NO_BASELINE = "--accel-missing-baseline"
@@ -56,10 +56,10 @@ _NO_BASELINE = "--accel-missing-baseline"
 )
 def duet(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one in turn, and judge them by pairs; 1 where something got slower or is lost."""
-    from pytest_accel.conducting.duet_folder import DuetFolder
-    from pytest_accel.conducting.phases import InterruptedPhaseError
-    from pytest_accel.conducting.probing import place_of
-    from pytest_accel.conducting.upgrade_folder import prepared_as
+    from pytest_accel.commands.duet_folder import DuetFolder
+    from pytest_accel.commands.phases import InterruptedPhaseError
+    from pytest_accel.commands.probing import place_of
+    from pytest_accel.commands.upgrade_folder import prepared_as
     from pytest_accel.report.duet import MOST_GROUPS as MOST_SENSIBLE
 
     refuse_arguments(args.for_pytest)
@@ -133,7 +133,7 @@ class _Course:
             self._say(f"after group {group}: {self._standing()}")
 
     def _play_group(self, group: int) -> None:
-        from pytest_accel.core.duet_course import ATTEMPTS, Turn
+        from pytest_accel.stats.duet_course import ATTEMPTS, Turn
 
         for place in range(1, RUNS_PER_GROUP + 1):
             for attempt in range(1, ATTEMPTS + 1):
@@ -148,8 +148,8 @@ class _Course:
                     self._play_turn(turn, wanted, [name for name in parts if name not in wanted])
 
     def _play_turn(self, turn: Turn, wanted: Sequence[str], left_out: Sequence[str]) -> None:
-        from pytest_accel.conducting.narrowing import OPTION, PLUGIN
-        from pytest_accel.core.duet_course import Played
+        from pytest_accel.commands.narrowing import OPTION, PLUGIN
+        from pytest_accel.stats.duet_course import Played
 
         ours = [
             "--continue-on-collection-errors",  # what cannot be imported there is lost; the rest is judged
@@ -177,7 +177,7 @@ class _Course:
     # --- what is known --------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Part]:
-        from pytest_accel.core.duet_course import follow
+        from pytest_accel.stats.duet_course import follow
 
         return follow(self.played, self._most)
 
@@ -195,11 +195,11 @@ class _Course:
 
     def tell(self, status: int | None = None) -> int:
         """Print and write it down; the exit status."""
-        from pytest_accel.core.duet_course import assess
-        from pytest_accel.core.upgrade import Effect
         from pytest_accel.report.duet import Told, as_json, screen
         from pytest_accel.report.repeating import with_values
-        from pytest_accel.store.whole import write_whole
+        from pytest_accel.stats.duet_course import assess
+        from pytest_accel.stats.upgrade import Effect
+        from pytest_accel.storage.whole import write_whole
 
         found = assess(self.played, self._most)
         strict = ("--accel-inconclusive", "fail") in with_values(self.arguments)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from pytest_accel.commands.registry import Argument, argument
 
 if TYPE_CHECKING:
-    from pytest_accel.conducting.phases import Phases
-    from pytest_accel.conducting.probing import Place
-    from pytest_accel.conducting.upgrade_folder import Folder, Plan
+    from pytest_accel.commands.phases import Phases
+    from pytest_accel.commands.probing import Place
+    from pytest_accel.commands.upgrade_folder import Folder, Plan
 
 INTERRUPTED = 2  # pytest's own
 _BROKEN = 3  # an internal error, as pytest has it
@@ -56,8 +56,8 @@ class UnfinishedError(Exception):
 
 def unfinished(place: Place, status: int, log: Path, shown: Path, nothing: str) -> UnfinishedError:
     """Pytest's last words; `nothing` is what was not done where it ended as if all were well."""
-    from pytest_accel.conducting.probing import last_lines
-    from pytest_accel.spmd.processes import ended_words, exit_words
+    from pytest_accel.commands.probing import last_lines
+    from pytest_accel.distributed.processes import ended_words, exit_words
 
     said = "\n".join(f"    {line}" for line in last_lines(log))
     what = (
@@ -73,7 +73,7 @@ def _look_into(
     places: Sequence[Place], phases: Phases, folder: Folder, plan: Plan
 ) -> Mapping[str, Mapping[str, str]]:
     """What is in both environments, and that they can be compared at all."""
-    from pytest_accel.conducting.probing import probe, refuse_another, refuse_two_versions
+    from pytest_accel.commands.probing import probe, refuse_another, refuse_two_versions
 
     found = {}
     for place in places:
@@ -94,8 +94,8 @@ def _look_into(
 @contextmanager
 def phases_of(folder: Folder, *, verbose: bool) -> Iterator[Phases]:
     """What runs commands, with progress, while nobody else may write into the folder."""
-    from pytest_accel.conducting.phases import Phases, signals_noted
-    from pytest_accel.console import Console
+    from pytest_accel.commands.phases import Phases, signals_noted
+    from pytest_accel.report.console import Console
 
     with folder.held() as lock, signals_noted() as signals:
         yield Phases(
@@ -118,7 +118,7 @@ def run_pytest(
     place: Place, phases: Phases, ours: Sequence[str], arguments: Sequence[str], log: Path, *, title: str
 ) -> int:
     """Its exit status there; an interruption that it took for its own is one of ours."""
-    from pytest_accel.conducting.phases import InterruptedPhaseError
+    from pytest_accel.commands.phases import InterruptedPhaseError
 
     # Ours before the user's own: those may end in paths after `--`.
     status = phases.run(place.python("-m", "pytest", *ours, *arguments), log, title=title)
@@ -156,8 +156,8 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 def plan_of(places: Sequence[Place], runs: int, arguments: Sequence[str]) -> Plan:
     """What is compared, in words that may be handed round."""
-    from pytest_accel.conducting.upgrade_folder import Plan
-    from pytest_accel.core.environment import fingerprint
+    from pytest_accel.commands.upgrade_folder import Plan
+    from pytest_accel.stats.environment import fingerprint
 
     old, new = (safe(place.words) for place in places)
     marks = {place.side: fingerprint(place.words) for place in places} | {"arguments": fingerprint(arguments)}
@@ -177,6 +177,6 @@ def safe(words: Sequence[str]) -> str:
 
 def safe_words(words: Sequence[str]) -> tuple[str, ...]:
     """For files that are handed round: `podman run --env TOKEN=...` stays here."""
-    from pytest_accel.core.environment import safe_arguments
+    from pytest_accel.stats.environment import safe_arguments
 
     return safe_arguments(words)

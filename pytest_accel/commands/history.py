@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import GROUPS, argument, command, count
 from pytest_accel.commands.selecting import HISTORY, KEYWORD, by_keyword, required_history
-from pytest_accel.core.changepoints import SEASON
+from pytest_accel.stats.changepoints import SEASON
 
 if TYPE_CHECKING:
-    from pytest_accel.core.changepoints import Trend
-    from pytest_accel.core.environment import Environment
-    from pytest_accel.core.results import SessionResults
-    from pytest_accel.core.verdict import Verdict
     from pytest_accel.report.history import Shift, Track
-    from pytest_accel.store.history import History, Point, Tracked
+    from pytest_accel.stats.changepoints import Trend
+    from pytest_accel.stats.environment import Environment
+    from pytest_accel.stats.results import SessionResults
+    from pytest_accel.stats.verdict import Verdict
+    from pytest_accel.storage.history import History, Point, Tracked
 
 GROUPS["history"] = "Look at what was measured on other days, and what changed."
 
@@ -114,8 +114,8 @@ def show(args: argparse.Namespace) -> int:
 )
 def changes(args: argparse.Namespace) -> int:
     """Say where benchmarks became slower or faster for good, and what changed there; the gate does not use it."""
-    from pytest_accel.core.quantities import counted
     from pytest_accel.report.history import Track, shift_lines
+    from pytest_accel.stats.quantities import counted
 
     history = _history(args)
     chosen = _chosen(history, args)
@@ -186,9 +186,9 @@ def export(args: argparse.Namespace) -> int:
 )
 def add(args: argparse.Namespace) -> int:
     """Add sessions of other machines, of runners that keep nothing, or what a damaged history still has."""
-    from pytest_accel.core.printing import inert, printable
-    from pytest_accel.store.history_file import is_sqlite
-    from pytest_accel.store.results import read_results
+    from pytest_accel.stats.printing import inert, printable
+    from pytest_accel.storage.history_file import is_sqlite
+    from pytest_accel.storage.results import read_results
 
     history = _history(args)
     named = [Path(each) for each in args.results]
@@ -233,13 +233,13 @@ def prune(args: argparse.Namespace) -> int:
 
 
 def _history(args: argparse.Namespace) -> History:
-    from pytest_accel.store.history import History
+    from pytest_accel.storage.history import History
 
     return History(required_history(args))
 
 
 def _merged(history: History, path: Path) -> str:
-    from pytest_accel.store.history import History
+    from pytest_accel.storage.history import History
 
     if path.resolve() == history.path.resolve():
         raise ValueError(f"{path} is the history that it would be added to. Name another with --history.")
@@ -284,7 +284,7 @@ def _tracks(history: History, args: argparse.Namespace, *, everything: bool = Fa
 def _decided(history: History, track: Track) -> dict[str, tuple[Verdict, ...]]:
     """By session, the metrics that decided: rows keep the loss of throughput alone, documents every verdict."""
     from pytest_accel.report.history import metrics_that_decided
-    from pytest_accel.store.history import HistoryError
+    from pytest_accel.storage.history import HistoryError
 
     found = {}
     for point in track.points:
@@ -323,7 +323,7 @@ def _session(history: History, args: argparse.Namespace) -> SessionResults:
 
 def _exportable(history: History, args: argparse.Namespace) -> SessionResults:
     """A session that has something to pass on: of a drill, or of failures alone, there is nothing."""
-    from pytest_accel.store.history import belongs_to_series
+    from pytest_accel.storage.history import belongs_to_series
 
     session = _session(history, args)
     if not any(map(belongs_to_series, session.results)):
@@ -350,7 +350,7 @@ def _write_folder(output: str | None, files: dict[str, str]) -> None:
 
 
 def _write_file(path: Path, text: str) -> None:
-    from pytest_accel.store.whole import write_whole
+    from pytest_accel.storage.whole import write_whole
 
     try:
         write_whole(path, text)

@@ -99,7 +99,7 @@ def launch(args: argparse.Namespace) -> int:
 
 def _refuse_another_size(request: Request) -> None:
     """Say before the queue what would be said after it: the platform that -m names is not what was asked for."""
-    from pytest_accel.marks import wanted_words
+    from pytest_accel.markers import wanted_words
     from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
 
     catalogue = load_catalogue(user_platforms(request.directory / "pyproject.toml"))

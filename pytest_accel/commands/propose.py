@@ -18,7 +18,7 @@ from pytest_accel.commands.registry import argument, command, count
 def propose(args: argparse.Namespace) -> int:
     """Print, as Markdown, which baselines should move and how to move them; nothing where none should."""
     from pytest_accel.report.proposal import render_proposal
-    from pytest_accel.store.results import read_results
+    from pytest_accel.storage.results import read_results
 
     text = render_proposal(read_results(args.results), limit_characters=args.max_characters)
     print(text, end="")

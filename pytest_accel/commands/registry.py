@@ -54,7 +54,7 @@ def count(text: str) -> int:
 
 def duration(text: str) -> float:
     """For `type=`: seconds, or 90s, 5min, 2h."""
-    from pytest_accel.core.quantities import parse_seconds
+    from pytest_accel.stats.quantities import parse_seconds
 
     try:
         return parse_seconds(text)

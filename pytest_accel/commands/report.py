@@ -16,7 +16,7 @@ from pytest_accel.commands.selecting import (
 )
 
 if TYPE_CHECKING:
-    from pytest_accel.core.results import SessionResults
+    from pytest_accel.stats.results import SessionResults
 
 
 @command(
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 )
 def report(args: argparse.Namespace) -> int:
     """Write the HTML report of a session: of results in a file, or of the history's newest session."""
-    from pytest_accel.core.printing import printable
     from pytest_accel.report.page import write_page
-    from pytest_accel.store.references import published_folder
+    from pytest_accel.stats.printing import printable
+    from pytest_accel.storage.references import published_folder
 
     history = history_file(args)
     session = _session(args, history)
@@ -52,8 +52,8 @@ def report(args: argparse.Namespace) -> int:
 
 
 def _session(args: argparse.Namespace, history: Path | None) -> SessionResults:
-    from pytest_accel.store.history import History
-    from pytest_accel.store.results import read_results
+    from pytest_accel.storage.history import History
+    from pytest_accel.storage.results import read_results
 
     if args.results and args.session:
         raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")

@@ -121,6 +121,6 @@ def by_keyword(expression: str) -> Callable[[str], bool]:
 
 
 def _from_here(path: Path) -> Path:
-    from pytest_accel.store.whole import seen_from
+    from pytest_accel.storage.whole import seen_from
 
     return seen_from(Path.cwd(), path)

@@ -24,14 +24,14 @@ from pytest_accel.commands.environments import (
     unfinished,
 )
 from pytest_accel.commands.registry import argument, command, count
-from pytest_accel.core.quantities import counted, seconds
-from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
+from pytest_accel.stats.quantities import counted, seconds
+from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
 
 if TYPE_CHECKING:
-    from pytest_accel.conducting.phases import Phases
-    from pytest_accel.conducting.probing import Place
-    from pytest_accel.conducting.upgrade_folder import Folder, PhaseName, Plan
-    from pytest_accel.core.results import SessionResults
+    from pytest_accel.commands.phases import Phases
+    from pytest_accel.commands.probing import Place
+    from pytest_accel.commands.upgrade_folder import Folder, PhaseName, Plan
+    from pytest_accel.stats.results import SessionResults
 
 
 @command(
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 )
 def upgrade(args: argparse.Namespace) -> int:
     """Measure an old environment and a new one on this node; 1 where something got slower or is lost."""
-    from pytest_accel.conducting.phases import InterruptedPhaseError
-    from pytest_accel.conducting.probing import place_of
-    from pytest_accel.conducting.upgrade_folder import prepared
+    from pytest_accel.commands.phases import InterruptedPhaseError
+    from pytest_accel.commands.probing import place_of
+    from pytest_accel.commands.upgrade_folder import prepared
 
     refuse_arguments(args.for_pytest)
     if args.runs > MAX_RUNS:
@@ -153,10 +153,10 @@ class _Course:
         return done
 
     def _tell(self, old: SessionResults, new: SessionResults, again: SessionResults | None) -> int:
-        from pytest_accel.core.upgrade import assess
         from pytest_accel.report.summary_file import append_step_summary
         from pytest_accel.report.upgrade import Told, as_json, markdown, screen
-        from pytest_accel.store.whole import write_whole
+        from pytest_accel.stats.upgrade import assess
+        from pytest_accel.storage.whole import write_whole
 
         found = assess(old, new, again)
         old_place, new_place = self.places

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from pytest_accel.core.pacing import in_bursts
 from pytest_accel.measure.device import Device
+from pytest_accel.measure.pacing import in_bursts
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.measure.steps import timed_block
 

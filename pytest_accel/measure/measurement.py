@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.keys import Scalar
-from pytest_accel.core.ranks import RankResult
-from pytest_accel.core.runs import Run
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.ranks import RankResult
+from pytest_accel.stats.runs import Run
 
 SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON, and of what a fresh process answers
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_accel.core.keys import Scalar
+from pytest_accel.stats.keys import Scalar
 
 _LONGEST_UNIT = 24  # characters: it is a column of a table
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Protocol
 
-from pytest_accel.core.pacing import Pace, Settling, comes_in_bursts, in_bursts, pace, steady_rounds
 from pytest_accel.measure.device import Device
+from pytest_accel.measure.pacing import Pace, Settling, comes_in_bursts, in_bursts, pace, steady_rounds
 from pytest_accel.measure.question import checked
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.measure.timer import SynchronisingTimer

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_accel.platforms.cpu import slug
 
 if TYPE_CHECKING:
-    from pytest_accel.core.grammar import PlatformName
     from pytest_accel.platforms.catalogue import Catalogue
+    from pytest_accel.platforms.names import PlatformName
 
 _GIB = 1 << 30
 

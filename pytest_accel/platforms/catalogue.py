@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.core import grammar
+from pytest_accel.platforms import names as grammar
 from pytest_accel.platforms.kinds import (
     CatalogueError,
     DeviceKind,
@@ -19,7 +19,7 @@ from pytest_accel.platforms.kinds import (
 )
 
 if TYPE_CHECKING:
-    from pytest_accel.core.grammar import PlatformName
+    from pytest_accel.platforms.names import PlatformName
 
 __all__ = [
     "Catalogue",

@@ -11,11 +11,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_accel.core.environment import REDACTED, VARIABLE_PREFIX, Environment, looks_secret, safe_variables
-from pytest_accel.nvml import Nvml, opened
 from pytest_accel.platforms import image
 from pytest_accel.platforms.cpu import find as find_cpu
 from pytest_accel.platforms.numa import allowed_cpus, format_list
+from pytest_accel.platforms.nvml import Nvml, opened
+from pytest_accel.stats.environment import (
+    REDACTED,
+    VARIABLE_PREFIX,
+    Environment,
+    looks_secret,
+    safe_variables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

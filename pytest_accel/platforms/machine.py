@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.core.quantities import counted
 from pytest_accel.platforms.catalogue import Catalogue, Variant, load_catalogue
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.stats.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.nvml import Nvml, decoded, opened
+from pytest_accel.platforms.nvml import Nvml, decoded, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_accel.nvml import Nvml, Refused, decoded, opened
 from pytest_accel.platforms import visible
 from pytest_accel.platforms.machine import Device
+from pytest_accel.platforms.nvml import Nvml, Refused, decoded, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

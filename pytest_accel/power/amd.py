@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.core.energy import Rail
 from pytest_accel.power.source import PowerDevice, Reasons, plausible_w
+from pytest_accel.stats.energy import Rail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

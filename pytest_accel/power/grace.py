@@ -17,9 +17,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_accel.core.energy import Rail
 from pytest_accel.power.source import Reasons, plausible_w
 from pytest_accel.power.sysfs import names, read, read_whole
+from pytest_accel.stats.energy import Rail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,8 +7,8 @@ import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_accel.core.energy import Rail
 from pytest_accel.power.source import Reasons, Source, plausible_w
+from pytest_accel.stats.energy import Rail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -148,7 +148,7 @@ def _checked(source: Any) -> Source:  # noqa: ANN401 -- it is what this finds ou
         raise ValueError(f"{HOOK}: {source!r} {what}. A source has {', '.join(_MEMBERS)}.")
     if not all(isinstance(rail, Rail) for rail in source.rails):
         raise ValueError(
-            f"{HOOK}: the rails of {source.name} are {source.rails!r}, not pytest_accel.core.energy.Rail."
+            f"{HOOK}: the rails of {source.name} are {source.rails!r}, not pytest_accel.stats.energy.Rail."
         )
     found: Source = source
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_accel.core.energy import Rail
+    from pytest_accel.stats.energy import Rail
 
 
 @dataclass(frozen=True, slots=True)

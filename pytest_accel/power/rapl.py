@@ -18,9 +18,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_accel.core.energy import MOST_W, Rail, counted_j
 from pytest_accel.power.source import Reasons
 from pytest_accel.power.sysfs import REFUSED, names, read, read_whole
+from pytest_accel.stats.energy import MOST_W, Rail, counted_j
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from pytest_accel.core.energy import MOST_W
+from pytest_accel.stats.energy import MOST_W
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_accel.core.energy import Rail
+    from pytest_accel.stats.energy import Rail
 
 
 @runtime_checkable

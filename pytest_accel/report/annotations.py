@@ -9,12 +9,12 @@ at the first `::`. Escaped as it unescapes, no name can end a property, a comman
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath, PurePosixPath
 
-from pytest_accel.core.environment import describe
-from pytest_accel.core.quantities import counted
-from pytest_accel.core.results import Ending, Result, SessionResults
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order, shortfalls, status_word
 from pytest_accel.report.escaping import clipped, printable
+from pytest_accel.stats.environment import describe
+from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.verdict import Outcome
 
 SHOWN = 10  # of errors, and as many of warnings, GitHub shows the first of a step
 _MESSAGE_CHARACTERS = 4000  # the runner cuts at 4,096

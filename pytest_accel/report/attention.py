@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_accel.core.results import Ending, Result, Status
-from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.lines import word
+from pytest_accel.stats.results import Ending, Result, Status
+from pytest_accel.stats.verdict import Outcome, Verdict
 
 SETTLED: frozenset[Status] = frozenset({Outcome.OK, Ending.RECORDED, Ending.CALIBRATED, Ending.SKIPPED})
 # The gravest first. A verdict on the machine comes before a benchmark that broke: it is what was asked for.

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_accel.core.environment import TITLES, Environment, describe
-from pytest_accel.core.printing import inert, printable
-from pytest_accel.core.quantities import counted, percent, si
-from pytest_accel.core.standing import Standing, standing
 from pytest_accel.report.calibration import calibrated_text, conditions_text
 from pytest_accel.report.table import Cell, Column, lines_of
-from pytest_accel.store.calibrations import CalibrationEntry
-from pytest_accel.store.difference import Kind, Moved
-from pytest_accel.store.schema import BaselineEntry, BaselineFile, LedgerEntry
-from pytest_accel.store.verifying import Report
+from pytest_accel.stats.environment import TITLES, Environment, describe
+from pytest_accel.stats.printing import inert, printable
+from pytest_accel.stats.quantities import counted, percent, si
+from pytest_accel.stats.standing import Standing, standing
+from pytest_accel.storage.calibrations import CalibrationEntry
+from pytest_accel.storage.difference import Kind, Moved
+from pytest_accel.storage.schema import BaselineEntry, BaselineFile, LedgerEntry
+from pytest_accel.storage.verifying import Report
 
 _TELLING = (
     "device_name",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_accel.core.calibration import FEWEST_CANDIDATES, Calibration, Conditions, FalseAlarms
-from pytest_accel.core.quantities import counted, percent, seconds
-from pytest_accel.core.runs import RECORD_RUNS
-from pytest_accel.core.standing import NO_GATE, rounded_up
+from pytest_accel.stats.calibration import FEWEST_CANDIDATES, Calibration, Conditions, FalseAlarms
+from pytest_accel.stats.quantities import counted, percent, seconds
+from pytest_accel.stats.runs import RECORD_RUNS
+from pytest_accel.stats.standing import NO_GATE, rounded_up
 
 
 def calibrated_text(found: Calibration) -> str:

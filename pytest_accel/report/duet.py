@@ -6,13 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import assert_never
 
-from pytest_accel.core.duet import RUNS_PER_GROUP, groups_for, pairs
-from pytest_accel.core.gate import loss, summaries
-from pytest_accel.core.printing import inert, printable
-from pytest_accel.core.quantities import counted, percent, seconds
-from pytest_accel.core.runs import Run
-from pytest_accel.core.upgrade import JUDGED, Decision, Effect, Row, Upgrade
-from pytest_accel.core.verdict import Verdict
 from pytest_accel.report.attention import status_word
 from pytest_accel.report.lines import in_words
 from pytest_accel.report.upgrade import (
@@ -23,7 +16,14 @@ from pytest_accel.report.upgrade import (
     table_lines,
     what_differs,
 )
-from pytest_accel.store.schema import rendered
+from pytest_accel.stats.duet import RUNS_PER_GROUP, groups_for, pairs
+from pytest_accel.stats.gate import loss, summaries
+from pytest_accel.stats.printing import inert, printable
+from pytest_accel.stats.quantities import counted, percent, seconds
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.upgrade import JUDGED, Decision, Effect, Row, Upgrade
+from pytest_accel.stats.verdict import Verdict
+from pytest_accel.storage.schema import rendered
 
 KIND = "pytest-accel duet"
 SCHEMA_VERSION = 1

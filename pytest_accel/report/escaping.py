@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pytest_accel.core.printing import printable
+from pytest_accel.stats.printing import clipped, printable
 
 __all__ = ["clipped", "code", "fenced", "printable", "prose"]
 
@@ -40,14 +40,6 @@ _LINKED = re.compile(
 _INSIDE_A_WORD = r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])"  # means nothing there, and is in most names
 _SPECIAL = re.compile(rf"{_LINKED.pattern}|(?!{_INSIDE_A_WORD})[{re.escape(''.join(_ESCAPED))}]", re.VERBOSE)
 _NUMBERED = re.compile(r"\A(\d{1,9})([.)])(?=\s|\Z)")
-
-
-def clipped(text: str, characters: int) -> str:
-    """The middle is left out: a name says most at its beginning and its end."""
-    if len(text) <= characters:
-        return text
-    end = characters // 3
-    return f"{text[: characters - end - 1]}…{text[-end:]}"
 
 
 def code(text: str, *, characters: int = NAME_CHARACTERS, in_table: bool = False) -> str:

@@ -14,20 +14,20 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.core.environment import fingerprint
-from pytest_accel.core.gate import interval
-from pytest_accel.core.metrics import less_is_better
-from pytest_accel.core.quantities import si
-from pytest_accel.core.verdict import Policy
-from pytest_accel.store.history import belongs_to_series
+from pytest_accel.stats.environment import fingerprint
+from pytest_accel.stats.gate import interval
+from pytest_accel.stats.metrics import less_is_better
+from pytest_accel.stats.quantities import si
+from pytest_accel.stats.verdict import Policy
+from pytest_accel.storage.history import belongs_to_series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_accel.core.environment import Environment
-    from pytest_accel.core.results import Result, SessionResults
     from pytest_accel.report.history import Track
-    from pytest_accel.store.history import Measured, Point
+    from pytest_accel.stats.environment import Environment
+    from pytest_accel.stats.results import Result, SessionResults
+    from pytest_accel.storage.history import Measured, Point
 
 _PEAK_MEMORY = "peak_memory_bytes"
 _COMMIT = re.compile(r"[0-9a-f]{40}")  # Conbench looks it up at GitHub: nothing shorter will do

@@ -7,24 +7,24 @@ from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_accel.core.changepoints import MIN_VALUES
-from pytest_accel.core.environment import describe, diff, diff_identity
-from pytest_accel.core.metrics import shown_name
-from pytest_accel.core.printing import inert
-from pytest_accel.core.quantities import counted, percent, seconds, si
-from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.report.escaping import printable
 from pytest_accel.report.lines import changed
 from pytest_accel.report.table import Cell, Column, lines_of
+from pytest_accel.stats.changepoints import MIN_VALUES
+from pytest_accel.stats.environment import describe, diff, diff_identity
+from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.printing import inert
+from pytest_accel.stats.quantities import counted, percent, seconds, si
+from pytest_accel.stats.verdict import THROUGHPUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_accel.core.changepoints import ChangePoint, Night, Trend
-    from pytest_accel.core.environment import Environment
-    from pytest_accel.core.results import Result
-    from pytest_accel.core.verdict import Verdict
-    from pytest_accel.store.history import Point, Pruned, SessionFacts
+    from pytest_accel.stats.changepoints import ChangePoint, Night, Trend
+    from pytest_accel.stats.environment import Environment
+    from pytest_accel.stats.results import Result
+    from pytest_accel.stats.verdict import Verdict
+    from pytest_accel.storage.history import Point, Pruned, SessionFacts
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a line of blocks

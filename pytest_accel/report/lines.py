@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import assert_never
 
-from pytest_accel.core.gate import loss
-from pytest_accel.core.metrics import ANCHOR, less_is_better, shown_name
-from pytest_accel.core.quantities import counted, percent, seconds
-from pytest_accel.core.runs import MAX_RUNS, Run
-from pytest_accel.core.standing import NO_GATE, Frozen
-from pytest_accel.core.together import Together
-from pytest_accel.core.verdict import THROUGHPUT, Estimate, Outcome, Verdict
+from pytest_accel.stats.gate import loss
+from pytest_accel.stats.metrics import ANCHOR, less_is_better, shown_name
+from pytest_accel.stats.quantities import counted, percent, seconds
+from pytest_accel.stats.runs import MAX_RUNS, Run
+from pytest_accel.stats.standing import NO_GATE, Frozen
+from pytest_accel.stats.together import Together
+from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
 # The terminal's colours; every outcome has one, so that none looks like another by accident.
 MARKUP: dict[Outcome, dict[str, bool]] = {

@@ -10,11 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_accel.core.environment import Change, safe_arguments
-from pytest_accel.core.metrics import shown_name
-from pytest_accel.core.quantities import counted, percent, seconds, si
-from pytest_accel.core.results import Ending, ReferenceFigure, Result, SessionResults
-from pytest_accel.core.verdict import THROUGHPUT, Outcome
 from pytest_accel.report.attention import (
     SETTLED,
     in_order,
@@ -26,6 +21,11 @@ from pytest_accel.report.attention import (
 )
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
 from pytest_accel.report.lines import changed
+from pytest_accel.stats.environment import Change, safe_arguments
+from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.quantities import counted, percent, seconds, si
+from pytest_accel.stats.results import Ending, ReferenceFigure, Result, SessionResults
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 
 LIMIT_BYTES = 900 * 1024  # GitHub takes 1 MiB a step and, beyond that, nothing at all
 LEAST_BYTES = 32 * 1024  # for the headline and one of everything

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pytest_accel.core.results import Ending, Result, SessionResults, Status
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.verdict import Outcome
 
 _DIGITS = 5  # significant ones: more only show noise as a change
 _RATIO_DECIMALS = 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from pytest_accel.core.quantities import seconds
+from pytest_accel.stats.quantities import seconds
 
 
 class TerminalLike(Protocol):

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_accel.core.environment import Change, describe
-from pytest_accel.core.judgement import was_slowed
-from pytest_accel.core.quantities import si
-from pytest_accel.core.results import Ending, Result, SessionResults, Status
-from pytest_accel.core.runs import RECORD_RUNS
-from pytest_accel.core.standing import SESSIONS, Standing, standing
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
 from pytest_accel.report.repeating import kept_options, naming, with_values
-from pytest_accel.store.schema import MAX_RUNS
+from pytest_accel.stats.environment import Change, describe
+from pytest_accel.stats.judgement import was_slowed
+from pytest_accel.stats.quantities import si
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.runs import RECORD_RUNS
+from pytest_accel.stats.standing import SESSIONS, Standing, standing
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.schema import MAX_RUNS
 
 ISSUE_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
 _TOGETHER = 40  # benchmarks in one table and one command: more are several

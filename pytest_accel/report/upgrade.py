@@ -7,20 +7,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from pytest_accel.core.environment import describe
-from pytest_accel.core.judgement import was_slowed
-from pytest_accel.core.metrics import shown_name
-from pytest_accel.core.printing import inert, printable
-from pytest_accel.core.quantities import counted, percent, si
-from pytest_accel.core.results import Result, SessionResults
-from pytest_accel.core.upgrade import Decision, Effect, Row, Upgrade
-from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.report.attention import deciding, status_word, told_verdicts
 from pytest_accel.report.escaping import code, prose
 from pytest_accel.report.lines import changed, explain
 from pytest_accel.report.repeating import kept_options, naming
 from pytest_accel.report.table import Cell, Column, lines_of
-from pytest_accel.store.schema import rendered
+from pytest_accel.stats.environment import describe
+from pytest_accel.stats.judgement import was_slowed
+from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.printing import inert, printable
+from pytest_accel.stats.quantities import counted, percent, si
+from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.stats.upgrade import Decision, Effect, Row, Upgrade
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
+from pytest_accel.storage.schema import rendered
 
 KIND = "pytest-accel upgrade"
 SCHEMA_VERSION = 1

@@ -10,45 +10,45 @@ from functools import cache
 import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import baselines_root, history_file, settings_of
+from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.lines import MARKUP, vanished_line, word
+from pytest_accel.session import items as what
+from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF
+from pytest_accel.session.binding import bound_to
+from pytest_accel.session.calibrating import Calibrations
+from pytest_accel.session.case import Case
 from pytest_accel.session.endings import Endings
+from pytest_accel.session.fitting import UNFIT, Unfit
+from pytest_accel.session.gangs import Found, Gangs
 from pytest_accel.session.interrupts import terminated_like_interrupted
-from pytest_accel.session.judging.calibrating import Calibrations
-from pytest_accel.session.judging.cases import Case
-from pytest_accel.session.judging.recording import (
+from pytest_accel.session.placement import Placement, is_xdist_worker
+from pytest_accel.session.pytest_reports import is_strict_xpass, without_traces
+from pytest_accel.session.recording import (
     refuse_too_many_runs,
     refuse_unwritable,
 )
-from pytest_accel.session.judging.references import References
-from pytest_accel.session.judging.reports import (
+from pytest_accel.session.references import References
+from pytest_accel.session.replay import replay
+from pytest_accel.session.reports import (
     does_not_fit_report,
     fail,
     reports_of_ranks,
     vanished_report,
 )
-from pytest_accel.session.judging.scales import Scales
-from pytest_accel.session.judging.scaling import with_scaling
-from pytest_accel.session.judging.vanished import find_vanished
-from pytest_accel.session.measuring.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF
-from pytest_accel.session.measuring.fitting import UNFIT, Unfit
-from pytest_accel.session.measuring.terminal import live_progress, show_uncaptured
-from pytest_accel.session.placing import items as what
-from pytest_accel.session.placing.binding import bound_to
-from pytest_accel.session.placing.placement import Placement, is_xdist_worker
-from pytest_accel.session.placing.seating import unseated
-from pytest_accel.session.ranks.gangs import Found, Gangs
-from pytest_accel.session.ranks.pytest_reports import is_strict_xpass, without_traces
-from pytest_accel.session.ranks.replay import replay
-from pytest_accel.session.ranks.shapes import needs_gang
-from pytest_accel.session.telling.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
+from pytest_accel.session.scales import Scales
+from pytest_accel.session.scaling import with_scaling
+from pytest_accel.session.seating import unseated
+from pytest_accel.session.shapes import needs_gang
+from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
+from pytest_accel.session.terminal import live_progress, show_uncaptured
 from pytest_accel.session.turns import Turns
+from pytest_accel.session.vanished import find_vanished
 from pytest_accel.settings import Settings
-from pytest_accel.store.baselines import BaselineStore
-from pytest_accel.store.schema import BaselineError, BaselineFile
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.schema import BaselineError, BaselineFile
 
 NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_accel.session.judging.calibrating import Calibrations
-from pytest_accel.session.judging.cases import Case
-from pytest_accel.session.judging.recording import refuse_disturbed, write_down
-from pytest_accel.session.judging.references import References
-from pytest_accel.session.judging.reports import apply_verdict, built_reports, fail, note_verdict, properties
-from pytest_accel.session.measuring.accel import SESSION_ID
+from pytest_accel.session.accel import SESSION_ID
+from pytest_accel.session.calibrating import Calibrations
+from pytest_accel.session.case import Case
+from pytest_accel.session.recording import refuse_disturbed, write_down
+from pytest_accel.session.references import References
+from pytest_accel.session.reports import apply_verdict, built_reports, fail, note_verdict, properties
 from pytest_accel.settings import Settings
-from pytest_accel.store.baselines import BaselineStore
+from pytest_accel.storage.baselines import BaselineStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_accel.core.keys import Scalar
-from pytest_accel.core.results import SessionResults
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
-from pytest_accel.session.measuring.accel import SESSION_ID
-from pytest_accel.session.placing import items as what
-from pytest_accel.session.telling.results import (
+from pytest_accel.session import items as what
+from pytest_accel.session.accel import SESSION_ID
+from pytest_accel.session.results import (
     Clock,
     Told,
     environments_of,
@@ -27,9 +25,11 @@ from pytest_accel.session.telling.results import (
     revision_of,
     session_results,
 )
-from pytest_accel.session.telling.summary import gang_lines, idle_ranks, slowdown_line
-from pytest_accel.store.references import published_folder
-from pytest_accel.store.whole import is_device, is_open, nearest_folder
+from pytest_accel.session.summary import gang_lines, idle_ranks, slowdown_line
+from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.results import SessionResults
+from pytest_accel.storage.references import published_folder
+from pytest_accel.storage.whole import is_device, is_open, nearest_folder
 
 if TYPE_CHECKING:
     from pytest_accel.session.bench import Bench
@@ -189,7 +189,7 @@ class Leavings:
 
     def examine(self) -> None:
         """The state of the machine, as `pytest-accel doctor` sees it."""
-        from pytest_accel.health.doctor import Roots, examine, to_plain
+        from pytest_accel.doctor.doctor import Roots, examine, to_plain
 
         roots = Roots(
             baselines=baselines_root(self.settings, self.config.rootpath),
@@ -234,7 +234,7 @@ class Leavings:
         path = history_file(self.settings, self.config.rootpath)
         if path is None or not any(result.runs for result in results.results):
             return
-        from pytest_accel.store.history import History
+        from pytest_accel.storage.history import History
 
         def append() -> None:
             _make_folder(path.parent)
@@ -279,21 +279,21 @@ def _why(error: Exception) -> str:
 
 
 def _write_json(results: SessionResults, path: Path) -> None:
-    from pytest_accel.store.results import write_results
+    from pytest_accel.storage.results import write_results
 
     write_results(path, results)
 
 
 def _write_summary(results: SessionResults, path: Path) -> None:
     from pytest_accel.report.markdown import render_summary
-    from pytest_accel.store.whole import write_whole
+    from pytest_accel.storage.whole import write_whole
 
     write_whole(path, render_summary(results))
 
 
 def _write_metrics(results: SessionResults, path: Path) -> None:
     from pytest_accel.report.openmetrics import render_metrics
-    from pytest_accel.store.whole import write_whole
+    from pytest_accel.storage.whole import write_whole
 
     write_whole(path, render_metrics(results))
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_accel.marks import CATALOGUE
+from pytest_accel.markers import CATALOGUE
 from pytest_accel.options import SETTINGS, data_root
-from pytest_accel.session.measuring.accel import SESSION_ID
-from pytest_accel.session.placing import items as what
-from pytest_accel.session.placing.placement import PLACEMENT, RANK_END, Placement, give_timer, is_xdist_worker
+from pytest_accel.session import items as what
+from pytest_accel.session.accel import SESSION_ID
+from pytest_accel.session.placement import PLACEMENT, RANK_END, Placement, give_timer, is_xdist_worker
 
 
 def start(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -26,7 +26,7 @@ def start(config: pytest.Config, items: list[pytest.Item]) -> None:
     placement = config.stash[PLACEMENT] = Placement(config, settings, config.stash[CATALOGUE])
     config.pluginmanager.register(placement, "accel-placement")
     if RANK_END in config.stash:
-        from pytest_accel.session.ranks.rank_process import RankProcess
+        from pytest_accel.session.rank_process import RankProcess
 
         config.pluginmanager.register(RankProcess(config, items), "accel-rank")
         return

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_accel.core.quantities import counted, seconds
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import BEGUN_S
 from pytest_accel.report.progress import Progress
+from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.endings import Endings
-from pytest_accel.session.judging.cases import MOST_REPLACED, Case
-from pytest_accel.session.judging.recording import refuse_mixture
-from pytest_accel.session.judging.together import Platforms
-from pytest_accel.session.measuring.terminal import Pacemaker, live_progress
-from pytest_accel.session.ranks.gangs import Found, Gangs
+from pytest_accel.session.gangs import Found, Gangs
+from pytest_accel.session.recording import refuse_mixture
+from pytest_accel.session.terminal import Pacemaker, live_progress
+from pytest_accel.session.together import Platforms
 from pytest_accel.settings import Settings
+from pytest_accel.stats.quantities import counted, seconds
+from pytest_accel.stats.verdict import Outcome
 
 
 @dataclass(slots=True, kw_only=True)

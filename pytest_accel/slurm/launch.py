@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_accel.console import Console, last_line
-from pytest_accel.core.quantities import seconds
+from pytest_accel.report.console import Console, last_line
 from pytest_accel.slurm.job import (
     EXIT_TIME,
     Ending,
@@ -25,6 +24,7 @@ from pytest_accel.slurm.job import (
     ending,
 )
 from pytest_accel.slurm.script import LOG, SCRIPT, STATUS, Request, results, sbatch_environment, script
+from pytest_accel.stats.quantities import seconds
 
 _SILENCE_S = 600.0  # a controller that is restarted answers again within minutes
 _GRACE_S = 60.0  # a network file system may show a new file this late (NFS: acdirmax)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_accel.store.whole import seen_from
+from pytest_accel.storage.whole import seen_from
 
 SCRIPT, LOG, STATUS, JUNIT, JSON = "job.sh", "log.txt", "status", "junit.xml", "benchmark.json"
 RUNTIMES = ("apptainer", "singularity")

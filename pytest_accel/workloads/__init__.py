@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_accel.workloads.errors import StepError
-    from pytest_accel.workloads.models import ModelInfo, build_model
+    from pytest_accel.measure.errors import StepError
+    from pytest_accel.workloads.models.build import ModelInfo, build_model
     from pytest_accel.workloads.precision import Precision
     from pytest_accel.workloads.steps import InferStep, TrainStep
 

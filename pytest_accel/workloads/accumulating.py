@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from pytest_accel.workloads.errors import check_whole
+from pytest_accel.measure.errors import check_whole
 
 
 def check_micro_batches(batch_size: int, micro_batch_size: int | None) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_accel.data.formats.cityscapes import IGNORE
-from pytest_accel.workloads.errors import check_whole, did_you_mean
-from pytest_accel.workloads.models import task_of
+from pytest_accel.measure.errors import check_whole, did_you_mean
+from pytest_accel.workloads.data.formats.cityscapes import IGNORE
+from pytest_accel.workloads.models.build import task_of
+from pytest_accel.workloads.models.catalogue import Asked, zoo_model
+from pytest_accel.workloads.models.segmentation_layers import check_pooled_batch
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.tasks import task_of_data
-from pytest_accel.workloads.zoo import Asked, zoo_model
-from pytest_accel.workloads.zoo.segmentation_layers import check_pooled_batch
 
 if TYPE_CHECKING:
     from pytest_accel.workloads.choices import Choices

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_accel.data.sets import IMAGE_SETS, ImageSet
 from pytest_accel.measure.device import is_nvidia, widen_device_queues
+from pytest_accel.measure.errors import unknown_value
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.workloads.accumulating import check_micro_batches
 from pytest_accel.workloads.asked import check_asked
 from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.compiling import check_compile, settle_compile
-from pytest_accel.workloads.errors import unknown_value
+from pytest_accel.workloads.data.sets import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.feeding import MEMORY_FORMATS, DataChoices, Destination, Facts, Feed, Task
 from pytest_accel.workloads.fitting import batch_in_words, builds_whole, check_fits, state_of
 from pytest_accel.workloads.flops import output_classes
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
-from pytest_accel.workloads.models import ModelInfo, build_model, task_of
+from pytest_accel.workloads.models.build import ModelInfo, build_model, task_of
 from pytest_accel.workloads.optimisers import callable_name
 from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision

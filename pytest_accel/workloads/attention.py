@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_accel.workloads.zoo.gpt import GptShape
+from pytest_accel.workloads.models.gpt import GptShape
 
 _NAMES = {
     "MATH": "math",

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.workloads.errors import check_whole, unknown_value
 from pytest_accel.workloads.feeding import DataChoices
 
 Model = str | Callable[..., Any]

@@ -12,10 +12,10 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from pytest_accel.measure.errors import unknown_value
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.settings import COMPILE_MODES
 from pytest_accel.workloads.choices import Choices
-from pytest_accel.workloads.errors import unknown_value
 from pytest_accel.workloads.feeding import Task
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.plan import Plan

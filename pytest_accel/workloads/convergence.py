@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from pytest_accel.measure.errors import StepError
 from pytest_accel.measure.ranks import Ranks
-from pytest_accel.workloads.errors import StepError
 from pytest_accel.workloads.steps import TrainStep
 
 

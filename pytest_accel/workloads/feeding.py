@@ -11,13 +11,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 
-from pytest_accel.data.errors import DataError, DataMissing, SyntheticDataWarning
-from pytest_accel.data.formats.places import Split
-from pytest_accel.data.loader import HostBatches, Loading, spare_cpus
-from pytest_accel.data.order import TrainingOrder
-from pytest_accel.data.sources import Batch, Loaded, Source
+from pytest_accel.measure.errors import unknown_value
 from pytest_accel.measure.ranks import Ranks
-from pytest_accel.workloads.errors import unknown_value
+from pytest_accel.workloads.data.errors import DataError, DataMissing, SyntheticDataWarning
+from pytest_accel.workloads.data.formats.places import Split
+from pytest_accel.workloads.data.loader import HostBatches, Loading, spare_cpus
+from pytest_accel.workloads.data.order import TrainingOrder
+from pytest_accel.workloads.data.sources import Batch, Loaded, Source
 
 Task = Literal["train", "infer"]
 Facts: TypeAlias = dict[str, str | int | float | bool | None]  # that define a benchmark, by name

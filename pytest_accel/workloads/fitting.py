@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pytest_accel.core.quantities import gibibytes
-from pytest_accel.data.errors import DataError
+from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError, says_out_of_memory
+from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.choices import Choices
-from pytest_accel.workloads.errors import CannotFit, OutOfMemory, StepError, says_out_of_memory
+from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.models.gpt import GPT_SHAPES, gpt_shape
 from pytest_accel.workloads.optimisers import callable_name
-from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, gpt_shape
 
 FP32_BYTES = 4
 # Of a device's memory, for all weights in fp32 before they are dealt out: what else is there then is small.

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from pytest_accel.measure.errors import StepError
 from pytest_accel.measure.ranks import Ranks
-from pytest_accel.workloads.errors import StepError
 from pytest_accel.workloads.feeding import DataChoices, Destination, Feed
 from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_accel.workloads.errors import did_you_mean, unknown_value
+from pytest_accel.measure.errors import did_you_mean, unknown_value
 
 OptimiserFactory = Callable[[Iterable[Any]], Any]  # parameters -> torch.optim.Optimizer
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 
-from pytest_accel.data.order import TrainingOrder
-from pytest_accel.data.sources import Batch, Rotation
+from pytest_accel.workloads.data.order import TrainingOrder
+from pytest_accel.workloads.data.sources import Batch, Rotation
 from pytest_accel.workloads.feeding import DataChoices, Destination, Facts, Feed, Task
 
 # What a model is for.

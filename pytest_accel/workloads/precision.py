@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_accel.workloads.errors import unknown_value
+from pytest_accel.measure.errors import unknown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

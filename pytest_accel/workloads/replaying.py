@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.data.sources import Batch
+from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES
-from pytest_accel.workloads.errors import OutOfMemory, StepError
+from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.feeding import Task
 from pytest_accel.workloads.fitting import lacked_memory
-from pytest_accel.workloads.models import task_of
+from pytest_accel.workloads.models.build import task_of
 from pytest_accel.workloads.precision import Precision
 
 Body = Callable[[Iterator[Batch]], Any]  # takes its batches from there, and returns tensors

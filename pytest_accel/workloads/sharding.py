@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from pytest_accel.measure.errors import unknown_value
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads.errors import unknown_value
 from pytest_accel.workloads.plan import ModelTask, seed_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils._pytree import tree_map
 
-from pytest_accel.data.sources import Batch, Rotation, Source
 from pytest_accel.workloads.assembly import Configuration, Parts
 from pytest_accel.workloads.attention import attention_backend
 from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES, Compiler
+from pytest_accel.workloads.data.sources import Batch, Rotation, Source
 from pytest_accel.workloads.fitting import raise_if_out_of_memory
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.plan import Loss, seed_of

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from pytest_accel.measure.errors import StepError
 from pytest_accel.workloads.accumulating import accumulate
 from pytest_accel.workloads.assembly import Parts, assemble
 from pytest_accel.workloads.choices import Choices, Model
 from pytest_accel.workloads.compiling import compiled_apart
-from pytest_accel.workloads.errors import StepError
 from pytest_accel.workloads.evidence import local, sample, sample_tensors, tensors_in
 from pytest_accel.workloads.fitting import explained_out_of_memory
 from pytest_accel.workloads.judging import Judge
@@ -38,7 +38,7 @@ from pytest_accel.workloads.stepping import Step
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_accel.data.sources import Batch
+    from pytest_accel.workloads.data.sources import Batch
 
 
 class TrainStep(Step):

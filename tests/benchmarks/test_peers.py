@@ -581,7 +581,7 @@ def test_nanogpts_model_has_the_parameters_of_gpt2():
     import torch
 
     from benchmarks.peers.ways.nanogpt import LearnedPositions
-    from pytest_accel.workloads.zoo.gpt import GPT_SHAPES
+    from pytest_accel.workloads.models.gpt import GPT_SHAPES
 
     shape = GPT_SHAPES["gpt-117m"]
     with torch.device("meta"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_accel.store.history import History
+from pytest_accel.storage.history import History
 
 CI = Path(__file__).parents[2] / "deploy" / "ci"
 LONG_S = 300.0  # of waiting for a night; only a broken one takes so long

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.core.results import Ending, Result
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Outcome
-from pytest_accel.store.results import read_results
+from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.results import read_results
 from tests.support.results import NOW, THEN, make_result
 from tests.support.sites import Site
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.core.results import Ending
-from pytest_accel.core.verdict import Outcome
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.verdict import Outcome
 from tests.support.processes import left_in
 from tests.support.results import make_result
 from tests.support.sites import Site

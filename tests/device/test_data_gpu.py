@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_accel.data.errors import DataError
-from pytest_accel.marks import platform_mark
+from pytest_accel.markers import platform_mark
+from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.steps import InferStep, TrainStep
 from tests.support.data_sets import write_cifar_binary, write_food101, write_imagenet_folders, write_shards
 

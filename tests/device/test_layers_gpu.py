@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 from torchvision import models
 
-from pytest_accel.marks import platform_mark
+from pytest_accel.markers import platform_mark
 from pytest_accel.workloads import assembly, rectifying
 from pytest_accel.workloads.layers import RectifiedMaxPool, RectifiedWhenPooled
 from pytest_accel.workloads.rectifying import rectified_convolution, rectify

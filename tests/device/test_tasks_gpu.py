@@ -10,8 +10,8 @@ import json
 import pytest
 import torch
 
-from pytest_accel.data.sources import Rotation
-from pytest_accel.marks import platform_mark
+from pytest_accel.markers import platform_mark
+from pytest_accel.workloads.data.sources import Rotation
 from pytest_accel.workloads.steps import InferStep, TrainStep
 from pytest_accel.workloads.tasks.tokens import TokenPlan
 from tests.support.steps import losses

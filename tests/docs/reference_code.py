@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from pytest_accel.core.metrics import MEASURED
-from pytest_accel.core.references import METRICS as PUBLISHED
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.settings import COMPILE_MODES, OPTIONS, Settings
+from pytest_accel.stats.metrics import MEASURED
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.reference_values import METRICS as PUBLISHED
 from tests.docs import source
 from tests.docs.reference import capital, code, prose, table
 
@@ -91,7 +91,7 @@ def _signature(name: str, arguments: list[source.Field]) -> str:
 
 
 def _measure() -> str:
-    path = "session/measuring/accel.py"
+    path = "session/accel.py"
     shown = _signature("accel.measure", source.arguments(path, "Accel", "measure"))
     return (
         f"## `accel.measure`\n\n```python\n{shown}\n```\n\n{prose(source.docstring(path, 'Accel', 'measure'))}\n"
@@ -201,7 +201,7 @@ def _cost(outcome: Outcome) -> str:
     """What the code itself does with it, by default and with the option that changes it."""
     from dataclasses import replace
 
-    from pytest_accel.session.judging.reports import costs
+    from pytest_accel.session.reports import costs
 
     fails = costs(outcome, Settings())
     said = "fails" if fails else "passes"
@@ -215,7 +215,7 @@ def _cost(outcome: Outcome) -> str:
 
 
 def table_columns() -> str:
-    from pytest_accel.session.telling.columns import ALWAYS, COLUMNS
+    from pytest_accel.session.columns import ALWAYS, COLUMNS
 
     rows = [
         (code(name) if at == 0 else "", column.title, capital((text.__doc__ or "").strip()))
@@ -232,7 +232,7 @@ def table_columns() -> str:
 
 
 def metrics() -> str:
-    from pytest_accel.core.comparison import CHOICES
+    from pytest_accel.stats.comparison import CHOICES
 
     ours = [(code(name), about) for name, about in MEASURED.items()]
     better = {"more": "more", "less": "less", None: "neither: it describes, and is not measured"}

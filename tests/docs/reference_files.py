@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_accel.core.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PREFIXES
+from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PREFIXES
 from tests.docs import schemas, source
 from tests.docs.reference import capital, code, table
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.report.baselines import Stored, environment_words
-from pytest_accel.store.gathering import find
+from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
+from pytest_accel.storage.gathering import find
 from tests.docs.reference import code, table
 
 FOLDER = Path(__file__).parents[2] / "baselines"

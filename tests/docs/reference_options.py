@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_accel.core.gating import NAMES
-from pytest_accel.core.quantities import parse_fraction, parse_seconds
 from pytest_accel.platforms.kinds import PRECISIONS
 from pytest_accel.settings import (
     COLUMN_NAMES,
@@ -16,6 +14,8 @@ from pytest_accel.settings import (
     Option,
     Settings,
 )
+from pytest_accel.stats.gating import NAMES
+from pytest_accel.stats.quantities import parse_fraction, parse_seconds
 from tests.docs import source
 from tests.docs.reference import capital, code, table
 

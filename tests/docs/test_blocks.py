@@ -21,7 +21,7 @@ import yaml
 from pytest_accel.cli import _divided, _parser
 from pytest_accel.commands.registry import COMMANDS, GROUPS
 from pytest_accel.settings import OPTIONS
-from pytest_accel.store.results import KIND
+from pytest_accel.storage.results import KIND
 from tests.docs.pages import ROOT, Block, all_blocks, inline_code, named, pages
 
 FLAGS = {option.flag: option for option in OPTIONS}

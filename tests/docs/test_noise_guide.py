@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from pytest_accel.core.gate import in_noise, loss, resolution_factor
-from pytest_accel.core.quantities import percent
-from pytest_accel.core.verdict import Policy
+from pytest_accel.stats.gate import in_noise, loss, resolution_factor
+from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.verdict import Policy
 from tests.docs.pages import ROOT
 
 TABLE = re.compile(r"\| noise \|(?P<head>.*)\|\n\|[-|]+\|\n(?P<rows>(?:\|.*\|\n)+)")

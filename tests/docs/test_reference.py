@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.metrics import MEASURED
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import THROUGHPUT
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.measuring.metrics import OURS
-from pytest_accel.session.telling.columns import _IN_COLUMNS, COLUMNS
+from pytest_accel.session.columns import _IN_COLUMNS, COLUMNS
+from pytest_accel.session.own_metrics import OURS
 from pytest_accel.settings import MARKER_KEYS, OPTIONS
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.metrics import MEASURED
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import THROUGHPUT
 from tests.docs import reference, reference_files, source
 
 PAGES = reference.pages()
@@ -144,12 +144,12 @@ def test_every_field_of_a_page_has_words(path, owner):
 
 # Where figures of a run are made; what of a step or a run is named alike is none of them.
 MAKERS = (
-    "session/measuring/accel.py",
-    "session/measuring/built.py",
-    "session/measuring/observing.py",
-    "session/measuring/roofline.py",
-    "session/judging/scaling.py",
-    "core/fairness.py",
+    "session/accel.py",
+    "workloads/measured_step.py",
+    "session/observing.py",
+    "session/rates.py",
+    "session/scaling.py",
+    "measure/fairness.py",
     "workloads/rates.py",
     "workloads/convergence.py",
 )

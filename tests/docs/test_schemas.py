@@ -13,20 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-
-from pytest_accel.core.environment import fingerprint
-from pytest_accel.core.findings import Finding
-from pytest_accel.core.results import Ending
-from pytest_accel.core.runs import MAX_RUNS
-from pytest_accel.core.verdict import Outcome, Verdict
-from pytest_accel.store import results as results_store
-from pytest_accel.store import schema as baseline_store
-from pytest_accel.store.reading import BaselineError, Node
-from pytest_accel.store.schema import ACTIONS
-from tests.docs import schemas
-from tests.support.results import make_result, make_session
 from tests.unit.store.test_history import results_
 from tests.unit.store.test_schema import a_file, files
+
+from pytest_accel.doctor.finding import Finding
+from pytest_accel.stats.environment import fingerprint
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.runs import MAX_RUNS
+from pytest_accel.stats.verdict import Outcome, Verdict
+from pytest_accel.storage import results as results_store
+from pytest_accel.storage import schema as baseline_store
+from pytest_accel.storage.reading import BaselineError, Node
+from pytest_accel.storage.schema import ACTIONS
+from tests.docs import schemas
+from tests.support.results import make_result, make_session
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = {name: schemas.load(name) for name in schemas.NAMES}

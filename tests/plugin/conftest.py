@@ -28,11 +28,11 @@ import pytest
 # pytester forgets what a run imported: without this every one would make hundreds of dataclasses anew.
 import pytest_accel.report.markdown
 import pytest_accel.report.summary_file
-import pytest_accel.session.ranks.groups
+import pytest_accel.session.groups
 import pytest_accel.session.start
-import pytest_accel.store.benchmark_json
-import pytest_accel.store.history  # noqa: F401 - as the others
-from pytest_accel.core.environment import fingerprint
+import pytest_accel.storage.benchmark_json
+import pytest_accel.storage.history  # noqa: F401 - as the others
+from pytest_accel.stats.environment import fingerprint
 from tests.support.processes import left_in
 
 # pytest-benchmark asks the program `file` for it in every session.

@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from pytest_accel.session.ranks import ahead
+from pytest_accel.session import ahead
 
 TWO = ("test_a", "test_b")
 THREE = (*TWO, "test_c")
@@ -46,9 +46,9 @@ def pytest_runtest_setup(item):
 
 # In a session that is a process of its own.
 MANY_CORES = """
-import pytest_accel.session.ranks.ahead
+import pytest_accel.session.ahead
 
-pytest_accel.session.ranks.ahead.available_cores = lambda: 16
+pytest_accel.session.ahead.available_cores = lambda: 16
 """
 
 

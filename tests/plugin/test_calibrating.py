@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pytest_accel.core.calibration import Conditions
-from pytest_accel.core.environment import Environment
+from pytest_accel.stats.calibration import Conditions
+from pytest_accel.stats.environment import Environment
 from tests.support.calibrated import calibration
 
 HERE = Environment(identity={}, context={})

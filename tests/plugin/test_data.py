@@ -6,7 +6,7 @@ import pytest
 import torch  # noqa: F401 - before pytest runs inside pytest: it cannot be imported twice
 import torchvision  # noqa: F401
 
-import pytest_accel.session.measuring.built  # noqa: F401
+import pytest_accel.workloads.measured_step  # noqa: F401
 from tests.support.data_sets import write_cifar_binary, write_food101
 
 TRAIN = """
@@ -272,7 +272,7 @@ def test_a_batch_of_a_sweep_that_does_not_fit_is_no_failure(bench):
 ASKED = """
 def test_step(accel):
     from contextlib import ExitStack
-    from pytest_accel.session.measuring.built import build_step
+    from pytest_accel.workloads.measured_step import build_step
 
     found = {}
     def build(model, **choices):

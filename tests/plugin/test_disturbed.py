@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from pytest_accel.store.results import read_results
+from pytest_accel.storage.results import read_results
 
 # Which runs of the session are disturbed: by their numbers, over all its processes.
 DISTURBED = """
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_accel.session.measuring.observing import Observation
+from pytest_accel.session.observing import Observation
 
 seen = Observation.observed
 

@@ -11,7 +11,7 @@ BASELINE_J = 0.036
 
 # It counts steps, so that the energy of one is exact whatever the time of it.
 METER = """
-from pytest_accel.core.energy import Rail
+from pytest_accel.stats.energy import Rail
 
 STEPS = []
 

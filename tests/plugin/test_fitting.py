@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import pytest_accel.spmd.course
+import pytest_accel.distributed.course
 
 TOLD = {"accel.suite": "suite", "accel.tolerance": "0.0500"}
 UNFIT = """
-from pytest_accel.session.measuring.fitting import does_not_fit
+from pytest_accel.session.fitting import does_not_fit
 
 TEXT = "resnet50: a batch of 4096 did not fit in the memory of cpu"
 """
@@ -121,7 +121,7 @@ class TestUsedToFit:
         stored.write(
             UNFIT
             + f"""
-from pytest_accel.session.measuring.fitting import CONFIGURATION
+from pytest_accel.session.fitting import CONFIGURATION
 
 @pytest.mark.parametrize("batch", [4096])
 def test_step(accel, batch):
@@ -192,7 +192,7 @@ def test_step(accel):
 class TestGang:
     def test_one_rank_alone_is_enough(self, bench, monkeypatch):
         """The other one waits for it for ever, and is ended soon."""
-        monkeypatch.setattr(pytest_accel.spmd.course, "_SKIPPED_S", 0.5)
+        monkeypatch.setattr(pytest_accel.distributed.course, "_SKIPPED_S", 0.5)
         bench.write(
             UNFIT
             + """
@@ -230,7 +230,7 @@ def test_step(accel, rank, process_group):
 import os
 import pathlib
 
-from pytest_accel.workloads.errors import OutOfMemory
+from pytest_accel.measure.errors import OutOfMemory
 
 
 @pytest.mark.cpux2

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_accel.marks import wanted_words
+from pytest_accel.markers import wanted_words
 from pytest_accel.platforms.catalogue import load_catalogue
 from tests.support.fake_nvml import FakeGpu
 

@@ -10,11 +10,11 @@ import types
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.core.results import Ending
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.session import leavings  # here, so that runs in this process share it
-from pytest_accel.store.history import History
-from pytest_accel.store.results import read_results
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.history import History
+from pytest_accel.storage.results import read_results
 from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
 
 ENDINGS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.core.runs import MIN_ROUNDS
+from pytest_accel.stats.runs import MIN_ROUNDS
 
 
 class TestJson:
@@ -399,7 +399,7 @@ class TestTable:
             f"""
             @pytest.fixture(autouse=True)
             def launching(monkeypatch):
-                from pytest_accel.session.measuring.accel import Accel
+                from pytest_accel.session.accel import Accel
 
                 measured = Accel._metrics
                 monkeypatch.setattr(

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pytest_accel.core.results import Ending
-from pytest_accel.store.results import read_results
+from pytest_accel.stats.results import Ending
+from pytest_accel.storage.results import read_results
 
 SUITE = """
     @pytest.mark.accel(reference="study/{variant}")

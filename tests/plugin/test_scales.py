@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_accel.store.history import History
-from pytest_accel.store.results import read_results
+from pytest_accel.storage.history import History
+from pytest_accel.storage.results import read_results
 
 SUITE = """
 def test_step(accel, clock):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.core.environment import fingerprint
+from pytest_accel.stats.environment import fingerprint
 
 STEP = "def test_step(accel, clock):\n    measure(accel, clock.step)\n"
 

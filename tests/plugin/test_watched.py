@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from pytest_accel.core.quantities import parse_seconds
+from pytest_accel.stats.quantities import parse_seconds
 from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
 from tests.support.fake_nvml import COMPUTED_HERE, FakeGpu
 
@@ -21,9 +21,9 @@ HW_THERMAL, POWER_CAP = 0x40, 0x4
 
 CONFTEST = f"""
 import pytest_accel.session.bench
-import pytest_accel.session.judging.cases
+import pytest_accel.session.case
 {COMPUTED_HERE}
-pytest_accel.session.judging.cases.MOST_REPLACED = pytest_accel.session.bench.MOST_REPLACED = 0
+pytest_accel.session.case.MOST_REPLACED = pytest_accel.session.bench.MOST_REPLACED = 0
 """
 SUITE = """
 import pytest

@@ -11,9 +11,9 @@ from statistics import median
 
 import torch
 
-from pytest_accel.core.robust import median_error
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.steps import Step, timed_block
+from pytest_accel.stats.robust import median_error
 
 WARMUP_ROUNDS = 3
 

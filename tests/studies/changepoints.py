@@ -10,7 +10,7 @@ Beside it, on the same nights, stands what Apache Otava does: the largest energy
 accepted when Welch's t-test of the two sides has p < .001. Its windows and its merging are left out, so that both
 answer the same question: is there a change in this series?
 
-`--calibrate` draws permutations of ranks and prints the table of `pytest_accel/core/changepoints.py`.
+`--calibrate` draws permutations of ranks and prints the table of `pytest_accel/stats/changepoints.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import ttest_ind
 
-from pytest_accel.core.changepoints import LEVELS, MIN_NIGHTS, change_points, windows
+from pytest_accel.stats.changepoints import LEVELS, MIN_NIGHTS, change_points, windows
 from tests.studies.streams import Model, baseline_steps, rounds
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_accel.measure.device import Device
-from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.tasks import plan_data
 from tests.studies.alternating import add_names, bare, prepared
 

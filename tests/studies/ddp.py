@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 import torch
 
+from pytest_accel.distributed.process_group import ProcessGroup, open_process_group
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.spmd.process_group import ProcessGroup, open_process_group
 from pytest_accel.workloads.steps import TrainStep
 from tests.studies.alternating import Ratio, in_turn, prepared
 from tests.support.gloo import free_port

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_accel.core.anchor import judge_anchor
-from pytest_accel.core.gate import judge
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Outcome, Policy, Verdict
+from pytest_accel.stats.anchor import judge_anchor
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()
 REFRESH_NIGHTS, BASELINE_RUNS = 10, 5

@@ -22,8 +22,8 @@ from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
+from pytest_accel.workloads.models import gpt
 from pytest_accel.workloads.steps import TrainStep
-from pytest_accel.workloads.zoo import gpt
 from tests.studies.alternating import add_names, in_turn, prepared
 from tests.support.steps import losses
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from pytest_accel.core.results import SessionResults
-from pytest_accel.store.history import History
-from pytest_accel.store.results import render
+from pytest_accel.stats.results import SessionResults
+from pytest_accel.storage.history import History
+from pytest_accel.storage.results import render
 from tests.support.results import AT, make_result, make_runs, make_session
 
 BENCHMARKS = 25

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_accel.core.gate import judge
-from pytest_accel.core.learning import Night, learn, with_learned
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Outcome, Policy, Verdict
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.learning import Night, learn, with_learned
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from tests.studies.gate import as_runs
 from tests.studies.streams import Model, baseline_steps, candidate_steps, rounds
 

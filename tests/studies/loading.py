@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pytest_accel.data import sources
+from pytest_accel.workloads.data import sources
 from pytest_accel.workloads.steps import TrainStep
 
 BATCH = 256

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_accel.core.gate import judge
-from pytest_accel.core.runs import Run
-from pytest_accel.core.standing import auto_tolerance, standing
-from pytest_accel.core.verdict import Policy
-from pytest_accel.store.gathering import find
-from pytest_accel.store.schema import BaselineEntry
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.standing import auto_tolerance, standing
+from pytest_accel.stats.verdict import Policy
+from pytest_accel.storage.gathering import find
+from pytest_accel.storage.schema import BaselineEntry
 
 FOLDER = Path(__file__).parents[2] / "baselines"
 GATE_S_OWN = Policy().tolerance

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_accel.measure.device import Device
-from pytest_accel.workloads.zoo.gpt import GptShape, gpt_shape
+from pytest_accel.workloads.models.gpt import GptShape, gpt_shape
 from tests.studies.alternating import bare, prepared
 
 SHAPES = {"cuda": ("gpt-800m", 16), "cpu": ("gpt-tiny", 2)}

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_accel.core.gate import judge
-from pytest_accel.core.runs import Run
-from pytest_accel.core.together import Member, judge_together, without
-from pytest_accel.core.verdict import Outcome, Policy, Verdict
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.together import Member, judge_together, without
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()
 NIGHTS = 5

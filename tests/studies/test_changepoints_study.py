@@ -6,7 +6,7 @@ The seed is fixed and every bound is at least four standard errors from the rate
 import numpy as np
 import pytest
 
-from pytest_accel.core import changepoints
+from pytest_accel.stats import changepoints
 from tests.studies.changepoints import nights, ours, share_found, share_near, strengths
 
 pytestmark = pytest.mark.slow

@@ -19,10 +19,10 @@ from statistics import fmean, stdev
 
 import torch
 
-from pytest_accel.core.student import t_quantile
-from pytest_accel.health.nvml_watch import DeviceWatcher
-from pytest_accel.health.watching import PERIOD_S, Watch
 from pytest_accel.measure.device import CudaDevice, Device
+from pytest_accel.measure.nvml_watch import DeviceWatcher
+from pytest_accel.measure.watching import PERIOD_S, Watch
+from pytest_accel.stats.student import t_quantile
 from tests.studies.alternating import prepared
 
 BLOCK_S = 0.5  # five wakes

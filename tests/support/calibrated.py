@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_accel.core.calibration import Conditions, calibrate
-from pytest_accel.core.environment import Environment
-from pytest_accel.store.calibrations import CalibrationEntry, CalibrationStore
+from pytest_accel.stats.calibration import Conditions, calibrate
+from pytest_accel.stats.environment import Environment
+from pytest_accel.storage.calibrations import CalibrationEntry, CalibrationStore
 from tests.support.stored import H200, KEY, runs
 
 AT = "2026-02-01T10:00:00+00:00"

@@ -30,7 +30,7 @@ MIB = 1 << 20
 # For a conftest.py: the GPU is the driver's, and what it would compute is computed here.
 COMPUTED_HERE = """
 from pytest_accel.measure.device import CpuDevice
-from pytest_accel.session.placing import placement
+from pytest_accel.session import placement
 
 
 def open_device(item, settings):

@@ -56,7 +56,7 @@ def run_ranks(program: str, size: int) -> list:
 def main() -> None:
     import torch
 
-    from pytest_accel.spmd.process_group import open_process_group
+    from pytest_accel.distributed.process_group import open_process_group
 
     module, _, function = sys.argv[1].partition(":")
     program = getattr(import_module(module), function)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.core.runs import Run
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.judging.cases import Case
-from pytest_accel.session.judging.scales import Scales
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.case import Case
+from pytest_accel.session.scales import Scales
 from pytest_accel.settings import Settings
-from pytest_accel.store.baselines import BaselineStore
+from pytest_accel.stats.runs import Run
+from pytest_accel.storage.baselines import BaselineStore
 from tests.support.stored import H200, KEY
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from pytest_accel.data.sources import Batch
 from pytest_accel.measure.ranks import Alone
+from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.feeding import Destination
 from pytest_accel.workloads.plan import Plan
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from pytest_accel.core.environment import Environment, diff
-from pytest_accel.core.gate import judge
-from pytest_accel.core.results import Ending, ReferenceFigure, Result, ScalingFigure, SessionResults, Status
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Outcome, Policy, Verdict
 from pytest_accel.report.lines import explain
+from pytest_accel.stats.environment import Environment, diff
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.results import Ending, ReferenceFigure, Result, ScalingFigure, SessionResults, Status
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 AT = datetime(2026, 11, 15, 3, 5, 54, tzinfo=UTC)
 SESSION = "20261115T030554Z-a4e552"
@@ -448,6 +448,6 @@ def nights(
 
 
 if __name__ == "__main__":
-    from pytest_accel.store.results import render
+    from pytest_accel.storage.results import render
 
     print(render(make_session()))  # noqa: T201 - that is what it is for

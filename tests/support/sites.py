@@ -16,8 +16,8 @@ from typing import Any, Self
 from unittest import mock
 
 from pytest_accel.cli import main
-from pytest_accel.core.results import Result
-from pytest_accel.store.results import write_results
+from pytest_accel.stats.results import Result
+from pytest_accel.storage.results import write_results
 from tests.support.results import make_session
 
 ROOT = Path(__file__).parents[2]

@@ -6,13 +6,13 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.results import Ending, Result, SessionResults, Status
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Verdict
-from pytest_accel.store.baselines import BaselineStore
-from pytest_accel.store.results import write_results
-from pytest_accel.store.schema import BaselineEntry, LedgerEntry
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Verdict
+from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.results import write_results
+from pytest_accel.storage.schema import BaselineEntry, LedgerEntry
 
 H200 = Environment(
     identity={"device_name": "NVIDIA H200"}, context={"torch": "2.10.0", "driver": "570.124.06"}

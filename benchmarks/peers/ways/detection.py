@@ -14,13 +14,13 @@ from torchvision.ops import FrozenBatchNorm2d
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
 from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
-from pytest_accel.data.detection import corners_px
-from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.data.detection import corners_px
+from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.detection.batch import Scenes
 from pytest_accel.workloads.detection.loss import DinoLoss
 from pytest_accel.workloads.detection.torchvision import FROZEN, calibrate
+from pytest_accel.workloads.models.dino import build_dino
 from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
-from pytest_accel.workloads.zoo.dino import build_dino
 
 
 def detector_step(contest: Contest, device: torch.device) -> Step:

@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
 from benchmarks.peers.ways.plain_loop import autocast, compiled
-from pytest_accel.workloads.zoo.gpt import GPT_SHAPES, GptShape
+from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape
 
 LR, BETAS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 0.1, 1.0
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
 from benchmarks.peers.ways.plain_loop import plain_loop
-from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.models.build import build_model
 
 CLASSES, PIXELS = 100, 32  # of CIFAR-100
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
 from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
+from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS
 from pytest_accel.workloads.tasks.masks import AUXILIARY_WEIGHT, plan_masks
-from pytest_accel.workloads.zoo.segmentation import CROPS, DEEPLABS, SEGFORMERS
 
 CLASSES, IGNORED = 19, 255  # of Cityscapes
 

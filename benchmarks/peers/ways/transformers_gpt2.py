@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
 from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
-from pytest_accel.workloads.zoo.gpt import GPT_SHAPES
+from pytest_accel.workloads.models.gpt import GPT_SHAPES
 
 
 def step(contest: Contest, device: torch.device) -> Step:

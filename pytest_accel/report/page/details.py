@@ -6,11 +6,6 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from pytest_accel.core.metrics import shown_name
-from pytest_accel.core.quantities import counted, gibibytes, percent, seconds, si
-from pytest_accel.core.results import Ending, ReferenceFigure, Result
-from pytest_accel.core.runs import MAX_RUNS, RECORD_RUNS
-from pytest_accel.core.verdict import Outcome, Verdict
 from pytest_accel.report.attention import deciding, plain_word, shortfalls, status_word, told_verdicts
 from pytest_accel.report.lines import explain, host_bound, unsteady
 from pytest_accel.report.page.markup import unbroken
@@ -18,6 +13,11 @@ from pytest_accel.report.page.metrics import failed_metrics, from_to, metric
 from pytest_accel.report.page.rows import times, units_per_wh
 from pytest_accel.report.page.statuses import LOOKS, Look, shown_status
 from pytest_accel.report.repeating import naming
+from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
+from pytest_accel.stats.results import Ending, ReferenceFigure, Result
+from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
+from pytest_accel.stats.verdict import Outcome, Verdict
 
 Pair = tuple[str, str]
 LONGEST_TEXT = 4000  # characters of a traceback's end; the whole is in pytest's own output

@@ -8,9 +8,6 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-from pytest_accel.core.changepoints import Trend
-from pytest_accel.core.references import Figure
-from pytest_accel.core.results import Result, SessionResults
 from pytest_accel.report.page.details import details
 from pytest_accel.report.page.headline import attention, headline, verdict_of
 from pytest_accel.report.page.markup import Markup, data_block, element
@@ -19,6 +16,9 @@ from pytest_accel.report.page.plots import Nights, Past, past, rounds
 from pytest_accel.report.page.rows import table
 from pytest_accel.report.page.session_plots import session_plots
 from pytest_accel.report.page.surroundings import about, environment, findings, moment
+from pytest_accel.stats.changepoints import Trend
+from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.storage.reference_values import Figure
 
 MAX_BYTES = 6_000_000  # what a mail, a CI artifact and a phone take without a thought
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")

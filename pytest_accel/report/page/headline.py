@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_accel.core.environment import Change
-from pytest_accel.core.keys import Scalar
-from pytest_accel.core.quantities import counted
-from pytest_accel.core.results import Ending, Result, SessionResults, Status
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import in_order, needs_attention, plain_word, status_word
 from pytest_accel.report.page.details import remedy, shortened, words
 from pytest_accel.report.page.markup import Markup, command_line, element, icon, joined, unbroken
 from pytest_accel.report.page.metrics import from_to
 from pytest_accel.report.page.statuses import LOOKS, Tone, rank, shown_status
+from pytest_accel.stats.environment import Change
+from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.verdict import Outcome
 
 FAILURES_SHOWN = 6  # the table below has all of them, first
 _NAMES_SHOWN = 3

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_accel.core.metrics import is_rate, less_is_better, shown_name
-from pytest_accel.core.quantities import percent, seconds, si
-from pytest_accel.core.results import Ending, Result
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import THROUGHPUT, Outcome, Verdict
 from pytest_accel.report.attention import SETTLED, deciding, told_verdicts
 from pytest_accel.report.lines import changed
+from pytest_accel.stats.metrics import is_rate, less_is_better, shown_name
+from pytest_accel.stats.quantities import percent, seconds, si
+from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
 _PERCENTAGES = re.compile(r"(^|_)(mfu|accuracy|share|efficiency|felt)$")
 _FIGURES = {"mfu": "MFU", "tflops": "TFLOP/s"}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pytest_accel.core.changepoints import Trend
-from pytest_accel.core.gate import interval
-from pytest_accel.core.judgement import was_slowed
-from pytest_accel.core.quantities import percent
-from pytest_accel.core.results import Result
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Outcome, Policy
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.lines import changed
+from pytest_accel.stats.changepoints import Trend
+from pytest_accel.stats.gate import interval
+from pytest_accel.stats.judgement import was_slowed
+from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.results import Result
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome, Policy
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
 Nights = dict[tuple[str, str, str], int]  # time, session and revision, each once: benchmarks share them

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pytest_accel.core import energy
-from pytest_accel.core.gate import interval
-from pytest_accel.core.quantities import percent, si
-from pytest_accel.core.results import ReferenceFigure, Result
-from pytest_accel.core.verdict import THROUGHPUT, Policy, Verdict
 from pytest_accel.report.attention import deciding, in_order, plain_word, status_word
 from pytest_accel.report.page.metrics import change_of, metric_from_to
 from pytest_accel.report.page.statuses import LOOKS, rank, shown_status
+from pytest_accel.stats import energy
+from pytest_accel.stats.gate import interval
+from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.results import ReferenceFigure, Result
+from pytest_accel.stats.verdict import THROUGHPUT, Policy, Verdict
 
 Key: TypeAlias = str | float | None
 # Its text, and what it is sorted by, None last either way; then, in some, what stands small below the text.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from pytest_accel.core import grammar
-from pytest_accel.core.keys import Scalar
-from pytest_accel.core.quantities import percent, si
-from pytest_accel.core.references import Figure
-from pytest_accel.core.results import Result
-from pytest_accel.core.verdict import THROUGHPUT
+from pytest_accel.platforms import names as grammar
 from pytest_accel.report.page.plots import drawn
 from pytest_accel.report.page.rows import units_per_wh
+from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.results import Result
+from pytest_accel.stats.verdict import THROUGHPUT
+from pytest_accel.storage.reference_values import Figure
 
 BATCH_SIZE = "batch_size"
 # What may differ along a sweep besides the batch itself, because it follows from it.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_accel.core.results import Ending, Result, Status
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.attention import SETTLED
+from pytest_accel.stats.results import Ending, Result, Status
+from pytest_accel.stats.verdict import Outcome
 
 Tone = Literal["bad", "warn", "gain", "good", "mute"]
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_accel.core.results import SessionResults
 from pytest_accel.report.page.document import Key, render_page
 from pytest_accel.report.page.plotly import read_plotly_js
 from pytest_accel.report.page.plots import Past
-from pytest_accel.store.whole import write_whole
+from pytest_accel.stats.results import SessionResults
+from pytest_accel.storage.whole import write_whole
 
 if TYPE_CHECKING:
-    from pytest_accel.core.changepoints import Trend
-    from pytest_accel.core.references import Figure
+    from pytest_accel.stats.changepoints import Trend
+    from pytest_accel.storage.reference_values import Figure
 
 _T = TypeVar("_T")
 
@@ -45,7 +45,7 @@ def _attempt(read: Callable[[], _T], otherwise: _T, problems: list[str]) -> _T:
 def _trends(session: SessionResults, path: Path | None) -> Mapping[Key, Trend[Past]]:
     if path is None or not path.is_file():
         return {}
-    from pytest_accel.store.history import History
+    from pytest_accel.storage.history import History
 
     history = History(path)
     keys = {(result.key or result.benchmark, result.disk_name) for result in session.results if result.runs}
@@ -55,6 +55,6 @@ def _trends(session: SessionResults, path: Path | None) -> Mapping[Key, Trend[Pa
 def _figures(folder: Path | None) -> Sequence[Figure]:
     if folder is None:
         return ()
-    from pytest_accel.store.references import read_published
+    from pytest_accel.storage.references import read_published
 
     return tuple(figure for source in read_published(folder) for figure in source.figures)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.data.detection import corners_px
-from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.data.detection import corners_px
+from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.detection.batch import Scenes, Targets
 
 LEARN_MORE = ("maskrcnn", "keypointrcnn")  # than boxes

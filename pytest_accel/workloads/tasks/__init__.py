@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_accel.data.sets import IMAGE_SETS
-from pytest_accel.workloads.errors import check_whole, unknown_value
+from pytest_accel.measure.errors import check_whole, unknown_value
+from pytest_accel.workloads.data.sets import IMAGE_SETS
 from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.masks import plan_masks
 from pytest_accel.workloads.tasks.questions import plan_questions
@@ -18,8 +18,8 @@ from pytest_accel.workloads.tasks.scenes import plan_scenes
 from pytest_accel.workloads.tasks.tokens import TokenPlan
 
 if TYPE_CHECKING:
-    from pytest_accel.data.sources import Batch
-    from pytest_accel.workloads.models import ModelInfo
+    from pytest_accel.workloads.data.sources import Batch
+    from pytest_accel.workloads.models.build import ModelInfo
     from pytest_accel.workloads.plan import ModelTask, Plan
 
 # The names of data that a model of a task reads, the default first.

@@ -11,16 +11,22 @@ from typing import ClassVar, Literal
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.data.errors import SlowDecodingWarning
-from pytest_accel.data.finish import Finish, ModelInput, labelled
-from pytest_accel.data.images import ArrayImages, EncodedImages, Images, open_images
-from pytest_accel.data.loader import EvaluationBatches, HostBatches, Loading, TrainingBatches
-from pytest_accel.data.order import EvaluationOrder, TrainingOrder
-from pytest_accel.data.readers import ArrayReader, EncodedReader, InventedReader, PhotographReader, Reader
-from pytest_accel.data.sampling import Sampler
-from pytest_accel.data.sets import IMAGE_SETS
-from pytest_accel.data.sources import Batch, Dealt, Decoded, Loaded, Resident, Source
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
+from pytest_accel.workloads.data.errors import SlowDecodingWarning
+from pytest_accel.workloads.data.finish import Finish, ModelInput, labelled
+from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
+from pytest_accel.workloads.data.loader import EvaluationBatches, HostBatches, Loading, TrainingBatches
+from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
+from pytest_accel.workloads.data.readers import (
+    ArrayReader,
+    EncodedReader,
+    InventedReader,
+    PhotographReader,
+    Reader,
+)
+from pytest_accel.workloads.data.sampling import Sampler
+from pytest_accel.workloads.data.sets import IMAGE_SETS
+from pytest_accel.workloads.data.sources import Batch, Dealt, Decoded, Loaded, Resident, Source
 from pytest_accel.workloads.feeding import (
     MEMORY_FORMATS,
     DataChoices,

@@ -10,19 +10,19 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.data.errors import existing_root
-from pytest_accel.data.finish import factors
-from pytest_accel.data.formats.cityscapes import CLASSES, IGNORE, CityscapesSet, open_cityscapes
-from pytest_accel.data.loader import TrainingBatches
-from pytest_accel.data.segmentation import (
+from pytest_accel.workloads.data.errors import existing_root
+from pytest_accel.workloads.data.finish import factors
+from pytest_accel.workloads.data.formats.cityscapes import CLASSES, IGNORE, CityscapesSet, open_cityscapes
+from pytest_accel.workloads.data.loader import TrainingBatches
+from pytest_accel.workloads.data.segmentation import (
     SCALES,
     SegmentationBatch,
     SegmentationFinish,
     SegmentationReader,
     synthetic_segmentation,
 )
-from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.data.sources import Batch
+from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.feeding import (
     MEMORY_FORMATS,
     DataChoices,

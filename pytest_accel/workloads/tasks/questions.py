@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.data.answers import (
+from pytest_accel.workloads.data.answers import (
     SEQUENCE,
     VOCABULARY,
     Answers,
@@ -17,8 +17,8 @@ from pytest_accel.data.answers import (
     open_squad,
     synthetic_squad,
 )
-from pytest_accel.data.errors import DataError, existing_root
-from pytest_accel.data.sources import Batch
+from pytest_accel.workloads.data.errors import DataError, existing_root
+from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.feeding import (
     DataChoices,
     Destination,
@@ -33,9 +33,9 @@ from pytest_accel.workloads.plan import NamedLoss, Plan, no_smoothing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_accel.data.answers import Windows
-    from pytest_accel.data.formats.places import Split
-    from pytest_accel.workloads.models import ModelInfo
+    from pytest_accel.workloads.data.answers import Windows
+    from pytest_accel.workloads.data.formats.places import Split
+    from pytest_accel.workloads.models.build import ModelInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from pytest_accel.data.buckets import MANY_SCALES, ONE_SCALE, Bucket, BucketOrder, Resizing
-from pytest_accel.data.detection import (
+from pytest_accel.workloads.data.buckets import MANY_SCALES, ONE_SCALE, Bucket, BucketOrder, Resizing
+from pytest_accel.workloads.data.detection import (
     MAX_GT,
     DetectionBatch,
     DetectionFinish,
@@ -19,11 +19,11 @@ from pytest_accel.data.detection import (
     DetectionSampler,
     room_for,
 )
-from pytest_accel.data.errors import existing_root
-from pytest_accel.data.formats.coco import CLASSES, CocoSet, open_coco
-from pytest_accel.data.formats.places import Split
-from pytest_accel.data.sources import Batch
-from pytest_accel.data.synthetic_boxes import synthetic_detection
+from pytest_accel.workloads.data.errors import existing_root
+from pytest_accel.workloads.data.formats.coco import CLASSES, CocoSet, open_coco
+from pytest_accel.workloads.data.formats.places import Split
+from pytest_accel.workloads.data.sources import Batch
+from pytest_accel.workloads.data.synthetic_boxes import synthetic_detection
 from pytest_accel.workloads.detection.batch import Scenes, Targets
 from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
 from pytest_accel.workloads.feeding import (

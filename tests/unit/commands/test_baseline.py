@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.verdict import Outcome
-from pytest_accel.store.baselines import BaselineStore
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.baselines import BaselineStore
 from tests.support.calibrated import calibration
 from tests.support.stored import KEY, OTHER, UPGRADED, baseline, result, results_file, runs
 

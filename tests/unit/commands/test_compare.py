@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.core.results import Ending
-from pytest_accel.core.verdict import Outcome
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.verdict import Outcome
 from tests.support.stored import CAPPED, OTHER, UPGRADED, baseline, result, results_file, runs
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
@@ -162,7 +162,7 @@ class TestOptions:
         assert content["figures"][0]["metric"] == "step_time"
 
     def test_references_of_results_stand_beside_the_study(self, compare):
-        from pytest_accel.core.results import ReferenceFigure
+        from pytest_accel.stats.results import ReferenceFigure
 
         shutil.copytree(PUBLISHED, "baselines/published")
         reference = ReferenceFigure(

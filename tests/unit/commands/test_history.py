@@ -12,10 +12,10 @@ from datetime import timedelta
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.core.results import SessionResults
-from pytest_accel.core.verdict import Estimate, Outcome, Verdict
-from pytest_accel.store.history import History
-from pytest_accel.store.results import write_results
+from pytest_accel.stats.results import SessionResults
+from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
+from pytest_accel.storage.history import History
+from pytest_accel.storage.results import write_results
 from tests.support.results import AT, NOW, THEN, make_result, make_runs, make_session
 
 

@@ -210,7 +210,7 @@ class TestWords:
 
 
 def test_the_doctor_looks_where_a_session_would(tmp_path, below, monkeypatch, capsys):
-    from pytest_accel.health import doctor
+    from pytest_accel.doctor import doctor
 
     (tmp_path / "pytest.ini").write_text(LAYOUTS["pytest.ini"])
     monkeypatch.chdir(below)

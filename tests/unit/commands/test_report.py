@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pytest_accel.cli import main
-from pytest_accel.store.history import History
-from pytest_accel.store.results import write_results
+from pytest_accel.storage.history import History
+from pytest_accel.storage.results import write_results
 from tests.support.results import NOW, SESSION, make_result, make_runs, make_session
 
 

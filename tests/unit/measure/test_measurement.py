@@ -7,10 +7,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.ranks import RankResult
-from pytest_accel.core.runs import Run
 from pytest_accel.measure.measurement import SCHEMA_VERSION, Measurement
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.ranks import RankResult
+from pytest_accel.stats.runs import Run
 
 SECONDS = st.floats(1e-9, 1e4)
 MAYBE = st.one_of(st.none(), SECONDS)

@@ -12,13 +12,13 @@ from statistics import fmean
 
 import pytest
 
-from pytest_accel.core.pacing import pace
-from pytest_accel.core.runs import MIN_ROUNDS
 from pytest_accel.measure import steps as module
 from pytest_accel.measure import timer as timer_module
+from pytest_accel.measure.pacing import pace
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.measure.steps import ALONE, PILOT_STEPS, garbage_spared, launching_s, settle, time_rounds
 from pytest_accel.measure.timer import SynchronisingTimer
+from pytest_accel.stats.runs import MIN_ROUNDS
 
 
 @dataclass
@@ -301,7 +301,7 @@ class TestSparing:
 
 
 class Recording(Alone):
-    """Two ranks of which only one is there: what is asked of the other, in order; real ones are in tests/gang."""
+    """Two ranks of which only one is there: what is asked of the other, in order; real ones are in tests/distributed."""
 
     size = 2
 

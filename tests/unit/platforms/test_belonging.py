@@ -35,8 +35,8 @@ def test_where_runs_belong(folder, identity, machine):
 
 
 def test_every_variant_of_the_catalogue_belongs_into_its_own_folder():
-    from pytest_accel.core.grammar import PlatformName
     from pytest_accel.platforms.catalogue import load_catalogue
+    from pytest_accel.platforms.names import PlatformName
 
     catalogue = load_catalogue()
     for kind in catalogue.devices.values():

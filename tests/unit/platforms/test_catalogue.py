@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName, clashes
 from pytest_accel.platforms.catalogue import (
     CatalogueError,
     UnknownPlatform,
@@ -14,6 +13,7 @@ from pytest_accel.platforms.catalogue import (
     user_platforms,
 )
 from pytest_accel.platforms.kinds import PRECISIONS, DeviceKind, Variant, check_kind
+from pytest_accel.platforms.names import PlatformName, clashes
 
 MIB = 1 << 20
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.core.environment import REDACTED, describe, diff
 from pytest_accel.platforms.environment import Host, cudnn_version, read_environment
 from pytest_accel.platforms.numa import format_list
+from pytest_accel.stats.environment import REDACTED, describe, diff
 
 UUID = "8f3aab12-1234-9abc-1234-1234567890ab"
 

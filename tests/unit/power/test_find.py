@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from pytest_accel.core.energy import Rail
 from pytest_accel.power import find
 from pytest_accel.power.find import close_sources, open_sources, problems
 from pytest_accel.power.source import PowerDevice, Source
+from pytest_accel.stats.energy import Rail
 from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -124,7 +124,7 @@ def test_and_that_of_a_grace_hopper_module(fake_nvml, tmp_path):
     code = f"""
 from pathlib import Path
 from types import SimpleNamespace
-from pytest_accel.core.energy import Rail
+from pytest_accel.stats.energy import Rail
 from pytest_accel.power.find import open_sources
 from pytest_accel.power.source import PowerDevice
 meter = SimpleNamespace(name="my meter", rails=(Rail(name="outlet", scope="node"),))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.core.energy import EnergyWindow, PowerSample, energy_of, total_j
 from pytest_accel.power.grace import GraceSource
+from pytest_accel.stats.energy import EnergyWindow, PowerSample, energy_of, total_j
 
 # As a node of two Grace Hopper modules tells it, in the order of its hwmon folders.
 QUAD = {

@@ -10,9 +10,9 @@ import types
 import pytest
 
 import pytest_accel.hookspecs
-from pytest_accel.core.energy import Rail
 from pytest_accel.power.find import open_sources, problems
 from pytest_accel.power.guarded import Guarded, from_hook
+from pytest_accel.stats.energy import Rail
 
 PATIENCE_S = 30.0  # how long a test waits for what must happen; none waits it out
 
@@ -190,7 +190,7 @@ def test_a_rail_that_was_not_announced_is_left_out():
         ([object()], "has no name, problem, rails, joules, watts, close. A source has"),
         ([Meter], "is a class: return an object of it"),
         ([types.SimpleNamespace(**dict.fromkeys(("problem", "joules", "watts", "close")), name="x", rails=["a"])],
-         r"the rails of x are \['a'\], not pytest_accel.core.energy.Rail"),
+         r"the rails of x are \['a'\], not pytest_accel.stats.energy.Rail"),
     ],
 )  # fmt: skip
 def test_what_is_no_source_is_one_clear_error(answer, complaint):

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from pytest_accel.core.energy import EnergyWindow, PowerSample, energy_of, total_j
 from pytest_accel.power.rapl import RaplSource
+from pytest_accel.stats.energy import EnergyWindow, PowerSample, energy_of, total_j
 
 RANGE_UJ = 262_143_328_850  # an Intel server's
 SERVER = {

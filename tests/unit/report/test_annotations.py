@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.core.results import Ending
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.annotations import SHOWN, annotations
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.verdict import Outcome
 from tests.support.results import hostile, make_result, make_session
 
 GITHUB = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/home/runner/work/x/x"}

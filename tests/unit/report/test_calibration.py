@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.core.calibration import Calibration, Conditions, FalseAlarms
 from pytest_accel.report.calibration import calibrated_text, conditions_text
+from pytest_accel.stats.calibration import Calibration, Conditions, FalseAlarms
 
 
 def text(alarms: FalseAlarms | None) -> str:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.core.comparison import Side, compare
-from pytest_accel.core.figures import Value, figures
-from pytest_accel.core.judgement import Entry
 from pytest_accel.report.comparison import FORMATS, render, sections
-from pytest_accel.store.gathering import gather
+from pytest_accel.stats.comparison import Side, compare
+from pytest_accel.stats.figures import Value, figures
+from pytest_accel.stats.judgement import Entry
+from pytest_accel.storage.gathering import gather
 from tests.support.stored import CAPPED, H200, KEY, UPGRADED, runs
 
 BASELINES = Path(__file__).parents[3] / "baselines"

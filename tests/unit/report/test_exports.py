@@ -12,8 +12,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.core.results import Ending
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.exports import (
     conbench_lines,
     csv_text,
@@ -22,7 +20,9 @@ from pytest_accel.report.exports import (
     otava_files,
 )
 from pytest_accel.report.history import Track
-from pytest_accel.store.history import Measured, Point
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.history import Measured, Point
 from tests.support.results import NOW, hostile, make_result, make_session
 
 REPOSITORY = "https://github.com/org/repo"

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.core.changepoints import trend
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.report.history import (
     BLOCKS,
     WIDTH,
@@ -22,7 +19,10 @@ from pytest_accel.report.history import (
     shifts,
     sparkline,
 )
-from pytest_accel.store.history import Measured, Point, Pruned
+from pytest_accel.stats.changepoints import trend
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
+from pytest_accel.storage.history import Measured, Point, Pruned
 
 OLD = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.10.0"})
 NEW = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.11.0"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.report.lines import MARKUP, explain, host_bound, verdict_line, word
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
 
 def verdict(outcome: Outcome, point: float, low: float, high: float, **more) -> Verdict:

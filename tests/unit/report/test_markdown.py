@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.core.environment import Change
-from pytest_accel.core.results import Ending, ReferenceFigure
-from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.report.attention import in_order, needs_attention, plain_word, status_word
 from pytest_accel.report.escaping import printable
 from pytest_accel.report.markdown import LEAST_BYTES, render_summary
+from pytest_accel.stats.environment import Change
+from pytest_accel.stats.results import Ending, ReferenceFigure
+from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.markdown_page import OURS, Page
 from tests.support.results import HOSTILE, hostile, make_result, make_session, many
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.core.results import Ending, ReferenceFigure
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.openmetrics import render_metrics
+from pytest_accel.stats.results import Ending, ReferenceFigure
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome
 from tests.support.results import hostile, make_result, make_session
 
 # The ABNF of OpenMetrics 1.0, as far as a gauge and an info need it.

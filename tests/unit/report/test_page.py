@@ -15,11 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.commands.selecting import by_keyword
-from pytest_accel.core.changepoints import trend
-from pytest_accel.core.quantities import percent, si
-from pytest_accel.core.references import Figure
-from pytest_accel.core.results import Ending, ReferenceFigure
-from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.report.lines import changed, explain
 from pytest_accel.report.page import ReportError, document, plotly, read_plotly_js, render_page, write_page
 from pytest_accel.report.page.details import details, keyword, rerun
@@ -29,6 +24,11 @@ from pytest_accel.report.page.plots import past, rounds, thinned
 from pytest_accel.report.page.rows import picture
 from pytest_accel.report.page.session_plots import energies, scalings, session_plots, sweeps
 from pytest_accel.report.page.statuses import LOOKS
+from pytest_accel.stats.changepoints import trend
+from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.results import Ending, ReferenceFigure
+from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
+from pytest_accel.storage.reference_values import Figure
 from tests.support.results import (
     FINDINGS,
     HOSTILE,

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_accel.cli import main
-from pytest_accel.core.results import Ending
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.proposal import ISSUE_CHARACTERS, render_proposal
-from pytest_accel.store.results import write_results
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.results import write_results
 from tests.support.results import CHANGES, hostile, make_result, make_runs, make_session, many
 
 FILE = "bench_suites/test_cnn.py"

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.core.results import Ending
-from pytest_accel.core.upgrade import Effect, assess
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.report.upgrade import Told, as_json, markdown, screen
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.upgrade import Effect, assess
+from pytest_accel.stats.verdict import Outcome
 from tests.support.results import THEN, make_result, make_session
 
 STATUSES = {

@@ -7,14 +7,14 @@ import types
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.health import cgroups
-from pytest_accel.session.ranks import ahead
-from pytest_accel.session.ranks.ahead import Ahead
-from pytest_accel.session.ranks.shapes import shape_of
+from pytest_accel.distributed.launch import GangError
+from pytest_accel.distributed.orders import GangAnswer, RankAnswer
+from pytest_accel.platforms import cgroups
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session import ahead
+from pytest_accel.session.ahead import Ahead
+from pytest_accel.session.shapes import shape_of
 from pytest_accel.settings import Settings
-from pytest_accel.spmd.launch import GangError
-from pytest_accel.spmd.orders import GangAnswer, RankAnswer
 
 CPU, H200, GANG = PlatformName("cpu"), PlatformName("h200"), PlatformName("h200", 2)
 WELL = GangAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "passed"}),))

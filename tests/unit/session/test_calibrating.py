@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.calibration import Conditions
-from pytest_accel.core.grammar import PlatformName
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.judging.calibrating import Calibrations
-from pytest_accel.session.judging.cases import Case
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.calibrating import Calibrations
+from pytest_accel.session.case import Case
 from pytest_accel.settings import Settings
-from pytest_accel.store.baselines import BaselineStore
-from pytest_accel.store.calibrations import CalibrationStore
+from pytest_accel.stats.calibration import Conditions
+from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.calibrations import CalibrationStore
 from tests.support.calibrated import calibration
 from tests.support.stored import H200, KEY, OTHER, baseline, runs
 

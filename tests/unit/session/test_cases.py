@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.core.learning import Learned
-from pytest_accel.core.verdict import Outcome, Policy
-from pytest_accel.session.judging.scales import Scales
+from pytest_accel.session.scales import Scales
+from pytest_accel.stats.learning import Learned
+from pytest_accel.stats.verdict import Outcome, Policy
 from tests.support.measured import make_case
 from tests.support.stored import KEY, OTHER, baseline, runs
 

@@ -6,22 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.facets import Facet
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.core.runs import Run
-from pytest_accel.core.verdict import Estimate, Outcome, Verdict
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.judging.cases import Case
-from pytest_accel.session.measuring.fitting import Unfit
-from pytest_accel.session.telling.columns import (
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.case import Case
+from pytest_accel.session.columns import (
     ALWAYS,
     COLUMNS,
     all_synthetic,
     columns_and_rows,
     gated_without_column,
 )
+from pytest_accel.session.fitting import Unfit
 from pytest_accel.settings import COLUMN_NAMES, Settings
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.facets import Facet
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
 HERE = Environment(identity={}, context={})
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.session.measuring import exclusivity
-from pytest_accel.session.measuring.exclusivity import alone_on_devices, by_leader, wait_until_free
-from pytest_accel.session.measuring.locks import LockedError
-from pytest_accel.session.placing.placement import RANK_END
+from pytest_accel.measure.locks import LockedError
+from pytest_accel.session import exclusivity
+from pytest_accel.session.exclusivity import alone_on_devices, by_leader, wait_until_free
+from pytest_accel.session.placement import RANK_END
 from pytest_accel.settings import Settings
 
 ITEM = SimpleNamespace(config=SimpleNamespace(stash={}), name="test_step")

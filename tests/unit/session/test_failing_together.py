@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.measure.errors import OutOfMemory
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.session.measuring.accel import fail_where_one_does
-from pytest_accel.workloads.errors import OutOfMemory
+from pytest_accel.session.accel import fail_where_one_does
 
 
 def ranks(*told):

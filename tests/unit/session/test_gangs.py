@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.session.placing.placement import PLACEMENT
-from pytest_accel.session.ranks import gangs
-from pytest_accel.session.ranks.gangs import Gangs, found_by
+from pytest_accel.distributed.launch import GangError
+from pytest_accel.distributed.orders import GangAnswer, RankAnswer
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session import gangs
+from pytest_accel.session.gangs import Gangs, found_by
+from pytest_accel.session.placement import PLACEMENT
 from pytest_accel.settings import Settings
-from pytest_accel.spmd.launch import GangError
-from pytest_accel.spmd.orders import GangAnswer, RankAnswer
 
 
 def answered(*payloads, culprit=None):

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName
 from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.question import QuestionError
-from pytest_accel.session.measuring.accel import Accel
-from pytest_accel.session.measuring.metrics import check_gated, checked_gates, checked_metrics, gates_asked
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.accel import Accel
+from pytest_accel.session.own_metrics import check_gated, checked_gates, checked_metrics, gates_asked
 from pytest_accel.settings import Settings
 
 

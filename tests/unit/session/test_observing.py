@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.energy import Energy, EnergyWindow, Rail
 from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.session.measuring import observing
-from pytest_accel.session.measuring.observing import Observation, energy_metrics
+from pytest_accel.session import observing
+from pytest_accel.session.observing import Observation, energy_metrics
+from pytest_accel.stats.energy import Energy, EnergyWindow, Rail
 
 GPU0, GPU1 = (Rail(name=f"gpu{index}", scope="device", kind="gpu") for index in (0, 1))
 MODULE = Rail(name="module0", scope="node", kind="module")

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.lines import frozen_line
-from pytest_accel.session.judging.recording import refuse_disturbed, write_down
-from pytest_accel.store.baselines import BaselineStore
+from pytest_accel.session.recording import refuse_disturbed, write_down
+from pytest_accel.storage.baselines import BaselineStore
 from tests.support.measured import make_case
 from tests.support.stored import KEY, runs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_accel.platforms.kinds import Variant
-from pytest_accel.session.measuring.roofline import rates
+from pytest_accel.session.rates import rates
 
 DEVICE = Variant(peaks_tflops={"bf16": 1000.0}, bandwidth_gb_s=5000.0)
 STEP = {

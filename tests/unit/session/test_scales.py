@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pytest_accel.core.results import SessionResults
-from pytest_accel.session.judging.scales import Scales
-from pytest_accel.store.history import History
+from pytest_accel.session.scales import Scales
+from pytest_accel.stats.results import SessionResults
+from pytest_accel.storage.history import History
 from tests.support.stored import H200, KEY, result, runs
 
 BEGIN = datetime(2026, 3, 1, 14, 0, tzinfo=UTC)

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.environment import Environment
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.core.runs import Run
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.judging.cases import Case
-from pytest_accel.session.judging.scaling import with_scaling
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.case import Case
+from pytest_accel.session.scaling import with_scaling
 from pytest_accel.settings import Settings
-from pytest_accel.store.schema import BaselineEntry, BaselineFile
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.runs import Run
+from pytest_accel.storage.schema import BaselineEntry, BaselineFile
 
 NODE = "test_a.py::test_x"
 HERE = Environment(identity={"device_count": "1"}, context={})

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName
+from pytest_accel.distributed.seats import Inventory
+from pytest_accel.distributed.world import seat_from
 from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.platforms.detect import identified
 from pytest_accel.platforms.machine import Cpu, Device, Machine
+from pytest_accel.platforms.names import PlatformName
 from pytest_accel.platforms.numa import allowed_cpus, format_list
-from pytest_accel.session.placing.seating import (
+from pytest_accel.session.seating import (
     SEATS,
     bound_by_launcher,
     inventory,
@@ -21,8 +23,6 @@ from pytest_accel.session.placing.seating import (
     take_seat,
     unseated,
 )
-from pytest_accel.spmd.seats import Inventory
-from pytest_accel.spmd.world import seat_from
 
 CATALOGUE = load_catalogue()
 TORCHRUN = {

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.grammar import PlatformName
-from pytest_accel.session.placing.seating import SEATS
-from pytest_accel.session.telling.summary import write_gangs, write_idle_ranks
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.seating import SEATS
+from pytest_accel.session.summary import write_gangs, write_idle_ranks
 
 CPUX2 = PlatformName("cpu", 2)
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.core.verdict import Outcome
 from pytest_accel.options import BEGUN_S
 from pytest_accel.session import turns as session_turns
-from pytest_accel.session.judging.together import Platforms
+from pytest_accel.session.together import Platforms
 from pytest_accel.session.turns import Turns
 from pytest_accel.settings import Settings
+from pytest_accel.stats.verdict import Outcome
 
 START_S = 12.0
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pytest_accel.data.sources import Rotation
+from pytest_accel.measure.errors import OutOfMemory
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.errors import OutOfMemory
+from pytest_accel.workloads.data.sources import Rotation
 
 
 def mlp():

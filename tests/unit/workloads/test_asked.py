@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from pytest_accel.workloads import InferStep, TrainStep, assembly
+from pytest_accel.workloads.models.catalogue import zoo_models
+from pytest_accel.workloads.models.demands import tokens_of
+from pytest_accel.workloads.models.dino import build_dino
+from pytest_accel.workloads.models.dino_shapes import DINO_SHAPES
 from pytest_accel.workloads.tasks import make_batch
-from pytest_accel.workloads.zoo import zoo_models
-from pytest_accel.workloads.zoo.demands import tokens_of
-from pytest_accel.workloads.zoo.dino import build_dino
-from pytest_accel.workloads.zoo.dino_shapes import DINO_SHAPES
 
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
 DINO, GPT, BERT = "zoo/dino-tiny", "zoo/gpt-tiny", "zoo/bert-tiny"

@@ -11,7 +11,7 @@ from torch import nn
 
 from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.compiling import KINDS_OF_PART, Compiler, settle_compile
-from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.tasks import plan_data
 
 

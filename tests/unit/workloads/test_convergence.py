@@ -185,7 +185,7 @@ def test_an_epoch_is_the_typical_one_after_the_first():
     assert Convergence(epochs_s=(5.0,), epoch_steps=9, accuracies=(0.9,)).time_to_target_s is None
 
 
-# Ranks. Those of real gangs are in tests/gang.
+# Ranks. Those of real gangs are in tests/distributed.
 
 
 class OneOf(Alone):

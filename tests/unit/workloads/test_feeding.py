@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.data.errors import DataError
-from pytest_accel.data.images import open_images
-from pytest_accel.data.sources import Loaded, Resident, Rotation
 from pytest_accel.workloads import InferStep, StepError, TrainStep
+from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.images import open_images
+from pytest_accel.workloads.data.sources import Loaded, Resident, Rotation
 from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation
 from pytest_accel.workloads.tasks.tokens import TokenPlan

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_accel.measure.errors import CannotFit
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, TrainStep, assembly, fitting
-from pytest_accel.workloads.errors import CannotFit
 from pytest_accel.workloads.fitting import State, builds_whole, check_fits, device_memory_bytes, state_of
-from pytest_accel.workloads.models import build_model
-from pytest_accel.workloads.zoo.gpt import GPT_SHAPES
+from pytest_accel.workloads.models.build import build_model
+from pytest_accel.workloads.models.gpt import GPT_SHAPES
 
 H200 = 140 * 2**30
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.models.build import build_model
 
 # Exact counts, as the libraries' documentation and the papers give them.
 PARAMETERS = {

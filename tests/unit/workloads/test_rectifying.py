@@ -13,7 +13,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
-from pytest_accel.workloads.models import build_model
+from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.rectifying import RectifyingBlock, RectifyingStem, rectify, rectify_blocks
 from pytest_accel.workloads.stems import images_in_sixteens, maxima_of_sixteens, weight_in_sixteens
 from pytest_accel.workloads.tasks import plan_data

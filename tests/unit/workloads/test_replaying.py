@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.steps import PILOT_STEPS
 from pytest_accel.workloads import TrainStep, assembly
-from pytest_accel.workloads.errors import OutOfMemory, StepError
 from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, _raise_cause, make_capturable
 
 CPU = torch.device("cpu")

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.data.errors import DataError
-from pytest_accel.store.schema import configuration_hash
+from pytest_accel.measure.errors import OutOfMemory, says_out_of_memory
+from pytest_accel.storage.schema import configuration_hash
 from pytest_accel.workloads import InferStep, StepError, TrainStep
-from pytest_accel.workloads.errors import OutOfMemory, says_out_of_memory
+from pytest_accel.workloads.data.errors import DataError
 
 GPT = {"layers": 1, "width": 32, "heads": 2}
 
@@ -423,7 +423,7 @@ def test_memory_that_runs_out_while_loading_is_named_too(build):
                 use(step)
 
 
-# Ranks. Those of real gangs are in tests/gang/test_process_group.py.
+# Ranks. Those of real gangs are in tests/distributed/test_process_group.py.
 
 
 @pytest.mark.parametrize(

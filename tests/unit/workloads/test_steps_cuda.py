@@ -7,8 +7,8 @@ import gc
 import pytest
 import torch
 
+from pytest_accel.measure.errors import OutOfMemory
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.errors import OutOfMemory
 from pytest_accel.workloads.precision import PRECISIONS
 from tests.support.steps import losses
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from pytest_accel.workloads.models import ModelInfo
+from pytest_accel.workloads.models.build import ModelInfo
 from pytest_accel.workloads.plan import ROTATION_BYTES
 from pytest_accel.workloads.tasks import plan_data
 

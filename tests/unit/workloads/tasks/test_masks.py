@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.data.errors import DataError
-from pytest_accel.data.formats.cityscapes import open_cityscapes
-from pytest_accel.data.sets import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.data.sources import Loaded, Rotation
 from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.formats.cityscapes import open_cityscapes
+from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.data.sources import Loaded, Rotation
 from pytest_accel.workloads.feeding import DataChoices
-from pytest_accel.workloads.models import task_of
+from pytest_accel.workloads.models.build import task_of
 from pytest_accel.workloads.tasks import make_batch, plan_data
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from tests.support.detection_sets import write_cityscapes

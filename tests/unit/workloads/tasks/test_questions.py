@@ -14,14 +14,14 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F  # noqa: N812
 
-from pytest_accel.data.answers import Answers, Questions, open_squad
-from pytest_accel.data.errors import DataError, SyntheticDataWarning
 from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.data.answers import Answers, Questions, open_squad
+from pytest_accel.workloads.data.errors import DataError, SyntheticDataWarning
 from pytest_accel.workloads.feeding import DataChoices
-from pytest_accel.workloads.models import build_model, task_of
+from pytest_accel.workloads.models import bert
+from pytest_accel.workloads.models.build import build_model, task_of
 from pytest_accel.workloads.tasks import make_batch
 from pytest_accel.workloads.tasks.questions import QuestionPlan, span_cross_entropy
-from pytest_accel.workloads.zoo import bert
 from tests.support.plans import CPU, going_to, made
 from tests.support.vocabularies import PIECES, write_wordpiece
 

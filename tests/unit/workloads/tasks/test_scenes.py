@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.data.buckets import MANY_SCALES, ONE_SCALE
-from pytest_accel.data.errors import DataError
-from pytest_accel.data.sources import Loaded, Rotation
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.session.measuring.built import Figures
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
+from pytest_accel.workloads.data.buckets import MANY_SCALES, ONE_SCALE
+from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.sources import Loaded, Rotation
 from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
 from pytest_accel.workloads.feeding import DataChoices
-from pytest_accel.workloads.models import task_of
+from pytest_accel.workloads.measured_step import Figures
+from pytest_accel.workloads.models.build import task_of
+from pytest_accel.workloads.models.dino_backbones import SwinBackbone
 from pytest_accel.workloads.rates import rates_apart
 from pytest_accel.workloads.tasks import make_batch, plan_data
 from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
-from pytest_accel.workloads.zoo.dino_backbones import SwinBackbone
 from tests.support.detection_sets import coco_annotations, write_coco
 from tests.support.plans import CPU, going_to, made
 

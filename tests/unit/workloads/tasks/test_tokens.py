@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from pytest_accel.data.errors import DataError, SyntheticDataWarning
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.data.errors import DataError, SyntheticDataWarning
 from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
 
 GPT = {"layers": 1, "width": 32, "heads": 2}
@@ -109,7 +109,8 @@ def test_texts_on_a_disk_that_nobody_writes_to(root, tmp_path, monkeypatch):
     for kept in (root / "oscar").glob("*.bin"):
         kept.unlink()
     monkeypatch.setattr(
-        "pytest_accel.data.token_files.is_open", lambda folder: root not in (folder, *folder.parents)
+        "pytest_accel.workloads.data.token_files.is_open",
+        lambda folder: root not in (folder, *folder.parents),
     )
     with build(data_root=root) as step:
         assert step.configuration["data_source"] == "texts"

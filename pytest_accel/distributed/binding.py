@@ -1,0 +1,291 @@
+"""Each rank on the CPUs and the memory nearest to its device: a pure plan, and a thin hand that carries it out.
+
+Ranks bind before their first test is set up: thread pools and buffers come after it. Memory that was touched before,
+while modules were imported, stays where it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from pytest_accel.platforms import numa
+from pytest_accel.platforms.numa import Place, Topology, format_list
+from pytest_accel.stats.quantities import counted
+
+TASKS = Path("/proc/self/task")
+
+# linux/mempolicy.h. Preferred, not bound: a full node then means slower memory, not the end of the rank.
+MPOL_PREFERRED = 1
+MPOL_PREFERRED_MANY = 5  # Linux 5.15
+
+# Numbers of get_mempolicy and set_mempolicy (the kernel's syscall tables), for hosts without libnuma.
+_SYSCALLS = {"x86_64": (239, 238), "aarch64": (236, 237)}
+_MASK_BITS = 1024  # the largest MAX_NUMNODES that a kernel can be built with
+_WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """Where one rank shall run and take memory. No CPUs: it is not bound, and `reason` says why."""
+
+    cpus: frozenset[int] = frozenset()
+    memory_nodes: frozenset[int] = frozenset()  # none: the kernel's own choice, which is near the running CPU
+    reason: str = ""
+
+
+def plan(
+    host: Topology,
+    *,
+    allowed: Sequence[frozenset[int]],
+    places: Sequence[Place | None],
+    memory: frozenset[int] | None = None,
+) -> tuple[Binding, ...]:
+    """The bindings of all ranks of one host, by local rank.
+
+    `allowed` are the CPUs that each rank may use: one set for all where they share a cpuset, sets of their own where
+    Slurm or torchrun bound them already. `places` are where their devices are, None for ranks on the CPU. Ranks with
+    the same CPUs to choose from get equal parts of them. `memory` are the nodes that memory may come from, if known.
+    """
+    pools = [_pool(host, mine, place) for mine, place in zip(allowed, places, strict=True)]
+    bindings = []
+    for rank, pool in enumerate(pools):
+        if isinstance(pool, str):
+            bindings.append(Binding(reason=pool))
+            continue
+        sharers = [other for other, theirs in enumerate(pools) if theirs == pool]
+        others = [theirs for theirs in pools if not isinstance(theirs, str) and theirs != pool]
+        bindings.append(
+            _part(
+                host,
+                pool,
+                position=sharers.index(rank),
+                sharers=len(sharers),
+                others=others,
+                memory=memory,
+            )
+        )
+    return tuple(bindings)
+
+
+def shares(cpus: frozenset[int], parts: int, host: Topology) -> list[frozenset[int]]:
+    """CPUs in disjoint parts, equal to within one core: neighbours on a NUMA node together, siblings of a core too.
+
+    With fewer cores than parts, siblings are separated; with fewer CPUs than parts, some parts are empty.
+    """
+    node_of = {cpu: node.index for node in host.nodes for cpu in node.cpus}
+    known = [core & cpus for core in host.cores if core & cpus]
+    cores = [*known, *(frozenset({cpu}) for cpu in cpus.difference(*known))]
+    if len(cores) < parts:
+        cores = [frozenset({cpu}) for cpu in cpus]
+    cores.sort(key=lambda core: (node_of.get(min(core), -1), min(core)))
+    cuts = [len(cores) * part // parts for part in range(parts + 1)]
+    return [frozenset().union(*cores[begin:end]) for begin, end in pairwise(cuts)]
+
+
+def _pool(host: Topology, allowed: frozenset[int], place: Place | None) -> frozenset[int] | str:
+    """The CPUs that a rank may get a part of; or why it is not bound."""
+    if place is None:
+        return allowed or "allowed CPUs unknown"
+    near = allowed & place.cpus
+    obstacles = {
+        "allowed CPUs unknown": not allowed,
+        "NUMA nodes unknown": not host.cpus,
+        "one NUMA node": len(host.nodes_of(host.cpus)) == 1,
+        place.problem or "its device's CPUs unknown": not place.cpus,
+        # So drivers and kernels answer where the firmware says nothing.
+        "its device is near no NUMA node in particular": place.cpus >= host.cpus,
+        f"its device's CPUs {format_list(place.cpus)} are not among the allowed {format_list(allowed)}": not near,
+    }
+    return next((reason for reason, holds in obstacles.items() if holds), near)
+
+
+def _part(
+    host: Topology,
+    pool: frozenset[int],
+    *,
+    position: int,
+    sharers: int,
+    others: Iterable[frozenset[int]],
+    memory: frozenset[int] | None,
+) -> Binding:
+    """The part of a rank that is the `position`-th of those that share the pool."""
+    if any(pool & theirs for theirs in others):
+        return Binding(reason="the CPUs of local ranks overlap in part")
+    if len(pool) < sharers:
+        return Binding(reason=f"{counted(len(pool), 'CPU')} for {sharers} ranks")
+    cpus = shares(pool, sharers, host)[position]
+    return Binding(cpus=cpus, memory_nodes=_memory_of(host, cpus, memory))
+
+
+def _memory_of(host: Topology, cpus: frozenset[int], memory: frozenset[int] | None) -> frozenset[int]:
+    """The memory nodes of these CPUs; none where there is nothing to choose.
+
+    Only nodes with CPUs count: memory without CPUs is a device's own (a Grace Hopper's HBM) or far away (CXL).
+    """
+    near = host.nodes_of(cpus)
+    if len(near) == len(host.nodes_of(host.cpus)):
+        return frozenset()
+    return frozenset(
+        node.index for node in near if node.memory_bytes and (memory is None or node.index in memory)
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Bound:
+    """What was really done to this process, and the way back."""
+
+    binding: Binding
+    memory: str = ""  # in words: "memory node 0", or why not
+    _affinity: Mapping[int, frozenset[int]] = field(default_factory=dict)  # before, by thread
+    _policy: tuple[int, frozenset[int]] | None = None  # before: mode and nodes
+
+    def describe(self) -> str:
+        """`cpus 0-15, memory node 0`, or `none (one NUMA node)`."""
+        if not self.binding.cpus:
+            return f"none ({self.binding.reason})"
+        return ", ".join(filter(None, [f"cpus {format_list(self.binding.cpus)}", self.memory]))
+
+    def restore(self) -> None:
+        """As before; threads that were started since get what the first thread had. A second call does nothing."""
+        before, self._affinity = self._affinity, {}
+        first = before.get(os.getpid())
+        if first is not None:
+            for thread in _threads():
+                with suppress(OSError):  # it ended, or the cpuset shrank
+                    os.sched_setaffinity(thread, before.get(thread, first))
+        policy, self._policy = self._policy, None
+        if policy is not None:
+            with suppress(OSError):
+                set_memory_policy(*policy)
+
+
+def bind_rank(
+    *,
+    mode: str,
+    device_uuids: Sequence[str | None],
+    local_rank: int,
+    sys: Path = numa.SYS,
+) -> Bound:
+    """Bind this process as the rank that it is among those of its host. Never raises: the result says what was done.
+
+    `mode` is auto, none, or launcher: whoever started this rank gave it CPUs of its own. `device_uuids` are those of
+    all local ranks, None for a rank on the CPU; they share the CPUs of this process.
+    """
+    if mode == "none":
+        return Bound(binding=Binding(reason="as asked"))
+    mine = numa.allowed_cpus()
+    if mode == "launcher":
+        return Bound(binding=Binding(reason=f"the launcher gave it cpus {format_list(mine)}"))
+    if len(device_uuids) == 1 and device_uuids[0] is None:
+        return Bound(binding=Binding(reason="one rank on this host"))
+    host = numa.topology(sys)
+    bindings = plan(
+        host,
+        allowed=[mine] * len(device_uuids),
+        places=numa.places(device_uuids, host, sys=sys),
+        memory=numa.allowed_memory(),
+    )
+    return apply(bindings[local_rank])
+
+
+def apply(binding: Binding) -> Bound:
+    """Bind all threads of this process to the CPUs; this thread, and those it will start, to the memory."""
+    if not binding.cpus:
+        return Bound(binding=binding)
+    before: dict[int, frozenset[int]] = {}
+    try:
+        while fresh := [thread for thread in _threads() if thread not in before]:  # one may start meanwhile
+            for thread in fresh:
+                before[thread] = _bind_thread(thread, binding.cpus)
+    except OSError as error:
+        Bound(binding=binding, _affinity=before).restore()
+        return Bound(binding=Binding(reason=f"CPUs {format_list(binding.cpus)}: {_why(error)}"))
+    bound = Bound(binding=binding, _affinity=before)
+    if binding.memory_nodes:
+        _bind_memory(bound)
+    return bound
+
+
+def memory_policy() -> tuple[int, frozenset[int]]:
+    """Mode and nodes of this thread's memory policy."""
+    mode = ctypes.c_int()
+    mask = _mask(())
+    _memory_call(0, ctypes.byref(mode), mask, ctypes.c_ulong(_MASK_BITS + 1), None, ctypes.c_ulong(0))
+    nodes = (bit for bit in range(_MASK_BITS) if mask[bit // _WORD_BITS] >> bit % _WORD_BITS & 1)
+    return mode.value, frozenset(nodes)
+
+
+def set_memory_policy(mode: int, nodes: Iterable[int]) -> None:
+    """Where this thread's new memory comes from. The kernel reads one bit less than it is told: hence one more."""
+    _memory_call(1, ctypes.c_int(mode), _mask(nodes), ctypes.c_ulong(_MASK_BITS + 1))
+
+
+def _bind_memory(bound: Bound) -> None:
+    nodes = bound.binding.memory_nodes
+    try:
+        before = memory_policy()
+        set_memory_policy(MPOL_PREFERRED if len(nodes) == 1 else MPOL_PREFERRED_MANY, nodes)
+    except OSError as error:
+        bound.memory = f"memory not bound: {_why(error)}"
+    else:
+        bound.memory = f"memory node{'' if len(nodes) == 1 else 's'} {format_list(nodes)}"
+        bound._policy = before  # noqa: SLF001 -- this function is the other half of `apply`
+
+
+def _bind_thread(thread: int, cpus: frozenset[int]) -> frozenset[int]:
+    """What the thread had before; one that has ended meanwhile had nothing."""
+    try:
+        before = frozenset(os.sched_getaffinity(thread))
+        os.sched_setaffinity(thread, cpus)
+    except ProcessLookupError:
+        return cpus
+    return before
+
+
+def _threads() -> list[int]:
+    try:
+        return [int(path.name) for path in TASKS.iterdir()]
+    except OSError:  # no /proc: the first thread is all we can name
+        return [os.getpid()]
+
+
+def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
+    mask = (ctypes.c_ulong * (_MASK_BITS // _WORD_BITS + 1))()
+    for node in nodes:
+        mask[node // _WORD_BITS] |= 1 << node % _WORD_BITS
+    return mask
+
+
+def _memory_call(which: int, *arguments: object) -> None:
+    """get_mempolicy (0) or set_mempolicy (1), through libnuma, which knows every architecture, else by number."""
+    try:
+        library = ctypes.CDLL("libnuma.so.1", use_errno=True)
+        call = (library.get_mempolicy, library.set_mempolicy)[which]
+    except (OSError, AttributeError):
+        numbers = _SYSCALLS.get(platform.machine())
+        if numbers is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+        call = ctypes.CDLL(None, use_errno=True).syscall
+        arguments = (ctypes.c_long(numbers[which]), *arguments)
+    call.restype = ctypes.c_long
+    if call(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _why(error: OSError) -> str:
+    known = {
+        errno.EPERM: "not permitted",  # what containers' seccomp filters answer
+        errno.EACCES: "not permitted",
+        errno.ENOSYS: "not offered by this kernel",
+        errno.EINVAL: "refused by this kernel",
+    }
+    return known.get(error.errno or 0, os.strerror(error.errno or 0).lower())

@@ -1,0 +1,255 @@
+"""The ranks of a gang as a torch.distributed process group: opened once in a rank, closed at its end."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from pytest_accel.distributed.launch import GangError
+from pytest_accel.distributed.stacks import ranks_words
+from pytest_accel.measure.device import widen_device_queues
+
+T = TypeVar("T")
+
+# A collective gives up this long after the session does, which then has said already who hangs and where.
+MARGIN_S = 120.0
+_PREFIX = "pytest-accel"
+_opened = count()  # ranks open their groups in the same order, so the number is the same on all
+# By address, one a process: a second group finds the first one's server still there.
+_connections: dict[tuple[str, int], Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One rank as the others know it."""
+
+    rank: int
+    host: str
+    uuid: str  # of its GPU; empty where there is none, or none that can be told
+
+    def to_text(self) -> str:
+        return f"{self.host}\n{self.uuid}"
+
+    @classmethod
+    def of_text(cls, rank: int, text: str) -> Member:
+        host, _, uuid = text.partition("\n")
+        return cls(rank=rank, host=host, uuid=uuid)
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessGroup:
+    """torch's default process group; what measuring asks of the ranks goes over its own backend."""
+
+    rank: int
+    size: int
+    device: torch.device
+    backend: str
+    timeout_s: float  # of an order: collectives wait MARGIN_S longer
+    members: Sequence[Member]
+    _store: Any = field(repr=False)  # rank 0's is the server of all, so it lives as long as the group
+
+    def barrier(self) -> None:
+        """Wait until every rank is here, and on a GPU until the device is, too."""
+        if self.device.type == "cuda":
+            dist.barrier(device_ids=[self.device.index])
+            torch.cuda.synchronize(self.device)
+        else:
+            dist.barrier()
+
+    def slowest(self, seconds: float) -> float:
+        value = torch.tensor([seconds], dtype=torch.float64, device=self.device)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return float(value.item())
+
+    def agree(self, value: T) -> T:
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=self.device)
+        return values[0]
+
+    def gather(self, value: T) -> list[T]:
+        values: list[Any] = [None] * self.size
+        # NCCL moves the bytes through the current device, which the test may have changed.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            dist.all_gather_object(values, value)
+        return values
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def open_process_group(
+    device: torch.device,
+    *,
+    rendezvous_s: float,
+    timeout_s: float,
+    environ: Mapping[str, str] = os.environ,
+) -> ProcessGroup:
+    """Come together with the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name.
+
+    All of them are awaited at the store first, which is cheap and can say who is missing, or who holds
+    the same GPU as another. Only then is the backend started: it waits without saying for whom.
+    """
+    if dist.is_initialized():
+        raise GangError(
+            "this process is in a process group already: the test, or what it imports, opened one"
+        )
+    rank, size, address = _told(environ)
+    device = _settled(device)
+    backend = _backend(device)
+    connection = _connection(address, hosting=rank == 0, rank=rank, rendezvous_s=rendezvous_s)
+    store = dist.PrefixStore(f"{_PREFIX}/{next(_opened)}", connection)
+    members = _assembled(store, rank, size, device, rendezvous_s)
+    check_distinct_gpus(members)
+    try:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout_s + MARGIN_S),
+            # Bound to its device at once: NCCL connects here and not in the first timed step.
+            device_id=device if device.type == "cuda" else None,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise GangError(
+            f"rank {rank} of {size} on {platform.node()}: {backend} did not start on {device}: {_first_line(error)}. "
+            f"{_REMEDIES[backend]}"
+        ) from error
+    return ProcessGroup(
+        rank=rank,
+        size=size,
+        device=device,
+        backend=backend,
+        timeout_s=timeout_s,
+        members=members,
+        _store=store,
+    )
+
+
+_REMEDIES = {
+    "nccl": "NCCL_DEBUG=WARN in the environment makes NCCL say more; NCCL_SOCKET_IFNAME names the network to use.",
+    "gloo": "GLOO_SOCKET_IFNAME in the environment names the network to use.",
+}
+
+
+def check_distinct_gpus(members: Sequence[Member]) -> None:
+    """Refuse two ranks on one GPU: NCCL would, in words of its own, and the figures would mean nothing."""
+    holders: dict[tuple[str, str], int] = {}
+    for member in members:
+        if not member.uuid:
+            continue
+        first = holders.setdefault((member.host, member.uuid), member.rank)
+        if first != member.rank:
+            raise GangError(
+                f"ranks {first} and {member.rank} hold the same GPU ({member.uuid} on {member.host}). Give every "
+                "rank its own: as many visible GPUs as ranks on a node (CUDA_VISIBLE_DEVICES; under Slurm "
+                "--gpus-per-node, or --gpus-per-task=1), and no index chosen by the test."
+            )
+
+
+def _told(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, int]]:
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if missing := [name for name in names if not environ.get(name)]:
+        raise GangError(
+            f"{', '.join(missing)}: not set, so this process is no rank. A gang's launcher sets them."
+        )
+    try:
+        return (
+            int(environ["RANK"]),
+            int(environ["WORLD_SIZE"]),
+            (environ["MASTER_ADDR"], int(environ["MASTER_PORT"])),
+        )
+    except ValueError as error:
+        told = ", ".join(f"{name}={environ[name]!r}" for name in names)
+        raise GangError(f"{told}: one of them is not the number it should be") from error
+
+
+def _settled(device: torch.device) -> torch.device:
+    """The device with its index, made the current one: object collectives and NCCL look there."""
+    if device.type != "cuda":
+        return device
+    widen_device_queues()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _backend(device: torch.device) -> str:
+    """NCCL on CUDA, and on ROCm, whose RCCL answers to that name; gloo on the host."""
+    backend = {"cuda": "nccl", "cpu": "gloo"}.get(device.type)
+    if backend is None:
+        raise GangError(f"{device.type}: no backend for several of them is known here. Valid: cuda, cpu.")
+    if not dist.is_available() or not dist.is_backend_available(backend):
+        raise GangError(
+            f"this torch ({torch.__version__}) was built without {backend}. Install one that has it."
+        )
+    return backend
+
+
+def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvous_s: float) -> Any:  # noqa: ANN401
+    host, port = address
+    if address in _connections:
+        return _connections[address]
+    try:
+        store = dist.TCPStore(
+            host,
+            port,
+            is_master=hosting,
+            timeout=timedelta(seconds=rendezvous_s),
+            wait_for_workers=False,  # they are awaited by name below
+            multi_tenant=True,  # a group that the test opens itself may meet there, too
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        remedy = (
+            "Has another program taken the port meanwhile? Then try again; the session chooses another one."
+            if hosting
+            else f"Is rank 0 running there, and does {host} resolve here? --accel-rendezvous gives it more time."
+        )
+        doing = "open the store at" if hosting else "reach the store of rank 0 at"
+        raise GangError(
+            f"rank {rank} could not {doing} {host}:{port}: {_first_line(error)}. {remedy}"
+        ) from error
+    return _connections.setdefault(address, store)
+
+
+def _assembled(store: Any, rank: int, size: int, device: torch.device, rendezvous_s: float) -> list[Member]:  # noqa: ANN401
+    """Write down who this is, and wait for all the others."""
+    me = Member(rank=rank, host=platform.node(), uuid=_uuid(device))
+    keys = [f"member/{number}" for number in range(size)]
+    try:
+        store.set(keys[rank], me.to_text())
+        store.wait(keys, timedelta(seconds=rendezvous_s))
+        return [Member.of_text(number, store.get(key).decode()) for number, key in enumerate(keys)]
+    except RuntimeError as error:
+        raise GangError(
+            f"rank {rank} of {size}: {_absent(store, keys)} within {rendezvous_s:g} s. Look at what it last wrote; "
+            "--accel-rendezvous gives slow starts more time."
+        ) from error
+
+
+def _absent(store: Any, keys: Sequence[str]) -> str:  # noqa: ANN401 - torch is untyped here
+    try:
+        missing = [number for number, key in enumerate(keys) if not store.check([key])]
+    except RuntimeError:
+        return "the store of rank 0 went away"
+    return f"{ranks_words(missing)} did not come" if missing else "not all came"
+
+
+def _uuid(device: torch.device) -> str:
+    if device.type != "cuda":
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,271 @@
+"""Before a gang's first timing: is one of its devices slower than the others, and what do they reach together?
+
+A device that is throttled or shared drags a whole gang with it, and the gang's own times do not tell which one it is.
+So each works alone for a moment, a matrix product and a copy; then all reduce together, over a range of sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_accel.measure.ranks import Ranks
+from pytest_accel.stats.quantities import counted, gibibytes, seconds, si
+from pytest_accel.stats.stragglers import Reading, Straggler, find_stragglers
+
+if TYPE_CHECKING:
+    import torch
+
+    Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+
+T = TypeVar("T")
+Action = Callable[[], object]
+
+KIB, MIB = 1 << 10, 1 << 20
+UNITS = {"matrix product": "FLOP/s", "copy": "B/s"}
+
+WARMUP_S = 0.03
+MEASURED_S = 0.1
+REPEATS = 3  # at least; the best counts, since whatever disturbs a device alone only takes time
+REPEAT_S = 5e-3  # long against the clock, and against the launch of a kernel
+SWEEP_S = 0.05  # for one size
+MOST_CALLS = 1000  # in one repeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What one kind of device is given to do; enough to fill it, and over within milliseconds."""
+
+    product: int  # rows and columns
+    copy_bytes: int
+    all_reduce_bytes: tuple[int, ...]
+    looks: int  # before anyone is named: neighbours disturb a CPU more often than a GPU
+
+
+# 8192 in bf16 is 1.1 TFLOP: milliseconds on a current GPU. The copy is more than an L2 cache holds.
+CUDA = Sizes(
+    product=8192,
+    copy_bytes=256 * MIB,
+    all_reduce_bytes=tuple(4 * KIB << 2 * step for step in range(8)),
+    looks=2,
+)
+CPU = Sizes(
+    product=384,
+    copy_bytes=16 * MIB,
+    all_reduce_bytes=tuple(4 * KIB << 2 * step for step in range(5)),
+    looks=5,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce:
+    """One size of the sweep, as the slowest rank saw it."""
+
+    size_bytes: int
+    latency_s: float
+    bus_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerReport:
+    """The same on every rank."""
+
+    readings: tuple[Reading, ...]
+    sweep: tuple[AllReduce, ...]  # empty for one rank
+    stragglers: tuple[Straggler, ...]
+
+    def lines(self) -> list[str]:
+        """A line for each straggler, then one for what all reached together."""
+        lines = [straggler.line() for straggler in self.stragglers]
+        if self.sweep:
+            small, large = self.sweep[0], self.sweep[-1]
+            ranks = len({reading.rank for reading in self.readings})
+            lines.append(
+                f"all-reduce of {counted(ranks, 'rank')}: {small.size_bytes // KIB} KiB in {seconds(small.latency_s)},"
+                f" {gibibytes(large.size_bytes)} at {si(large.bus_bytes_per_s / 1e9)} GB/s"
+            )
+        return lines
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "readings": [asdict(reading) for reading in self.readings],
+            "sweep": [asdict(point) for point in self.sweep],
+            "stragglers": [straggler.line() for straggler in self.stragglers],
+            "lines": self.lines(),
+        }
+
+
+def check(
+    ranks: Ranks, device: torch.device, *, label: str, host: str, product: Product | None = None
+) -> StragglerReport:
+    """Every rank of the gang calls this; every rank gets the same report, in about a second.
+
+    Nobody is named after one look: a neighbour's moment of load is no slow device. The best look counts.
+    `label` tells this rank's device from its neighbours, `host` its node. On the CPU, torch's threads are the caller's
+    to set, before. `product` takes the place of the matrix product in tests: it writes a @ b into its third argument.
+    """
+    import torch
+
+    sizes = CUDA if device.type == "cuda" else CPU
+    wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else _nothing
+
+    def readings_of_all() -> tuple[Reading, ...]:
+        rates = _in_turn(
+            ranks,
+            host,
+            together=device.type == "cuda",  # each has its own; ranks on the CPU would disturb each other
+            work=lambda: _alone(device, sizes, wait, product or _product),
+        )
+        return tuple(
+            Reading(kind=kind, rate=rate, unit=UNITS[kind], rank=rank, device=its_label, host=its_host)
+            for rank, (its_label, its_host, its_rates) in enumerate(ranks.gather((label, host, rates)))
+            for kind, rate in its_rates.items()
+        )
+
+    readings = readings_of_all()
+    looks = 1
+    # Of the same readings on every rank: all look again, or none.
+    while find_stragglers(readings) and looks < sizes.looks:
+        looks += 1
+        readings = tuple(
+            max(pair, key=lambda reading: reading.rate)
+            for pair in zip(readings, readings_of_all(), strict=True)
+        )
+    sweep = _sweep(ranks, device, sizes.all_reduce_bytes, wait) if ranks.size > 1 else ()
+    return StragglerReport(readings=readings, sweep=sweep, stragglers=find_stragglers(readings))
+
+
+def bus_bandwidth(size_bytes: int, duration_s: float, ranks: int) -> float:
+    """Bytes that each link of a ring carries in a second: n ranks send every byte 2 (n - 1) / n times.
+
+    As nccl-tests count it, so that the figure compares with a link's, whatever the number of ranks.
+    """
+    return size_bytes / duration_s * 2 * (ranks - 1) / ranks
+
+
+def _in_turn(ranks: Ranks, host: str, *, together: bool, work: Callable[[], T]) -> T:
+    """This rank's work, done while no other rank of its host is at it; or by all at once."""
+    hosts = ranks.gather(host)
+    mine = 0 if together else hosts[: ranks.rank].count(host)
+    turns = 1 if together else max(Counter(hosts).values())
+    done: list[T] = []
+    for turn in range(turns):
+        ranks.barrier()
+        if turn == mine:
+            done.append(work())
+    ranks.barrier()
+    return done[0]
+
+
+def _alone(device: torch.device, sizes: Sizes, wait: Action, product: Product) -> dict[str, float]:
+    """Rates of this device by kind of work."""
+    import torch
+
+    rates = {
+        "matrix product": _product_rate(device, sizes.product, wait, product),
+        "copy": _copy_rate(device, sizes.copy_bytes, wait),
+    }
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # leave the memory to the benchmark
+    return rates
+
+
+def _product_rate(device: torch.device, side: int, wait: Action, product: Product) -> float:
+    import torch
+
+    # Not zeros: they cost a GPU less power than data. A generator of its own: torch's numbers stay as seeded.
+    random = torch.Generator(device=device).manual_seed(0)
+    a, b = (torch.randn(side, side, generator=random, device=device).to(_dtype(device)) for _ in range(2))
+    out = torch.empty_like(a)
+    return 2 * side**3 / _best_s(lambda: product(a, b, out), wait)
+
+
+def _copy_rate(device: torch.device, size_bytes: int, wait: Action) -> float:
+    """Bytes read and bytes written."""
+    import torch
+
+    source = torch.ones(size_bytes, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return 2 * size_bytes / _best_s(lambda: target.copy_(source), wait)
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    """What the device multiplies fastest; bf16 that is emulated (V100, T4) would measure the emulation."""
+    import torch
+
+    if device.type != "cuda":
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> object:
+    import torch
+
+    return torch.matmul(a, b, out=out)
+
+
+def _best_s(work: Action, wait: Action) -> float:
+    """Seconds of one call, in the best of several repeats, after a warm-up."""
+    end = time.perf_counter() + WARMUP_S
+    once = _timed(work, wait, calls=1)
+    while time.perf_counter() < end:
+        once = _timed(work, wait, calls=1)
+    calls = _calls(once)
+    best, repeats = once, 0
+    end = time.perf_counter() + MEASURED_S
+    while repeats < REPEATS or time.perf_counter() < end:
+        best = min(best, _timed(work, wait, calls) / calls)
+        repeats += 1
+    return best
+
+
+def _sweep(
+    ranks: Ranks, device: torch.device, sizes_bytes: Sequence[int], wait: Action
+) -> tuple[AllReduce, ...]:
+    """All-reduces of each size. How many is decided from the slowest rank's times, which are equal on all ranks."""
+    import torch
+    from torch import distributed
+
+    points = []
+    for size in sizes_bytes:
+        buffer = torch.zeros(size // 4, dtype=torch.float32, device=device)  # zeros: sums of sums stay finite
+
+        def slowest_s(calls: int, buffer: torch.Tensor = buffer) -> float:
+            ranks.barrier()
+            return ranks.slowest(_timed(lambda: distributed.all_reduce(buffer), wait, calls))
+
+        slowest_s(1)  # connections are made on first use
+        best = spent = slowest_s(1)
+        calls, repeats = _calls(best), 0
+        while repeats < REPEATS or spent < SWEEP_S:
+            duration = slowest_s(calls)
+            best, spent, repeats = min(best, duration / calls), spent + duration, repeats + 1
+        points.append(
+            AllReduce(
+                size_bytes=size,
+                latency_s=best,
+                bus_bytes_per_s=bus_bandwidth(size, best, ranks.size),
+            )
+        )
+    return tuple(points)
+
+
+def _timed(work: Action, wait: Action, calls: int) -> float:
+    wait()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        work()
+    wait()
+    return time.perf_counter() - begin
+
+
+def _calls(once_s: float) -> int:
+    """How many calls make a repeat that is long enough to be timed."""
+    return max(1, min(MOST_CALLS, round(REPEAT_S / max(once_s, 1e-9))))
+
+
+def _nothing() -> None:
+    """The host has done its work when a call returns."""

@@ -1,0 +1,164 @@
+"""Platforms as marks: registered with pytest, importable by name, and recognised in `-m`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_accel.platforms.catalogue import (
+    Catalogue,
+    CatalogueError,
+    load_catalogue,
+    user_platforms,
+)
+from pytest_accel.platforms.kinds import read_kind
+from pytest_accel.platforms.names import closest
+
+if TYPE_CHECKING:
+    import ast
+
+CATALOGUE = pytest.StashKey[Catalogue]()
+BENCHMARK_FIXTURE = "accel"  # whoever takes it, directly or through `train` and `infer`, is a benchmark
+DEVICE_FIXTURE = "accel_device"  # what the other fixtures stand upon
+GROUP_FIXTURE = "process_group"  # whoever takes it runs on every rank
+_configs: list[pytest.Config] = []  # pytest runs inside pytest in plugin tests: the innermost counts
+
+
+def register_platforms(config: pytest.Config) -> None:
+    """Read the catalogue with what the project and other plugins add, and register every platform."""
+    try:
+        catalogue = config.stash[CATALOGUE] = read_catalogue(config)
+    except CatalogueError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.addinivalue_line(
+        "markers",
+        "accel(tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference): settings of one benchmark, before those of the session",
+    )
+    _register_names(config, catalogue, catalogue.names())
+    _configs.append(config)
+
+
+def unregister_platforms(config: pytest.Config) -> None:
+    if config in _configs:
+        _configs.remove(config)
+
+
+def read_catalogue(config: pytest.Config) -> Catalogue:
+    hooked = {}
+    for tables in config.hook.pytest_accel_platforms(config=config):
+        if not isinstance(tables, Mapping):
+            raise CatalogueError(f"pytest_accel_platforms: {tables!r} is not a mapping of names to fields.")
+        for name, table in tables.items():
+            hooked[name] = read_kind(name, table, f"pytest_accel_platforms: {name}")
+    return load_catalogue(user_platforms(config.rootpath / "pyproject.toml"), hooked.values())
+
+
+def _register_names(config: pytest.Config, catalogue: Catalogue, names: Iterable[str]) -> None:
+    for name in names:
+        platform = catalogue.parse(name)
+        title = catalogue.devices[platform.device].title
+        count = f"{platform.per_node} x {title}" if platform.per_node > 1 else title
+        nodes = f" on each of {platform.nodes} nodes" if platform.nodes > 1 else ""
+        config.addinivalue_line("markers", f"{name}: needs {count}{nodes}")
+
+
+def platform_mark(name: str) -> pytest.MarkDecorator:
+    """The mark of any platform, also of a shape that nobody registered yet: `gh200x4n16`."""
+    catalogue = _catalogue()
+    catalogue.parse(name)
+    if _configs:
+        _register_names(_configs[-1], catalogue, [name])
+    mark: pytest.MarkDecorator = getattr(pytest.mark, name)
+    return mark
+
+
+def known_names() -> list[str]:
+    return _catalogue().names()
+
+
+def resembles_platform(name: str) -> bool:
+    """Whether a name is likely meant to be a platform's."""
+    return bool(closest(name, known_names()))
+
+
+def _catalogue() -> Catalogue:
+    return _configs[-1].stash[CATALOGUE] if _configs else load_catalogue()
+
+
+def is_benchmark(item: pytest.Item) -> bool:
+    return _takes(item, BENCHMARK_FIXTURE)
+
+
+def takes_process_group(item: pytest.Item) -> bool:
+    return _takes(item, GROUP_FIXTURE)
+
+
+def takes_device(item: pytest.Item) -> bool:
+    return _takes(item, DEVICE_FIXTURE)
+
+
+def _takes(item: pytest.Item, fixture: str) -> bool:
+    """Whether an item takes a fixture of ours, not a parameter or a fixture of that name that hides it."""
+    info = getattr(item, "_fixtureinfo", None)  # what pytest's own fixture reporting reads
+    for definition in reversed(info.name2fixturedefs.get(fixture, ()) if info else ()):
+        if getattr(definition.func, "__module__", "") == "pytest_accel.fixtures":
+            return True
+        if fixture not in definition.argnames:
+            return False
+    return False
+
+
+def ask_for_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
+    """Whether any item takes a fixture that needs a device or is marked with a platform, or `-m` names one."""
+    catalogue = config.stash[CATALOGUE]
+    ours = (BENCHMARK_FIXTURE, DEVICE_FIXTURE, GROUP_FIXTURE)
+    if any(_takes(item, fixture) for item in items for fixture in ours):
+        return True
+    names = {mark.name for item in items for mark in item.iter_markers()}
+    return any(catalogue.find(name) for name in names | wanted_words(config.getoption("markexpr", "")))
+
+
+def wanted_words(expression: str) -> set[str]:
+    """The names that a `-m` expression asks for; what it negates is not asked for.
+
+    Its grammar is Python's for `and`, `or`, `not`, parentheses, names and calls; pytest itself refuses
+    what is not of it.
+    """
+    if not expression.strip():
+        return set()
+    import ast
+
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError:
+        return set()
+    return set(_asked(tree.body))
+
+
+def _asked(node: ast.expr) -> Iterator[str]:
+    import ast
+
+    match node:
+        case ast.BoolOp(values=parts):
+            for part in parts:
+                yield from _asked(part)
+        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
+            yield name
+
+
+def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """A name in `-m` that no marker has, and that resembles a platform, is a slip of the finger."""
+    expression, catalogue = config.getoption("markexpr", ""), config.stash[CATALOGUE]
+    words = {word for word in wanted_words(expression) if catalogue.find(word) is None}
+    if not words:
+        return
+    known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    known |= {mark.name for item in items for mark in item.iter_markers()}
+    for word in sorted(words - known):
+        if resembles_platform(word):
+            try:
+                catalogue.parse(word)
+            except ValueError as error:
+                raise pytest.UsageError(f"-m {expression!r}: {error}") from None

@@ -1,0 +1,252 @@
+"""One GPU beside a measurement, through NVML: only what it answers in microseconds while the window is open.
+
+What takes longer is asked at the window's ends (H200: the width of the PCIe link 28 us, the running processes 25 us,
+their shares of the SMs 2 ms). All of it is optional: a MIG slice, an old driver or a lost GPU leave gaps, not errors.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Self
+
+from pytest_accel.doctor.gpus import short
+from pytest_accel.measure.fairness import DeviceWatch, ForeignProcess, HealthSample
+from pytest_accel.platforms.nvml import Nvml, close, open_nvml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    OwnPids = frozenset[int] | Callable[[], frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """Something that NVML answered once, and is asked at every sample."""
+
+    field: str  # of HealthSample
+    function: str
+    arguments: tuple[object, ...]
+    part: str = ""  # of an answer that is a structure
+
+
+class DeviceWatcher:
+    """What is seen of one GPU from `begin()` to `end()`; between them `sample` is for a `Watch` to call.
+
+    `own_pids`: processes that belong to the measurement, besides this one. `own_bytes`: what this one holds on the
+    GPU, such as torch's reserved memory, right up to a constant (a CUDA context); asked at every sample where a
+    container hides processes.
+    """
+
+    def __init__(
+        self,
+        uuid: str,
+        own_pids: OwnPids = frozenset(),
+        *,
+        own_bytes: Callable[[], int | None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._uuid = uuid
+        self._own_pids = own_pids
+        self._own_bytes = own_bytes
+        self._clock, self._wall_clock = clock, wall_clock
+        self._nvml = Nvml(None, "not opened")
+        self._handle: object | None = None
+        self._whole: object | None = (
+            None  # the GPU of a MIG slice: clocks and limits are those of all its slices
+        )
+        self._questions: tuple[_Question, ...] = ()
+        self._samples: list[HealthSample] = []
+        self._problems: dict[str, str] = {}
+        self._begin_s = self._begin_wall_s = 0.0
+        self._ecc_before: int | None = None
+        self._are_hidden = False  # processes, by a container: ours are not among those that NVML lists
+
+    @property
+    def name(self) -> str:
+        """Whom a `Watch` blames: `NVML GPU-8f3aab12`."""
+        return f"NVML {short(self._uuid)}"
+
+    def __enter__(self) -> Self:
+        self._nvml = open_nvml()
+        self._handle = self._nvml.handle(self._uuid)
+        if self._handle is not None:
+            parent = self._nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self._handle)
+            self._whole = self._handle if parent is None else parent
+            self._questions = tuple(self._answered())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        close(self._nvml)
+        self._nvml, self._handle, self._whole, self._questions = Nvml(None, "closed"), None, None, ()
+
+    def begin(self) -> None:
+        """A window opens; what an earlier one saw is forgotten."""
+        self._samples, self._problems = [], {}
+        if why := self._nvml.problem:
+            self._say("NVML", why)
+        elif self._handle is None:
+            self._say("NVML", f"knows no device {self._uuid}")
+        elif not self._questions:
+            self._say("NVML", self._nvml.attempt("nvmlDeviceGetUUID", self._handle)[1] or "answers nothing")
+        self._ecc_before = self._uncorrected()
+        held = self._held()
+        self._are_hidden = held is not None and not self._own() & held.keys()
+        self._begin_wall_s = self._wall_clock()
+        self._begin_s = self._clock()
+
+    def sample(self) -> None:
+        """One look: the medians of these calls add up to 12 us on an H200."""
+        at_s = self._clock()
+        readings: dict[str, int] = {}
+        for question in self._questions:
+            answer, why = self._nvml.attempt(question.function, *question.arguments)
+            if why:  # it did answer before
+                self._say(question.field, why)
+            else:
+                readings[question.field] = int(getattr(answer, question.part) if question.part else answer)
+        # A framework may take longer to say this than NVML for all the rest: only where nothing else tells us apart.
+        ours = self._own_memory() if self._are_hidden else None
+        self._samples.append(HealthSample(at_s=at_s, own_memory_bytes=ours, **readings))
+
+    def end(self) -> DeviceWatch:
+        """All that was seen; call it when the `Watch` has ended its window."""
+        end_s = self._clock()
+        samples = tuple(self._samples)
+        # First: a link that has nothing to carry falls back to a slower generation.
+        generation, width = self._ask("CurrPcieLinkGeneration"), self._ask("CurrPcieLinkWidth")
+        limits_mw = [self._ask("PowerManagementLimit"), self._ask("EnforcedPowerLimit")]
+        foreign, foreign_memory_bytes = self._others(samples)
+        return DeviceWatch(
+            device=self._uuid,
+            begin_s=self._begin_s,
+            end_s=end_s,
+            samples=samples,
+            sm_max_mhz=self._ask("MaxClockInfo", self._nvml.constant("NVML_CLOCK_SM")),
+            # The lower one counts: a node or a Grace Hopper module may enforce less than was set.
+            power_limit_w=_watts(min((each for each in limits_mw if each), default=None)),
+            power_limit_default_w=_watts(self._ask("PowerManagementDefaultLimit")),
+            ecc_uncorrected_before=self._ecc_before,
+            ecc_uncorrected_after=self._uncorrected(),
+            pcie_generation=generation,
+            pcie_generation_max=self._ask("MaxPcieLinkGeneration"),
+            pcie_width=width,
+            pcie_width_max=self._ask("MaxPcieLinkWidth"),
+            foreign=foreign,
+            foreign_memory_bytes=foreign_memory_bytes,
+            problems=tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items()),
+        )
+
+    # --- asking ---------------------------------------------------------------------------------------
+
+    def _answered(self) -> list[_Question]:
+        """Those questions that this device answers: a refusal costs more than an answer, at every sample."""
+        constant, whole = self._nvml.constant, (self._whole,)
+        second = (self._handle, constant("nvmlMemory_v2"))  # without what the driver keeps for itself
+        candidates = [
+            ("sm_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_SM")), ""),
+            ("memory_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_MEM")), ""),
+            ("temperature_c", "nvmlDeviceGetTemperature", (*whole, constant("NVML_TEMPERATURE_GPU")), ""),
+            ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", whole, ""),
+            ("event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", whole, ""),  # before driver 535
+            ("utilisation_percent", "nvmlDeviceGetUtilizationRates", (self._handle,), "gpu"),
+            ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", second, "used"),
+            ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", (self._handle,), "used"),  # before driver 510
+        ]
+        found: dict[str, _Question] = {}
+        for field, function, arguments, part in candidates:
+            if field not in found and self._nvml.ask(function, *arguments) is not None:
+                found[field] = _Question(field=field, function=function, arguments=arguments, part=part)
+        return list(found.values())
+
+    def _ask(self, what: str, *arguments: object) -> Any:  # noqa: ANN401 -- numbers of NVML's
+        return (
+            self._nvml.ask(f"nvmlDeviceGet{what}", self._whole, *arguments)
+            if self._whole is not None
+            else None
+        )
+
+    def _uncorrected(self) -> int | None:
+        kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
+        found: int | None = self._ask("TotalEccErrors", *map(self._nvml.constant, kinds))
+        return found
+
+    def _say(self, what: str, why: str) -> None:
+        self._problems.setdefault(what, why)
+
+    # --- others ---------------------------------------------------------------------------------------
+
+    def _others(self, samples: tuple[HealthSample, ...]) -> tuple[tuple[ForeignProcess, ...], int | None]:
+        """Other processes; where a container hides which of them are ours, the most memory that was not ours."""
+        if self._handle is None:
+            return (), None
+        held, busy = self._held(), self._busy()
+        own, ours = self._own(), self._own_memory()
+        if held is None:
+            return (), None
+        if not own & (held.keys() | busy.keys()) and ours != 0:
+            if ours is None:
+                self._say(
+                    "processes", "their ids are of another namespace here; others cannot be told from us"
+                )
+            return (), _most_foreign(samples)
+        return foreign_processes(held, busy, own), None
+
+    def _own(self) -> set[int]:
+        return {os.getpid(), *(self._own_pids() if callable(self._own_pids) else self._own_pids)}
+
+    def _held(self) -> dict[int, int | None] | None:
+        """Memory by process; None where the device does not list them."""
+        if self._handle is None:
+            return None
+        listed = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
+        return None if listed is None else {int(each.pid): each.usedGpuMemory for each in listed}
+
+    def _busy(self) -> dict[int, float]:
+        """Shares of the SMs since the window began, by process; nothing where nobody ran, or it is not told."""
+        since_us = int(self._begin_wall_s * 1e6)
+        found = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._handle, since_us) or ()
+        shares: dict[int, list[float]] = {}
+        for each in found:
+            if each.pid and each.smUtil <= 100:  # anything else is a row that says nothing
+                shares.setdefault(int(each.pid), []).append(each.smUtil / 100)
+        return {pid: fmean(values) for pid, values in shares.items()}
+
+    def _own_memory(self) -> int | None:
+        if self._own_bytes is None:
+            return None
+        try:
+            return self._own_bytes()
+        except Exception as error:  # noqa: BLE001 -- the caller's framework; a gap in the readings, and no more
+            self._own_bytes = None
+            self._say("our own memory", str(error) or type(error).__name__)
+            return None
+
+
+def foreign_processes(
+    held: Mapping[int, int | None], busy: Mapping[int, float], own: set[int]
+) -> tuple[ForeignProcess, ...]:
+    """Whoever is not ours, by pid. Without a sample of anybody it is not known that somebody was idle."""
+    idle = 0.0 if busy else None
+    return tuple(
+        ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
+        for pid in sorted((held.keys() | busy.keys()) - own)
+    )
+
+
+def _most_foreign(samples: tuple[HealthSample, ...]) -> int | None:
+    return max(
+        (
+            max(0, each.memory_used_bytes - each.own_memory_bytes)
+            for each in samples
+            if each.memory_used_bytes is not None and each.own_memory_bytes is not None
+        ),
+        default=None,
+    )
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000

@@ -1,0 +1,334 @@
+"""One benchmark on its way to a verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from pytest_accel.measure.measurement import Measurement
+from pytest_accel.measure.steps import PILOT_STEPS
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.exclusivity import WAITED_S
+from pytest_accel.session.fitting import Unfit
+from pytest_accel.session.scales import Scales
+from pytest_accel.settings import Settings
+from pytest_accel.stats.anchor import judge_anchor
+from pytest_accel.stats.cost import Spent
+from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.stats.facets import Facet, judge_metrics, want_another_run, worst
+from pytest_accel.stats.gate import interval
+from pytest_accel.stats.judgement import configuration_changes
+from pytest_accel.stats.keys import Scalar, baseline_key, both_keys, is_real
+from pytest_accel.stats.numerics import loss_news
+from pytest_accel.stats.quantities import gibibytes
+from pytest_accel.stats.results import ReferenceFigure
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.scaling import Scaling
+from pytest_accel.stats.standing import Frozen, Standing
+from pytest_accel.stats.together import judge_rest
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
+from pytest_accel.storage.schema import BaselineEntry, BaselineFile, configuration_hash
+
+MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
+ANCHOR_OF_OTHERS = "its anchor is of another machine, and nothing was held against it; `pytest-accel baseline anchor --reason` sets one of this machine"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)  # one is itself, whatever is known of it
+class Case:
+    """What is known of one selected benchmark so far."""
+
+    item: pytest.Item
+    platform: PlatformName
+    disk_name: str  # of the platform: the directory of its baselines
+    suite: str
+    settings: Settings
+    baseline: BaselineFile | None = None  # the file, whatever it holds of this benchmark
+    scales: Scales | None = None  # of the history, where they were asked for
+    measurements: list[Measurement] = field(default_factory=list)
+    disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
+    held_s: float = 0.0  # how long it kept its devices, its fresh processes and all
+    scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
+    common: float = 0.0  # of ln(step time): what all of its platform lost, so that it is judged on the rest
+    verdict: Verdict | None = None  # of its throughput
+    facets: tuple[Facet, ...] = ()  # of the metrics that it gates beside
+    held: list[pytest.TestReport] = field(default_factory=list)  # reports that wait for the verdict
+    problem: str = ""  # why a fresh process gave no measurement
+    skipped: str = ""
+    unfit: Unfit | None = None  # it did not fit in memory
+    recorded: str = ""  # what was written down, when recording
+    standing: Standing | None = None  # how good its baseline is since
+    frozen: Frozen | None = None  # what tolerance="auto" came to
+    calibrated: str = ""  # what was found out of the noise, when calibrating
+    references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
+
+    @property
+    def node_id(self) -> str:
+        return self.item.nodeid
+
+    @property
+    def label(self) -> str:
+        return f"{self.item.name} ({self.platform})"
+
+    # --- what is stored of it -------------------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        """Under which its baseline is stored; before it was built it is taken for what the session's data make it."""
+        if self._configuration is not None:
+            return baseline_key(self.node_id, self._configuration)
+        synthetic, real = both_keys(self.node_id)
+        return synthetic if self.settings.data is None else real
+
+    @property
+    def _configuration(self) -> Mapping[str, Scalar] | None:
+        if self.measurements:
+            return self.latest.configuration
+        return self.unfit.configuration if self.unfit else None
+
+    @property
+    def entry(self) -> BaselineEntry | None:
+        return self.baseline.benchmarks.get(self.key) if self.baseline else None
+
+    def comparable_runs(self) -> list[Run]:
+        """The stored runs whose identity is that of this machine."""
+        return self._of_this_machine(self.entry.runs if self.entry else ())
+
+    def anchor_runs(self) -> list[Run]:
+        return self._of_this_machine(self.entry.anchor if self.entry else ())
+
+    def _of_this_machine(self, stored: Iterable[Run]) -> list[Run]:
+        identity = self.environment.identity
+        return [run for run in stored if self._environment_of(run).identity == identity]
+
+    def _environment_of(self, run: Run) -> Environment:
+        assert self.baseline is not None  # a stored run has a file
+        return self.baseline.environments[run.environment]
+
+    # --- what was measured ----------------------------------------------------------------------
+
+    def take(self, measurement: Measurement) -> None:
+        """Keep a run for judging, or apart where the device was not fair to it."""
+        (self.disturbed if measurement.invalid else self.measurements).append(measurement)
+
+    @property
+    def spent(self) -> Spent:
+        devices = 0 if self.platform.device == "cpu" else self.platform.devices
+        runs = [each.run for each in (*self.measurements, *self.disturbed)]
+        decided = bool(self.measurements or self.unfit) and not self.problem
+        return Spent(name=self.label, held_s=self.held_s, devices=devices, runs=runs, decided=decided)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Add what is done within to the time that its devices were held, less what it waited for them."""
+        stash = self.item.config.stash
+        begun_s, waited_s = time.monotonic(), stash.get(WAITED_S, 0.0)
+        try:
+            yield
+        finally:
+            self.held_s += time.monotonic() - begun_s - (stash.get(WAITED_S, 0.0) - waited_s)
+
+    @property
+    def may_be_replaced(self) -> bool:
+        return len(self.disturbed) <= MOST_REPLACED
+
+    @property
+    def replaced(self) -> list[Measurement]:
+        """Disturbed runs in whose place others were judged."""
+        return [] if self.outcome is Outcome.INVALID else self.disturbed
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """What should have been judged of it and was not measured."""
+        return self.latest.missed if self.measurements else ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What should be known of how it was measured and judged, and fails nothing."""
+        told = [note for each in self.measurements for note in each.notes]
+        if self.entry and self.entry.anchor and self.measurements and not self.anchor_runs():
+            told.append(ANCHOR_OF_OTHERS)
+        return list(dict.fromkeys(told))
+
+    @property
+    def latest(self) -> Measurement:
+        return self.measurements[-1]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [measurement.run for measurement in self.measurements]
+
+    @property
+    def step_time_s(self) -> float:
+        """The centre of all its runs."""
+        return interval(self.runs, self.policy).point_s
+
+    @property
+    def throughput(self) -> float:
+        return self.latest.work_per_step / self.step_time_s
+
+    @property
+    def shortfalls(self) -> list[str]:
+        """What it falls short of, of what was published or is expected."""
+        return [reference.shortfall for reference in self.references if reference.shortfall]
+
+    @property
+    def environment(self) -> Environment:
+        """The environment that it was measured in, or did not fit in."""
+        return self.unfit.environment if self.unfit else self.latest.environment
+
+    # --- the verdict ----------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        """Of its step times."""
+        return (
+            self.scales.policy(self.disk_name, self.key, self.plain_policy)
+            if self.scales
+            else self.plain_policy
+        )
+
+    @property
+    def plain_policy(self) -> Policy:
+        """Before anything was learned: nights say how noisy step times are, and nothing of other metrics."""
+        stored = self.entry.tolerance if self.entry else None
+        asked = self.settings.fixed_tolerance
+        tolerance = asked if asked is not None else stored
+        policy = Policy(max_looks=self.settings.looks)
+        if tolerance is not None:
+            policy = replace(policy, tolerance=tolerance)
+        return policy
+
+    @property
+    def gates(self) -> dict[str, float]:
+        """The metrics that are judged beside its throughput, with what is tolerated of each.
+
+        One that has no figure follows the throughput, where that is noisy. A stored tolerance below the default says how quiet step
+        times are, and nothing of other metrics.
+        """
+        asked = self.settings.fixed_tolerance
+        widest = max(self.plain_policy.tolerance, Policy().tolerance) if asked is None else asked
+        return {
+            name: widest if tolerance is None else tolerance for name, tolerance in self.latest.gates.items()
+        }
+
+    def judge(self) -> None:
+        """Compare what was measured with what is stored."""
+        self.verdict, self.facets = self._unjudged(), ()
+        if self.verdict is None:
+            stored, runs, policy = self.comparable_runs(), self.runs, self.policy
+            self.verdict = judge_rest(stored, runs, self.common, policy)
+            self.facets = judge_metrics(stored, runs, self.gates, self.plain_policy)
+            if self.scales:
+                self.scales.note(self.disk_name, self.key)
+            if anchor := self.anchor_runs():
+                self.facets += (judge_anchor(anchor, runs, self.common, policy),)
+            if self.undecided and not self.may_be_replaced:  # what could decide it was disturbed
+                self.verdict, self.facets = self._invalid(), ()
+
+    @property
+    def undecided(self) -> bool:
+        return self.verdict is not None and want_another_run(self.verdict, self.facets)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The worst of what is said of its throughput and its metrics."""
+        return worst(self.verdict, self.facets) if self.verdict else None
+
+    @property
+    def lost(self) -> float:
+        """The largest loss of what is judged, in what is tolerated of it; of what is not compared, none."""
+        found = [(each.slowdown, each.tolerance) for each in self.verdicts]
+        return max((slowdown.point / tolerance for slowdown, tolerance in found if slowdown), default=0.0)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Of its throughput first, then of the metrics that could be judged."""
+        facets = [facet.verdict for facet in self.facets if facet.was_judged]
+        return [self.verdict, *facets] if self.verdict else []
+
+    def _unjudged(self) -> Verdict | None:
+        """What is to be said without any statistics; None where they have the word."""
+        if self.unfit is not None:
+            return self._does_not_fit(self.unfit)
+        if not self.measurements:
+            return self._invalid()
+        if self.entry is None:
+            return self._verdict(Outcome.NO_BASELINE, f"{self._not_stored()}; record it with --accel-record")
+        why = self.stale()
+        return self._verdict(Outcome.STALE_BASELINE, why) if why else None
+
+    def _invalid(self) -> Verdict:
+        """Disturbed runs where fair ones are needed: one more may do better, up to a point."""
+        found, count = self.disturbed[-1].invalid, len(self.disturbed)
+        reason = f"{found}; {count} runs were disturbed" if count > 1 else found
+        return replace(self._verdict(Outcome.INVALID, reason), wants_another_run=self.may_be_replaced)
+
+    def _not_stored(self) -> str:
+        others = set(both_keys(self.node_id)) - {self.key}
+        if self.baseline and others & self.baseline.benchmarks.keys():
+            real = is_real(self.latest.configuration)
+            known, now = ("synthetic", "real") if real else ("real", "synthetic")
+            return f"baselines of {self.disk_name} hold {self.item.name} with {known} data, and not with {now} data"
+        return f"baselines of {self.disk_name} hold no {self.item.name}"
+
+    def _does_not_fit(self, unfit: Unfit) -> Verdict:
+        """A failure where just this used to fit: in the baseline, or a moment ago."""
+        stored = self.comparable_runs() if self._is_what_is_stored(unfit) else []
+        fitted = [*stored, *self.runs]
+        if not fitted:
+            return self._verdict(Outcome.DOES_NOT_FIT, unfit.text)
+        peak = max((run.peak_memory_bytes or 0 for run in fitted), default=0)
+        before = f"its baseline peaked at {gibibytes(peak)}" if peak else "its baseline did"
+        return self._verdict(Outcome.REGRESSED, f"does not fit any more: {unfit.text}; {before}")
+
+    def _is_what_is_stored(self, unfit: Unfit) -> bool:
+        """Whether the stored runs are of what did not fit; what was never built is taken for what is stored."""
+        if self.entry is None or unfit.configuration is None:
+            return self.entry is not None
+        return dict(self.entry.configuration) == dict(unfit.configuration)
+
+    def _verdict(self, outcome: Outcome, reason: str) -> Verdict:
+        return Verdict(
+            outcome=outcome, tolerance=self.policy.tolerance, looks=len(self.measurements), reason=reason
+        )
+
+    def stale(self) -> str:
+        """Why the stored runs cannot be compared with what was just measured; empty where they can."""
+        entry, now = self.entry, self.latest
+        if entry is None:
+            return ""
+        if entry.configuration_hash != configuration_hash(now.configuration, now.work_per_step, now.unit):
+            changed = ", ".join(configuration_changes(entry, now))
+            return (
+                f"the benchmark changed since its baseline ({changed}); "
+                'record it anew with --accel-update --accel-reason "..."'
+            )
+        if not self.comparable_runs():
+            elsewhere = self._environment_of(entry.runs[-1])
+            return (
+                f"the stored runs are of another machine ({describe(diff_identity(elsewhere, now.environment))}) "
+                "and are never compared; set it as it was, or record anew with "
+                '--accel-update --accel-reason "..."'
+            )
+        return ""
+
+    # --- what may explain it --------------------------------------------------------------------
+
+    def changes(self) -> tuple[Change, ...]:
+        """What changed in the environment since the newest comparable run of the baseline."""
+        comparable = self.comparable_runs()
+        return diff(self._environment_of(comparable[-1]), self.environment) if comparable else ()
+
+    def environment_changes(self) -> str:
+        return describe(self.changes())
+
+    def loss_change(self) -> str:
+        """News of numerics: the loss after the same seeded steps is another one than the baseline leads to expect."""
+        if not self.measurements:
+            return ""
+        news = loss_news([run.loss for run in self.comparable_runs()], self.latest.run.loss)
+        return f"loss after {PILOT_STEPS} seeded steps {news}" if news else ""

@@ -1,1 +1,0 @@
-"""From measurements to verdicts, and from verdicts to pytest's reports."""

@@ -1,0 +1,237 @@
+"""What is read beside the timed rounds: energy and power, clocks and heat, and who else uses the device."""
+
+from __future__ import annotations
+
+import os
+import platform as host
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+from pytest_accel.distributed.processes import ancestry, descendants
+from pytest_accel.measure.fairness import assess
+from pytest_accel.measure.nvml_watch import DeviceWatcher
+from pytest_accel.measure.watching import Watch
+from pytest_accel.power.find import close_sources, open_sources, problems
+from pytest_accel.power.guarded import from_hook
+from pytest_accel.power.source import PowerDevice, Source
+from pytest_accel.stats.energy import (
+    Energy,
+    EnergyWindow,
+    PowerSample,
+    Scope,
+    energy_of,
+    peak_total_w,
+    tdp_share,
+    total_j,
+)
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_accel.measure.device import Device
+    from pytest_accel.measure.ranks import Ranks
+    from pytest_accel.platforms.machine import Device as Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Of one rank: figures that are stored with its run, and whether the device was fair to it."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    invalid: str = ""  # why its figures mean nothing
+    notes: tuple[str, ...] = ()  # what should be known of it
+    no_energy: str = ""  # why its energy is not known
+
+
+class Observation:
+    """Opens what there is to be read, reads it where the timed rounds begin and end, and some times a second between.
+
+    In a gang the lowest rank of a node reads the energy of all its devices, so that nothing is counted twice; every rank
+    watches the health of its own.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        hardware: Hardware | None,  # None on the host
+        *,
+        powered: Sequence[PowerDevice] | None,  # whose energy is read here; None: another rank reads it
+        more: Sequence[Source] = (),
+        own_pids: frozenset[int] = frozenset(),
+        problems: Sequence[str] = (),  # of finding sources
+    ) -> None:
+        self._device = device
+        self._hardware = hardware
+        self._powered = powered
+        self._more = more
+        self._own_pids = own_pids
+        self._problems = tuple(problems)
+        self._sources: tuple[Source, ...] = ()
+        self._watcher: DeviceWatcher | None = None
+        self._watch = Watch([])
+        self._samples: list[PowerSample] = []
+        self._before_j: dict[str, float] = {}
+        self._after_j: dict[str, float] = {}
+        self._begin_s = self._end_s = 0.0
+        self._opened = ExitStack()
+
+    @classmethod
+    def of(cls, config: pytest.Config, device: Device, hardware: Hardware | None, ranks: Ranks) -> Self:
+        mine = (hardware.vendor, hardware.uuid, hardware.index, hardware.mig) if hardware else None
+        told = ranks.gather((host.node(), ancestry(), mine))
+        here = [rank for rank, (node, _, _) in enumerate(told) if node == host.node()]
+        leads = ranks.rank == here[0]
+        more, problem = _sources_of_others(config) if leads else ((), "")
+        return cls(
+            device,
+            hardware,
+            powered=_of_node([told[rank][2] for rank in here]) if leads else None,
+            more=more,
+            own_pids=frozenset(pid for rank in here for pid in told[rank][1]),
+            problems=[problem] if problem else (),
+        )
+
+    @property
+    def name(self) -> str:
+        """Whom a `Watch` blames when power is not told."""
+        return " and ".join(source.name for source in self._sources)
+
+    def __enter__(self) -> Self:
+        hardware = self._hardware
+        with ExitStack() as opened:  # closes what is open where the next one fails
+            if self._powered is not None:
+                self._sources = open_sources(self._powered, more=self._more)
+            opened.callback(close_sources, self._sources)
+            samplers = [self._sample_power] if self._sources else []
+            if hardware is not None and hardware.vendor == "nvidia":
+                watcher = DeviceWatcher(hardware.uuid, self._ours, own_bytes=self._device.held_bytes)
+                self._watcher = opened.enter_context(watcher)
+                samplers.append(watcher.sample)
+            self._watch = opened.enter_context(Watch(samplers))
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def _ours(self) -> frozenset[int]:
+        """Processes that belong to the measurement: the ranks, who started them, and what they started."""
+        return self._own_pids | descendants(os.getpid())
+
+    # --- the window: both are called outside timed rounds --------------------------------------------
+
+    def begin(self) -> None:
+        self._samples.clear()
+        if self._watcher is not None:
+            self._watcher.begin()
+        self._before_j = self._counters()  # while the thread rests: a source answers one question at a time
+        self._begin_s = time.perf_counter()
+        self._watch.begin()
+
+    def end(self) -> None:
+        self._watch.end()
+        self._end_s = time.perf_counter()
+        self._after_j = self._counters()
+
+    def observed(self, steps: int) -> Observed:
+        """What the window showed, of so many steps in it; takes milliseconds."""
+        metrics, doubts = self._energy(steps)
+        counted = "energy_j" in metrics
+        no_energy = "" if counted or self._powered is None else "; ".join(doubts) or "nothing here counts it"
+        notes = tuple(f"energy: {doubt}" for doubt in doubts) if counted else self._problems
+        if self._watcher is None:
+            return Observed(metrics=metrics, notes=notes, no_energy=no_energy)
+        fairness = assess(self._watcher.end())
+        return Observed(
+            metrics={**metrics, **fairness.figures},
+            invalid="; ".join(fairness.invalid),
+            notes=(*fairness.notes, *notes),
+            no_energy=no_energy,
+        )
+
+    def _counters(self) -> dict[str, float]:
+        return {name: joules for source in self._sources for name, joules in source.joules().items()}
+
+    def _sample_power(self) -> None:
+        at_s = time.perf_counter()
+        power_w = {name: watts for source in self._sources for name, watts in source.watts().items()}
+        self._samples.append(PowerSample(at_s=at_s, power_w=power_w))
+
+    def _energy(self, steps: int) -> tuple[dict[str, float], tuple[str, ...]]:
+        """Figures, and what is doubtful about them or missing."""
+        if self._powered is None:
+            return {}, ()
+        rails = tuple(rail for source in self._sources for rail in source.rails)
+        window = EnergyWindow(
+            begin_s=self._begin_s,
+            end_s=self._end_s,
+            before_j=self._before_j,
+            after_j=self._after_j,
+            samples=tuple(self._samples),
+            rails=rails,
+        )
+        energy = energy_of(window)
+        tdp_w = self._hardware.variant.tdp_w if self._hardware and self._hardware.variant else None
+        found = energy_metrics(energy, window, steps=steps, devices=len(self._powered), tdp_w=tdp_w)
+        unread = problems(self._sources) if "energy_j" not in found else ()
+        if not self._powered and any(rail.scope == "device" for rail in rails):
+            unread = (
+                *unread,
+                "rails of scope 'device' are of no use here: this platform has no device but the node",
+            )
+        doubts = (*self._problems, *unread, *energy.problems, *self._watch.problems)
+        return found, tuple(dict.fromkeys(doubts))
+
+
+def energy_metrics(
+    energy: Energy, window: EnergyWindow, *, steps: int, devices: int, tdp_w: float | None
+) -> dict[str, float]:
+    """Of the devices (without any: of the whole node), and beside it of what the node's other sensors saw."""
+    rails = window.rails
+    scope: Scope = "device" if devices else "node"
+    found: dict[str, float] = {}
+    if (total := total_j(energy, rails, scope=scope)) is not None:
+        mean_w = total / (window.end_s - window.begin_s) / max(1, devices)
+        found |= {"energy_j": total, "energy_per_step_j": total / steps, "power_mean_w": mean_w}
+        share = tdp_share(mean_w, tdp_w)
+        found |= {} if share is None else {"tdp_share": share}
+    sampled = replace(energy, energy_j=energy.sampled_j)
+    if (integral_j := total_j(sampled, rails, scope=scope)) is not None:
+        found["energy_sampled_per_step_j"] = integral_j / steps
+    if (peak_w := _peak_w(energy, window, devices)) is not None:
+        found["power_peak_w"] = peak_w
+    for kind in ("cpu", "module") if devices else ():
+        of_kind = [rail for rail in rails if rail.scope == "node" and rail.kind == kind]
+        node_j = total_j(energy, of_kind, scope="node") if of_kind else None
+        found |= {} if node_j is None else {f"node_{kind}_energy_per_step_j": node_j / steps}
+    return found
+
+
+def _peak_w(energy: Energy, window: EnergyWindow, devices: int) -> float | None:
+    """Of the device that drew the most; of a node, of all its parts at one time."""
+    if not devices:
+        return peak_total_w(window, scope="node")
+    of_devices = [rail.name for rail in window.rails if rail.scope == "device"]
+    return max((energy.peak_w[name] for name in of_devices if name in energy.peak_w), default=None)
+
+
+def _sources_of_others(config: pytest.Config) -> tuple[tuple[Source, ...], str]:
+    """What plugins and conftest files add; an error of theirs costs their readings, and not the measurement."""
+    try:
+        return from_hook(config.hook.pytest_accel_power_sources(config=config)), ""
+    except ValueError as error:
+        return (), str(error)
+    except Exception as error:  # noqa: BLE001 -- somebody else's code
+        return (), f"pytest_accel_power_sources raised {type(error).__name__}: {error}"
+
+
+def _of_node(told: Sequence[tuple[str, str, int, str | None] | None]) -> list[PowerDevice]:
+    """Each device once, though ranks may share one; as JSON brought them here."""
+    found = {
+        uuid: PowerDevice(vendor=vendor, uuid=uuid, index=index, mig=mig)
+        for vendor, uuid, index, mig in filter(None, told)
+    }
+    return list(found.values())

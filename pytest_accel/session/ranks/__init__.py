@@ -1,1 +1,0 @@
-"""Items that run in processes of their own, one or a gang: those processes, and their answers as one."""

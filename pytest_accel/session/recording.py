@@ -1,0 +1,154 @@
+"""Writing measured runs into the baseline, so that nothing measured is lost."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.session.case import Case
+from pytest_accel.stats.gate import interval
+from pytest_accel.stats.quantities import counted, percent
+from pytest_accel.stats.standing import Frozen, auto_tolerance, standing
+from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
+from pytest_accel.storage.whole import is_open, nearest_folder
+
+
+def refuse_unwritable(root: Path) -> None:
+    """Say before measuring that nothing could be written."""
+    nearest = nearest_folder(root)
+    if not is_open(nearest):
+        raise pytest.UsageError(
+            f"{root}: baselines cannot be recorded there, {nearest} is no folder that can be written to. "
+            "Name another with --accel-baselines."
+        )
+
+
+def refuse_too_many_runs(case: Case) -> None:
+    """Say before measuring that a baseline is full."""
+    stored = len(case.entry.runs) if case.entry else 0
+    if case.settings.update or not case.settings.recording or stored + case.settings.record <= MAX_RUNS:
+        return
+    room = MAX_RUNS - stored
+    remedy = f"Record {room} more with --accel-record={room}, or start" if room else "Start"
+    raise pytest.UsageError(
+        f"{case.label}: its baseline has {stored} runs, {case.settings.record} more would exceed {MAX_RUNS}. "
+        f'{remedy} anew with --accel-update --accel-reason "...", or name the benchmarks to record by their ids.'
+    )
+
+
+def write_down(
+    case: Case,
+    store: BaselineStore,
+    session_id: str,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> None:
+    """Append the runs of a case to its baseline, or replace it; leave word of it in the case.
+
+    An interrupted recording appends what it has; an interrupted update leaves the old baseline alone,
+    because fewer runs than were asked for are no reason to give up more.
+    """
+    settings = case.settings
+    incomplete = len(case.measurements) < settings.record
+    if not case.measurements:
+        return
+    if case.problem or case.skipped or case.unfit or (settings.update and incomplete):
+        why = case.problem or (case.unfit.text if case.unfit else "the recording was not finished")
+        case.problem = f"{why}\n{_kept(case)}"
+        return
+    latest, auto = case.latest, _auto(case)
+    # Few runs resolve little, and what is frozen stays: an interrupted recording leaves the choice to the next one.
+    chosen = None if incomplete else auto
+    line = LedgerEntry(
+        at=now().isoformat(timespec="seconds"),
+        action="update" if settings.update else "record",
+        reason=settings.reason,
+        runs=len(case.runs),
+        session=session_id,
+    )
+    entry = BaselineEntry(
+        configuration=latest.configuration,
+        work_per_step=latest.work_per_step,
+        unit=latest.unit,
+        tolerance=_tolerance(case, chosen),
+        runs=tuple(case.runs),
+        ledger=(line,),
+    )
+    write = store.replace if settings.update else store.append
+    try:
+        file = write(case.disk_name, case.suite, case.key, entry, [m.environment for m in case.measurements])
+    except BaselineError as error:
+        case.problem = f"{error}\n{_kept(case)}"
+        return
+    case.recorded = f"recorded {counted(len(case.runs), 'run')}, {_precision(case)}"
+    stored = file.benchmarks[case.key]
+    if case.entry and case.entry.anchor and not stored.anchor:
+        case.recorded += "; its anchor could be compared with nothing any more, and is gone"
+    case.standing = standing(stored.runs, settings.fixed_tolerance or stored.tolerance)
+    if auto is not None:
+        before = case.entry.tolerance if case.entry else None
+        case.frozen = Frozen(chosen=auto, stored=stored.tolerance, before=before)
+
+
+def _tolerance(case: Case, chosen: float | None) -> float | None:
+    """What is stored beside the runs: as asked for, else what stood there, whatever becomes of the runs."""
+    asked = chosen if chosen is not None else case.settings.fixed_tolerance
+    return asked if asked is not None or case.entry is None else case.entry.tolerance
+
+
+def _auto(case: Case) -> float | None:
+    """What tolerance="auto" would be with all runs that the baseline will have; None where a tolerance was given, or none."""
+    if case.settings.tolerance != "auto":
+        return None
+    stored = case.entry.runs if case.entry and not case.settings.update else ()
+    return auto_tolerance([*stored, *case.runs])
+
+
+def refuse_mixture(case: Case) -> None:
+    """Say after the first run, not after the last, that it cannot be appended to what is stored."""
+    if case.settings.update or case.entry is None or not case.measurements or case.problem:
+        return
+    why = case.stale()
+    if why:
+        case.problem = f"{case.label}: {why}"
+
+
+def refuse_disturbed(case: Case) -> None:
+    """A device that disturbed more runs than may be replaced is fit neither for a baseline nor for a calibration."""
+    stopped = case.disturbed and not case.measurements  # the session ended before another run took its place
+    if case.problem or (case.may_be_replaced and not stopped):
+        return
+    were = f"{counted(len(case.disturbed), 'run')} {'was' if len(case.disturbed) == 1 else 'were'}"
+    case.problem = (
+        f"{case.label}: {were} disturbed, the last one: {case.disturbed[-1].invalid}. "
+        "Look at the device with pytest-accel doctor, and measure again."
+    )
+
+
+def _kept(case: Case) -> str:
+    return f"Nothing was recorded; what was measured ({counted(len(case.runs), 'run')}) is kept in {_keep(case)}."
+
+
+def _precision(case: Case) -> str:
+    return f"± {percent(interval(case.runs, case.policy).relative_high)}"
+
+
+def _keep(case: Case) -> Path:
+    """Somewhere else than where writing just failed."""
+    # With what `pytest-accel baseline accept` needs to put it where it belongs, once that can be written.
+    plain = {
+        "node_id": case.key,
+        "disk_name": case.disk_name,
+        "suite": case.suite,
+        "measurements": [m.to_plain() for m in case.measurements],
+    }
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False
+    ) as file:
+        json.dump(plain, file)
+    return Path(file.name)

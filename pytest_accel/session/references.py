@@ -1,0 +1,203 @@
+"""What was published of a benchmark, or is expected of it by the site, beside what this session measured."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.platforms.catalogue import Catalogue
+from pytest_accel.session.case import Case
+from pytest_accel.settings import Settings
+from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
+from pytest_accel.stats.quantities import si
+from pytest_accel.stats.results import ReferenceFigure
+from pytest_accel.stats.verdict import THROUGHPUT
+from pytest_accel.storage.reference_values import (
+    METRICS,
+    Expectation,
+    Figure,
+    Measured,
+    beside,
+    check,
+    differences,
+    expectation_of,
+    expected_for,
+    fits,
+    linked,
+    similar_links,
+)
+from pytest_accel.storage.references import (
+    ExpectationError,
+    PublishedError,
+    published_folder,
+    read_expectations,
+    read_published,
+)
+
+EXPECTED = "pyproject.toml"  # who says it, where the site itself does
+
+
+class References:
+    """All references of a session; files are read when the first benchmark needs them."""
+
+    def __init__(self, baselines: Path, rootpath: Path, settings: Settings) -> None:
+        self.baselines = baselines
+        self.rootpath = rootpath
+        self.settings = settings
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        try:
+            sources = read_published(published_folder(self.baselines))
+        except PublishedError as error:
+            raise pytest.UsageError(str(error)) from None
+        return tuple(figure for source in sources for figure in source.figures)
+
+    @cached_property
+    def expectations(self) -> Mapping[str, Mapping[str, Expectation]]:
+        try:
+            return read_expectations(self.rootpath / "pyproject.toml")
+        except ExpectationError as error:
+            raise pytest.UsageError(str(error)) from None
+
+    def of(self, item: pytest.Item, settings: Settings) -> tuple[Figure, ...]:
+        """The figures that a benchmark's mark links to; a link that cannot lead anywhere is a slip of the pen."""
+        if not settings.reference:
+            return ()
+        link = _filled(settings.reference, item)
+        found = linked(self.figures, link)
+        fixed = settings.reference.partition("{")[0].rstrip("/")
+        if self.figures and not found and ("{" not in settings.reference or not linked(self.figures, fixed)):
+            near = similar_links(self.figures, link)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise pytest.UsageError(
+                f"{item.nodeid}: reference={settings.reference!r} leads to no published figure.{hint}"
+            )
+        return found
+
+    def unmatched(self, node_ids: Collection[str]) -> list[str]:
+        """Expectations of no benchmark at all: a slip of the pen would leave them without a say."""
+        return [name for name in self.expectations if not any(fits(name, each) for each in node_ids)]
+
+    def refuse_unknown_platforms(self, catalogue: Catalogue) -> None:
+        for name, by_platform in self.expectations.items():
+            for platform in by_platform:
+                if catalogue.find(platform) is None:
+                    known = ", ".join(catalogue.devices)
+                    raise pytest.UsageError(
+                        f"pyproject.toml: references of {name!r}: {platform!r} is no platform. Write the name of a marker, "
+                        f"not of a folder of baselines: {known}, or such as a100x4."
+                    )
+
+    def look_up(self, case: Case) -> None:
+        """Leave in the case what stands beside it, and what it falls short of."""
+        if case.measurements:
+            case.references = (*self._published(case), *self._expected(case))
+
+    def _published(self, case: Case) -> Iterator[ReferenceFigure]:
+        figures = [each for each in self.of(case.item, case.settings) if METRICS[each.metric] is not None]
+        measured = measured_of(case)
+        ratios = {each.figure.id: each.ratio for each in beside(measured, figures)}
+        for figure in figures:
+            wanted = self._gate(figure, case)
+            yield ReferenceFigure(
+                id=figure.id,
+                source=f"{figure.id.partition('/')[0]}, {figure.table}",
+                platform=figure.platform,
+                metric=figure.metric,
+                unit=figure.unit,
+                value=figure.value,
+                ratio=ratios.get(figure.id),
+                flags=figure.flags,
+                differs=differences(figure, case.latest.configuration),
+                gated=wanted is not None,
+                shortfall=_shortfall(wanted, measured),
+            )
+
+    def _gate(self, figure: Figure, case: Case) -> Expectation | None:
+        """Throughputs of this very platform, where that was asked for."""
+        tolerance = self.settings.gate_reference
+        if tolerance is None or figure.platform != str(case.platform) or figure.metric != THROUGHPUT:
+            return None
+        return expectation_of(figure, tolerance)
+
+    def _expected(self, case: Case) -> Iterator[ReferenceFigure]:
+        expected = expected_for(self.expectations, case.node_id, str(case.platform))
+        if expected is None:
+            return
+        (throughput, *_) = measured = measured_of(case)
+        yield ReferenceFigure(
+            id=expected.origin,
+            source=EXPECTED,
+            platform=str(case.platform),
+            metric=THROUGHPUT,
+            unit=expected.unit,
+            value=expected.value,
+            ratio=throughput.value / expected.value if throughput.unit == expected.unit else None,
+            expected=True,
+            gated=True,
+            shortfall=_shortfall(expected, measured),
+        )
+
+
+def measured_of(case: Case) -> list[Measured]:
+    """What this session measured, in the words of figures; throughput first."""
+    now = case.latest
+    found = [Measured(metric=THROUGHPUT, value=case.throughput, unit=f"{now.unit}/s")]
+    metrics = now.run.metrics
+    if "accuracy" in metrics:
+        found.append(Measured(metric="accuracy", value=metrics["accuracy"], unit="fraction"))
+    if "epoch_s" in metrics:
+        found.append(Measured(metric="epoch_time", value=metrics["epoch_s"], unit="s"))
+    step_j, epoch_size = metrics.get("energy_per_step_j"), metrics.get("epoch_size")
+    if step_j:
+        per_wh = units_per_wh(step_j, now.work_per_step)
+        found.append(Measured(metric="work_per_energy", value=per_wh, unit=f"{now.unit}/Wh"))
+        if epoch_size:
+            found.append(
+                Measured(
+                    metric="energy",
+                    value=wh_per_epoch(step_j, epoch_size, now.work_per_step),
+                    unit="Wh/epoch",
+                )
+            )
+    return found
+
+
+def _shortfall(expected: Expectation | None, measured: list[Measured]) -> str:
+    if expected is None:
+        return ""
+    try:
+        found = check(expected, measured[0])
+    except ValueError as error:  # another unit than what was measured
+        return str(error)
+    return "" if found is None else str(found)
+
+
+def _filled(template: str, item: pytest.Item) -> str:
+    """`olivia/single/{variant}` with the parameters of the item."""
+    callspec = getattr(item, "callspec", None)
+    parameters = callspec.params if callspec else {}
+    try:
+        wanted = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        return template.format_map({name: parameters[name] for name in wanted})
+    except (KeyError, ValueError) as error:
+        known = ", ".join(sorted(parameters)) or "none"
+        raise pytest.UsageError(
+            f"{item.nodeid}: reference={template!r}: {error} is no parameter of it. Its parameters: {known}."
+        ) from None
+
+
+def reference_line(label: str, figure: ReferenceFigure) -> str:
+    """This machine against one figure."""
+    told = [each for each in (figure.differs, *figure.flags) if each]
+    doubt = f" ({'; '.join(told)})" if told else ""
+    assert figure.ratio is not None
+    return (
+        f"REFERENCE  {label}: {figure.ratio:.2f} x {figure.platform} in {figure.metric.replace('_', ' ')} "
+        f"({figure.source}: {si(figure.value)} {figure.unit}){doubt}"
+    )

@@ -1,0 +1,292 @@
+"""Verdicts as pytest's own reports: one clear text, no traceback, the same in JUnit and on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from pytest_accel.report.lines import explain, shortfall_line, verdict_line
+from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT
+from pytest_accel.session.case import Case
+from pytest_accel.session.pytest_reports import is_strict_xpass
+from pytest_accel.settings import Settings
+from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.together import whole
+from pytest_accel.stats.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from pytest_accel.session.gangs import Found
+
+Phase = Literal["setup", "call", "teardown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crash:
+    """What pytest's short summary and JUnit read as the message."""
+
+    path: str
+    lineno: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.lineno}: {self.message}"  # --tb=line
+
+
+class Finding:
+    """A failure in words. pytest shows `toterminal`, and takes `reprcrash.message` as its short form."""
+
+    def __init__(self, text: str, item: pytest.Item) -> None:
+        self.text = text
+        path, line, _ = item.location
+        self.reprcrash = _Crash(path=path, lineno=(line or 0) + 1, message=text.splitlines()[0])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, writer: object) -> None:
+        first, _, rest = self.text.partition("\n")
+        writer.line(first, red=True, bold=True)  # type: ignore[attr-defined]
+        if rest:
+            writer.line(rest)  # type: ignore[attr-defined]
+
+
+def costs(outcome: Outcome, settings: Settings) -> bool:
+    """Whether an outcome fails its test."""
+    match outcome:
+        case Outcome.REGRESSED | Outcome.INVALID:
+            return True
+        case Outcome.OK | Outcome.IMPROVED | Outcome.DOES_NOT_FIT:
+            return False
+        case Outcome.INCONCLUSIVE:
+            return settings.inconclusive == "fail"
+        case Outcome.NO_BASELINE:
+            return settings.missing_baseline == "fail"
+        case Outcome.STALE_BASELINE:
+            return settings.stale_baseline == "fail"
+
+
+def failures(case: Case) -> list[Verdict]:
+    """Of its throughput and its metrics, what fails the test; one that --accel-gate names may for want of a baseline."""
+    named = case.settings.gate
+    unjudged = [facet.verdict for facet in case.facets if facet.name in named and not facet.was_judged]
+    return [verdict for verdict in (*case.verdicts, *unjudged) if costs(verdict.outcome, case.settings)]
+
+
+def apply_verdict(case: Case, report: pytest.TestReport) -> None:
+    """Turn the report of a benchmark's call into its verdict."""
+    if case.verdict is None:
+        return
+    report.user_properties.extend(properties(case))
+    failing = [*map(explain, failures(case)), *case.shortfalls, *case.missed]
+    if not failing:
+        return
+    if is_expected_to_fail(report):
+        report.outcome = "skipped"  # as pytest does for a failure under @pytest.mark.xfail
+        report.wasxfail = "; ".join(failing)
+        return
+    fail(report, failure_text(case), case.item)
+
+
+def does_not_fit_report(case: Case, report: pytest.TestReport) -> None:
+    """Have the report of a skip say what did not fit; or fail, where it used to."""
+    assert case.unfit is not None
+    report.outcome, report.longrepr = "skipped", (*_place(case.item), case.unfit.text)
+    apply_verdict(case, report)
+
+
+def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
+    report.outcome = "failed"
+    report.sections = []  # of what was captured: torch's compiler alone logs thousands of lines
+    # pytest asks for no more of it than Finding has.
+    report.longrepr = Finding(text, item)  # type: ignore[assignment]
+
+
+def failure_text(case: Case) -> str:
+    """A line for all that fails the test, and below them what may explain it."""
+    lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
+    lines += [shortfall_line(case.label, text) for text in case.shortfalls]
+    lines += [f"{case.label}: {text}" for text in case.missed]
+    if case.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}:
+        changes = case.environment_changes()
+        lines.append(
+            f"changed since the baseline: {changes}"
+            if changes
+            else "nothing in the recorded environment changed since the baseline"
+        )
+    if case.outcome is Outcome.INVALID:
+        lines.append(
+            "Look at the device with pytest-accel doctor; it was not judged, and its baseline is as it was."
+        )
+    lines += [f"a run before was replaced: {each.invalid}" for each in case.replaced]
+    if news := case.loss_change():
+        lines.append(f"numerics changed too: {news}")
+    if case.settings.slowdown and case.measurements:
+        felt = case.latest.run.metrics.get("slowdown_felt", 0.0)
+        lines.append(
+            f"--accel-slowdown {percent(case.settings.slowdown)} delayed every step on purpose "
+            f"(in the last run {percent(felt)} of throughput were lost to it)"
+        )
+    return "\n".join(lines)
+
+
+def properties(case: Case) -> list[tuple[str, object]]:
+    """What JUnit keeps of a benchmark."""
+    found: list[tuple[str, object]] = [
+        ("accel.platform", str(case.platform)),
+        ("accel.suite", case.suite),
+        ("accel.tolerance", f"{case.policy.tolerance:.4f}"),
+    ]
+    if case.measurements:
+        now = case.latest
+        found += [
+            ("accel.throughput", f"{case.throughput:.6g}"),
+            ("accel.unit", f"{now.unit}/s"),
+            ("accel.runs", len(case.runs)),
+            ("accel.environment", now.environment.key),
+            *((f"accel.metric.{name}", f"{now.run.metrics[name]:.6g}") for name in now.gates),
+        ]
+    if case.outcome:
+        found.append(("accel.verdict", case.outcome.value))
+    for verdict in case.verdicts:
+        found += _compared(verdict, "accel" if verdict is case.verdict else f"accel.{verdict.of}")
+    if case.measurements and (changes := case.environment_changes()):
+        found.append(("accel.changed", changes))
+    found += [
+        (f"accel.reference.{each.id}", f"{each.ratio:.4f}")
+        for each in case.references
+        if each.ratio is not None
+    ]
+    return found
+
+
+def _compared(verdict: Verdict, prefix: str) -> list[tuple[str, object]]:
+    """Losses against the baseline, with the bounds that were tested; what the platform lost is in them, and beside them."""
+    loss = whole(verdict)
+    if loss is None:
+        return []
+    return [
+        (f"{prefix}.loss", f"{loss.point:.4f}"),
+        (f"{prefix}.loss.low", f"{loss.low:.4f}"),
+        (f"{prefix}.loss.high", f"{loss.high:.4f}"),
+        *([(f"{prefix}.common", f"{verdict.common:.4f}")] if verdict.common else []),
+        (f"{prefix}.noise", f"{verdict.noise or 0:.4f}"),
+        (f"{prefix}.baseline_runs", verdict.baseline_runs),
+    ]
+
+
+def note_verdict(case: Case) -> None:
+    """Put the verdict, and the runs it took beyond the first, into `extra_info.accel`."""
+    info, outcome = case.item.stash.get(EXTRA_INFO, None), case.outcome
+    if info is None or case.verdict is None or outcome is None:
+        return
+    info["verdict"] = _noted(case.verdict) | {"outcome": outcome.value}
+    if case.facets:
+        info["verdict"] |= {
+            "throughput": case.verdict.outcome.value,
+            "metrics": {facet.name: _noted(facet.verdict) for facet in case.facets},
+        }
+    first = case.item.stash.get(
+        MEASUREMENT, None
+    )  # what stands there already; of no use where it was disturbed
+    further = case.runs if first is None or first.invalid else case.runs[1:]
+    info["further_runs"] = [asdict(run) for run in further]
+
+
+def _noted(verdict: Verdict) -> dict[str, Any]:
+    found = verdict.slowdown
+    return {
+        "outcome": verdict.outcome.value,
+        "slowdown": None if found is None else asdict(found),
+        "noise": verdict.noise,
+        "tolerance": verdict.tolerance,
+        "runs": verdict.looks,
+        "baseline_runs": verdict.baseline_runs,
+        "reason": verdict.reason,
+    }
+
+
+def is_expected_to_fail(report: pytest.TestReport) -> bool:
+    """Under an `xfail` that applies, strict or not."""
+    return hasattr(report, "wasxfail") or is_strict_xpass(report)
+
+
+def built_reports(case: Case) -> list[pytest.TestReport]:
+    """Reports of an item that ran only in fresh processes."""
+    if case.skipped:
+        return [
+            _report(case.item, "setup", "skipped", (*_place(case.item), case.skipped)),
+            _report(case.item, "teardown"),
+        ]
+    call = _report(case.item, "call")
+    if case.unfit and not case.problem:
+        does_not_fit_report(case, call)
+    else:
+        call.user_properties.extend(properties(case))
+    if case.problem:
+        fail(call, case.problem, case.item)
+    return [_report(case.item, "setup"), call, _report(case.item, "teardown")]
+
+
+def _place(item: pytest.Item) -> tuple[str, int]:
+    path, line, _ = item.location
+    return path, (line or 0) + 1
+
+
+def _report(
+    item: pytest.Item,
+    when: Phase,
+    outcome: Literal["passed", "failed", "skipped"] = "passed",
+    longrepr: tuple[str, int, str] | None = None,
+) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome=outcome,
+        longrepr=longrepr,
+        when=when,
+    )
+
+
+def reports_of_ranks(
+    item: pytest.Item, found: Found, nextitem: pytest.Item | None, *, seconds: float
+) -> list[pytest.TestReport]:
+    """What ranks reported of an item, as reports of this session; then what the item before left is torn down."""
+    reports = [_received(item.config, report) for report in found.reports]
+    if not reports:
+        reports = [_report(item, when) for when in ("setup", "call", "teardown")]
+        reports[1].duration = seconds
+    failed = next((report for report in reports if report.failed), None)
+    if failed is not None:
+        failed.sections = [*found.sections, *failed.sections]
+    elif found.outcome == "failed":
+        fail(next(report for report in reversed(reports) if report.when != "teardown"), found.text, item)
+    state = item.session._setupstate  # noqa: SLF001 - as pytest's own protocol does
+    teardown = pytest.CallInfo.from_call(lambda: state.teardown_exact(nextitem), when="teardown")
+    if teardown.excinfo is not None:
+        reports[-1] = pytest.TestReport.from_item_and_call(item, teardown)
+    return reports
+
+
+def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestReport:
+    """A report that crossed processes; pytest and its plugins rely on tuples, which JSON does not have."""
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=dict(plain))
+    path, line, name = report.location
+    report.location = (path, line, name)
+    report.sections = [(title, text) for title, text in report.sections]
+    report.user_properties = [(name, value) for name, value in report.user_properties]
+    longrepr: object = report.longrepr
+    if isinstance(longrepr, list):  # of a skip: path, line, reason
+        report.longrepr = tuple(longrepr)
+    return report
+
+
+def vanished_report(node_id: str, text: str) -> pytest.TestReport:
+    """A failed report for a benchmark that no longer exists, so that JUnit has it too."""
+    path, _, name = node_id.partition("::")
+    return pytest.TestReport(
+        nodeid=node_id, location=(path, None, name), keywords={}, outcome="failed", longrepr=text, when="call"
+    )

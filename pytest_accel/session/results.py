@@ -1,0 +1,291 @@
+"""What a session found out, as one value: made of its cases, and of what pytest reported of them."""
+
+from __future__ import annotations
+
+import platform as host
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_accel._version import __version__
+from pytest_accel.report.lines import explain, platform_text
+from pytest_accel.session.case import Case
+from pytest_accel.session.items import path_of, suite_of
+from pytest_accel.session.reports import failures
+from pytest_accel.session.together import Platforms, platform_id
+from pytest_accel.stats import keys
+from pytest_accel.stats.environment import Environment, safe_arguments
+from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.results import Ending, Result, ScalingFigure, SessionResults, Status
+from pytest_accel.stats.verdict import THROUGHPUT, Verdict
+
+_DETAIL_LINES = 40  # of a traceback: its end says what happened
+_GIT_TIMEOUT_S = 2.0
+_REVISION_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA")
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """What pytest's reports of one item said, its phases together."""
+
+    failed: bool = False
+    broken: bool = False  # before it was torn down
+    skipped: bool = False
+    text: str = ""
+    details: tuple[str, ...] = ()
+    duration_s: float = 0.0
+
+    def take(self, report: pytest.TestReport) -> None:
+        self.duration_s += report.duration
+        if report.failed:
+            first = not self.failed
+            self.failed, self.broken = True, self.broken or report.when != "teardown"
+            if first:
+                self.text, self.details = _words(report)
+        elif report.skipped and not self.failed:
+            self.skipped = True
+            self.text = _reason(report)
+
+
+class Clock:
+    """When the session began, and how long it has lasted."""
+
+    def __init__(self) -> None:
+        self.at = datetime.now(UTC)
+        self._begun_s = time.monotonic()
+
+    @property
+    def lasted_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+
+def results_of(
+    cases: Mapping[str, Case],
+    elsewhere: Sequence[pytest.Item],
+    told: Mapping[str, Told],
+    vanished: Iterable[str],
+    platforms: Platforms,
+    *,
+    vanished_fail: bool,
+) -> tuple[Result, ...]:
+    """Of the benchmarks that this machine can run, of those that it cannot, of those that are gone; of what all share."""
+    return (
+        *(_of_case(case, told.get(case.node_id, Told())) for case in cases.values()),
+        *(_of_item(item, told[item.nodeid]) for item in elsewhere if item.nodeid in told),
+        *(_of_vanished(node_id, failed=vanished_fail) for node_id in vanished),
+        *(_of_platform(platform, platforms) for platform in platforms.found),
+    )
+
+
+def session_results(
+    config: pytest.Config,
+    *,
+    session_id: str,
+    clock: Clock,
+    exit_status: int,
+    results: tuple[Result, ...],
+    environments: Mapping[str, Environment],
+    remarks: Sequence[str] = (),
+    revision: str,
+) -> SessionResults:
+    return SessionResults(
+        session=session_id,
+        at=clock.at.isoformat(timespec="seconds"),
+        duration_s=clock.lasted_s,
+        exit_status=exit_status,
+        version=__version__,
+        host=host.node(),
+        revision=revision,
+        command=safe_arguments(list(map(str, config.invocation_params.args))),
+        environments=environments,
+        results=results,
+        remarks=tuple(remarks),
+    )
+
+
+def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
+    """Of all runs, those of the baselines that they were compared with too."""
+    found: dict[str, Environment] = {}
+    for case in cases:
+        for measurement in case.measurements:
+            found[measurement.environment.key] = measurement.environment
+        if case.measurements and case.baseline:
+            found |= {
+                run.environment: case.baseline.environments[run.environment] for run in case.comparable_runs()
+            }
+    return found
+
+
+def _of_case(case: Case, told: Told) -> Result:
+    measured = bool(case.measurements)
+    comparable = tuple(case.comparable_runs()) if measured else ()
+    path, line, _ = case.item.location
+    text, details = _explained(case, told)
+    return Result(
+        benchmark=case.node_id,
+        suite=case.suite,
+        platform=str(case.platform),
+        disk_name=case.disk_name,
+        status=_status(case, told),
+        failed=told.failed,
+        text=text,
+        details=details,
+        key=case.key,
+        file=path,
+        line=(line or 0) + 1,
+        duration_s=max(told.duration_s, case.held_s),
+        unit=case.latest.unit if measured else "",
+        work_per_step=case.latest.work_per_step if measured else 0.0,
+        steady=case.latest.steady if measured else True,
+        tolerance=case.policy.tolerance,
+        configuration=case.latest.configuration if measured else {},
+        runs=tuple(case.runs),
+        baseline=comparable,
+        verdicts=tuple(case.verdicts),
+        environment=case.latest.environment.key if measured else "",
+        changes=case.changes() if measured else (),
+        numerics=case.loss_change(),
+        scaling=_scaling(case),
+        references=case.references,
+    )
+
+
+def _status(case: Case, told: Told) -> Status:
+    """Its verdict; where it has none, how it ended."""
+    if case.recorded:
+        return Ending.RECORDED
+    if case.calibrated:
+        return Ending.CALIBRATED
+    if case.problem or (told.broken and not failures(case) and not case.shortfalls):
+        return Ending.FAILED
+    if told.broken and case.shortfalls and not failures(case):
+        return Ending.OFF_REFERENCE
+    if case.outcome is not None:
+        return case.outcome
+    return Ending.SKIPPED if told.skipped else Ending.NOT_MEASURED
+
+
+def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
+    if case.recorded or case.calibrated:
+        return case.recorded or case.calibrated, ()
+    failing = failures(case)
+    if case.problem or (told.broken and not failing and not case.shortfalls):
+        first, *rest = (case.problem or told.text).splitlines() or [""]
+        return first, tuple(rest) or told.details
+    # A question that was not pursued, because another verdict decided, is no news.
+    others = [
+        each for each in case.verdicts if each not in failing and not (failing and each.wants_another_run)
+    ]
+    said = [*failing, *others]
+    lines = [_line(verdict) for verdict in said]
+    lines[len(failing) : len(failing)] = case.shortfalls
+    lines += [f"replaced a disturbed run: {each.invalid}" for each in case.replaced]
+    lines += case.notes
+    if case.measurements and case.latest.no_energy and {"energy", "power"} & {*case.settings.columns}:
+        lines.append(f"no energy: {case.latest.no_energy}")
+    if told.failed and not told.broken:
+        lines += [f"torn down: {told.text}", *told.details]
+    return (lines[0], tuple(lines[1:])) if lines else (told.text, ())
+
+
+def _line(verdict: Verdict) -> str:
+    return explain(verdict) if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)}: {explain(verdict)}"
+
+
+def _scaling(case: Case) -> ScalingFigure | None:
+    if case.scaling is None:
+        return None
+    few, scaling = case.scaling
+    return ScalingFigure(
+        against=str(few), speedup=scaling.speedup, efficiency=scaling.efficiency, kind=scaling.kind
+    )
+
+
+def _of_item(item: pytest.Item, told: Told) -> Result:
+    """One that runs elsewhere, or failed before it had a place."""
+    path, line, _ = item.location
+    return Result(
+        benchmark=item.nodeid,
+        suite=suite_of(item),
+        platform="",
+        disk_name="",
+        status=Ending.FAILED if told.failed else Ending.SKIPPED,
+        failed=told.failed,
+        text=told.text,
+        details=told.details,
+        key=item.nodeid,
+        file=path,
+        line=(line or 0) + 1,
+        duration_s=told.duration_s,
+    )
+
+
+def _of_vanished(node_id: str, *, failed: bool) -> Result:
+    path = path_of(node_id)
+    return Result(
+        benchmark=node_id,
+        suite=keys.suite_of(str(path)),
+        platform="",
+        disk_name="",
+        status=Ending.VANISHED,
+        failed=failed,
+        text="stands in the baseline and was not found",
+        key=node_id,
+        file=str(path),
+    )
+
+
+def _of_platform(platform: str, platforms: Platforms) -> Result:
+    found = platforms.found[platform]
+    return Result(
+        benchmark=platform_id(platform),
+        suite="",
+        platform=platform,
+        disk_name=platform,
+        status=Ending.PLATFORM,
+        failed=True,
+        text=platform_text(found),
+        details=tuple(platforms.text(platform).splitlines()[1:]),
+        tolerance=found.tolerance,
+    )
+
+
+def _words(report: pytest.TestReport) -> tuple[str, tuple[str, ...]]:
+    """A failure's message, and the end of what pytest shows of it."""
+    shown = report.longreprtext.splitlines()
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = str(crash.message) if crash is not None else "\n".join(shown)
+    first = next(iter(message.splitlines()), "failed")
+    return first, tuple(line for line in shown[-_DETAIL_LINES:] if line != first)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"expected to fail: {report.wasxfail}".rstrip(": ")
+    longrepr = report.longrepr
+    reason = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr or "")
+    return reason.removeprefix("Skipped: ")
+
+
+def revision_of(rootpath: Path, environ: Mapping[str, str]) -> str:
+    """Of the project that is tested; CI says it, else git does, where there is one."""
+    for name in _REVISION_VARIABLES:
+        if environ.get(name):
+            return environ[name]
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(  # fixed words
+            ["git", "rev-parse", "--verify", "--quiet", "HEAD"],  # noqa: S607 - the user's own git
+            cwd=rootpath,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_TIMEOUT_S,
+        )
+        return found.stdout.strip()
+    return ""

@@ -1,0 +1,79 @@
+"""Scaling of a benchmark: what its gang achieved, against the baseline of the same on fewer devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pytest_accel.measure.measurement import Measurement
+from pytest_accel.platforms.machine import Machine
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.case import Case
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.gate import interval
+from pytest_accel.stats.keys import baseline_key
+from pytest_accel.stats.scaling import Point, Scaling
+from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.schema import BaselineError, BaselineFile
+
+_COUNTS = ("device_count",)  # of the identity: what differs between sizes of one platform
+
+
+def with_scaling(case: Case, found: Measurement, store: BaselineStore, machine: Machine) -> Measurement:
+    """The measurement with `scaling_efficiency` among its metrics, where fewer devices have a baseline."""
+    few = _fewest(case, found, store, machine)
+    if few is None:
+        return found
+    platform, point = few
+    many = Point(
+        devices=case.platform.devices,
+        work_per_step=found.work_per_step,
+        step=interval([found.run], case.policy),
+    )
+    case.scaling = platform, Scaling(few=point, many=many)
+    metrics = {**found.run.metrics, "scaling_efficiency": case.scaling[1].efficiency}
+    return replace(found, run=replace(found.run, metrics=metrics))
+
+
+def _fewest(
+    case: Case, found: Measurement, store: BaselineStore, machine: Machine
+) -> tuple[PlatformName, Point] | None:
+    """The smallest platform of this device that has the same benchmark, in the same configuration."""
+    for platform in _smaller(case.platform):
+        file = _read(store, machine.disk_name(platform), case.suite)
+        entry = file.benchmarks.get(baseline_key(case.node_id, found.configuration)) if file else None
+        if file is None or entry is None or dict(entry.configuration) != dict(found.configuration):
+            continue
+        runs = [run for run in entry.runs if _alike(file.environments[run.environment], found.environment)]
+        if runs:
+            step = interval(runs, case.policy)
+            return platform, Point(devices=platform.devices, work_per_step=entry.work_per_step, step=step)
+    return None
+
+
+def _smaller(platform: PlatformName) -> Iterator[PlatformName]:
+    sizes = [
+        PlatformName(platform.device, per_node, nodes)
+        for nodes in range(1, platform.nodes + 1)
+        for per_node in range(1, platform.per_node + 1)
+    ]
+    yield from sorted(
+        (size for size in sizes if size.devices < platform.devices),
+        key=lambda size: (size.devices, size.nodes),
+    )
+
+
+def _read(store: BaselineStore, disk_name: str, suite: str) -> BaselineFile | None:
+    try:
+        return store.read(disk_name, suite)
+    except BaselineError:
+        return None  # nobody selected it: whoever does is told
+
+
+def _alike(then: Environment, now: Environment) -> bool:
+    """The same devices, only another number of them."""
+    return _but_counts(then) == _but_counts(now)
+
+
+def _but_counts(environment: Environment) -> dict[str, str]:
+    return {name: value for name, value in environment.identity.items() if name not in _COUNTS}

@@ -1,1 +1,0 @@
-"""What a session says at its end: its table, and its results as a value."""

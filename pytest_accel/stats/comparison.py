@@ -1,0 +1,386 @@
+"""Sets of figures side by side: which rows belong together, by what ratio, and what the gate says of two sets of runs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_accel.stats.figures import Value
+from pytest_accel.stats.judgement import Entry, Judgement, configuration_changes, judged
+from pytest_accel.stats.metrics import DESCRIPTIVE, less_is_better
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome
+from pytest_accel.storage.reference_values import METRICS, RELATIVE_ONLY
+
+# What `--metric` may say, and the metrics that it means: of ours, and of what studies publish.
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "throughput": (THROUGHPUT, "first_epoch_throughput"),
+    "energy": ("work_per_energy", "energy"),
+    "power": ("power_mean_w", "power_peak_w", "tdp_share"),
+    "clocks": ("sm_clock_mhz", "memory_clock_mhz", "temperature_c"),
+    "scaling": ("scaling_efficiency",),
+    "mfu": ("mfu",),
+    "memory": ("peak_memory",),
+    "time": ("step_time", "epoch_time", "training_time"),
+    "first-step": ("first_step_time",),
+    "accuracy": ("accuracy",),
+}
+DEFAULT = ("throughput", "energy", "scaling", "mfu")  # where no metric is named
+_LESS = frozenset({"step_time", "first_step_time", "peak_memory", "warmup_time"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One column: what one set says of one platform."""
+
+    label: str
+    group: str  # the set that it belongs to
+    platform: str
+    about: str = ""  # where it comes from, in words
+    study: str = ""  # the source of published figures; empty where it was measured
+    entries: Mapping[str, Entry] = field(default_factory=dict)  # by key
+
+    @property
+    def published(self) -> bool:
+        return bool(self.study)
+
+    @property
+    def hardware(self) -> str:
+        """The platform without its variant, which some files do not know; the identity of runs does."""
+        return self.platform.partition("-")[0]
+
+    @property
+    def machines(self) -> set[frozenset[tuple[str, str]]]:
+        """The identities of all its runs."""
+        return {
+            frozenset(entry.environment_of(run).identity.items())
+            for entry in self.entries.values()
+            for run in entry.runs
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A figure in its row, against that of the column it is held to."""
+
+    value: Value | None = None
+    ratio: float | None = None  # above 1 is better, whichever way better lies; None where nothing can be said
+    differs: str = ""  # what is not alike between the two, in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One workload, one metric in one unit, over all sides."""
+
+    key: str
+    name: str
+    table: str
+    metric: str
+    unit: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def first_ratio(self) -> float | None:
+        """What it is sorted by."""
+        return next((cell.ratio for cell in self.cells if cell.ratio is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A benchmark of a later set against the same of the first."""
+
+    key: str
+    name: str
+    side: Side
+    baseline: Side
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All of it."""
+
+    sides: tuple[Side, ...]
+    held_to: tuple[Side | None, ...]  # for each side: that its ratios are to; None for that one itself
+    rows: tuple[Row, ...]
+    judged: tuple[Judged, ...]
+    alone: Mapping[str, int]  # by label: rows that no other side has
+
+    @property
+    def regressions(self) -> tuple[Judged, ...]:
+        return tuple(each for each in self.judged if each.judgement.outcome is Outcome.REGRESSED)
+
+    @property
+    def unjudged(self) -> tuple[Judged, ...]:
+        return tuple(each for each in self.judged if not each.judgement.was_judged)
+
+    @property
+    def lost(self) -> tuple[Judged, ...]:
+        """What failed in a later set, or is missing from it: nobody knows how fast it is there."""
+        return tuple(each for each in self.judged if each.judgement.failed or each.judgement.missing)
+
+    @property
+    def is_of_one_study(self) -> bool:
+        return len({side.study for side in self.sides}) == 1 and self.sides[0].published
+
+
+def compare(
+    sides: Sequence[Side],
+    *,
+    metrics: Sequence[str] = (),
+    ratio_to: str = "",
+    tolerance: float | None = None,
+    wanted: Callable[[str], bool] = lambda _name: True,
+) -> Comparison:
+    """Match, hold to the first (or to `ratio_to`), and judge what may be judged; raises ValueError in users' words."""
+    held_to = tuple(_held_to(side, sides, _reference(sides, ratio_to)) for side in sides)
+    groups = [group for group in matched(sides) if any(wanted(entry.key) for entry in group.values())]
+    shown = _metrics(metrics, groups, sides)
+    rows = [row for metric in shown for group in groups for row in _rows(group, metric, sides, held_to)]
+    return Comparison(
+        sides=tuple(sides),
+        held_to=held_to,
+        rows=tuple(rows),
+        judged=tuple(_judged(groups, sides, tolerance)),
+        alone={
+            side.label: sum(1 for group in groups if {at for at in group if group[at].values} == {index})
+            for index, side in enumerate(sides)
+        },
+    )
+
+
+def ordered(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
+    """By name; by ratio, the worst first; by throughput (or whichever metric is shown), the most first."""
+    if by == "name":
+        return tuple(sorted(rows, key=lambda row: row.name))
+    if by == "ratio":
+        return tuple(sorted(rows, key=lambda row: math.inf if row.first_ratio is None else row.first_ratio))
+    if by == "throughput":
+        return tuple(sorted(rows, key=lambda row: -max(c.value.value for c in row.cells if c.value)))
+    return tuple(rows)
+
+
+def is_better_less(metric: str) -> bool:
+    """Which way is better, of what is published and of what is measured."""
+    known = METRICS.get(metric)
+    return known == "less" if known else metric in _LESS or less_is_better(metric)
+
+
+# --- which rows belong together ---------------------------------------------------------------------
+
+Group = dict[int, Entry]  # by the position of the side
+
+
+def matched(sides: Sequence[Side]) -> list[Group]:
+    """Entries that are one workload: of one key; between platforms of one name; by a link to what was published."""
+    groups: list[Group] = []
+    known: dict[tuple[str, str], list[Group]] = {}  # by key, by name, and by the ids that links lead to
+    for index, side in enumerate(sides):
+        names = Counter(entry.name for entry in side.entries.values())
+        rest = []
+        for entry in side.entries.values():
+            if found := known.get(("key", entry.key)):
+                found[0][index] = entry
+            else:
+                rest.append(entry)
+        for entry in rest:
+            group = _linked(entry, side, index, known)
+            if group is None and names[entry.name] == 1:
+                group = _named(entry, side, index, known, sides)
+            if group is None:
+                group = {}
+                groups.append(group)
+            group[index] = entry
+            for way in _ways(entry, side):
+                ours = known.setdefault(way, [])
+                if not any(each is group for each in ours):
+                    ours.append(group)
+    return groups
+
+
+def _ways(entry: Entry, side: Side) -> Iterator[tuple[str, str]]:
+    """How others find an entry."""
+    yield "key", entry.key
+    if side.published:
+        yield "published", entry.key
+        return
+    yield "name", entry.name
+    for link in entry.links:
+        yield from (("links to", beginning) for beginning in _beginnings(link))
+
+
+def _beginnings(link: str) -> Iterator[str]:
+    segments = link.split("/")
+    return ("/".join(segments[:count]) for count in range(1, len(segments) + 1))
+
+
+def _named(
+    entry: Entry,
+    side: Side,
+    index: int,
+    known: Mapping[tuple[str, str], Sequence[Group]],
+    sides: Sequence[Side],
+) -> Group | None:
+    if side.published:
+        return None
+    found = [
+        group
+        for group in known.get(("name", entry.name), ())
+        if index not in group
+        and all(other.name == entry.name for at, other in group.items() if not sides[at].published)
+        and all(sides[at].hardware != side.hardware for at in group if not sides[at].published)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _linked(
+    entry: Entry, side: Side, index: int, known: Mapping[tuple[str, str], Sequence[Group]]
+) -> Group | None:
+    if side.published:
+        found = list(known.get(("links to", entry.key), ()))
+    else:
+        beginnings = [beginning for link in entry.links for beginning in _beginnings(link)]
+        found = [group for each in beginnings for group in known.get(("published", each), ())]
+    return next((group for group in found if index not in group), None)
+
+
+# --- ratios -----------------------------------------------------------------------------------------
+
+
+def _reference(sides: Sequence[Side], name: str) -> Side:
+    if not name:
+        return sides[0]
+    for side in sides:
+        if name in (side.label, side.group):
+            return side
+    known = ", ".join(dict.fromkeys(side.label for side in sides))
+    raise ValueError(f"--ratio-to {name!r}: there is no such column. There are: {known}.")
+
+
+def _held_to(side: Side, sides: Sequence[Side], reference: Side) -> Side | None:
+    """The same platform of the reference's set, where it has it; else the reference."""
+    if side is reference:
+        return None
+    if side.group == reference.group:
+        return reference
+    return counterpart(side, [each for each in sides if each.group == reference.group]) or reference
+
+
+def counterpart(side: Side, others: Sequence[Side]) -> Side | None:
+    """The same platform in another set: by its whole name; where a file knows no variant, by the machine of its runs."""
+    for other in others:
+        if other.platform == side.platform:
+            return other
+    alike = [
+        other
+        for other in others
+        if other.hardware == side.hardware and side.hardware in (side.platform, other.platform)
+    ]
+    if len(alike) == 1:
+        return alike[0]
+    machines = side.machines
+    return next((other for other in alike if machines & other.machines), None)
+
+
+def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Side]) -> list[str]:
+    present = list(dict.fromkeys(metric for group in groups for e in group.values() for metric in e.values))
+    if wanted:
+        asked = [metric for name in wanted for metric in CHOICES.get(name, (name,))]
+        found = [metric for metric in asked if metric in present]
+        if groups and not found:
+            known = sorted({*_names_of(present)})
+            raise ValueError(
+                f"--metric {' '.join(wanted)}: nothing here has it. There are: {', '.join(known)}."
+            )
+        return found
+    if all(side.published for side in sides):
+        return present
+    return [metric for name in DEFAULT for metric in CHOICES[name] if metric in present]
+
+
+def _names_of(present: Iterable[str]) -> Iterator[str]:
+    names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
+    for metric in present:
+        yield names.get(metric, metric)
+
+
+def _rows(group: Group, metric: str, sides: Sequence[Side], held_to: Sequence[Side | None]) -> Iterator[Row]:
+    units = dict.fromkeys(entry.values[metric].unit for entry in group.values() if metric in entry.values)
+    first = next((e for at, e in group.items() if not sides[at].published), next(iter(group.values())))
+    name, table = _title(group, first, sides)
+    for unit in units:
+        shown = {
+            index: entry
+            for index, entry in group.items()
+            if metric in entry.values and entry.values[metric].unit == unit
+        }
+        cells = tuple(_cell(index, shown, metric, sides, held_to) for index in range(len(sides)))
+        yield Row(key=first.key, name=name, table=table, metric=metric, unit=unit, cells=cells)
+
+
+def _title(group: Group, first: Entry, sides: Sequence[Side]) -> tuple[str, str]:
+    """What a row is called, and in which tables of a study it stands.
+
+    By its own row in a study, unless platforms have rows of different names there, or other sets stand beside it.
+    """
+    tables = ", ".join(dict.fromkeys(entry.table for entry in group.values() if entry.table))
+    one_study = len({side.study for side in sides}) == 1
+    named_alike = len({entry.name for entry in group.values()}) == 1
+    if all(sides[at].published for at in group) and not (one_study and named_alike):
+        return first.key.partition("/")[2] if one_study else first.key, tables
+    return first.name, tables
+
+
+def _cell(
+    index: int, shown: Group, metric: str, sides: Sequence[Side], held_to: Sequence[Side | None]
+) -> Cell:
+    if index not in shown:
+        return Cell()
+    entry, reference = shown[index], held_to[index]
+    value = entry.values[metric]
+    at = next((i for i, side in enumerate(sides) if side is reference), None)
+    if at is None or at not in shown:
+        return Cell(value=value)
+    other = shown[at].values[metric]
+    if sides[index].study != sides[at].study and RELATIVE_ONLY in (*value.flags, *other.flags):
+        return Cell(value=value, differs="only ratios within that study can be compared")
+    any_published = sides[index].published or sides[at].published
+    differs = "" if any_published else ", ".join(configuration_changes(shown[at], entry))
+    return Cell(value=value, ratio=_ratio(value.value, other.value, metric), differs=differs)
+
+
+def _ratio(mine: float, theirs: float, metric: str) -> float | None:
+    # It describes a platform, or how it was measured: no way is better.
+    if METRICS.get(metric, "more") is None or metric in DESCRIPTIVE:
+        return None
+    above, below = (theirs, mine) if is_better_less(metric) else (mine, theirs)
+    return above / below if below > 0 and above > 0 else None
+
+
+# --- the gate ---------------------------------------------------------------------------------------
+
+
+def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
+    """Each benchmark that the first set has, against the same of a later set on the same platform."""
+    first = [side for side in sides if side.group == sides[0].group and not side.published]
+    for index, side in enumerate(sides):
+        baseline = None if side.published or side.group == sides[0].group else counterpart(side, first)
+        if baseline is None:
+            continue
+        before = next(at for at, each in enumerate(sides) if each is baseline)
+        for group in groups:
+            if before in group and group[before].runs:
+                yield Judged(
+                    key=group[before].key,
+                    name=group[before].name,
+                    side=side,
+                    baseline=baseline,
+                    judgement=_judgement(group[before], group.get(index), tolerance),
+                )
+
+
+def _judgement(before: Entry, after: Entry | None, tolerance: float | None) -> Judgement:
+    if after is None or after.key != before.key:
+        return Judgement(why_not="it is missing there", missing=True)
+    return judged(before, after, tolerance)

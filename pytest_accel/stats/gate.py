@@ -1,0 +1,277 @@
+"""The regression gate: judges the runs of a candidate against the runs of a baseline.
+
+Everything is in y = ln(step time), where d > 0 is slower. Variance between processes dominates on
+accelerators, so a run counts as one observation, however many rounds it has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from pytest_accel.stats.student import t_quantile
+from pytest_accel.stats.verdict import Estimate, Outcome, Policy, StepTime, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_accel.stats.runs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Run-to-run standard deviation s of ln(step time), and nu, how well it is known."""
+
+    noise: float
+    degrees_of_freedom: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Candidate minus baseline in ln(step time), as known after `looks` runs of the candidate."""
+
+    d: float
+    se: float
+    degrees_of_freedom: float
+    looks: int
+    least_lost: float = math.inf  # by a run of the candidate; not asked
+
+    def at_least(self, level: float) -> float:
+        """What was surely lost: no more than the run that lost least."""
+        return min(self.least_lost, self.d - t_quantile(level, self.degrees_of_freedom) * self.se)
+
+    def at_most(self, level: float) -> float:
+        return self.d + t_quantile(level, self.degrees_of_freedom) * self.se
+
+
+def judge(
+    baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy, *, slows_alone: bool = True
+) -> Verdict:
+    """Judge the candidate at look K, the number of its runs so far.
+
+    Noise `slows_alone` where it makes runs slow and hardly ever fast, as it does step times: then one quick run says that the code can be quick.
+    Runs beyond the last scheduled look are used, at that look's levels; none is ever asked for.
+    """
+    require_usable("baseline", baseline)
+    require_usable("candidate", candidate)
+    runs, looks, sessions = len(baseline), len(candidate), count_sessions(baseline)
+    policy, scale = settled(policy, lambda each: pooled_scale(baseline, candidate, each))
+    before = centre(summaries(baseline))
+    difference = Difference(
+        d=centre(summaries(candidate)) - before,
+        se=scale.noise * unit_standard_error(runs, sessions, looks, policy),
+        degrees_of_freedom=scale.degrees_of_freedom,
+        looks=looks,
+        least_lost=quickest(candidate, policy) - before if slows_alone else math.inf,
+    )
+    outcome = decide(difference, policy)
+    return Verdict(
+        outcome=outcome,
+        tolerance=policy.tolerance,
+        slowdown=slowdown(difference, outcome, policy),
+        noise=scale.noise,
+        resolution=loss(scale.noise * resolution_factor(runs, sessions, policy)),
+        looks=looks,
+        baseline_runs=runs,
+        wants_another_run=looks < policy.max_looks and is_open(outcome, difference, policy),
+    )
+
+
+def settled(policy: Policy, scale_under: Callable[[Policy], Scale]) -> tuple[Policy, Scale]:
+    """Give the policy for a machine as noisy as it turns out to be, and the scale under that policy."""
+    scale = scale_under(policy)
+    found = in_noise(policy, scale.noise)
+    return (policy, scale) if found == policy else (found, scale_under(found))
+
+
+def in_noise(policy: Policy, noise: float) -> Policy:
+    """Give the policy for a machine this noisy: a drift is taken into account where noise is large enough to be one."""
+    quiet, drifting = policy.drifting_noise
+    share = min(max((noise - quiet) / (drifting - quiet), 0.0), 1.0)
+    beyond = max(0.0, policy.drifting_correlation - policy.session_correlation)
+    return replace(policy, session_correlation=policy.session_correlation + share * beyond)
+
+
+def decide(difference: Difference, policy: Policy) -> Outcome:
+    """Say what d means at this look; a loss of delta should be caught, one of delta/2 should not fail.
+
+    Where se is so small that both tests hold (d surely between delta/2 and delta), regressed wins.
+    """
+    alpha, beta = levels(difference.looks, policy)
+    if alpha > 0 and difference.at_least(alpha) > policy.delta / 2:
+        return Outcome.REGRESSED
+    if difference.looks >= 2 and surely_faster(difference, policy):
+        return Outcome.IMPROVED
+    if difference.at_most(beta) < policy.delta:
+        return Outcome.OK
+    return Outcome.INCONCLUSIVE
+
+
+def is_open(outcome: Outcome, difference: Difference, policy: Policy) -> bool:
+    """Whether another run could change the outcome for the better.
+
+    A first run that is surely faster is ok, and one more run says whether it is improved: without it
+    no benchmark would ever be, because ok ends the looks.
+    """
+    first_and_faster = outcome is Outcome.OK and difference.looks == 1 and surely_faster(difference, policy)
+    return outcome is Outcome.INCONCLUSIVE or first_and_faster
+
+
+def surely_faster(difference: Difference, policy: Policy) -> bool:
+    return difference.at_most(policy.improved_level) < -policy.delta / 2
+
+
+def slowdown(difference: Difference, outcome: Outcome, policy: Policy) -> Estimate:
+    """Give d as a loss of throughput, with the bounds that `Verdict` promises."""
+    alpha, beta = levels(difference.looks, policy)
+    upper = policy.improved_level if outcome is Outcome.IMPROVED else beta
+    return Estimate(
+        point=loss(difference.d),
+        low=loss(difference.at_least(alpha or beta)),
+        high=loss(difference.at_most(upper)),
+    )
+
+
+def levels(looks: int, policy: Policy) -> tuple[float, float]:
+    """alpha and beta of this look."""
+    look = min(looks, policy.max_looks) - 1
+    return policy.alpha[look], policy.beta[look]
+
+
+def interval(runs: Sequence[Run], policy: Policy, noise: float | None = None) -> StepTime:
+    """95 % interval of the step time of runs that have no baseline to be compared with.
+
+    Its width comes from the same prior of run-to-run noise as the gate's (or from `noise`, where a
+    platform's own is known, in place of s0): the rounds of a single run cannot vouch for the next.
+    """
+    require_usable("measured", runs)
+    sessions, n = count_sessions(runs), len(runs)
+    policy, scale = settled(policy, lambda each: scale_of(runs, each, noise))
+    width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
+    half = t_quantile(0.025, scale.degrees_of_freedom) * width
+    y = centre(summaries(runs))
+    return StepTime(point_s=math.exp(y), low_s=math.exp(y - half), high_s=math.exp(y + half))
+
+
+def summaries(runs: Sequence[Run]) -> list[float]:
+    """ln(step time) of each run."""
+    return [run.summary for run in runs]
+
+
+def quickest(candidate: Sequence[Run], policy: Policy) -> float:
+    """ln(step time) of the quickest run; of the second of so many as are more than all looks, and so on: chance makes one of many quick."""
+    return sorted(summaries(candidate))[(len(candidate) - 1) // policy.max_looks]
+
+
+def centre(values: Sequence[float]) -> float:
+    """Hodges-Lehmann: the median of all pairwise averages, a value paired with itself included."""
+    return median((a + b) / 2 for a, b in combinations_with_replacement(values, 2))
+
+
+def capped(values: Sequence[float], policy: Policy) -> list[float]:
+    """Pull slow runs in, so that one throttled process does not blur the scale of all."""
+    middle = median(values)
+    cap = middle + max(policy.cap_reach * (middle - min(values)), policy.cap_floor)
+    return [min(value, cap) for value in values]
+
+
+def sum_of_squares(values: Sequence[float]) -> float:
+    """SS: about the mean."""
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def baseline_squares(baseline: Sequence[Run], policy: Policy) -> float:
+    """SSx; runs of one session only resemble each other, and show 1 - rho of the variance."""
+    shown = 1 - policy.session_correlation if count_sessions(baseline) == 1 else 1.0
+    return sum_of_squares(capped(summaries(baseline), policy)) / shown
+
+
+def candidate_squares(candidate: Sequence[Run], policy: Policy) -> float:
+    """SSy; the candidate's runs are taken for one session's."""
+    return sum_of_squares(capped(summaries(candidate), policy)) / (1 - policy.session_correlation)
+
+
+def pooled_scale(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Scale:
+    """Of both groups."""
+    squares = baseline_squares(baseline, policy) + candidate_squares(candidate, policy)
+    return pooled(squares, len(baseline) + len(candidate) - 2, [*baseline, *candidate], policy)
+
+
+def scale_of(runs: Sequence[Run], policy: Policy, prior_noise: float | None = None) -> Scale:
+    """Of runs that stand alone."""
+    return pooled(baseline_squares(runs, policy), len(runs) - 1, runs, policy, prior_noise)
+
+
+def pooled(
+    squares: float, degrees: float, runs: Sequence[Run], policy: Policy, prior_noise: float | None = None
+) -> Scale:
+    """Pool the prior (`prior_noise` in place of s0) with so many squares; never below what the rounds inside the runs show."""
+    s0 = policy.prior_noise if prior_noise is None else prior_noise
+    nu = policy.prior_degrees_of_freedom + degrees
+    variance = (policy.prior_degrees_of_freedom * s0**2 + squares) / nu
+    return Scale(noise=math.sqrt(max(variance, within_run_variance(runs))), degrees_of_freedom=nu)
+
+
+def within_run_variance(runs: Sequence[Run]) -> float:
+    """What the spread of rounds alone makes of a typical run's summary."""
+    return median(run.standard_error for run in runs) ** 2
+
+
+def inflation(n: int) -> float:
+    """c(n): variance of the Hodges-Lehmann centre over that of the mean, which it is up to n = 2."""
+    return 1.0 if n <= 2 else 1.08
+
+
+def effective_runs(runs: int, sessions: int, policy: Policy) -> float:
+    """Reff: how many independent runs these are worth, correlated as they are within sessions."""
+    return runs / (1 + (runs / sessions - 1) * policy.session_correlation)
+
+
+def unit_standard_error(runs: int, sessions: int, looks: int, policy: Policy) -> float:
+    """Give the standard error of d at s = 1."""
+    baseline = inflation(runs) / effective_runs(runs, sessions, policy)
+    candidate = inflation(looks) / effective_runs(looks, 1, policy)
+    return math.sqrt(baseline + candidate)
+
+
+def resolution_factor(runs: int, sessions: int, policy: Policy) -> float:
+    """delta / s at which a loss of delta is caught in 80 % of cases at the last look.
+
+    The test leaves delta/2 for (t(alpha) + t(.2)) se. From 1, 3, 5, 10 sessions of one run each:
+    6.6, 4.7, 4.2, 3.7.
+    """
+    alpha, beta = levels(policy.max_looks, policy)
+    nu = policy.prior_degrees_of_freedom + (runs - 1) + (policy.max_looks - 1)
+    se = unit_standard_error(runs, sessions, policy.max_looks, policy)
+    return 2 * (t_quantile(alpha or beta, nu) + t_quantile(0.2, nu)) * se
+
+
+def loss(d: float) -> float:
+    """Turn a difference of ln(step time) into a loss of throughput, 1 - exp(-d)."""
+    return -math.expm1(min(-d, 700.0))  # a speedup of e^700 is a broken clock; it must not overflow
+
+
+def count_sessions(runs: Sequence[Run]) -> int:
+    """Sb."""
+    return len({run.session for run in runs})
+
+
+def require_usable(group: str, runs: Sequence[Run]) -> None:
+    """Raise a ValueError that names the run that cannot be summarised."""
+    if not runs:
+        raise ValueError(f"No {group} runs to judge. Give at least one.")
+    for number, run in enumerate(runs, start=1):
+        where = f"{group} run {number} (session {run.session!r})"
+        if not run.rounds_s:
+            raise ValueError(
+                f"{where} has no rounds: its summary needs at least one. Leave it out, or measure again."
+            )
+        if min(run.rounds_s) > 0 and math.isfinite(sum(run.rounds_s)):
+            continue
+        for seconds in run.rounds_s:  # which one it is; or all are fine, and their sum is too large
+            if not (seconds > 0 and math.isfinite(seconds)):
+                raise ValueError(f"{where} has a round of {seconds!r} s: step times are positive and finite.")

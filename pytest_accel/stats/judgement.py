@@ -1,0 +1,182 @@
+"""Two sets of runs of one benchmark: whether they may be compared at all, and what the gate says where they may."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.stats.facets import judge_metrics, worst
+from pytest_accel.stats.figures import Value
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.results import Ending, Status
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
+
+_SAME_RUN = 1e-6  # baselines keep seven digits of a round
+
+# Runs of a benchmark that ended so say nothing of its speed: the machine was at fault, or it did other work.
+NOT_VALID: Mapping[Status | None, str] = {
+    Ending.FAILED: "it failed",
+    Ending.SKIPPED: "it was skipped",
+    Outcome.INVALID: "it was invalid",
+    Outcome.DOES_NOT_FIT: "it did not fit",
+}
+
+
+class Measured(Protocol):
+    """Runs, and how what measured them ended; None where nobody says more than that they were stored."""
+
+    @property
+    def status(self) -> Status | None: ...
+
+    @property
+    def runs(self) -> Sequence[Run]: ...
+
+
+class Described(Protocol):
+    """What exactly is measured."""
+
+    @property
+    def configuration(self) -> Mapping[str, Scalar]: ...
+
+    @property
+    def work_per_step(self) -> float: ...
+
+    @property
+    def unit(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One benchmark of a set, or one published workload."""
+
+    key: str
+    name: str
+    values: Mapping[str, Value]  # by metric
+    table: str = ""  # of a published figure: where in its study
+    status: Status | None = None  # how its session left it; None of what is stored or published
+    links: tuple[str, ...] = ()  # ids of published figures that the benchmark names
+    configuration: Mapping[str, Scalar] = field(default_factory=dict)
+    work_per_step: float = 0.0
+    unit: str = ""
+    tolerance: float | None = None
+    gates: Mapping[str, float] = field(
+        default_factory=dict
+    )  # metrics that are judged too, with what is tolerated
+    runs: tuple[Run, ...] = ()
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+
+    def environment_of(self, run: Run) -> Environment:
+        return self.environments[run.environment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the gate says of a candidate, or why it is not asked."""
+
+    verdicts: tuple[Verdict, ...] = ()  # of the throughput first, then of gated metrics
+    outcome: Outcome | None = None  # the worst of them; None where nothing was judged
+    changes: tuple[Change, ...] = ()  # of the environment, the most telling first
+    unchanged: bool = False  # the very same runs
+    why_not: str = ""
+    failed: bool = False  # it was measured badly or not at all, so that a loss could hide here
+    missing: bool = False  # the later set does not have it
+
+    @property
+    def was_judged(self) -> bool:
+        return self.outcome is not None or self.unchanged
+
+
+def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) -> Judgement:
+    """The gate's word on the runs of a candidate that the baseline does not have, where both are comparable."""
+    if why := why_unusable(candidate):
+        return Judgement(why_not=why, failed=True)
+    if why := why_unusable(baseline):
+        return Judgement(why_not=f"{why} in the first set")
+    if changes := configuration_changes(baseline, candidate):
+        return Judgement(why_not=f"the benchmark changed ({', '.join(changes)})")
+    fresh = [run for run in candidate.runs if not is_stored(run, baseline.runs)]
+    if not fresh:
+        return Judgement(unchanged=True)
+    newest = candidate.environment_of(fresh[-1])
+    stored = [run for run in baseline.runs if baseline.environment_of(run).identity == newest.identity]
+    if not stored:
+        elsewhere = describe(diff_identity(baseline.environment_of(baseline.runs[-1]), newest))
+        return Judgement(why_not=f"another machine ({elsewhere})")
+    runs = [run for run in fresh if candidate.environment_of(run).identity == newest.identity]
+    policy = _policy(tolerance, candidate.tolerance, baseline.tolerance)
+    verdict = judge(stored, runs, policy)
+    measured = {
+        name: tolerated
+        for name, tolerated in candidate.gates.items()
+        if all(run.metrics.get(name, 0.0) > 0 for run in runs)
+    }
+    facets = judge_metrics(stored, runs, measured, policy)
+    return Judgement(
+        verdicts=(verdict, *(facet.verdict for facet in facets if facet.was_judged)),
+        outcome=worst(verdict, facets),
+        changes=diff(baseline.environment_of(stored[-1]), newest),
+    )
+
+
+def why_unusable(measured: Measured) -> str:
+    """Why its runs are neither judged nor stored; empty where they are."""
+    if measured.status in NOT_VALID:
+        return NOT_VALID[measured.status]
+    if not measured.runs:
+        return "it was not measured"
+    # An interrupted session; and pytest-benchmark's JSON, which does not say whether a test passed.
+    return "nothing says how it ended" if measured.status is Ending.NOT_MEASURED else ""
+
+
+def _policy(*tolerances: float | None) -> Policy:
+    """With the first tolerance that somebody gave."""
+    given = next((each for each in tolerances if each is not None), None)
+    return Policy() if given is None else Policy(tolerance=given)
+
+
+def is_stored(run: Run, stored: Iterable[Run]) -> bool:
+    """Whether this very run is among them; baselines round, so that rounds agree to their digits."""
+    return any(
+        run.session == other.session
+        and len(run.rounds_s) == len(other.rounds_s)
+        and all(
+            math.isclose(a, b, rel_tol=_SAME_RUN) for a, b in zip(run.rounds_s, other.rounds_s, strict=True)
+        )
+        for other in stored
+    )
+
+
+def was_slowed(run: Run) -> bool:
+    """Whether it was delayed on purpose, by --accel-slowdown."""
+    return "slowdown_felt" in run.metrics
+
+
+def slowed_text(runs: Iterable[Run]) -> str:
+    """How much of it was felt."""
+    return percent(max((run.metrics.get("slowdown_felt", 0.0) for run in runs), default=0.0))
+
+
+def configuration_changes(old: Described, new: Described) -> list[str]:
+    """Which parts of what is measured differ, old -> new."""
+    then = {**old.configuration, "work per step": f"{old.work_per_step:.7g}", "unit": old.unit}
+    now = {**new.configuration, "work per step": f"{new.work_per_step:.7g}", "unit": new.unit}
+    names = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
+    return [_change(name, then, now) for name in names]
+
+
+def _change(name: str, then: Mapping[str, Scalar], now: Mapping[str, Scalar]) -> str:
+    if name not in then:
+        return f"{name} {_shown(now[name])} is new"
+    if name not in now:
+        return f"{name} {_shown(then[name])} is gone"
+    return f"{name} {_shown(then[name])} -> {_shown(now[name])}"
+
+
+def _shown(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

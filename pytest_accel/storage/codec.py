@@ -1,0 +1,236 @@
+"""JSON from dataclass fields and back: strict, with the place of every fault.
+
+`encode` writes a dataclass as an object of its fields and leaves out those that hold their default. `decode` reads
+it back by the type hints of the fields. A value that a dataclass itself refuses (`ValueError` in `__post_init__`)
+is reported at its place in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+MAX_DEPTH = 50  # of nested values; ours have 8
+INTEGER_DIGITS = 18  # beyond 64 bits an integer is a fault; Python itself refuses beyond 4300 digits
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FormatError(ValueError):
+    """A text or a value of the wrong form: where, what is wrong, and what to do if it is known here."""
+
+    place: str  # such as `benchmarks["a"].runs[2].rounds_s`; empty for the whole
+    problem: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}" if self.place else self.problem
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def encode(value: object, *, digits: int | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a value as plain JSON values; floats with so many significant digits, or exactly."""
+    match value:
+        case Enum():
+            return value.value
+        case float() if digits is not None:
+            return float(f"{value:.{digits}g}")
+        case Mapping():
+            return {str(key): encode(each, digits=digits) for key, each in value.items()}
+        case list() | tuple():
+            return [encode(each, digits=digits) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            each.name: encode(held, digits=digits)
+            for each in fields(value)
+            if (held := getattr(value, each.name)) != _default(each)
+        }
+    return value
+
+
+def render(value: object, margin: str = "") -> str:
+    """Return plain values as JSON text with sorted keys and one fact a line; a list of numbers stays on one line."""
+    deeper = margin + "  "
+    match value:
+        case dict() if value:
+            lines = [f"{deeper}{json.dumps(key)}: {render(value[key], deeper)}" for key in sorted(value)]
+            return "{\n" + ",\n".join(lines) + f"\n{margin}}}"
+        case [dict(), *_]:
+            lines = [f"{deeper}{render(item, deeper)}" for item in value]
+            return "[\n" + ",\n".join(lines) + f"\n{margin}]"
+        case _:
+            return json.dumps(value)
+
+
+def _default(each: Field[Any]) -> object:
+    if each.default is not MISSING:
+        return each.default
+    return each.default_factory() if each.default_factory is not MISSING else MISSING
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def loads(text: str) -> object:
+    """Return the JSON value of a text; a key that stands twice in an object is a fault."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise FormatError(place, _syntax_problem(text, error)) from None
+    except RecursionError:
+        raise FormatError("", f"nested more than {MAX_DEPTH} levels deep") from None
+
+
+def decode(kind: type[T], value: object, place: str = "") -> T:
+    """Return a plain JSON value as a value of `kind`, or raise FormatError."""
+    return cast("T", _decode(kind, value, place, 0))
+
+
+def _decode(kind: Any, value: object, place: str, depth: int) -> Any:  # noqa: ANN401, PLR0911 - one case a type
+    if depth > MAX_DEPTH:
+        _fail(place, f"nested more than {MAX_DEPTH} levels deep")
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any or kind is object:
+        return value
+    if origin in {Union, types.UnionType}:
+        return _one_of(arguments, value, place, depth)
+    if origin is Literal:
+        if value not in arguments or isinstance(value, bool) != any(
+            isinstance(each, bool) for each in arguments
+        ):
+            _fail(place, f"{shown(value)} is none of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple:
+        items = _checked(value, list, place)
+        return tuple(_decode(arguments[0], each, f"{place}[{i}]", depth + 1) for i, each in enumerate(items))
+    if origin is not None and issubclass(origin, Mapping):
+        found = _checked(value, dict, place)
+        return {
+            _text(key, place): _decode(arguments[1], each, f"{place}[{json.dumps(key)}]", depth + 1)
+            for key, each in found.items()
+        }
+    if is_dataclass(kind):
+        return _decode_fields(kind, value, place, depth)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(_decode(Literal[tuple(each.value for each in kind)], value, place, depth))
+    return _scalar(kind, value, place)
+
+
+def _decode_fields(kind: Any, value: object, place: str, depth: int) -> Any:  # noqa: ANN401 - a dataclass
+    found = _checked(value, dict, place)
+    hints = _hints(kind)
+    missing = [each.name for each in fields(kind) if _default(each) is MISSING and each.name not in found]
+    for key in found:
+        if key not in hints:
+            near = get_close_matches(key, hints, n=1)
+            hint = f"; did you mean {json.dumps(near[0])}?" if near else ""
+            _fail(place, f"the key {json.dumps(key)} is unknown here{hint}")
+    if missing:
+        _fail(place, f"the key {json.dumps(missing[0])} is missing")
+    values = {
+        name: _decode(hints[name], each, f"{place}.{name}" if place else name, depth + 1)
+        for name, each in found.items()
+    }
+    try:
+        return kind(**values)
+    except FormatError as error:  # with a place below this value
+        raise FormatError(".".join(filter(None, (place, error.place))), error.problem, error.remedy) from None
+    except ValueError as error:
+        _fail(place, str(error))
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: hint for name, hint in get_type_hints(kind).items() if name in names}
+
+
+def _one_of(kinds: tuple[Any, ...], value: object, place: str, depth: int) -> object:
+    """Return the value as the first kind that takes it; what is wrong is said of the last one."""
+    if value is None and type(None) in kinds:
+        return None
+    *others, last = [each for each in kinds if each is not type(None)]
+    for kind in others:
+        try:
+            return _decode(kind, value, place, depth)
+        except FormatError:
+            continue
+    return _decode(last, value, place, depth)
+
+
+def _scalar(kind: type, value: object, place: str) -> object:
+    if kind is str:
+        return _text(value, place)
+    if kind is bool:
+        return _checked(value, bool, place)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _fail(place, f"{shown(value)} where {'a whole number' if kind is int else 'a number'} is expected")
+    if not math.isfinite(value):
+        _fail(place, f"{shown(value)} is not a finite number")
+    if kind is int and not isinstance(value, int):
+        _fail(place, f"{shown(value)} where a whole number is expected")
+    return kind(value)
+
+
+def _checked(value: object, kind: type, place: str) -> Any:  # noqa: ANN401 - a value of that kind
+    words = {dict: "an object", list: "a list", bool: "true or false"}
+    if not isinstance(value, kind):
+        _fail(place, f"{shown(value)} where {words[kind]} is expected")
+    return value
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str):
+        _fail(place, f"{shown(value)} where text is expected")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        _fail(place, "text with half of a surrogate pair, which no UTF-8 can hold")
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise FormatError("", f"the key {json.dumps(twice)} appears twice in one object")
+    return made
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= INTEGER_DIGITS else float(digits)
+
+
+def _syntax_problem(text: str, error: json.JSONDecodeError) -> str:
+    if not text.strip():
+        return "the file is empty"
+    if any(line.startswith("<<<<<<< ") for line in text.splitlines()):
+        return "not JSON: it holds git's merge conflict markers (<<<<<<<); resolve the merge first"
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+        return "the file ends too early: it was cut off"
+    return f"not JSON: {error.msg}"
+
+
+def shown(value: object) -> str:
+    """Return a value as its file shows it, short."""
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case _:
+            text = json.dumps(value)
+            return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _fail(place: str, problem: str) -> NoReturn:
+    raise FormatError(place, problem)

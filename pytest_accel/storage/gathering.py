@@ -1,0 +1,410 @@
+"""Where the sets of a comparison come from: platforms, folders, results, revisions and studies, by what a user calls them."""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pytest_accel.platforms.names import closest
+from pytest_accel.stats.comparison import Side
+from pytest_accel.stats.figures import Value, figures
+from pytest_accel.stats.judgement import Entry
+from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.storage.baselines import read_text
+from pytest_accel.storage.calibrations import FOLDER as CALIBRATION
+from pytest_accel.storage.reading import MAX_BYTES, BaselineError, decode, load, restore_remedy
+from pytest_accel.storage.reference_values import Figure, Source, linked, similar_links
+from pytest_accel.storage.references import published_folder, read_source
+from pytest_accel.storage.results import MAX_BYTES as MAX_RESULTS_BYTES
+from pytest_accel.storage.results import ResultsError
+from pytest_accel.storage.results import parse as parse_results
+from pytest_accel.storage.revisions import read_tree
+from pytest_accel.storage.schema import BaselineFile, parse
+
+PUBLISHED = "published"  # the folder of studies among those of platforms
+_NO_PLATFORMS = frozenset({PUBLISHED, CALIBRATION})  # folders below a root that hold no baselines
+KINDS = ("platform", "published", "git", "file")
+_OURS, _THEIRS = (
+    {"suite", "benchmarks"},
+    {"kind", "machine_info"},
+)  # of baselines; of results and pytest-benchmark
+
+
+class GatheringError(ValueError):
+    """A name that leads to no set, or to two; the message says what there is and how to say which."""
+
+
+class NoBaselinesError(GatheringError):
+    """A folder without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What one name led to: for each platform its baselines or runs, or the figures of a study."""
+
+    name: str
+    sides: tuple[Side, ...]
+    files: tuple[BaselineFile, ...] = ()  # where they are baselines
+    source: tuple[object, ...] = ()  # equal where two names lead to one set
+
+
+def gather(names: Sequence[str], baselines: Path) -> list[Gathered]:
+    """One set for each name, in that order, with labels that tell them apart."""
+    found = [find(name, baselines) for name in names]
+    for index, each in enumerate(found):
+        for name, other in zip(names[:index], found[:index], strict=False):
+            if other.source == each.source:
+                again = "is named twice" if name == names[index] else f"and {name!r} are one set"
+                raise GatheringError(f"{names[index]!r} {again}: compared with itself it is the same.")
+    titles = _titles(names, found)
+    return [_labelled(each, title, alone=len(found) == 1) for each, title in zip(found, titles, strict=True)]
+
+
+def find(name: str, baselines: Path) -> Gathered:
+    """The set that a name means; GatheringError where it means none, or more than one."""
+    kind, colon, rest = name.partition(":")
+    if kind in KINDS and rest:
+        return _readers(rest, baselines)[kind]()
+    if not name or (colon and kind in KINDS):
+        raise GatheringError(f"{name!r} names nothing. {_there_are(baselines)}")
+    meanings = _meanings(name, baselines)
+    if len(meanings) > 1:
+        ways = " or ".join(meanings)
+        raise GatheringError(f"{name!r} could be {len(meanings)} things. Write {ways}.")
+    if not meanings:
+        raise GatheringError(_unknown(name, baselines))
+    (meaning,) = meanings.values()
+    return meaning()
+
+
+def _readers(name: str, baselines: Path) -> dict[str, Callable[[], Gathered]]:
+    return {
+        "platform": lambda: of_platform(name, baselines),
+        "published": lambda: of_study(name, baselines),
+        "git": lambda: of_revision(name, baselines),
+        "file": lambda: of_path(Path(name), name),
+    }
+
+
+def _meanings(name: str, baselines: Path) -> dict[str, Callable[[], Gathered]]:
+    """Everything that a bare name could mean, by how to say it without doubt."""
+    readers, found = _readers(name, baselines), {}
+    path, platform = Path(name), baselines / name
+    is_platform = "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir()
+    if is_platform:
+        found[f"platform:{name}"] = readers["platform"]
+    if path.exists() and not (is_platform and path.samefile(platform)):
+        found[name if name.startswith(("/", ".")) else f"./{name}"] = readers["file"]
+    if _is_study(name, baselines):
+        found[f"published:{name}"] = readers["published"]
+    revision, colon, inside = name.partition(":")
+    if colon and revision and not path.exists():
+        found[f"git:{name}"] = lambda: of_revision(f"{revision}:{inside}", baselines)
+    return found
+
+
+def _is_study(name: str, baselines: Path) -> bool:
+    source = name.partition("/")[0]
+    return bool(source.strip(".")) and (published_folder(baselines) / f"{source}.json").is_file()
+
+
+def _unknown(name: str, baselines: Path) -> str:
+    near = closest(name, [*_platforms(baselines), *_studies(baselines)], limit=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"{name!r} is nothing to compare.{hint} {_there_are(baselines)}"
+
+
+def _there_are(baselines: Path) -> str:
+    platforms, studies = _platforms(baselines), _studies(baselines)
+    return (
+        f"There are, in {baselines}: platforms {', '.join(platforms) or 'none'}; studies "
+        f"{', '.join(studies) or 'none'}. Or name a folder of baselines, a file of --accel-json, or git:REVISION."
+    )
+
+
+def _platforms(baselines: Path) -> list[str]:
+    return sorted(each.name for each in _platform_folders(baselines))
+
+
+def _studies(baselines: Path) -> list[str]:
+    return sorted(each.stem for each in published_folder(baselines).glob("*.json"))
+
+
+# --- platforms and folders --------------------------------------------------------------------------
+
+
+def of_platform(name: str, baselines: Path) -> Gathered:
+    folder = baselines / name
+    if "/" in name or name == PUBLISHED or not folder.is_dir():
+        raise GatheringError(
+            f"platform:{name}: {baselines} has no baselines of it. {_unknown(name, baselines)}"
+        )
+    return _of_files(name, _read_folder(folder), f"baselines in {folder}", _place(folder))
+
+
+def of_path(path: Path, name: str) -> Gathered:
+    """A folder of one platform's baselines or a root of several, or one file."""
+    if path.is_dir():
+        return _of_files(name, _read_folder(path), f"baselines in {path}", _place(path))
+    where = str(path)
+    try:
+        data = _read_bounded(path)
+        source = _place(path)
+    except OSError as error:
+        remedy = "Name another." if isinstance(error, FileNotFoundError) else "Make it readable."
+        raise GatheringError(f"{name}: cannot be read: {error.strerror}. {remedy}") from None
+    text = decode(data, where)
+    if len(data) <= MAX_BYTES and _is_baseline(text, where):
+        return _of_files(name, [parse(text, where)], f"baselines in {path}", source)
+    return _of_results(name, parse_results(text, where), source)
+
+
+def _read_bounded(path: Path) -> bytes:
+    """Its bytes; what cannot be a file of ours is not opened: a FIFO waits for ever, a huge one fills the memory."""
+    facts = path.stat()
+    remedy = "Name a file of baselines, or one that --accel-json wrote."
+    if not stat.S_ISREG(facts.st_mode):
+        raise ResultsError(str(path), "", "is no file of results", remedy)
+    if facts.st_size > MAX_RESULTS_BYTES:
+        problem = f"{facts.st_size} bytes; a file of results has at most {MAX_RESULTS_BYTES}"
+        raise ResultsError(str(path), "", problem, remedy)
+    return path.read_bytes()
+
+
+def _place(path: Path) -> tuple[object, ...]:
+    """What it is, however it is spelled."""
+    facts = path.stat()
+    return "file", facts.st_dev, facts.st_ino
+
+
+def _read_folder(folder: Path) -> list[BaselineFile]:
+    own = sorted(folder.glob("*.json"))
+    paths = own or [path for each in _platform_folders(folder) for path in sorted(each.glob("*.json"))]
+    if not paths:
+        raise NoBaselinesError(
+            f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
+            "and in it one JSON file for each suite: record some with --accel-record."
+        )
+    read = ((path, read_text(path)) for path in paths)
+    return [_baseline_of(text, path, folder) for path, text in read if text is not None]
+
+
+def _baseline_of(text: str, path: Path, folder: Path) -> BaselineFile:
+    """One of a folder's; a good file of something else is nobody's loss, and is not to be restored or deleted."""
+    if not _is_baseline(text, str(path)):
+        raise GatheringError(
+            f"{path} is no baseline, so that {folder} is no folder of baselines. Name that file itself if you mean it "
+            f"(./{path.name} is a set if --accel-json wrote it), or the folder that has only baselines."
+        )
+    return parse(text, str(path))
+
+
+def _platform_folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    return sorted(
+        each
+        for each in root.iterdir()
+        if each.is_dir() and each.name not in _NO_PLATFORMS and not each.name.startswith(".")
+    )
+
+
+def _is_baseline(text: str, where: str) -> bool:
+    """Whether a JSON file is one of baselines, and not of results."""
+    top = load(text, where)
+    return isinstance(top, dict) and bool(_OURS & top.keys()) and not _THEIRS & top.keys()
+
+
+def _of_files(name: str, files: Sequence[BaselineFile], about: str, source: tuple[object, ...]) -> Gathered:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for file in files:
+        entries = platforms.setdefault(file.platform, {})
+        for key, entry in file.benchmarks.items():
+            entries[key] = Entry(
+                key=key,
+                name=short_name(key),
+                values=figures(entry.runs, entry.work_per_step, entry.unit),
+                configuration=entry.configuration,
+                work_per_step=entry.work_per_step,
+                unit=entry.unit,
+                tolerance=entry.tolerance,
+                runs=entry.runs,
+                environments=file.environments,
+            )
+    sides = tuple(_measured_side(name, platform, entries, about) for platform, entries in platforms.items())
+    return Gathered(name=name, sides=sides, files=tuple(files), source=source)
+
+
+def short_name(key: str) -> str:
+    """A benchmark without the path of its file."""
+    return key.partition("::")[2] or key
+
+
+def _measured_side(name: str, platform: str, entries: Mapping[str, Entry], about: str) -> Side:
+    words = f"{counted(sum(1 for entry in entries.values() if entry.runs), 'benchmark')}, {about}"
+    return Side(label=name, group=name, platform=platform, about=words, entries=entries)
+
+
+# --- results ----------------------------------------------------------------------------------------
+
+
+def _of_results(name: str, session: SessionResults, source: tuple[object, ...]) -> Gathered:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for result in session.results:
+        if result.status in {Ending.VANISHED, Ending.PLATFORM}:
+            continue
+        key = result.key or result.benchmark
+        entries = platforms.setdefault(result.disk_name, {})
+        if key in entries:
+            raise GatheringError(
+                f"{name}: {key!r} stands in it twice, and nobody knows which one counts. Write it anew with --accel-json."
+            )
+        entries[key] = _entry_of(key, result, session)
+    homeless = platforms.pop("", {})  # of what failed before it had a place: of any platform here
+    measured = {
+        platform: {**{key: each for key, each in homeless.items() if each.status is Ending.FAILED}, **entries}
+        for platform, entries in platforms.items()
+        if any(entry.runs for entry in entries.values())
+    }
+    if not measured:
+        raise GatheringError(f"{name}: its session measured nothing, so that there is nothing to compare.")
+    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
+    sides = tuple(_measured_side(name, platform, each, about) for platform, each in measured.items())
+    return Gathered(name=name, sides=sides, source=source)
+
+
+def _entry_of(key: str, result: Result, session: SessionResults) -> Entry:
+    """Also of what has no runs, because it failed or was skipped: a comparison must not pass over it."""
+    return Entry(
+        key=key,
+        name=short_name(key),
+        values=figures(result.runs, result.work_per_step, result.unit) if result.runs else {},
+        status=result.status,
+        links=tuple(reference.id for reference in result.references),
+        configuration=result.configuration,
+        work_per_step=result.work_per_step,
+        unit=result.unit,
+        tolerance=result.tolerance,
+        gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
+        runs=result.runs,
+        environments=session.environments,
+    )
+
+
+# --- revisions --------------------------------------------------------------------------------------
+
+
+def of_revision(name: str, baselines: Path) -> Gathered:
+    """`REV`, whose folder of baselines is where ours is, or `REV:PATH`."""
+    revision, colon, path = name.partition(":")
+    folder, inside = (Path.cwd(), path) if colon else _below_existing(baselines)
+    read = read_tree(revision, inside, folder)
+    about, source = f"baselines in git, {revision}:{inside}", ("git", revision, inside)
+    try:
+        if colon and list(read) == [PurePosixPath(PurePosixPath(path).name)]:
+            (data,) = read.values()
+            text = decode(data, name)
+            if not _is_baseline(text, name):
+                return _of_results(name, parse_results(text, name), source)
+            files = [parse(text, name)]
+        else:
+            files = [
+                parse(decode(data, f"{name}/{where}"), f"{name}/{where}")
+                for where, data in read.items()
+                if _NO_PLATFORMS.isdisjoint(where.parts[:-1])
+            ]
+    except BaselineError as error:
+        raise _in_revision(error) from None
+    if not files:
+        raise GatheringError(
+            f"git:{name}: it holds no baselines at {inside}. Name the folder: git:REVISION:PATH."
+        )
+    return _of_files(name, files, about, source)
+
+
+def _in_revision(error: BaselineError) -> BaselineError:
+    """A past is not restored: what stands wrong in a revision stays so."""
+    if error.remedy != restore_remedy(error.file):
+        return error
+    remedy = "It stands so in that revision. Name another revision, or another path in it."
+    return BaselineError(error.file, error.place, error.problem, remedy)
+
+
+def _below_existing(baselines: Path) -> tuple[Path, str]:
+    """A folder that exists today, and the way from it to the baselines, as git takes it."""
+    whole = baselines.absolute()
+    at = next(parent for parent in whole.parents if parent.is_dir())
+    return at, f"./{whole.relative_to(at).as_posix()}"
+
+
+# --- studies ----------------------------------------------------------------------------------------
+
+
+def of_study(name: str, baselines: Path) -> Gathered:
+    """The figures of a study, or those whose ids begin with the name."""
+    if not _is_study(name, baselines):
+        raise GatheringError(f"published:{name}: there is no such study. {_unknown(name, baselines)}")
+    source = read_source(published_folder(baselines) / f"{name.partition('/')[0]}.json")
+    chosen = linked(source.figures, name)
+    if not chosen:
+        near = similar_links(source.figures, name)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise GatheringError(f"published:{name}: no figure of {source.title} has an id that begins so.{hint}")
+    sides = tuple(_study_sides(name, source, chosen))
+    return Gathered(name=name, sides=sides, source=(PUBLISHED, name.rstrip("/")))
+
+
+def _study_sides(name: str, source: Source, chosen: Iterable[Figure]) -> Iterable[Side]:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for figure in chosen:
+        entries = platforms.setdefault(figure.platform, {})
+        key = _workload_key(figure)
+        value = {figure.metric: Value(value=figure.value, unit=figure.unit, flags=figure.flags)}
+        before = entries.get(key)
+        if before is not None and figure.metric in before.values:  # one workload in two rows of a study
+            key, before = figure.id, None
+        entries[key] = (
+            dataclasses.replace(before, values={**before.values, **value})
+            if before
+            else Entry(key=key, name=figure.row, table=figure.table, values=value)
+        )
+    for platform, entries in platforms.items():
+        about = f"published: {source.title} ({source.authors}, {source.year})"
+        yield Side(label=name, group=name, platform=platform, about=about, study=source.key, entries=entries)
+
+
+def _workload_key(figure: Figure) -> str:
+    """The id without its platform, and without the metric that further figures of a workload have before it."""
+    return figure.id.removesuffix(f"/{figure.platform}").removesuffix(f"/{figure.metric}")
+
+
+# --- labels -----------------------------------------------------------------------------------------
+
+
+def _titles(names: Sequence[str], found: Sequence[Gathered]) -> list[str]:
+    """As short as tells them apart: the last part of a path, the name, or all that was written."""
+    for titles in ([_short(each.name) for each in found], [each.name for each in found]):
+        if len(set(titles)) == len(titles):
+            return titles
+    return list(names)
+
+
+def _short(name: str) -> str:
+    return PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
+
+
+def _labelled(found: Gathered, title: str, *, alone: bool) -> Gathered:
+    """A set of one platform by its name, of several by theirs too."""
+    several = len(found.sides) > 1
+    sides = []
+    for side in found.sides:
+        label = f"{title} {side.platform}" if several and not alone else side.platform if alone else title
+        sides.append(dataclasses.replace(side, label=label, group=title))
+    return dataclasses.replace(found, name=title, sides=tuple(sides))
+
+
+__all__ = ["BaselineError", "Gathered", "GatheringError", "find", "gather", "short_name"]

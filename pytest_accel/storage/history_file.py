@@ -1,0 +1,242 @@
+"""The file of a history: who may open it how, what it must be, and what its faults mean to people.
+
+SQLite, with its rollback journal. The quicker write-ahead log keeps an index in memory that all readers and
+writers share, so they must be on one machine; homes on clusters are on NFS, and one history serves many nodes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+import stat
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from pytest_accel.storage.reading import BaselineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+APPLICATION_ID = 0x61636331  # "acc1": tells ours from any other SQLite file
+_MAGIC = b"SQLite format 3\0"
+LOCK_TIMEOUT_S = 30.0  # a session is written in milliseconds; thirty seconds mean that a writer is stuck
+
+# Each step takes a file from the version of its place to the next. A step that was released never changes.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE sessions (
+            id INTEGER PRIMARY KEY, session TEXT NOT NULL UNIQUE, at TEXT NOT NULL, at_s REAL NOT NULL,
+            duration_s REAL NOT NULL, exit_status INTEGER NOT NULL, version TEXT NOT NULL, host TEXT NOT NULL,
+            revision TEXT NOT NULL, benchmarks INTEGER NOT NULL, measured INTEGER NOT NULL, failed INTEGER NOT NULL)""",
+        "CREATE INDEX sessions_by_time ON sessions (at_s)",
+        # Apart from the sessions: a list of them must not read through megabytes of documents.
+        """CREATE TABLE documents (
+            session INTEGER PRIMARY KEY REFERENCES sessions ON DELETE CASCADE, content BLOB NOT NULL)""",
+        "CREATE TABLE environments (key TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE benchmarks (
+            id INTEGER PRIMARY KEY, platform TEXT NOT NULL, key TEXT NOT NULL, UNIQUE (platform, key))""",
+        """CREATE TABLE results (
+            id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+            benchmark INTEGER NOT NULL REFERENCES benchmarks, at_s REAL NOT NULL, in_series INTEGER NOT NULL,
+            status TEXT NOT NULL, loss REAL, work_per_step REAL NOT NULL, unit TEXT NOT NULL,
+            environment TEXT NOT NULL, configuration TEXT NOT NULL)""",
+        "CREATE INDEX results_by_series ON results (benchmark, at_s, in_series)",
+        "CREATE INDEX results_by_session ON results (session)",
+        """CREATE TABLE runs (
+            result INTEGER NOT NULL REFERENCES results ON DELETE CASCADE, position INTEGER NOT NULL,
+            step_time_s REAL NOT NULL, peak_memory_bytes INTEGER, metrics TEXT NOT NULL,
+            PRIMARY KEY (result, position)) WITHOUT ROWID""",
+    ),
+)
+
+
+class HistoryError(BaselineError):
+    """A history that cannot be used: the file, what is wrong, what to do."""
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file says that it is one of SQLite's."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+@contextmanager
+def reading(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
+    """One state of the file, however many questions; a reader changes nothing and keeps no writer waiting for long."""
+    _require_file(path)
+    with explained(path):
+        if _version(path, timeout_s) < len(MIGRATIONS):
+            with writing(path, timeout_s):  # an older file becomes a newer one before it is read
+                pass
+        with closing(_connect(path, "ro", timeout_s)) as connection:
+            connection.execute("BEGIN")
+            yield connection
+
+
+@contextmanager
+def writing(
+    path: Path, timeout_s: float = LOCK_TIMEOUT_S, *, keep: bool = True
+) -> Iterator[sqlite3.Connection]:
+    """One transaction: all of it stands in the file at the end, or nothing. Other writers wait for their turn."""
+    _require_regular(path)
+    with explained(path), closing(_connect(path, "rwc", timeout_s)) as connection:
+        if connection.execute("PRAGMA page_count").fetchone()[0] == 0:  # else this writes, even in vain
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # what is pruned leaves the disk
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA synchronous = EXTRA")  # a session that was written survives a power cut
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            _migrate(connection, path)
+            yield connection
+            if keep:
+                connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+def compact(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """Give free pages back to the disk; needs no room of its own."""
+    with explained(path), closing(_connect(path, "rw", timeout_s)) as connection:
+        connection.executescript("PRAGMA incremental_vacuum")  # `execute` frees the first page and stops
+
+
+def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=timeout_s
+    )
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA trusted_schema = OFF")  # the file may have come from elsewhere
+    return connection
+
+
+def _version(path: Path, timeout_s: float) -> int:
+    """Of the file, for a reader; what a killed writer left behind is undone first, which needs writing."""
+    try:
+        with closing(_connect(path, "ro", timeout_s)) as connection:
+            return _checked_version(connection, path, new=False)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise
+    with closing(_connect(path, "rw", timeout_s)) as connection:
+        return _checked_version(connection, path, new=False)
+
+
+def _checked_version(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
+    """How many of the migrations the file has behind it, or HistoryError where it is none that we know."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if not (application or version or objects):
+        if new:
+            return 0
+        raise _missing(path)
+    if application != APPLICATION_ID:
+        problem = "is an SQLite file, but no history of pytest-accel's"
+        raise HistoryError(
+            str(path), "", problem, "Name another file for the history; this one is untouched."
+        )
+    if version > len(MIGRATIONS):
+        problem = f"its schema {version} is newer than this pytest-accel knows ({len(MIGRATIONS)})"
+        remedy = "Upgrade pytest-accel (pip install --upgrade pytest-accel), or name another file (--accel-history)."
+        raise HistoryError(str(path), "", problem, remedy)
+    return int(version)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Inside the caller's transaction: a step that fails leaves the file as it was."""
+    version = _checked_version(connection, path, new=True)
+    for statements in MIGRATIONS[version:]:
+        for statement in statements:
+            connection.execute(statement)
+    if version < len(MIGRATIONS):
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+# --- faults -----------------------------------------------------------------------------------------
+
+
+def _require_file(path: Path) -> None:
+    if not _require_regular(path):
+        raise _missing(path)
+
+
+def _require_regular(path: Path) -> bool:
+    """Before SQLite opens it: a FIFO that stands here would wait for ever. False: nothing stands here."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        remedy = "Make its folder readable, or name another file (--accel-history)."
+        raise HistoryError(str(path), "", f"cannot be read: {error.strerror}", remedy) from None
+    if not stat.S_ISREG(mode):
+        problem = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
+        raise HistoryError(str(path), "", problem, "Name a file for the history (--accel-history).")
+    return True
+
+
+def _missing(path: Path) -> HistoryError:
+    remedy = "A session that measures begins one (--accel-history says where); results are added with `pytest-accel history add`."
+    return HistoryError(str(path), "", "there is no history here yet", remedy)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise  # ours to repair, not the user's
+    except sqlite3.DatabaseError as error:
+        problem, remedy = _words(path, error)
+        raise HistoryError(str(path), "", problem, remedy) from None
+
+
+def _words(path: Path, error: sqlite3.DatabaseError) -> tuple[str, str]:
+    """What is wrong, and what to do."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    kept = "what was stored before is intact"
+    if code == sqlite3.SQLITE_READONLY_ROLLBACK:
+        problem = "a writer was killed here, and what it left is still to be undone, which needs writing"
+        return problem, f"Make it and {path.parent} writable, and ask again; {kept}."
+    no_access = (
+        f"cannot be opened or written ({error})",
+        f"Make it and {path.parent} readable and writable, or name another file (--accel-history); {kept}.",
+    )
+    busy = (
+        "other processes have been writing here all the time that we waited",
+        f"Wait for them or end them, and do it again; {kept}.",
+    )
+    name, aside = shlex.quote(str(path)), shlex.quote(f"{path}.damaged")
+    move = f"Move it away (mv {name} {aside}): the next session begins a new one."
+    recover = f"What can be saved of it comes back by `pytest-accel history add {aside}`."
+    damaged = (f"is damaged, or no history at all ({error})", f"{move} {recover}")
+    look = "Look at its disk, its quota, ulimit -f, and whether it has locks"
+    known = {
+        sqlite3.SQLITE_BUSY: busy,
+        sqlite3.SQLITE_LOCKED: busy,
+        sqlite3.SQLITE_FULL: (
+            "cannot be written: the disk is full",
+            f"Make room, or name another file (--accel-history); {kept}.",
+        ),
+        sqlite3.SQLITE_READONLY: no_access,
+        sqlite3.SQLITE_CANTOPEN: no_access,
+        sqlite3.SQLITE_PERM: no_access,
+        sqlite3.SQLITE_IOERR: (
+            f"the file system failed ({error}, {getattr(error, 'sqlite_errorname', '')})",
+            f"{look}, or name another file (--accel-history); {kept}.",
+        ),
+        sqlite3.SQLITE_NOTADB: damaged,
+        sqlite3.SQLITE_CORRUPT: damaged,
+        sqlite3.SQLITE_ERROR: damaged,  # no such table
+    }
+    # The lowest byte; the rest of the code says more than a person can use.
+    fallback = (f"cannot be used ({error})", "Look at the file, or name another (--accel-history).")
+    return known.get(code & 0xFF, fallback)

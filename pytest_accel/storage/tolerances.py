@@ -1,0 +1,89 @@
+"""Moving tolerances: how much a benchmark may lose against its stored runs is stored beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pytest_accel.stats.calibration import detectable_beside
+from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.standing import NO_GATE, Standing, auto_tolerance, rounded_up, standing
+from pytest_accel.stats.verdict import Policy
+from pytest_accel.storage.amending import Why, amend
+from pytest_accel.storage.calibrations import CalibrationStore
+from pytest_accel.storage.schema import BaselineEntry, BaselineFile, rounded
+
+if TYPE_CHECKING:
+    from pytest_accel.storage.baselines import BaselineStore
+
+_NO_GATE_IT_IS = ": that is no gate, it catches a breakdown and nothing else"
+Tolerance: TypeAlias = float | Literal["auto"] | None  # None: the gate's own
+
+
+class ToleranceError(ValueError):
+    """A tolerance that cannot be moved."""
+
+
+def move_tolerance(
+    store: BaselineStore,
+    file: BaselineFile,
+    wanted: Callable[[str], bool],
+    *,
+    to: Tolerance,
+    noisy_alone: bool,
+    reason: str,
+    at: str,
+) -> list[str]:
+    """Store another tolerance beside the runs of each wanted benchmark; a line for each, and why one was left as it is.
+
+    `noisy_alone`: of those alone whose runs are too noisy for the tolerance that they have.
+    """
+    if not reason.strip():
+        raise ToleranceError(
+            'A tolerance moves with a reason, which goes into the ledger: --reason "the host is shared".'
+        )
+    why = Why(action="tolerance", reason=reason, at=at)
+    calibrations = CalibrationStore(store.root).read(file.platform, file.suite)
+
+    def detectable(key: str, entry: BaselineEntry) -> float:
+        """The smallest loss that a session accepts as a tolerance, where the benchmark was calibrated as it is."""
+        found = calibrations.benchmarks.get(key) if calibrations else None
+        if found is None or found.configuration_hash != entry.configuration_hash:
+            return 0.0
+        return detectable_beside(found.figures, entry.runs)
+
+    def moved(key: str, entry: BaselineEntry) -> tuple[BaselineEntry, str] | None:
+        if not wanted(key):
+            return None
+        now = standing(entry.runs, entry.tolerance)
+        if noisy_alone and not now.too_noisy:
+            return None
+        least = detectable(key, entry)
+        new = max(auto_tolerance(entry.runs), rounded_up(least)) if to == "auto" else to
+        if problem := _refused(now, new, least, chosen=to == "auto"):
+            return entry, f"{key}: left at {percent(now.tolerance)}: {problem}"
+        new = None if new is None else rounded(new)
+        if new in (entry.tolerance, now.tolerance):
+            return None
+        then = Policy().tolerance if new is None else new
+        return dataclasses.replace(why.noted(entry, entry.runs), tolerance=new), (
+            f"{key}: {percent(then)} is stored, {percent(now.tolerance)} before; its runs resolve "
+            f"{percent(now.resolution)}{_NO_GATE_IT_IS if then > NO_GATE else ''}"
+        )
+
+    return amend(store, file, moved)
+
+
+def _refused(now: Standing, new: float | None, least: float, *, chosen: bool) -> str:
+    """Why a tolerance is not stored; empty where it is."""
+    if chosen and now.provisional:
+        return f"provisional ({now.provisional}): record the rest first"
+    if chosen and new is not None and new > NO_GATE:
+        return (
+            f"its runs resolve {percent(now.resolution)}, and no gate holds on it: quieten the machine (pytest-accel doctor), or "
+            "name a number that lets it pass"
+        )
+    if new is not None and new < least:
+        return f"it was calibrated, and less than {percent(rounded_up(least))} cannot be told here"
+    return ""

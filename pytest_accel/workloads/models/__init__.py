@@ -1,0 +1,1 @@
+"""Models by name: those of torchvision and timm, and those that no library has."""

@@ -1,0 +1,158 @@
+"""Gangs of real processes: ranks that run small programs in place of benchmarks, and a look at what is left of them."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.distributed import course as course_module
+from pytest_accel.distributed import gang as gang_module
+from pytest_accel.distributed.gang import Gang
+from pytest_accel.distributed.launchers import OneMachine
+from pytest_accel.distributed.orders import Order
+from pytest_accel.distributed.processes import processes_of
+from tests.support.waiting import eventually
+
+LONG_S = 120.0  # of waiting; only a broken test waits so long
+
+# Runs the program that an order names, as the session's own plugin runs an item: whatever it raises fails it.
+PLUGIN = '''
+import os
+import runpy
+import sys
+import traceback
+
+import pytest
+
+from pytest_accel.distributed.rank import begin_rank
+
+
+def join():
+    """The process group of the gang, opened once."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=30))
+    return torch, dist
+
+
+def note(name):
+    """In the folder of the session, for the test to see."""
+    open(os.path.join(os.path.dirname(__file__), name), "w").close()
+
+
+def pytest_configure(config):
+    before = os.environ.get("BEFORE_HELLO")
+    if before:
+        runpy.run_path(before)
+    config.rank = begin_rank()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    config._do_configure()
+    end = config.rank
+    for order in end.orders():
+        print("rank", end.place.rank, "takes", order.node_id, flush=True)
+        known = {"end": end, "place": end.place, "rank": end.place.rank, "order": order, "join": join, "note": note}
+        try:
+            found = runpy.run_path(order.node_id, init_globals=known)
+            end.answer({"outcome": "passed", "value": found.get("value")})
+        except BaseException as error:
+            text = traceback.format_exc()
+            end.answer({"outcome": "failed", "cause": f"{type(error).__name__}: {error}", "text": text})
+    config._ensure_unconfigure()
+    return 0
+'''
+
+
+class Gangs:
+    """Starts gangs, gives them programs, and knows what they leave behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[Gang] = []
+        (folder / "tiny_rank.py").write_text(PLUGIN)
+
+    def arguments(self, rank_folder: Path) -> list[str]:
+        return ["-p", "tiny_rank", "-p", "no:accel", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
+
+    def start(
+        self, size: int = 2, *, launcher=None, rendezvous_s: float = LONG_S, waiting=lambda: None, **options
+    ) -> Gang:
+        gang = Gang.launch(
+            launcher or OneMachine(),
+            per_node=size,
+            process_group=True,
+            arguments=self.arguments,
+            directory=self.folder,
+            rendezvous_s=rendezvous_s,
+            **options,
+        ).come(waiting)
+        self.started.append(gang)
+        return gang
+
+    def program(self, text: str) -> Path:
+        file = self.folder / f"program_{len(list(self.folder.glob('program_*')))}.py"
+        file.write_text(textwrap.dedent(text))
+        return file
+
+    def order(self, text: str) -> Order:
+        return Order(node_id=str(self.program(text)), session="s", platform="cpux2")
+
+    def run(self, gang: Gang, text: str, *, timeout_s: float = LONG_S, **options):
+        return gang.run(self.order(text), timeout_s=timeout_s, **options)
+
+
+@pytest.fixture(name="eventually")
+def _eventually() -> Callable[[Callable[[], object]], object]:
+    return lambda condition: eventually(condition, LONG_S)
+
+
+@contextmanager
+def _gangs_in(folder: Path) -> Iterator[Gangs]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYTHONPATH", str(folder))  # where the ranks' plugin is
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        found = Gangs(folder)
+        yield found
+        for gang in found.started:
+            gang.close()
+            assert processes_of(gang.id) == []
+
+
+@pytest.fixture
+def gangs(tmp_path) -> Iterator[Gangs]:
+    with _gangs_in(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="class")
+def gangs_of_class(tmp_path_factory) -> Iterator[Gangs]:
+    """For a gang that serves many tests, as gangs do."""
+    with _gangs_in(tmp_path_factory.mktemp("gangs")) as found:
+        yield found
+
+
+@pytest.fixture
+def deadline_when(tmp_path, monkeypatch):
+    """The deadline of a gang passes when ranks have written these files, and not before: no test hopes for a timing."""
+
+    def set_files(*names: str) -> None:
+        def monotonic() -> float:
+            return time.monotonic() + (1e6 if all((tmp_path / name).exists() for name in names) else 0)
+
+        clock = types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+        for module in (gang_module, course_module):  # until ranks have come, and until they have answered
+            monkeypatch.setattr(module, "time", clock)
+
+    return set_files

@@ -1,0 +1,198 @@
+"""What the ranks of test_process_group.py run: each function gets the open group and returns plain JSON."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_accel.measure.device import CpuDevice
+from pytest_accel.measure.pacing import MIN_SETTLING_S
+from pytest_accel.measure.steps import settle, time_rounds
+from pytest_accel.measure.timer import SynchronisingTimer
+from pytest_accel.workloads import InferStep, TrainStep
+from tests.studies.overhead import _fixture
+
+
+def talk(group):
+    seconds = 0.1 * (group.rank + 1) + 1e-17
+    return {
+        "rank": group.rank,
+        "size": group.size,
+        "slowest": group.slowest(seconds).hex(),
+        "agreed": group.agree({"rounds": 7 + group.rank, "words": ["a"]}),
+        "gathered": group.gather({"rank": group.rank, "long": "x" * (1 + 5000 * group.rank)}),
+        "members": [member.rank for member in group.members],
+        "backend": group.backend,
+    }
+
+
+def open_again(group):
+    """A second group in the same process, as for an item with a longer deadline."""
+    from pytest_accel.distributed.process_group import open_process_group
+
+    group.close()
+    torch.distributed.init_process_group("gloo")  # as a test may that opens one itself
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    second = open_process_group(torch.device("cpu"), rendezvous_s=120, timeout_s=500)
+    return {"gathered": second.gather(second.rank), "timeout_s": second.timeout_s}
+
+
+@dataclass
+class Watcher:
+    events: list[str] = field(default_factory=list)
+
+    def phase(self, text, remaining_s):
+        self.events.append(text)
+
+    def tick(self):
+        self.events.append("tick")
+
+
+def measure_with_a_slow_rank(group):
+    """Rank 1 takes three times as long, and nothing in the step itself makes the other wait for it."""
+    steps = 0
+    device, watcher, timer = CpuDevice(threads=1), Watcher(), SynchronisingTimer()
+
+    def step():
+        nonlocal steps
+        steps += 1
+        time.sleep(0.002 * (1 + 2 * group.rank))
+
+    settled = settle(step, device, watcher, max_s=2 * MIN_SETTLING_S, after_pilot=lambda: None, ranks=group)
+    settling = steps
+    fixture = _fixture(timer)
+    timed = time_rounds(
+        step, device, fixture, timer, watcher, settled=settled, budget_s=0.3, slowdown=0.5, ranks=group
+    )
+    return {
+        "settling": settling,
+        "steps": steps,
+        "settled_s": settled.step_s.hex(),
+        "steady": settled.steady,
+        "rounds": len(timed.rounds_s),
+        "steps_per_round": timed.steps_per_round,
+        "step_s": timed.step_s,
+    }
+
+
+def mlp():
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def with_dropout():
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(28 * 28, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def build(group, model=mlp, **choices):
+    return TrainStep.build(model, **{"data": "mnist", "batch_size": 8, "lr": 0.1, "ranks": group} | choices)
+
+
+def train_together(group):
+    found = {}
+    with build(group, ddp=False) as alone:
+        alone()
+        own = [parameter.grad.clone() for parameter in alone._trainable]
+        found["own_loss"] = alone.loss_value()
+    for gradient in own:
+        dist.all_reduce(gradient)
+        gradient.div_(group.size)
+    with build(group) as step:
+        found["first_inputs"] = [float(next(step._source)[0].flatten()[0]) for _ in range(4)]
+    with build(group) as step:
+        found["weight_before"] = float(next(iter(step._sampled.values())).flatten()[0])
+        step()
+        found["averaged"] = [
+            torch.allclose(parameter.grad, mean, atol=1e-6)
+            for parameter, mean in zip(step._trainable, own, strict=True)
+        ]
+        for _ in range(4):
+            step()
+        step.check()
+        found["weights_after"] = [float(parameter.double().sum()) for parameter in step._trainable]
+        found["loss"] = step.loss_value()
+        found["work"] = step.work
+        found["configuration"] = step.configuration
+    return found
+
+
+def train_apart(group):
+    with build(group, ddp=False) as step:
+        for _ in range(5):
+            step()
+        step.check()
+        return {
+            "weights_after": [float(parameter.double().sum()) for parameter in step._trainable],
+            "configuration": step.configuration,
+        }
+
+
+def share_a_batch(group):
+    with build(group, batch_size=None, global_batch_size=16) as step:
+        step()
+        work, configuration = step.work, step.configuration
+    try:
+        build(group, batch_size=None, global_batch_size=15)
+    except ValueError as error:
+        return {"work": work, "configuration": configuration, "refused": str(error)}
+    return {"refused": ""}
+
+
+def draw_dropout(group):
+    with build(group, model=with_dropout):
+        return {"drawn": torch.rand(4).tolist()}
+
+
+def infer(group):
+    with InferStep.build(mlp, data="mnist", batch_size=4, ranks=group) as step:
+        step()
+        step.check()
+        wrapped = any(isinstance(each, DistributedDataParallel) for each in gc.get_objects())
+        return {"output": step.output.flatten()[:3].tolist(), "wrapped": wrapped, "work": step.work}
+
+
+def close_a_step(group):
+    step = build(group)
+    step()
+    living = [weakref.ref(each) for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
+    step.close()
+    return {"before": len(living), "after": sum(each() is not None for each in living)}
+
+
+def fail_on_one(group):
+    import pytest
+
+    from pytest_accel.session.accel import fail_where_one_does
+
+    said = []
+    for problem in ("", "the loss is nan" if group.rank == 1 else "", "unit: wrong"):
+        try:
+            fail_where_one_does(group, problem)
+            said.append("")
+        except pytest.fail.Exception as failure:
+            said.append(str(failure))
+    return said
+
+
+def everything(group):
+    """All of them in one pair of processes: importing torch is most of the time."""
+    programs = (
+        talk,
+        measure_with_a_slow_rank,
+        train_together,
+        train_apart,
+        share_a_batch,
+        draw_dropout,
+        infer,
+        close_a_step,
+        fail_on_one,
+        open_again,  # the last: it closes the group that the others have
+    )
+    return {program.__name__: program(group) for program in programs}

@@ -1,0 +1,389 @@
+"""Benchmarks of two ranks, as a user runs them: pytest starts the gang, real gloo, one report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import left_in
+
+LONG_S = 180.0  # only a broken test waits so long
+OPTIONS = (
+    "-p",
+    "benchmark",
+    "-p",
+    "accel",
+    "--accel-budget=30ms",
+    "--accel-warmup=20ms",
+    "--accel-tolerance=99%",
+)
+
+SUITE = """
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+from pytest_accel import cpu, cpux2
+
+
+def note(name):
+    with pathlib.Path(f"ranks-{name}").open("a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+
+def measure(accel, name):
+    note(name)
+    accel.measure(lambda: sum(range(2000)), work=2000, unit="numbers")
+"""
+
+
+class Project:
+    """A folder with benchmarks, and pytest in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "pytest.ini").write_text("[pytest]\n")
+
+    def write(self, source: str) -> None:
+        (self.path / "test_suite.py").write_text(SUITE + source)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *OPTIONS, *arguments],
+            cwd=self.path,
+            env={**environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        process = self.start(*arguments)
+        try:
+            output, _ = process.communicate(timeout=LONG_S)
+        finally:
+            process.kill()
+        return process.returncode, output
+
+    def passes(self, *arguments: str) -> str:
+        status, output = self.run(*arguments)
+        assert status == 0, output
+        return output
+
+    def ranks(self, name: str) -> list[int]:
+        path = self.path / f"ranks-{name}"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def left_behind(self) -> list[str]:
+        """Processes that go on working in the project's folder."""
+        return left_in(self.path)
+
+    def benchmarks(self, name: str = "out.json") -> dict[str, dict[str, object]]:
+        return {each["name"]: each for each in json.loads((self.path / name).read_text())["benchmarks"]}
+
+    def cases(self, name: str = "out.xml") -> dict[str, ET.Element]:
+        root = ET.parse(self.path / name).getroot()
+        return {str(case.get("name")): case for case in root.iter("testcase")}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path.resolve())
+    yield made
+    assert made.left_behind() == []
+
+
+BOTH = """
+@cpu
+@cpux2
+def test_first(accel):
+    measure(accel, "first")
+
+
+@cpu
+@cpux2
+def test_second(accel, rank, world_size):
+    assert rank in range(world_size)
+    measure(accel, "second")
+"""
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
+    """The first benchmark recorded alone and in gangs; then both run alone, and in a gang, whose output this is."""
+    project = Project(tmp_path_factory.mktemp("judged").resolve())
+    project.write(BOTH)
+    project.passes("-m", "cpu", "-k", "first", "--accel-record=1")
+    project.passes("-m", "cpux2", "-k", "first", "--accel-record=2")
+    reports = ("--benchmark-json=single.json", "--junitxml=single.xml")
+    project.passes("-m", "cpu", "--accel-looks=1", *reports)
+
+    # As if one rank alone had been a thousand times slower: no two ranks can be that much better, on the busiest machine.
+    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
+    content = json.loads(alone.read_text())
+    (run,) = content["benchmarks"]["test_suite.py::test_first"]["runs"]
+    run["rounds_s"] = [1000 * seconds for seconds in run["rounds_s"]]
+    alone.write_text(json.dumps(content))
+    reports = ("--benchmark-json=gang.json", "--junitxml=gang.xml")
+    yield project, project.passes("-m", "cpux2", "--accel-looks=1", *reports)
+    assert project.left_behind() == []
+
+
+def test_one_gang_serves_a_session_and_one_report_tells(judged):
+    project, output = judged
+    assert output.count("test session starts") == output.count("2 passed") == 1
+    *_, first, second = project.ranks("first")
+    assert first != second
+    assert {first, second} == set(project.ranks("second")[-2:])  # the same gang served both
+
+
+def test_json_and_junit_have_the_form_of_a_single_process(judged):
+    project, _ = judged
+    gang, single = project.benchmarks("gang.json"), project.benchmarks("single.json")
+    assert gang.keys() == single.keys() == {"test_first", "test_second"}
+    for name in gang:
+        assert _form(gang[name]["stats"]) == _form(single[name]["stats"])
+        in_gang, alone = gang[name]["extra_info"]["accel"], single[name]["extra_info"]["accel"]
+        ranks = in_gang.pop("ranks")
+        assert in_gang.pop("gang")["sweep"]
+        assert [rank["rank"] for rank in ranks] == [0, 1]
+        assert len(in_gang["run"].pop("rank_step_s")) == 2
+        alone["run"].pop("rank_step_s", None)
+        assert in_gang.keys() == alone.keys()
+        assert in_gang["run"].keys() == alone["run"].keys()
+        assert in_gang["platform"] == "cpux2"
+        assert in_gang["work_per_step"] == 2 * alone["work_per_step"]
+        assert gang[name]["stats"]["data"] == pytest.approx(in_gang["run"]["rounds_s"])
+        slowest = [max(rounds) for rounds in zip(*(rank["rounds_s"] for rank in ranks), strict=True)]
+        assert in_gang["run"]["rounds_s"] == slowest
+    in_gang, alone = project.cases("gang.xml"), project.cases("single.xml")
+    assert in_gang.keys() == alone.keys()
+    for name in in_gang:
+        assert in_gang[name].attrib.keys() == alone[name].attrib.keys()
+        assert _properties(in_gang[name]).keys() == _properties(alone[name]).keys()
+        assert _properties(in_gang[name])["accel.platform"] == "cpux2"
+
+
+def _form(stats: dict[str, object]) -> set[str]:
+    return set(stats)
+
+
+def _properties(case: ET.Element) -> dict[str, str]:
+    return {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
+
+
+def test_every_run_is_recorded_in_a_fresh_gang(judged):
+    project, _ = judged
+    recorded = 1 + 2 * 2
+    assert len(set(project.ranks("first")[:recorded])) == recorded  # every run in processes of its own
+    assert len(project.ranks("first")) == recorded + 1 + 2
+    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
+    (in_gang,) = (project.path / "baselines").glob("cpux2-*/suite.json")
+    (first,) = json.loads(alone.read_text())["benchmarks"].values()
+    (second,) = json.loads(in_gang.read_text())["benchmarks"].values()
+    assert first.keys() == second.keys()
+    assert len(second["runs"]) == 2
+    assert second["runs"][0].keys() - {"rank_step_s"} == first["runs"][0].keys()
+    assert first["configuration"] == second["configuration"]
+    assert second["runs"][0]["metrics"]["scaling_efficiency"] > 0
+
+
+def test_a_gang_is_judged_and_scaled(judged):
+    project, output = judged
+    assert "SUPER-LINEAR  test_first (cpux2): " in output
+    assert "weak, against cpu)" in output
+    info = project.benchmarks("gang.json")["test_first"]["extra_info"]["accel"]
+    assert info["verdict"]["outcome"] in {"ok", "improved", "inconclusive"}
+
+
+# A gang serves until an item goes wrong in it, so what goes well comes before the first that does not.
+OUTCOMES = """
+@cpux2
+def test_collective(process_group, rank, world_size):
+    import torch
+
+    value = torch.tensor([rank + 1.0])
+    torch.distributed.all_reduce(value)
+    assert value.item() == 3
+
+
+@cpux2
+def test_skips(accel):
+    pytest.skip("not here")
+
+
+@pytest.mark.cpux2
+def test_too_late(request):
+    request.getfixturevalue("process_group")
+
+
+@cpux2
+def test_sound(accel):
+    measure(accel, "sound")
+
+
+@cpux2
+def test_leaves_a_child(process_group, rank):
+    import subprocess
+
+    note("leaves")
+    subprocess.Popen(["sleep", "600"], env={})
+
+
+@cpux2
+def test_raises(accel, rank):
+    if rank == 1:
+        print("what it printed before")
+        raise ValueError("rank 1 gives up")
+    measure(accel, "raises")
+
+
+@pytest.fixture
+def broken_after():
+    yield
+    raise RuntimeError("cannot be put back")
+
+
+@cpux2
+def test_teardown(accel, rank, broken_after):
+    measure(accel, "teardown")
+
+
+@cpux2
+def test_killed(accel, rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    measure(accel, "killed")
+
+
+@cpu
+@pytest.mark.accel(gang=True)
+def test_gang_of_one(accel, world_size):
+    import torch
+
+    assert world_size == torch.distributed.get_world_size() == 1
+    measure(accel, "one")
+"""
+
+
+def ended(project: Project, suite: str) -> str:
+    """What a session printed in which items fail."""
+    project.write(suite)
+    # Rank 0 waits in a collective for the rank that raised; that it is given ten seconds is not the question here.
+    (project.path / "conftest.py").write_text(
+        "from pytest_accel.distributed import course\n\ncourse._FAILED_S = 4.0\n"
+    )
+    reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
+    status, output = project.run(*reports, "--accel-timeout=60s")
+    assert status == 1, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
+    project = Project(tmp_path_factory.mktemp("outcomes").resolve())
+    yield project, ended(project, OUTCOMES)
+    assert project.left_behind() == []
+
+
+def test_a_fault_fails_its_item_alone(outcomes):
+    project, _ = outcomes
+    cases = project.cases()
+    assert "rank 1 gives up" in _failure(cases["test_raises"])
+    assert "--- Captured stdout call ---\nwhat it printed before" in _failure(cases["test_raises"])
+    assert "rank 1" in _failure(cases["test_killed"])
+    assert "SIGKILL" in _failure(cases["test_killed"])
+    # What rank 0 did meanwhile: it still waits in its collective, or gloo has told it already that nobody is there.
+    assert re.search("(stacks|last words) of rank 0", _failure(cases["test_killed"]))
+    assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_gang_of_one"}
+
+
+def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
+    project, output = outcomes
+    # A failed teardown is an error, and not a failed measurement too.
+    assert "3 failed, 5 passed, 1 skipped, 1 error" in output
+    assert "SKIPPED [1] test_suite.py" in output
+    assert "not here" in output
+    cases = project.cases()
+    passed = {name for name, case in cases.items() if {each.tag for each in case} <= {"properties"}}
+    assert passed == {"test_collective", "test_sound", "test_leaves_a_child", "test_gang_of_one"}
+    assert "cannot be put back" in "".join(cases["test_teardown"].itertext())
+    assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
+    assert "all-reduce of 2 ranks" in output
+
+
+def test_what_all_ranks_leave_alike_leaves_the_gang_to_the_next_item(outcomes):
+    """A skip, and a failure of a fixture."""
+    project, _ = outcomes
+    assert set(project.ranks("sound")) == set(project.ranks("leaves"))
+    assert len(set(project.ranks("sound"))) == 2
+
+
+ENDS = """
+@cpux2
+@pytest.mark.xfail(reason="known", strict=True)
+def test_expected(accel, rank):
+    assert rank == 7
+
+
+@cpux2
+def test_prints(process_group, rank):
+    print(f"rank {rank} has something to say")
+    process_group.barrier()
+    assert rank == 0
+"""
+
+
+@pytest.mark.rehearsal
+def test_ends_that_are_not_those_of_every_rank(project):
+    output = ended(project, ENDS)
+    assert "1 failed, 1 xfailed" in output
+    assert "this is rank 1 of 2" in output
+    assert output.count("rank 0 has something to say") == output.count("rank 1 has something to say") == 1
+
+
+def _failure(case: ET.Element) -> str:
+    (failure,) = case.iter("failure")
+    return f"{failure.get('message')}\n{failure.text}"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
+    ],
+)
+def test_interrupted_keeps_what_was_measured(project, end):
+    project.write(
+        BOTH.partition("@cpu\n@cpux2\ndef test_second")[0]
+        + "\n\n@cpux2\ndef test_waits(accel):\n    note('waits')\n    time.sleep(3600)\n"
+    )
+    process = project.start("-m", "cpux2", "--benchmark-json=out.json")
+    try:
+        deadline = time.monotonic() + LONG_S
+        while len(project.ranks("waits")) < 2:
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(end)
+        output, _ = process.communicate(timeout=LONG_S)
+    finally:
+        process.kill()
+    assert process.returncode == 2, output
+    assert "1 passed" in output
+    assert project.benchmarks().keys() == {"test_first"}

@@ -1,0 +1,100 @@
+"""Two ranks fed by real data: each takes its own samples, and what they learn and measure comes back as one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.test_benchmarks import Project
+from tests.support.data_sets import write_cifar_binary
+
+# One session of two ranks that load, of half a minute; each part has tests of its own.
+pytestmark = pytest.mark.rehearsal
+
+SUITE = """
+@cpux2
+def test_loaded(train, rank):
+    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1)
+    pathlib.Path(f"done-{rank}").touch()
+
+
+@cpux2
+def test_uneven(train, rank, monkeypatch):
+    import pytest_accel.workloads.feeding
+
+    monkeypatch.setattr(pytest_accel.workloads.feeding, "spare_cpus", lambda: 1 + 2 * rank)
+    train("zoo/wide_resnet-tiny", data="cifar100", source="loader", batch_size=4)
+
+
+@cpux2
+def test_judged_alike(accel, process_group):
+    from pytest_accel.workloads.steps import TrainStep
+
+    step = TrainStep.build("zoo/wide_resnet-tiny", data="digits", batch_size=8, ranks=process_group)
+    with step:
+        for _ in range(5):
+            step()
+        model = step.judge.model
+        before = process_group.gather(float(sum(each.double().sum() for each in model.buffers())))
+        step.judge.accuracy()
+        after = process_group.gather(float(sum(each.double().sum() for each in model.buffers())))
+        assert before[0] != before[1]  # each rank normalised its own batches
+        assert after[0] == after[1] == before[0]
+    measure(accel, "judged")
+
+
+@cpux2
+def test_learnt(converge):
+    converge("zoo/wide_resnet-tiny", data="digits", batch_size=32, lr=0.05, augment=False, epochs=2)
+
+
+# Last: its failure ends the gang that served the others.
+@cpux2
+def test_fed_too_little(train):
+    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1, fed=1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    project = Project(tmp_path_factory.mktemp("fed"))
+    write_cifar_binary(project.path / "data", train=21)
+    project.write(SUITE)
+    status, output = project.run("-m", "cpux2", "--accel-data=data", "--benchmark-json=out.json")
+    assert status == 1, output
+    assert "5 passed" not in output
+    assert "1 failed, 4 passed" in output, output
+    return project, output
+
+
+@pytest.fixture(scope="module")
+def info(ran):
+    return {name: each["extra_info"]["accel"] for name, each in ran[0].benchmarks().items()}
+
+
+def test_both_ranks_come_to_the_end_and_no_worker_is_left(ran):
+    project, _ = ran
+    assert {path.name for path in project.path.glob("done-*")} == {"done-0", "done-1"}
+    assert not project.left_behind()
+
+
+def test_too_little_for_all_together_fails_once_in_its_own_words(ran):
+    _, output = ran
+    assert "fed: " in output
+    assert "were asked for: the loader alone gives" in output
+    assert "waits in" not in output  # no rank waited for another
+
+
+def test_every_rank_measured_its_loader_and_its_arithmetic(info):
+    found = info["test_loaded"]
+    assert found["configuration"]["data_source"] == "arrays"
+    assert found["work_per_step"] == 8
+    for rank in found["ranks"]:
+        assert {"loader_step_s", "compute_step_s", "fed_share"} <= set(rank["metrics"])
+
+
+def test_the_accuracy_is_that_of_the_whole_test_set(info):
+    accuracies = {rank["metrics"]["accuracy"] for rank in info["test_learnt"]["ranks"]}
+    assert len(accuracies) == 1  # counted over both ranks, the same on both
+    right = accuracies.pop() * 360
+    assert right == pytest.approx(round(right))
+    assert right > 36  # more than chance

@@ -1,0 +1,413 @@
+"""Every way in which a rank or a session can fail, really provoked.
+
+Each is told by its rank, its last words and the stacks of the others; nothing is left, and the next gang works.
+Time to the verdict is noted, and bounded so widely that only a hang exceeds it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.distributed import course as course_module
+from pytest_accel.distributed import launchers
+from pytest_accel.distributed.course import Course
+from pytest_accel.distributed.launch import GangError
+from pytest_accel.distributed.processes import Process, processes_of
+
+VERDICT_S = 60.0
+
+# Rank 0 would wait for ever; what rank 1 does, when rank 0 is there, is the fault.
+OTHERS_WAIT = """
+import ctypes, os, signal, sys, time
+
+print("last words of", rank, flush=True)
+
+def others():
+    note("waits")
+    time.sleep(3600)
+
+def fault():
+    while not os.path.exists("waits"):
+        time.sleep(0.01)
+    {fault}
+
+fault() if rank == 1 else others()
+"""
+
+EXIT, EXITED = "os._exit(3)", "rank 1 left with exit status 3"
+EXIT_0, EXITED_0 = "os._exit(0)", "rank 1 left with exit status 0"
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+KILLED = "rank 1 was killed by SIGKILL (the kernel's out-of-memory killer sends it too: see dmesg)"
+CRASH, CRASHED = "ctypes.string_at(0)", "rank 1 was killed by SIGSEGV"
+
+
+@pytest.fixture
+def verdict(request):
+    """Into the JUnit file, for whoever wants to know how long each fault takes."""
+
+    def note(verdict_s: float, words: str) -> None:
+        request.node.user_properties.append(("verdict", f"{verdict_s:.1f} s to: {words}"))
+        assert verdict_s < VERDICT_S
+
+    return note
+
+
+@pytest.fixture
+def provoke(gangs, verdict, monkeypatch):
+    """Run a program that ends its gang; the answer, when nothing is left of the gang."""
+
+    # Two seconds in which the others may say more, each time, are not the question here.
+    monkeypatch.setattr(course_module, "_LOST_S", 0.1)
+
+    def run(text: str, *, gang=None, **options):
+        if gang is None:
+            gang = gangs.start(2)
+        began = time.monotonic()
+        answer = gangs.run(gang, text, **options)
+        verdict(time.monotonic() - began, answer.problem)
+        assert not answer.whole
+        assert not gang.alive
+        assert processes_of(gang.id) == []
+        return answer
+
+    return run
+
+
+class TestRankThatEnds:
+    @pytest.mark.parametrize(
+        ("fault", "problem"),
+        [
+            pytest.param(EXIT, EXITED, id="exits"),
+            pytest.param(EXIT_0, EXITED_0, id="exits with 0"),
+            pytest.param(KILL, KILLED, id="SIGKILL"),
+            pytest.param(CRASH, CRASHED, id="SIGSEGV"),
+        ],
+    )
+    def test_is_named_with_its_last_words_and_the_stacks_of_the_others(self, provoke, fault, problem):
+        answer = provoke(OTHERS_WAIT.format(fault=fault))
+        assert answer.problem == problem
+        assert answer.culprit == 1
+        assert answer.ranks[1].problem == problem
+        assert "last words of 1" in answer.ranks[1].remains.log
+        assert "in others" in answer.ranks[0].remains.stacks
+        words = answer.words()
+        assert words.startswith(f"{problem}\n--- last words of rank 1 ---\nrank 1 takes")
+        assert "in others" in words
+        if "SEGV" in problem:
+            assert "Segmentation fault" in words  # faulthandler's own, in its log
+            assert "in fault" in words
+
+    def test_that_is_slow_to_end_is_named_with_its_status(self, provoke):
+        """As one of a GPU may be: its connection is gone, no signal reaches it, and then it leaves."""
+        fault = (
+            "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); end._connection.close()\n"
+            "    time.sleep(1.5); os._exit(7)"
+        )
+        answer = provoke(OTHERS_WAIT.format(fault=fault))
+        assert answer.problem == "rank 1 left with exit status 7"
+        assert answer.culprit == 1
+        assert answer.ranks[0].remains.status == ""  # it was ended
+
+    @pytest.mark.rehearsal  # tests/distributed/test_benchmarks.py kills one of two
+    def test_four_meet_in_a_process_group_and_one_is_killed_in_a_collective(self, gangs, provoke):
+        gang = gangs.start(4)
+        met = gangs.run(
+            gang,
+            """
+            torch, dist = join()
+            total = torch.tensor([rank + 1.0])
+            dist.all_reduce(total)
+            value = [total.item(), dist.get_world_size()]
+            """,
+        )
+        assert [rank.payload["value"] for rank in met.ranks] == [[10.0, 4]] * 4
+        answer = provoke(
+            """
+            import os, signal
+            torch, dist = join()
+            dist.barrier()
+            if rank == 2:
+                print("last words of", rank, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.all_reduce(torch.ones(8))
+            """,
+            gang=gang,
+        )
+        assert answer.problem == KILLED.replace("rank 1", "rank 2")
+        assert answer.culprit == 2
+        assert answer.ranks[2].problem == answer.problem
+        assert "last words of 2" in answer.ranks[2].remains.log
+        assert answer.words().startswith(f"{answer.problem}\n--- last words of rank 2 ---\nrank 2 takes")
+        assert len(answer.ranks) == 4
+
+    def test_what_it_started_ends_too_and_the_next_gang_works(self, gangs, provoke, eventually, tmp_path):
+        """A grandchild in a session of its own, with the output of its own: only its environment tells."""
+        fault = (
+            "import subprocess\n"
+            "    child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+            "    open('child', 'w').write(str(child.pid))\n"
+            "    os._exit(1)"
+        )
+        provoke(OTHERS_WAIT.format(fault=fault))
+        child = int((tmp_path / "child").read_text())
+        assert eventually(lambda: _gone(child))
+        assert gangs.run(gangs.start(2), "value = rank").whole
+
+    def test_worker_that_it_forked_does_not_hide_its_end(self, provoke):
+        """A loader's worker has the rank's files, and so its line to the session."""
+        answer = provoke(OTHERS_WAIT.format(fault="os.fork() or time.sleep(3600)\n    os._exit(5)"))
+        assert answer.problem == "rank 1 left with exit status 5"
+
+
+class TestRankThatFails:
+    def test_exit_and_memory_error_are_answers(self, gangs):
+        gang = gangs.start(2)
+        answer = gangs.run(gang, "import sys\nif rank: sys.exit(3)")
+        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert answer.ranks[1].payload["cause"] == "SystemExit: 3"
+        answer = gangs.run(
+            gang,
+            """
+            import resource
+            if rank == 1:
+                resource.setrlimit(resource.RLIMIT_AS, (2**30, resource.RLIM_INFINITY))
+                kept = [bytearray(2**28) for _ in range(16)]
+            """,
+        )
+        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert answer.ranks[1].payload["cause"].startswith("MemoryError")
+        assert gang.alive
+
+    def test_others_that_wait_for_it_are_ended_after_a_grace(self, provoke, monkeypatch):
+        monkeypatch.setattr(course_module, "_FAILED_S", 0.5)
+        answer = provoke(OTHERS_WAIT.format(fault="raise ValueError('no such layer')"))
+        assert answer.problem.startswith(
+            "rank 1 failed (ValueError: no such layer); rank 0 hangs in program_0.py"
+        )
+        assert answer.culprit == 1
+        assert answer.ranks[1].payload["outcome"] == "failed"
+        assert answer.ranks[0].payload is None
+        words = answer.words()
+        assert words.index("raise ValueError('no such layer')") < words.index("in others")
+
+    def test_others_may_answer_within_the_grace(self, gangs, tmp_path):
+        gang = gangs.start(2)
+        text = (
+            "import pathlib, time\n"
+            "if rank: raise ValueError\n"
+            "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        )
+        answer = gangs.run(gang, text, waiting=(tmp_path / "go").touch)
+        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert answer.culprit == 1
+        assert gang.alive
+
+    @pytest.mark.slow
+    def test_others_that_wait_in_a_collective_are_told_so(self, provoke, monkeypatch):
+        monkeypatch.setattr(course_module, "_FAILED_S", 2.0)
+        answer = provoke(
+            """
+            torch, dist = join()
+            dist.barrier()
+            if rank == 1:
+                raise ValueError("no such layer")
+            dist.all_reduce(torch.ones(8))
+            """
+        )
+        assert answer.problem == "rank 1 failed (ValueError: no such layer); rank 0 waits in all_reduce"
+
+
+class TestRankThatHangs:
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            "note('hangs'); time.sleep(3600)",
+            "note('hangs'); ctypes.CDLL(None).sleep(3600)",
+            "library = ctypes.PyDLL(None); note('hangs'); library.sleep(3600)",
+            "signal.signal(signal.SIGINT, signal.SIG_IGN); note('hangs'); ctypes.PyDLL(None).sleep(3600)",
+        ],
+        ids=["Python", "native", "native with the interpreter's lock", "native and deaf to Ctrl-C"],
+    )
+    def test_is_told_where(self, provoke, deadline_when, fault):
+        deadline_when("hangs", "waits")
+        answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000)
+        assert answer.problem.startswith("no answer within 1000 s: ")
+        assert "rank 1 hangs in program_0.py:" in answer.problem
+        assert " fault" in answer.problem
+        assert "in fault" in answer.ranks[1].remains.stacks
+        assert "in others" in answer.ranks[0].remains.stacks
+
+    def test_rank_that_answered_is_not_blamed(self, provoke, deadline_when, monkeypatch, tmp_path):
+        take = Course._take
+
+        def take_and_note(course, rank, message, phase):
+            take(course, rank, message, phase)
+            if rank in course.answers:
+                (tmp_path / "answered").touch()
+
+        monkeypatch.setattr(Course, "_take", take_and_note)
+        deadline_when("hangs", "answered")
+        answer = provoke(
+            """
+            import time
+            if rank == 1:
+                note("hangs")
+                time.sleep(3600)
+            """,
+            timeout_s=1000,
+        )
+        assert answer.problem == "no answer within 1000 s: rank 1 hangs in program_0.py:5 <module>"
+        assert answer.culprit == 1
+        assert answer.ranks[0].outcome == "passed"
+
+    def test_rank_that_no_signal_reaches_is_killed(self, provoke, deadline_when, monkeypatch):
+        monkeypatch.setattr(launchers, "_STACKS_S", 1.5)
+        deadline_when("hangs", "waits")
+        fault = (
+            "signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); note('hangs')\n"
+            "    ctypes.PyDLL(None).sleep(3600)"
+        )
+        answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000)
+        assert "rank 1 gave no stacks" in answer.problem
+        assert "did not react to signals" in answer.ranks[1].remains.stacks
+        assert "state S" in answer.ranks[1].remains.stacks
+        assert "in others" in answer.ranks[0].remains.stacks
+
+    @pytest.mark.slow
+    def test_others_that_wait_for_it_in_a_collective(self, provoke, deadline_when):
+        deadline_when("hangs", "waits")
+        answer = provoke(
+            """
+            import threading, time
+            torch, dist = join()
+            dist.barrier()
+
+            def step():
+                if rank == 1:
+                    note("hangs")
+                    time.sleep(3600)
+                # Not before it waits indeed; the other thread is in the stacks as well.
+                threading.Timer(1.0, note, ["waits"]).start()
+                dist.all_reduce(torch.ones(8))
+
+            step()
+            """,
+            timeout_s=1000,
+        )
+        assert answer.problem == (
+            "no answer within 1000 s: rank 1 hangs in program_0.py:9 step, rank 0 waits in all_reduce"
+        )
+
+
+class TestRendezvous:
+    """What a rank does before it calls: an import that hangs, a usage error."""
+
+    @pytest.fixture
+    def start(self, gangs, monkeypatch, verdict):
+        def start(before: str, **options) -> str:
+            monkeypatch.setenv("BEFORE_HELLO", str(gangs.program(before)))
+            began = time.monotonic()
+            with pytest.raises(GangError) as caught:
+                gangs.start(2, **options)
+            verdict(time.monotonic() - began, str(caught.value).splitlines()[0])
+            assert _of_this_test(gangs.folder) == []
+            return str(caught.value)
+
+        return start
+
+    def test_rank_that_never_calls_is_named_with_its_stacks(self, start, deadline_when):
+        deadline_when("hangs")
+        words = start(
+            "import os, time\n"
+            "def load():\n"
+            "    open('hangs', 'w').close()\n"
+            "    time.sleep(3600)\n"
+            "if os.environ['RANK'] == '1': load()\n",
+            rendezvous_s=1000,
+        )
+        assert words.startswith("not all ranks came within 1000 s (--accel-rendezvous)")
+        # The deadline passes when rank 1 hangs: rank 0 may not have called by then either.
+        assert re.search("rank 1|ranks 0, 1", words.splitlines()[0])
+        assert "in load" in words
+
+    def test_rank_that_ends_before_it_calls_is_named_at_once(self, start):
+        words = start(
+            "import os\nif os.environ['RANK'] == '1':\n    print('cannot load', flush=True)\n    os._exit(4)",
+        )
+        assert words.startswith("rank 1 left with exit status 4 before it took an order; rank")
+        assert "cannot load" in words
+
+    def test_interrupted_wait_leaves_nothing(self, gangs, monkeypatch):
+        monkeypatch.setenv("BEFORE_HELLO", str(gangs.program("import time\ntime.sleep(3600)")))
+
+        def interrupt() -> None:
+            if _of_this_test(gangs.folder):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            gangs.start(2, waiting=interrupt)
+        assert _of_this_test(gangs.folder) == []
+
+
+class TestSessionThatEnds:
+    def test_interrupt_while_waiting_ends_everything(self, gangs):
+        _interrupt_while_waiting(gangs, gangs.start(2))
+
+    def test_killed_session_leaves_no_rank(self, gangs, eventually, tmp_path):
+        program = gangs.program("import time\nnote(f'waits-{rank}')\ntime.sleep(3600)")
+        session = f"""
+import importlib.util
+import pathlib
+
+found = importlib.util.spec_from_file_location("gangs_of_tests", {str(_CONFTEST)!r})
+tests = importlib.util.module_from_spec(found)
+found.loader.exec_module(tests)
+gang = tests.Gangs(pathlib.Path({str(tmp_path)!r})).start(2)
+print(gang.id, flush=True)
+gang.run(tests.Order(node_id={str(program)!r}, session="s", platform="p"), timeout_s=3600)
+"""
+        environ = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to empty it
+        command = [sys.executable, "-c", session]
+        root = Path(__file__).parents[2]  # where that session finds what its conftest imports
+        with subprocess.Popen(command, env=environ, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+            gang = process.stdout.readline().strip()
+            assert eventually(lambda: len(list(tmp_path.glob("waits-*"))) == 2)
+            assert processes_of(gang)
+            process.send_signal(signal.SIGKILL)
+        assert eventually(lambda: not processes_of(gang))
+
+
+_CONFTEST = Path(__file__).with_name("conftest.py")
+
+
+def _interrupt_while_waiting(gangs, gang) -> None:
+    """Ctrl-C in the session while its ranks run; nothing is left of them."""
+
+    def interrupt() -> None:
+        if (gangs.folder / "waits").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gangs.run(gang, OTHERS_WAIT.format(fault="others()"), waiting=interrupt)
+    assert not gang.alive
+    assert processes_of(gang.id) == []
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def _of_this_test(folder: Path) -> list[Process]:
+    """Processes of any gang of this test, whose id nobody was told."""
+    return [process for process in processes_of("") if process.environ.get("PYTHONPATH") == str(folder)]

@@ -1,0 +1,195 @@
+"""What a rank is started with, and what is read of what it left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.distributed.launch import GangError, Launch
+from pytest_accel.distributed.launchers import (
+    OneMachine,
+    OneProcess,
+    Port,
+    path_flag,
+    rank_command,
+    rank_environment,
+    read_remains,
+    tail,
+)
+from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE
+
+
+def launch(directory=Path(), arguments=lambda folder: ["suites"], **changes):
+    return Launch(
+        **{
+            "gang": "abc",
+            "nodes": 1,
+            "per_node": 2,
+            "process_group": True,
+            "host": "127.0.0.1",
+            "port": 1,
+            "token": "secret",
+            "arguments": arguments,
+            "directory": directory,
+            "bind": "auto",
+            "rendezvous_s": 60.0,
+            **changes,
+        }
+    )
+
+
+class TestEnvironment:
+    def test_has_nothing_of_this_pytest_or_of_another_launcher(self, monkeypatch, tmp_path):
+        for name in ("PYTEST_ADDOPTS", "PYTEST_VERSION", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+            monkeypatch.setenv(name, "of this process")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+        found = rank_environment(launch(), tmp_path, gang_id="abc.1", variables={"RANK": "1"})
+        assert "of this process" not in found.values()
+        assert found["RANK"] == "1"
+        assert found["CUDA_VISIBLE_DEVICES"] == "2,3"
+        assert found[GANG_ID_VARIABLE] == "abc.1"
+        told = json.loads(found[GANG_VARIABLE])
+        assert told["folder"] == str(tmp_path)
+        assert (told["gang"], told["token"], told["process_group"], told["bind"]) == (
+            "abc",
+            "secret",
+            True,
+            "auto",
+        )
+
+
+class TestCommand:
+    def test_is_pytest_of_this_interpreter(self, tmp_path):
+        command = rank_command(launch(arguments=lambda folder: ["suites", str(folder)]), tmp_path)
+        assert command[0] == sys.executable
+        assert command[-4:] == ["-m", "pytest", "suites", str(tmp_path)]
+
+    def test_current_directory_is_on_the_path_if_it_is_on_this_sessions(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        assert path_flag(tmp_path) == []
+        monkeypatch.setattr(sys, "path", ["/elsewhere"])
+        assert path_flag(tmp_path) == ["-P"]
+
+
+class TestStart:
+    @pytest.mark.parametrize("launcher", [OneProcess(), OneMachine()])
+    def test_directory_that_is_gone_is_said(self, launcher, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        per_node = 1 if isinstance(launcher, OneProcess) else 2
+        with pytest.raises(GangError, match="no process could be started"):
+            launcher.start(launch(tmp_path / "gone", per_node=per_node))
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("where", "fails", "raised"),
+        [
+            ((subprocess, "Popen"), BlockingIOError(errno.EAGAIN, "no more processes"), GangError),
+            ((tempfile, "mkdtemp"), OSError(errno.ENOSPC, "no space left"), GangError),
+            ((subprocess, "Popen"), KeyboardInterrupt(), KeyboardInterrupt),
+        ],
+    )
+    def test_ranks_that_were_started_are_ended_where_the_next_cannot_be(
+        self, tmp_path, monkeypatch, where, fails, raised
+    ):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        started, popen, calls = [], subprocess.Popen, []
+        usual = getattr(*where)
+
+        def noted(*args, **options):
+            started.append(popen(*args, **options))
+            return started[-1]
+
+        def second_fails(*args, **options):
+            calls.append(args)
+            if len(calls) > 1:
+                raise fails
+            return noted(*args, **options) if usual is popen else usual(*args, **options)
+
+        monkeypatch.setattr(subprocess, "Popen", noted)
+        monkeypatch.setattr(*where, second_fails)
+        with pytest.raises(
+            raised, match=r"no process could be started: .*no " if raised is GangError else None
+        ):
+            OneMachine().start(launch(tmp_path))
+        assert [process.returncode for process in started] == [-signal.SIGKILL]
+        assert list(tmp_path.iterdir()) == []
+
+    def test_nccl_gives_up_as_under_torchrun_unless_somebody_says_otherwise(self, tmp_path, monkeypatch):
+        name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+        for told, found in ((None, "1"), ("3", "3")):
+            monkeypatch.delenv(name, raising=False)
+            if told:
+                monkeypatch.setenv(name, told)
+            launched = OneMachine().start(launch(tmp_path))
+            environ = Path(f"/proc/{launched._ranks[1].process.pid}/environ").read_bytes().split(b"\0")
+            launched.end(stacks=False)
+            assert f"{name}={found}".encode() in environ
+            assert b"RANK=1" in environ
+
+
+class TestPort:
+    def test_is_for_whoever_names_it_and_reuses_addresses(self):
+        """As the store of rank 0 does: tests/distributed has real ones."""
+        port = Port()
+        with socket.create_server(("127.0.0.1", port.number)) as store:
+            assert store.getsockname()[1] == port.number
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port.number))
+        port.close()
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port.number))
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
+    def test_is_given_to_nobody_who_asks_for_any(self):
+        """In a network of ten ports."""
+        program = (
+            "import socket\n"
+            "from pathlib import Path\n"
+            "from pytest_accel.distributed.launchers import Port\n"
+            "Path('/proc/sys/net/ipv4/ip_local_port_range').write_text('40000 40009')\n"
+            "port, others = Port(), []\n"
+            "while True:\n"
+            "    try:\n"
+            "        others.append(socket.create_server(('127.0.0.1', 0)))\n"
+            "    except OSError:\n"
+            "        break\n"
+            "assert sorted(each.getsockname()[1] for each in others) == [n for n in range(40000, 40010) if n != port.number], others\n"
+        )
+        if (unshare := shutil.which("unshare")) is None:
+            pytest.skip("unshare is not installed")
+        done = subprocess.run(
+            [unshare, "--net", sys.executable, "-c", program], capture_output=True, text=True, check=False
+        )
+        if "unshare failed" in done.stderr or "Read-only file system" in done.stderr:
+            pytest.skip(done.stderr.strip().splitlines()[-1])
+        assert done.returncode == 0, done.stderr
+
+
+class TestRemains:
+    def test_both_outputs_and_the_stacks(self, tmp_path):
+        (tmp_path / "stdout").write_text("out\n")
+        (tmp_path / "stderr").write_text("err\n")
+        (tmp_path / "stacks").write_text("Current thread\n")
+        found = read_remains(tmp_path, status="exit status 3", silent="unused")
+        assert (found.status, found.log, found.stacks) == ("exit status 3", "out\nerr", "Current thread")
+
+    def test_folder_that_is_gone(self, tmp_path):
+        found = read_remains(tmp_path / "gone", status="", silent="in the kernel")
+        assert (found.log, found.stacks) == ("", "in the kernel")
+
+    def test_tail_of_what_is_large_and_no_text(self, tmp_path):
+        file = tmp_path / "log"
+        file.write_bytes(b"\xff" * 1_000_000 + b"\n" + b"\n".join(b"%d" % line for line in range(1000)))
+        lines = tail(file).splitlines()
+        assert len(lines) == 40
+        assert lines[-1] == "999"

@@ -1,0 +1,166 @@
+"""Processes of a gang are found by their environment, and ended whatever they do."""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pytest_accel.distributed import processes
+from pytest_accel.distributed.processes import (
+    ancestry,
+    descendants,
+    dump_no_core,
+    end_processes,
+    exit_words,
+    kernel_view,
+    processes_of,
+    runs,
+    send,
+)
+from pytest_accel.options import GANG_ID_VARIABLE
+
+DEAF = """
+import signal, subprocess, sys, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def gang():
+    found = secrets.token_hex(8)
+    yield found
+    end_processes(found)
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(gang_id: str, program: str) -> subprocess.Popen[str]:
+        environ = {**os.environ, GANG_ID_VARIABLE: gang_id}
+        command = [sys.executable, "-c", program]
+        process = subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append((gang_id, process))
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for gang_id, process in started:
+        end_processes(gang_id)
+        process.communicate()
+
+
+def test_all_of_a_gang_are_found_and_ended_and_no_other(gang, start):
+    first, _, other = start(gang, DEAF), start(f"{gang}.1", DEAF), start(f"{gang}0", DEAF)
+    found = processes_of(gang)
+    assert len(found) == 4  # two, and what each of them started in a session of its own
+    assert first.pid in {process.pid for process in found}
+    assert {process.environ[GANG_ID_VARIABLE] for process in processes_of(f"{gang}.1")} == {f"{gang}.1"}
+    assert end_processes(gang) == []
+    assert processes_of(gang) == []
+    assert other.poll() is None
+    assert end_processes(f"{gang}0") == []
+
+
+def test_zombie_is_no_process(gang, start):
+    process = start(gang, "print('ready', flush=True)")
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert processes_of(gang) == []
+    assert end_processes(gang) == []
+
+
+def test_signal_never_reaches_another_process_with_the_same_number(gang, start):
+    start(gang, DEAF)
+    (first, *_) = processes_of(gang)
+    another = processes.Process(pid=first.pid, environ={GANG_ID_VARIABLE: "another"})
+    assert not send(another, signal.SIGKILL)
+    assert runs(first)
+    assert not runs(another)
+    end_processes(gang)
+    assert not send(first, signal.SIGKILL)
+    assert not runs(first)
+
+
+def test_without_proc_nothing_is_found(gang, monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "_PROC", tmp_path / "missing")
+    assert processes_of(gang) == []
+    assert end_processes(gang) == []
+    assert kernel_view(1) == ""
+
+
+def test_processes_that_cannot_be_read_are_passed_over(gang, monkeypatch, tmp_path):
+    """Of other users, or gone between two reads."""
+    (tmp_path / "10").mkdir()
+    (tmp_path / "11").mkdir()
+    (tmp_path / "11" / "environ").write_text(f"{GANG_ID_VARIABLE}={gang}\0")
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    assert processes_of(gang) == []
+
+
+def test_no_name_ends_nobody():
+    with pytest.raises(AssertionError):
+        end_processes("")
+
+
+def test_kernel_view_names_every_thread(gang, start):
+    process = start(gang, DEAF)
+    assert "thread python: state " in kernel_view(process.pid)
+    end_processes(gang)
+    process.wait()
+    assert kernel_view(process.pid) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exit status 0"),
+        (3, "exit status 3"),
+        (-9, "killed by SIGKILL"),
+        (-11, "killed by SIGSEGV"),
+        (-200, "killed by signal 200"),
+    ],
+)
+def test_exit_status_in_words(status, words):
+    assert exit_words(status) == words
+
+
+def test_no_core_of_another_process(gang, start):
+    process = start(gang, DEAF)
+    dump_no_core(process.pid)
+    assert resource.prlimit(process.pid, resource.RLIMIT_CORE)[0] == 0
+    end_processes(gang)
+    dump_no_core(process.pid)  # gone: no error
+
+
+def test_what_a_process_started_is_its_own(tmp_path):
+    for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 1)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 1 1 0")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "14").mkdir()  # gone while we look
+    assert descendants(10, tmp_path) == {11, 12}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in descendants(os.getpid())
+        child.communicate(b"\n")
+
+
+def test_ancestry_is_this_process_and_those_that_started_it(tmp_path):
+    assert ancestry()[:2] == [os.getpid(), *[os.getppid()][: os.getppid() > 1]]  # init is everybody's
+    me = tmp_path / str(os.getpid())
+    me.mkdir()
+    (me / "stat").write_text(f"{os.getpid()} (a (b) c) S 77 1 1 0")
+    assert ancestry(tmp_path) == [os.getpid(), 77]
+    (me / "stat").write_text("garbage")
+    assert ancestry(tmp_path) == [os.getpid()]

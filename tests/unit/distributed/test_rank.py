@@ -1,0 +1,201 @@
+"""A rank's end: its place, its orders, and what it makes sure of before it calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from pytest_accel.distributed.orders import Order, Preparation
+from pytest_accel.distributed.wire import Listener, WireError, ready
+from pytest_accel.options import GANG_VARIABLE
+
+LONG_S = 60.0
+ORDER = Order(node_id="test_x.py::test_y", session="s", platform="cpux2")
+
+# A rank as a process: what it does is written by each test.
+RANK = """
+import os, sys, time
+from pytest_accel.distributed.rank import begin_rank
+end = begin_rank()
+"""
+
+
+@pytest.fixture
+def listener():
+    found = Listener()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def told(listener, tmp_path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "3").mkdir()
+    return {
+        "gang": "g",
+        "host": "127.0.0.1",
+        "port": listener.port,
+        "token": listener.token,
+        "folder": str(tmp_path),
+        "rendezvous_s": 5.0,
+        "bind": "none",
+        "process_group": True,
+    }
+
+
+@pytest.fixture
+def start(listener, told):
+    """A rank process, and this end of its line."""
+    started = []
+
+    def start(program: str, **variables: str):
+        environ = {**os.environ, GANG_VARIABLE: json.dumps(told), **variables}
+        process = subprocess.Popen(
+            [sys.executable, "-c", RANK + program], env=environ, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        while True:
+            assert ready(listener.sources(), LONG_S)
+            if come := listener.arrived():
+                ((connection, hello),) = come
+                return process, connection, hello
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def give(connection, number=1):
+    connection.send({"kind": "order", "number": number, "order": ORDER.to_plain()})
+
+
+def test_place_comes_from_the_launcher(start, tmp_path):
+    place = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
+    process, _, hello = start("print(end.place)", **place)
+    printed = process.communicate()[0]
+    for field in ("rank=3", "size=8", "local_rank=1", "local_size=4", "node=1", "nodes=2"):
+        assert field in printed
+    assert "bind='none'" in printed
+    assert repr(tmp_path / "3") in printed
+    assert hello == {"rank": 3, "pid": process.pid, "host": socket.gethostname()}
+
+
+def test_variable_is_taken_and_no_core_will_be_dumped(start):
+    process, _, _ = start(
+        "import resource\n"
+        f"print({GANG_VARIABLE!r} in os.environ, resource.getrlimit(resource.RLIMIT_CORE)[0])"
+    )
+    assert process.communicate()[0] == "False 0\n"
+
+
+def test_each_order_is_answered_once(start):
+    _, connection, _ = start(
+        "for order in end.orders():\n"
+        "    end.say('begins', 1.5)\n"
+        "    end.answer({'node': order.node_id})\n"
+        "    end.answer({'node': 'again'})\n"
+    )
+    for number in (1, 2):
+        give(connection, number)
+        assert connection.receive(LONG_S) == {"kind": "phase", "phase": "begins", "remaining_s": 1.5}
+        answer = {"kind": "answer", "number": number, "payload": {"node": ORDER.node_id}}
+        assert connection.receive(LONG_S) == answer
+
+
+def test_a_preparation_is_answered_like_an_order(start):
+    _, connection, _ = start("for given in end.orders():\n    end.answer({'given': repr(given)})\n")
+    asked = Preparation(platform="cpu", modules=("wave",))
+    connection.send({"kind": "preparation", "number": 1, "preparation": asked.to_plain()})
+    assert connection.receive(LONG_S) == {"kind": "answer", "number": 1, "payload": {"given": repr(asked)}}
+    give(connection, 2)
+    assert connection.receive(LONG_S)["payload"] == {"given": repr(ORDER)}
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_orders_end_when_the_session_says_so_or_is_gone(start, politely):
+    process, connection, _ = start("print(list(end.orders()))")
+    if politely:
+        connection.send({"kind": "leave"})
+    else:
+        connection.close()
+    assert process.communicate(timeout=LONG_S)[0] == "[]\n"
+
+
+def test_answer_to_a_session_that_is_gone_is_no_error(start):
+    process, connection, _ = start(
+        "for order in end.orders():\n"
+        "    sys.stdin.readline()\n"
+        "    for _ in range(100): end.say('x' * 10_000)\n"
+        "    end.answer({})\n"
+        "print('left')"
+    )
+    give(connection)
+    connection.close()
+    assert process.communicate(timeout=LONG_S)[0] == "left\n"
+
+
+def test_worker_that_a_rank_forks_does_not_hold_its_line(start):
+    process, connection, _ = start(
+        "child = os.fork()\nif child == 0:\n    time.sleep(600)\nprint(child, flush=True)\nos._exit(0)\n"
+    )
+    child = int(process.stdout.readline())
+    try:
+        with pytest.raises(WireError, match="closed the connection"):
+            connection.receive(LONG_S)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_sigterm_is_answered_with_stacks_and_obeyed(start, tmp_path):
+    process, connection, _ = start(
+        "import ctypes\n"
+        "def native():\n"
+        "    end.say('there')\n"
+        "    ctypes.PyDLL(None).sleep(600)\n"  # with the interpreter's lock, never back in Python
+        "native()\n"
+    )
+    assert connection.receive(LONG_S)["phase"] == "there"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LONG_S) == -signal.SIGTERM
+    assert "in native" in (tmp_path / "0" / "stacks").read_text()
+
+
+def test_rank_dies_with_who_started_it(listener, told):
+    parent = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {RANK + 'time.sleep(600)'!r}])\n"
+        "time.sleep(600)\n"
+    )
+    environ = {**os.environ, GANG_VARIABLE: json.dumps(told)}
+    with subprocess.Popen([sys.executable, "-c", parent], env=environ) as process:
+        while not (ready(listener.sources(), LONG_S) and (come := listener.arrived())):
+            pass
+        process.kill()
+    ((connection, _),) = come
+    with pytest.raises(WireError):
+        connection.receive(LONG_S)
+
+
+def test_session_that_is_gone_is_an_error(told, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        told["port"] = server.getsockname()[1]
+    program = RANK.replace("end = begin_rank()", "begin_rank()")
+    environ = {**os.environ, GANG_VARIABLE: json.dumps(told)}
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 1
+    assert "GangError: rank 0 cannot reach its session: nobody answers at 127.0.0.1" in found.stderr
+
+
+def test_no_torch_is_imported(start):
+    process, _, _ = start("print('torch' in sys.modules)")
+    assert process.communicate()[0] == "False\n"

@@ -1,0 +1,96 @@
+"""What faulthandler writes, in a few words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pytest_accel.distributed.stacks import Where, hang_words, ranks_words, shortened, where
+
+PACKAGES = "/venv/lib/python3.11/site-packages"
+HANGS = """Thread 0x00007f1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/usr/lib/python3.11/threading.py", line 1045 in _bootstrap_inner
+
+Current thread 0x00007f2 (most recent call first):
+  File "/home/u/bench/test_x.py", line 12 in step
+  File "/home/u/bench/test_x.py", line 30 in test_x
+"""
+WAITS = f"""Current thread 0x00007f3 (most recent call first):
+  File "{PACKAGES}/torch/distributed/distributed_c10d.py", line 2800 in all_reduce
+  File "{PACKAGES}/torch/distributed/c10d_logger.py", line 81 in wrapper
+  File "/home/u/bench/test_x.py", line 14 in step
+  File "{PACKAGES}/_pytest/python.py", line 166 in pytest_pyfunc_call
+  File "{PACKAGES}/pluggy/_callers.py", line 121 in _multicall
+  File "<frozen runpy>", line 88 in _run_code
+"""
+IN_THE_PLUGIN = f"""Current thread 0x00007f3 (most recent call first):
+  File "{PACKAGES}/torch/autograd/graph.py", line 841 in _engine_run_backward
+  File "/srv/pytest_accel/workloads/steps.py", line 100 in __call__
+  File "/home/u/bench/test_x.py", line 40 in test_training
+"""
+
+
+class TestWhere:
+    @pytest.mark.parametrize(
+        ("stacks", "found"),
+        [
+            ("", None),
+            ("No stacks: it did not react", None),
+            (HANGS, Where(place="test_x.py:12 step")),
+            (WAITS, Where(place="test_x.py:14 step", collective="all_reduce")),
+            (IN_THE_PLUGIN, Where(place="test_x.py:40 test_training")),
+            (
+                'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/a.py", line 1 in b\n',
+                Where(place="a.py:1 b"),
+            ),
+            ("Current thread 0x1 (most recent call first):\n  <no Python frame>\n", None),
+        ],
+    )
+    def test_is_the_innermost_frame_of_the_user_in_the_main_thread(self, stacks, found):
+        assert where(stacks) == found
+
+    def test_reads_what_this_python_writes(self, tmp_path):
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import faulthandler, threading\n"
+            "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+            "def step():\n"
+            "    faulthandler.dump_traceback(all_threads=True)\n"
+            "step()\n"
+        )
+        found = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+        assert where(found.stderr) == Where(place="program.py:4 step")
+
+
+class TestWords:
+    def test_who_hangs_then_who_waits_then_who_is_silent(self):
+        stacks = {0: WAITS, 1: HANGS, 2: WAITS, 3: ""}
+        assert hang_words(stacks) == (
+            "rank 1 hangs in test_x.py:12 step, ranks 0, 2 wait in all_reduce, rank 3 gave no stacks"
+        )
+
+    def test_nobody(self):
+        assert hang_words({}) == ""
+
+    def test_ranks(self):
+        assert ranks_words([1]) == "rank 1"
+        assert ranks_words([0, 2]) == "ranks 0, 2"
+
+
+class TestShortened:
+    def test_frames_of_pytest_and_addresses_are_left_out(self):
+        text = shortened(WAITS)
+        assert "all_reduce" in text
+        assert "in step" in text
+        assert "_pytest" not in text
+        assert "pluggy" not in text
+        assert "0x" not in text
+
+    def test_is_not_endless(self):
+        frames = "".join(f'  File "/a.py", line {line} in deep\n' for line in range(100))
+        text = shortened("".join(f"Thread 0x{n:x} (most recent call first):\n{frames}" for n in range(50)))
+        assert len(text.splitlines()) < 70
+        assert "..." in text

@@ -1,0 +1,87 @@
+"""The straggler check: alone, and in a real gloo group of two in which one rank is made slow."""
+
+import pytest
+
+from pytest_accel.distributed.stragglers import (
+    CPU,
+    CUDA,
+    MIB,
+    AllReduce,
+    StragglerReport,
+    bus_bandwidth,
+    check,
+)
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.stats.stragglers import Reading
+from tests.support.gloo import run_ranks
+from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here
+
+
+def four_times(a, b, out):
+    import torch
+
+    for _ in range(4):  # far from what the noise of a shared host can undo
+        torch.matmul(a, b, out=out)
+
+
+def checked_with_a_slow_second(group):
+    """What a rank runs: the check, in which rank 1 does its product four times."""
+    import torch
+
+    seeded = torch.random.get_rng_state()
+    report = check(
+        group,
+        torch.device("cpu"),
+        label=f"device {group.rank}",
+        host="n1",
+        product=four_times if group.rank == 1 else None,
+    )
+    assert torch.equal(torch.random.get_rng_state(), seeded)
+    return report.to_plain()
+
+
+@pytest.mark.slow
+def test_the_rank_that_does_its_product_four_times_is_named_and_the_other_is_not():
+    first, second = run_ranks("tests.unit.spmd.test_stragglers:checked_with_a_slow_second", 2)
+    assert first == second  # every rank comes to the same result
+    assert {(each["kind"], each["rank"]) for each in first["readings"]} == {
+        (kind, rank) for kind in ("matrix product", "copy") for rank in range(2)
+    }
+    products = [line for line in first["stragglers"] if "matrix product" in line]
+    assert len(products) == 1
+    assert products[0].startswith("rank 1 (device 1, node n1): matrix product ")
+    assert products[0].endswith(" % under the median of 2 devices")
+    assert [point["size_bytes"] for point in first["sweep"]] == list(CPU.all_reduce_bytes)
+    assert all(point["latency_s"] > 0 for point in first["sweep"])
+    assert first["lines"][-1].startswith("all-reduce of 2 ranks: 4 KiB in ")
+
+
+def test_one_rank_has_nothing_to_reduce_and_nobody_to_lag_behind():
+    import torch
+
+    report = check(Alone(), torch.device("cpu"), label="CPU", host="n1").to_plain()
+    assert [each["unit"] for each in report["readings"]] == ["FLOP/s", "B/s"]
+    assert all(each["rate"] > 0 for each in report["readings"])
+    assert (report["sweep"], report["stragglers"], report["lines"]) == ([], [], [])
+
+
+def test_the_sweep_goes_to_64_mib_on_gpus_and_to_1_mib_on_the_host():
+    assert (CUDA.all_reduce_bytes[0], CUDA.all_reduce_bytes[-1]) == (4096, 64 * MIB)
+    assert (CPU.all_reduce_bytes[0], CPU.all_reduce_bytes[-1]) == (4096, MIB)
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_bus_bandwidth_counts_what_a_ring_sends(ranks, factor):
+    assert bus_bandwidth(1000, 2.0, ranks) == 500 * factor
+
+
+def test_the_sweep_in_one_line():
+    sweep = (
+        AllReduce(size_bytes=4096, latency_s=21e-6, bus_bytes_per_s=3e8),
+        AllReduce(size_bytes=64 * MIB, latency_s=5e-4, bus_bytes_per_s=231e9),
+    )
+    readings = tuple(
+        Reading(kind="copy", rate=1.0, unit="B/s", rank=rank, device="", host="") for rank in range(4)
+    )
+    report = StragglerReport(readings=readings, sweep=sweep, stragglers=())
+    assert report.lines() == ["all-reduce of 4 ranks: 4 KiB in 21 us, 64 MiB at 231.0 GB/s"]

@@ -1,0 +1,180 @@
+"""The whole examination: nothing raises, nothing hangs, torch stays out; and on this very machine it works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pytest_accel.doctor import disk, doctor, nvidia
+from pytest_accel.doctor.deadline import begin
+from pytest_accel.doctor.doctor import Roots, examine, to_plain
+from pytest_accel.doctor.finding import Level, from_plain
+
+# Recorded in a container of one of two NUMA nodes, control groups of version 2; shortened.
+HOST = {
+    "proc/stat": "cpu 1 0 1 9 0 0 0 0 0 0\ncpu0 1 0 1 9 0 0 0 0 0 0\nintr 3\n",
+    "proc/loadavg": "0.10 0.20 0.30 1/99 123\n",
+    "proc/meminfo": "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n",
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: Example CPU\n",
+    "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+    "proc/pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+    "proc/self/cgroup": "3:memory:/job\n0::/job\n",
+    "proc/sys/kernel/numa_balancing": "0\n",
+    "proc/driver/nvidia/version": "NVRM version: 580\n",
+    "sys/fs/cgroup/job/cpu.max": "max 100000\n",
+    "sys/fs/cgroup/job/cpu.stat": "nr_periods 0\nnr_throttled 0\n",
+    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "8589934592\n",
+    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000\n",
+    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 100\n",
+    "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill 0\n",
+    "sys/devices/system/cpu/online": "0-1\n",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+    "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0\n",
+    "sys/devices/system/node/node0/cpulist": "0\n",
+    "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 8388608 kB\n",
+    "sys/devices/system/node/node1/cpulist": "1\n",
+    "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+    "sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+    "sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec\n",
+    "sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n",
+    "sys/bus/pci/devices/0000:17:00.0/class": "0x030200\n",
+    "run/.containerenv": 'engine="podman"\n',
+    "dev/shm/": "",
+}
+GROUPS = ["devices", "software", "cpu", "memory", "network", "disk", "load"]
+
+
+def rest(seconds):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def one_cpu(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+
+def test_groups_stand_in_their_order_and_survive_json(tree, tmp_path):
+    roots = Roots(host=tree(HOST).root, data=tmp_path, baselines=tmp_path)
+    findings = examine(roots, {}, pause=rest)
+    assert list(dict.fromkeys(finding.group for finding in findings)) == GROUPS
+    assert from_plain(to_plain(findings)) == findings
+
+
+def test_an_empty_host_is_mostly_silent_and_never_wrong(tree):
+    findings = examine(Roots(host=tree({"proc/": ""}).root), {}, pause=rest)
+    host = [finding for finding in findings if finding.group in ("devices", "cpu", "memory", "load")]
+    assert {finding.level for finding in host} == {Level.OK}
+    assert sum(not finding.known for finding in host) >= 6
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\n\n",
+        b"\xff\xfe\x00",
+        b"-1",
+        b"NaN inf",
+        b"9" * 400,
+        b"0-99999999999",
+        b"cpu0 \xc2\xb2 : :",
+        b"Node 0 MemTotal: x",
+        b"a=b\n[c]\nd e f g h i j k",
+    ],
+    ids=["empty", "lines", "binary", "negative", "nan", "huge", "range", "superscript", "node", "words"],
+)
+def test_no_file_of_the_host_can_break_it(tree, garbage):
+    """One file after the other speaks nonsense; no check may raise."""
+    files = tree(HOST)
+    for name, text in HOST.items():
+        if name.endswith("/"):
+            continue
+        (files.root / name).write_bytes(garbage)
+        findings = examine(Roots(host=files.root), {}, pause=rest)
+        assert [each for each in findings if each.subject in ("doctor", "hangs")] == [], name
+        (files.root / name).write_text(text)
+
+
+def test_folders_in_the_place_of_files_cannot_either(tree):
+    findings = examine(Roots(host=tree({f"{name}/": "" for name in HOST}).root), {}, pause=rest)
+    assert [each for each in findings if each.subject in ("doctor", "hangs")] == []
+
+
+@pytest.fixture
+def never():
+    """A call that does not come back before the test has ended."""
+    event = threading.Event()
+    yield lambda *_, **__: event.wait(30) and None
+    event.set()
+
+
+def test_a_driver_that_hangs_is_a_problem_and_the_rest_is_told(tree, monkeypatch, never):
+    monkeypatch.setattr(nvidia, "examine", never)
+    monkeypatch.setattr(doctor, "DEVICES_LIMIT_S", 0.05)
+    findings = examine(Roots(host=tree(HOST).root), {}, pause=rest)
+    # The first: on a busy host others may be late, too.
+    finding, *_ = (each for each in findings if each.subject == "hangs")
+    assert finding.level is Level.PROBLEM
+    assert finding.text == "NVIDIA's driver did not answer within 0.05 s"
+    assert list(dict.fromkeys(each.group for each in findings)) == GROUPS
+
+
+def test_a_file_server_that_hangs_is_a_problem(tree, tmp_path, monkeypatch, never):
+    judge = disk.examine
+    monkeypatch.setattr(disk, "examine", lambda each: never() if each.purpose == "data" else judge(each))
+    monkeypatch.setattr(doctor, "FILES_LIMIT_S", 0.5)
+    roots = Roots(host=tree(HOST).root, data=tmp_path / "nfs", baselines=tmp_path)
+    findings = [each for each in examine(roots, {}, pause=rest) if each.group == "disk"]
+    assert f"{tmp_path / 'nfs'} did not answer" in findings[0].text
+    assert "baselines" in [each.subject for each in findings]
+
+
+def test_a_check_that_breaks_does_not_cost_the_others(tree, monkeypatch):
+    def broken(*_):
+        raise TypeError("an int is not a str")
+
+    monkeypatch.setattr(nvidia, "examine", broken)
+    findings = examine(Roots(host=tree(HOST).root), {}, pause=rest)
+    assert findings[0].level is Level.WARNING
+    assert findings[0].text == "this check broke: TypeError: an int is not a str"
+    assert list(dict.fromkeys(each.group for each in findings)) == GROUPS
+
+
+def test_amds_gpus_are_named(tree):
+    node = "sys/class/kfd/kfd/topology/nodes/1"
+    properties = "simd_count 1216\nsimd_per_cu 4\nunique_id 81985529216486895\ndevice_id 29857\n"
+    findings = examine(Roots(host=tree({f"{node}/properties": properties}).root), {}, pause=rest)
+    assert findings[0].of == "amd 0"
+    assert "MI300X" in findings[0].text
+    torch = next(each for each in findings if each.subject == "torch")
+    assert torch.level in (
+        Level.PROBLEM,
+        Level.WARNING,
+    )  # this repository's torch is not AMD's, if it is there
+
+
+def test_deadlines_hand_over_results_and_errors(never):
+    assert begin(lambda: 7).wait(30) == 7
+    assert begin(never).wait(0.01) is None
+    with pytest.raises(ZeroDivisionError):
+        begin(lambda: 1 / 0).wait(30)
+
+
+def test_this_very_machine_without_torch():
+    code = (
+        "import sys\nfrom pytest_accel.doctor.doctor import Roots, examine\n"
+        "from pytest_accel.report.doctor import screen\n"
+        "found = examine(Roots())\nprint(len(screen(found)) > 20, [f for f in found if f.subject == 'doctor'])\n"
+        "print(sorted({'torch', 'numpy', 'amdsmi'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.splitlines() == ["True []", "[]"]

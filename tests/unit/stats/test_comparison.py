@@ -1,0 +1,355 @@
+"""Sets side by side: which rows are one workload, by what ratio, and what the gate says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.comparison import Side, compare, is_better_less, matched, ordered
+from pytest_accel.stats.figures import Value, figures
+from pytest_accel.stats.judgement import NOT_VALID, Entry, is_stored, judged
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Estimate, Outcome
+from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, result, runs
+
+ENVIRONMENTS = {each.key: each for each in (H200, UPGRADED, CAPPED)}
+
+
+def entry(key=KEY, *, measured=None, batch_size=256, unit="images", **more) -> Entry:
+    measured = runs() if measured is None else measured
+    return Entry(
+        key=key,
+        name=key.partition("::")[2] or key,
+        values=figures(measured, batch_size, unit),
+        configuration={"batch_size": batch_size},
+        work_per_step=batch_size,
+        unit=unit,
+        runs=measured,
+        environments=ENVIRONMENTS,
+        **more,
+    )
+
+
+def side(label="a", *entries, platform="h200", group="", **more) -> Side:
+    by_key = {each.key: each for each in entries or (entry(),)}
+    return Side(label=label, group=group or label, platform=platform, entries=by_key, **more)
+
+
+def published(
+    key="nrp/train/resnet50", *, value=2000.0, unit="images/s", metric="throughput", flags=(), platform="a100"
+):
+    own = Entry(
+        key=key, name="ResNet50", table="Table I", values={metric: Value(value=value, unit=unit, flags=flags)}
+    )
+    return Side(label=f"nrp {platform}", group="nrp", platform=platform, study="nrp", entries={key: own})
+
+
+class TestMatching:
+    def test_one_key_is_one_row(self):
+        groups = matched([side("a", entry(), entry(OTHER)), side("b", entry(OTHER))])
+        assert [sorted(group) for group in groups] == [[0], [0, 1]]
+
+    def test_another_file_of_the_same_name_matches_between_platforms(self):
+        moved = entry(KEY.replace("test_cnn.py", "test_vision.py"))
+        assert len(matched([side("a"), side("b", moved, platform="a100")])) == 1
+        assert len(matched([side("a"), side("b", moved)])) == 2, "of one platform it is another benchmark"
+
+    def test_three_platforms_are_one_row(self):
+        sides = [side(p, entry(f"{p}.py::t"), platform=p) for p in ("h200", "a100", "t4")]
+        assert [sorted(group) for group in matched(sides)] == [[0, 1, 2]]
+
+    def test_a_name_that_two_files_share_matches_nothing(self):
+        twins = entry("x.py::t"), entry("y.py::t")
+        assert len(matched([side("a", entry("z.py::t")), side("b", *twins, platform="a100")])) == 3
+        assert len(matched([side("b", *twins, platform="a100"), side("a", entry("z.py::t"))])) == 3
+
+    def test_the_key_goes_before_the_name(self):
+        here, there = entry("x.py::t"), entry("y.py::t")
+        groups = matched([side("a", here), side("b", there, here, platform="a100")])
+        assert {tuple(e.key for e in group.values()) for group in groups} == {
+            ("x.py::t", "x.py::t"),
+            ("y.py::t",),
+        }
+
+    def test_a_link_puts_a_published_figure_beside_its_benchmark(self):
+        linked = entry(links=("nrp/train/resnet50/a100",))
+        for sides in ([side("a", linked), published()], [published(), side("a", linked)]):
+            assert [sorted(group) for group in matched(sides)] == [[0, 1]]
+        assert len(matched([side("a", entry()), published()])) == 2
+
+    def test_a_link_is_of_whole_segments(self):
+        linked = entry(links=("nrp/train/resnet50x/a100",))
+        assert len(matched([side("a", linked), published()])) == 2
+
+
+class TestRatios:
+    def test_above_one_is_better_whichever_way_better_lies(self):
+        slow = entry(measured=runs(step_s=0.02))
+        found = compare([side("a"), side("b", slow)], metrics=["throughput", "time"])
+        assert {row.metric: round(row.cells[1].ratio, 1) for row in found.rows} == {
+            "throughput": 0.5,
+            "step_time": 0.5,
+        }
+        assert all(row.cells[0].ratio is None for row in found.rows)
+
+    def test_what_describes_a_measurement_has_none(self):
+        hot, cold = (entry(measured=runs(metrics={"temperature_c": at})) for at in (80.0, 40.0))
+        found = compare([side("a", hot), side("b", cold)], metrics=["clocks"])
+        assert [cell.value.value for cell in found.rows[0].cells] == [80.0, 40.0]
+        assert found.rows[0].cells[1].ratio is None
+
+    def test_ratio_to_another_column(self):
+        slow = entry(measured=runs(step_s=0.02))
+        found = compare([side("a"), side("b", slow)], ratio_to="b")
+        assert found.rows[0].cells[0].ratio == pytest.approx(2.0, rel=0.01)
+        with pytest.raises(ValueError, match=r"no such column. There are: a, b"):
+            compare([side("a"), side("b")], ratio_to="c")
+
+    def test_a_set_of_several_platforms_is_held_to_the_same_platform(self):
+        old = [
+            side(f"old {p}", entry(measured=runs(step_s=s)), platform=p, group="old")
+            for p, s in (("h200", 0.01), ("a100", 0.02))
+        ]
+        new = [replace(each, label=each.label.replace("old", "new"), group="new") for each in old]
+        found = compare([*old, *new])
+        assert [held.label if held else None for held in found.held_to] == [
+            None,
+            "old h200",
+            "old h200",
+            "old a100",
+        ]
+        assert found.rows[0].cells[3].ratio == pytest.approx(1.0)
+
+    def test_another_unit_is_another_row(self):
+        found = compare([side("a"), side("b", entry(unit="tokens"), platform="a100")])
+        assert [row.unit for row in found.rows] == ["images/s", "tokens/s"]
+        assert all(cell.ratio is None for row in found.rows for cell in row.cells)
+
+    def test_what_is_not_alike_is_said(self):
+        found = compare([side("a"), side("b", entry(batch_size=512), platform="a100")])
+        assert "batch_size 256 -> 512" in found.rows[0].cells[1].differs
+
+    def test_a_relative_figure_has_ratios_within_its_study_alone(self):
+        flags = ("relative-only",)
+        linked = entry(links=("nrp/train/resnet50/a100",))
+        beside = compare([side("a", linked), published(flags=flags)])
+        assert beside.rows[0].cells[1].ratio is None
+        assert "within that study" in beside.rows[0].cells[1].differs
+        own = compare([published(flags=flags), published(flags=flags, platform="gh200", value=4000.0)])
+        assert own.rows[0].cells[1].ratio == 2.0
+        absolute = compare([side("a", linked), published()])
+        assert absolute.rows[0].cells[1].ratio == pytest.approx(2000 / absolute.rows[0].cells[0].value.value)
+
+    @given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.sampled_from(["training_time", "throughput"]))
+    def test_ratios_of_two_columns_are_inverse(self, one, two, metric):
+        a, b = (published(value=v, metric=metric, platform=p) for v, p in ((one, "a100"), (two, "gh200")))
+        there = compare([a, b]).rows[0].cells[1].ratio
+        back = compare([b, a]).rows[0].cells[1].ratio
+        assert there * back == pytest.approx(1.0)
+        assert (there >= 1) == ((two <= one) if is_better_less(metric) else (two >= one))
+
+
+class TestMetrics:
+    def test_memory_and_shares_have_their_units(self):
+        measured = runs(
+            metrics={"mfu": 0.42, "energy_per_step_j": 36.0, "epoch_size": 2560.0}, peak_memory_bytes=2**30
+        )
+        values = figures(measured, 256, "images")
+        assert (values["mfu"].value, values["mfu"].unit) == (pytest.approx(42.0), "%")
+        assert (values["work_per_energy"].value, values["work_per_energy"].unit) == (25600.0, "images/Wh")
+        assert (values["energy"].value, values["energy"].unit) == (pytest.approx(0.1), "Wh/epoch")
+        assert (values["peak_memory"].value, values["peak_memory"].unit) == (1.0, "GiB")
+        assert values["throughput"].low < values["throughput"].value < values["throughput"].high
+
+    def test_one_that_nothing_has_is_refused_with_those_there_are(self):
+        with pytest.raises(
+            ValueError, match=r"--metric mfu: nothing here has it. There are: throughput, time"
+        ):
+            compare([side("a")], metrics=["mfu"])
+
+    def test_a_metric_of_the_users_own(self):
+        measured = runs(metrics={"latency_p99_s": 0.5})
+        found = compare([side("a", entry(measured=measured))], metrics=["latency_p99_s"])
+        assert (found.rows[0].cells[0].value.value, found.rows[0].unit) == (0.5, "s")
+        assert is_better_less("latency_p99_s")
+        assert not is_better_less("tokens_per_s")
+
+
+class TestOrder:
+    def test_by_name_ratio_and_value(self):
+        fast = entry(OTHER, measured=runs(step_s=0.001))
+        slower = entry(OTHER, measured=runs(step_s=0.002))
+        rows = compare([side("a", entry(), fast), side("b", entry(), slower)]).rows
+        names = lambda by: [row.name for row in ordered(rows, by)]  # noqa: E731
+        assert names("name") == ["test_cnn[resnet50]", "test_gpt[117m]"]
+        assert names("ratio") == ["test_gpt[117m]", "test_cnn[resnet50]"]
+        assert names("throughput") == ["test_gpt[117m]", "test_cnn[resnet50]"]
+
+
+class TestJudging:
+    def test_a_loss_is_a_regression_with_the_environment_that_changed(self):
+        slow = runs(step_s=0.012, session="s2", environment=UPGRADED)
+        found = judged(entry(), entry(measured=slow))
+        assert found.outcome is Outcome.REGRESSED
+        assert [change.name for change in found.changes] == ["driver", "torch"]
+
+    def test_the_same_is_ok(self):
+        assert judged(entry(), entry(measured=runs(session="s2"))).outcome is Outcome.OK
+
+    def test_the_very_same_runs_are_not_judged_against_themselves(self):
+        found = judged(entry(), entry())
+        assert found.unchanged
+        assert found.was_judged
+        assert found.outcome is None
+
+    def test_only_what_is_new_is_the_candidate(self):
+        grown = (*runs(), *runs(2, step_s=0.02, session="s2"))
+        found = judged(entry(), entry(measured=grown))
+        assert found.outcome is Outcome.REGRESSED
+        assert found.verdicts[0].looks == 2
+
+    def test_a_rounded_run_is_the_same_run(self):
+        (run,) = runs(1)
+        rounded = replace(run, rounds_s=tuple(float(f"{s:.7g}") for s in run.rounds_s))
+        assert is_stored(rounded, [run])
+        assert not is_stored(replace(run, session="other"), [run])
+
+    @pytest.mark.parametrize(
+        ("candidate", "why"),
+        [
+            (
+                entry(measured=runs(session="s2", environment=CAPPED)),
+                "another machine (power limit (W) 500 appeared)",
+            ),
+            (
+                entry(measured=runs(session="s2"), batch_size=512),
+                "the benchmark changed (batch_size 256 -> 512",
+            ),
+        ],
+    )
+    def test_what_cannot_be_judged_says_why(self, candidate, why):
+        found = judged(entry(), candidate)
+        assert found.outcome is None
+        assert not found.was_judged
+        assert why in found.why_not
+
+    @pytest.mark.parametrize(
+        ("name", "then", "now"), [("accuracy", 0.9, 0.6), ("energy_per_step_j", 36.0, 39.0)]
+    )
+    def test_gated_metrics_are_judged_too(self, name, then, now):
+        stored, worse = runs(metrics={name: then}), runs(session="s2", metrics={name: now})
+        found = judged(entry(measured=stored), entry(measured=worse, gates={name: 0.02}))
+        assert found.outcome is Outcome.REGRESSED
+        assert [verdict.of for verdict in found.verdicts] == ["throughput", name]
+
+    def test_the_tolerance_asked_for_goes_before_the_stored_one(self):
+        slow = entry(measured=runs(step_s=0.0105, session="s2"), tolerance=0.2)
+        assert judged(entry(tolerance=0.05), slow).outcome is Outcome.OK
+        assert judged(entry(), slow, tolerance=0.03).outcome is Outcome.REGRESSED
+
+    def test_the_first_set_is_the_baseline_of_all_others_of_its_platform(self):
+        slow = entry(measured=runs(step_s=0.02, session="s2"))
+        found = compare([side("a"), side("b", slow), side("c", slow, platform="a100")])
+        assert [(each.side.label, each.judgement.outcome) for each in found.regressions] == [
+            ("b", Outcome.REGRESSED)
+        ]
+        assert len(found.judged) == 1
+
+    def test_a_platform_without_its_variant_is_still_that_platform(self):
+        slow = entry(measured=runs(step_s=0.02, session="s2"))
+        found = compare([side("a", platform="a100-sxm4-80gb"), side("b", slow, platform="a100")])
+        assert len(found.regressions) == 1
+
+    def test_the_verdict_is_against_the_same_variant_as_the_ratio(self):
+        other = entry(measured=runs(step_s=0.005, environment=CAPPED))
+        first = [
+            side("old amd", other, platform="cpu-amd", group="old"),
+            side("old intel", platform="cpu-intel", group="old"),
+        ]
+        slow = side("new", entry(measured=runs(step_s=0.02, session="s2")), platform="cpu-intel")
+        found = compare([*first, slow])
+        assert found.held_to[2] is first[1]
+        assert [(each.baseline.label, each.judgement.outcome) for each in found.judged] == [
+            ("old intel", Outcome.REGRESSED)
+        ]
+
+    def test_of_several_variants_the_machine_tells_which(self):
+        other = entry(measured=runs(step_s=0.005, environment=CAPPED))
+        first = [
+            side("old pcie", other, platform="a100-pcie", group="old"),
+            side("old sxm", platform="a100-sxm", group="old"),
+        ]
+        found = compare([*first, side("b", entry(measured=runs(session="s2")), platform="a100")])
+        assert [each.baseline.label for each in found.judged] == ["old sxm"]
+        assert found.held_to[2] is first[1]
+
+    def test_two_variants_are_two_platforms(self):
+        slow = entry(measured=runs(step_s=0.02, session="s2"))
+        assert compare([side("a", platform="cpu-amd"), side("b", slow, platform="cpu-intel")]).judged == ()
+
+    @pytest.mark.parametrize(
+        ("status", "why"),
+        [
+            (Ending.FAILED, "it failed"),
+            (Ending.SKIPPED, "it was skipped"),
+            (Outcome.INVALID, "it was invalid"),
+            (Outcome.DOES_NOT_FIT, "it did not fit"),
+            (Ending.NOT_MEASURED, "nothing says how it ended"),
+        ],
+    )
+    def test_how_a_benchmark_ended_goes_before_its_figures(self, status, why):
+        found = judged(entry(), entry(measured=runs(session="s2"), status=status))
+        assert (found.why_not, found.failed, found.outcome) == (why, True, None)
+        found = judged(entry(status=status), entry(measured=runs(session="s2")))
+        assert (found.why_not, found.failed) == (f"{why} in the first set", False)
+
+    @pytest.mark.parametrize("status", [Outcome.REGRESSED, Outcome.STALE_BASELINE, Ending.RECORDED])
+    def test_other_ends_are_judged(self, status):
+        found = judged(entry(), entry(measured=runs(session="s2"), status=status))
+        assert found.outcome is Outcome.OK
+
+    def test_what_failed_before_it_was_measured_is_lost(self):
+        unmeasured = Entry(key=KEY, name="x", values={}, status=Ending.FAILED)
+        found = compare([side("a"), side("b", unmeasured, entry(OTHER))])
+        assert [(each.key, each.judgement.why_not) for each in found.lost] == [(KEY, "it failed")]
+
+    def test_what_a_later_set_of_the_platform_lacks_is_missing(self):
+        sides = [side("a", entry(), entry(OTHER)), side("b", entry(measured=runs(session="s2")))]
+        (lost,) = compare(sides).lost
+        assert (lost.key, lost.judgement.missing) == (OTHER, True)
+        assert compare(sides, wanted=lambda key: key == KEY).lost == ()
+        assert compare([sides[0], side("c", platform="a100")]).lost == (), "nobody asked it of that platform"
+
+    def test_what_is_no_valid_run_here_is_none_in_the_history(self):
+        from pytest_accel.storage.history_rows import belongs_to_series
+
+        ends = [*Outcome, *Ending]
+        assert {each for each in ends if not belongs_to_series(result(status=each))} == {
+            *NOT_VALID,
+            Ending.NOT_MEASURED,
+        }
+
+    def test_published_figures_are_never_judged(self):
+        linked = entry(links=("nrp/train/resnet50/h200",))
+        assert compare([side("a", linked), published(platform="h200")]).judged == ()
+
+
+def test_rows_on_one_side_only_are_counted():
+    found = compare([side("a", entry(), entry(OTHER)), side("b")])
+    assert dict(found.alone) == {"a": 1, "b": 0}
+
+
+def test_estimates_are_those_of_the_gate():
+    slow = runs(step_s=0.0125, session="s2")
+    verdict = judged(entry(), entry(measured=slow)).verdicts[0]
+    assert isinstance(verdict.slowdown, Estimate)
+    assert verdict.slowdown.point == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_run_without_rounds_never_reaches_a_figure():
+    with pytest.raises(ValueError, match="no rounds"):
+        figures([Run(session="s", rounds_s=(), steps_per_round=1)], 1.0, "images")

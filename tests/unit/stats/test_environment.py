@@ -1,0 +1,249 @@
+"""Environments: stable keys, telling differences, and no secret in what is stored."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import string
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.environment import (
+    REDACTED,
+    VARIABLE_PREFIXES,
+    Change,
+    Environment,
+    describe,
+    diff,
+    diff_identity,
+    looks_secret,
+    safe_variables,
+)
+
+facts = st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=8), max_size=6)
+
+
+def environment(context=None, **identity):
+    return Environment(identity=identity, context=context or {})
+
+
+class TestKey:
+    @given(identity=facts, context=facts)
+    def test_key_ignores_the_order_of_facts(self, identity, context):
+        backwards = Environment(
+            identity=dict(reversed(identity.items())), context=dict(reversed(context.items()))
+        )
+        assert Environment(identity=identity, context=context).key == backwards.key
+
+    @given(identity=facts, context=facts, name=st.text(min_size=9, max_size=10))
+    def test_key_changes_with_any_fact(self, identity, context, name):
+        one = Environment(identity=identity, context=context)
+        assert one.key != Environment(identity={**identity, name: "x"}, context=context).key
+        assert one.key != Environment(identity=identity, context={**context, name: "x"}).key
+
+    def test_a_fact_of_identity_is_not_a_fact_of_context(self):
+        assert environment(a="1").key != environment({"a": "1"}).key
+
+    def test_key_is_short_hex_and_the_same_in_another_process(self):
+        code = (
+            "from pytest_accel.stats.environment import Environment as E;"
+            "print(E(identity={'device_name': 'NVIDIA H200'}, context={'torch': '2.10.0', 'é': '°'}).key)"
+        )
+        keys = {
+            subprocess.run(
+                [sys.executable, "-c", code],
+                env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.strip()
+            for seed in ("1", "2")
+        }
+        here = environment({"é": "°", "torch": "2.10.0"}, device_name="NVIDIA H200").key
+        assert keys == {here}
+        assert len(here) == 12
+        assert set(here) <= set(string.hexdigits.lower())
+
+
+class TestDiff:
+    def test_upgrade_reads_as_in_a_report(self):
+        old = environment({"cudnn": "9.10", "nccl": "2.27", "torch": "2.9"})
+        new = environment({"cudnn": "9.19", "nccl": "2.28", "torch": "2.9"})
+        assert describe(diff(old, new)) == "cuDNN 9.10 -> 9.19, NCCL 2.27 -> 2.28"
+
+    def test_the_most_telling_comes_first_and_the_rest_alphabetically(self):
+        names = [
+            "zzz",
+            "env.NCCL_ALGO",
+            "kernel",
+            "triton",
+            "torch",
+            "nccl",
+            "cudnn",
+            "cuda",
+            "driver",
+            "aaa",
+        ]
+        new = environment(dict.fromkeys(names, "1"))
+        order = [change.name for change in diff(environment(), new)]
+        assert order == [
+            "driver",
+            "cuda",
+            "cudnn",
+            "nccl",
+            "torch",
+            "triton",
+            "kernel",
+            "aaa",
+            "env.NCCL_ALGO",
+            "zzz",
+        ]
+
+    def test_describe_orders_whatever_it_gets(self):
+        changes = [Change(name="torch", old="1", new="2"), Change(name="driver", old="3", new="4")]
+        assert describe(changes) == "driver 3 -> 4, torch 1 -> 2"
+
+    def test_appeared_and_gone(self):
+        old = environment({"timm": "1.0.30"})
+        new = environment({"env.NCCL_ALGO": "Ring"})
+        assert describe(diff(old, new)) == "timm 1.0.30 gone, NCCL_ALGO Ring appeared"
+
+    def test_identity_is_compared_apart(self):
+        old, new = environment(power_limit_w="700"), environment(power_limit_w="500")
+        assert diff(old, new) == ()
+        assert describe(diff_identity(old, new)) == "power limit (W) 700 -> 500"
+
+    def test_long_and_unprintable_values_stay_on_one_line(self):
+        old, new = environment({"kernel": "a\n\x1b[31m"}), environment({"kernel": "b" * 500})
+        text = describe(diff(old, new))
+        assert text.startswith("kernel a??[31m -> bbb")
+        assert len(text) < 100
+        assert text.isprintable()
+
+    def test_a_change_beyond_what_is_shown_is_still_told(self):
+        old, new = environment({"kernel": "b" * 99 + "1"}), environment({"kernel": "b" * 99 + "2"})
+        assert "kernel changed" in describe(diff(old, new))
+
+    @given(context=facts)
+    def test_equal_environments_have_no_difference(self, context):
+        assert diff(environment(context), environment(dict(context))) == ()
+        assert describe(()) == ""
+
+    @given(old=facts, new=facts)
+    def test_swapping_sides_swaps_every_change(self, old, new):
+        there = diff(environment(old), environment(new))
+        back = diff(environment(new), environment(old))
+        assert [(c.name, c.old, c.new) for c in there] == [(c.name, c.new, c.old) for c in back]
+        assert all(change.old != change.new for change in there)
+
+
+names = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=12)
+allowed_names = st.builds(str.__add__, st.sampled_from(VARIABLE_PREFIXES), names)
+base62 = string.ascii_letters + string.digits
+
+
+def tokens(prefix: str, size: int = 24) -> st.SearchStrategy[str]:
+    return st.text(base62, min_size=size, max_size=size).map(lambda rest: prefix + rest)
+
+
+def both_letters_and_digits(word: str) -> bool:
+    return any(c.isdigit() for c in word) and any(c.isalpha() for c in word)
+
+
+planted_secrets = st.one_of(
+    *(
+        tokens(prefix)
+        for prefix in ("ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "hf_", "sk-", "sk-proj-", "xoxb-")
+    ),
+    *(tokens(prefix) for prefix in ("npm_", "pypi-", "dckr_pat_", "nvapi-", "eyJhbGciOi", "AIza")),
+    st.text(string.ascii_uppercase + string.digits, min_size=16, max_size=16).map("AKIA".__add__),
+    st.text(base62, min_size=1, max_size=20).map(lambda word: f"https://user:{word}@example.org/x"),
+    st.text(base62, min_size=1, max_size=20).map(lambda word: f"https://{word}@example.org/x"),
+    st.text(base62, min_size=8).map(lambda word: f"-----BEGIN PRIVATE KEY-----\n{word}"),
+    st.text(base62, min_size=6).map(lambda word: f"Authorization: Bearer {word}"),
+    st.text(base62, min_size=1).map(lambda word: f"--password={word}"),
+    st.binary(min_size=16, max_size=40).map(bytes.hex).filter(both_letters_and_digits),
+    st.text(base62, min_size=20, max_size=64).filter(both_letters_and_digits),
+    st.uuids().map(str),
+)
+
+
+class TestSafeVariables:
+    @given(environ=st.dictionaries(names, st.text(max_size=30), max_size=8))
+    def test_nothing_outside_the_allowed_prefixes_survives(self, environ):
+        kept = safe_variables(environ)
+        assert kept.keys() == {name for name in environ if name.startswith(VARIABLE_PREFIXES)}
+
+    @given(
+        name=allowed_names,
+        before=st.sampled_from(["", "x,", "a=", "/opt/", " "]),
+        secret=planted_secrets,
+        after=st.sampled_from(["", ",y", " z", ";"]),
+    )
+    def test_planted_secrets_never_survive(self, name, before, secret, after):
+        assert safe_variables({name: before + secret + after}) == {name: REDACTED}
+
+    @given(
+        prefix=st.sampled_from(VARIABLE_PREFIXES),
+        word=st.sampled_from(["TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIALS", "AUTH", "Passwd"]),
+        rest=names,
+        value=st.text(),
+    )
+    def test_a_name_that_speaks_of_secrets_never_keeps_its_value(self, prefix, word, rest, value):
+        assert safe_variables({f"{prefix}{word}{rest}": value}) == {f"{prefix}{word}{rest}": REDACTED}
+
+    def test_random_base64_with_punctuation_is_caught(self):
+        # A seeded generator, not hypothesis, which would search for "AAAA...": that is no secret.
+        source = random.Random(20260131)
+        words = [base64.b64encode(source.randbytes(30)).decode() for _ in range(2000)]
+        passed = [word for word in words if not looks_secret(word)]
+        assert len(passed) <= 2  # about 1 in 20,000 is expected
+
+    def test_aws_secret_of_the_documentation_is_caught(self):
+        assert looks_secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+
+    def test_the_digest_of_an_image_is_no_secret(self):
+        digest = "sha256:" + "0a1b2c3d4e5f6789" * 4
+        assert not looks_secret(f"registry.example/bench/torch:25.01@{digest}")
+        assert looks_secret(digest.removeprefix("sha256:"))  # 64 random digits by themselves may be one
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("CUDA_VISIBLE_DEVICES", "0,1,2,3"),
+            ("CUDA_VISIBLE_DEVICES", "GPU-8f3aab12-1234-9abc-1234-1234567890ab"),
+            ("CUDA_VISIBLE_DEVICES", "MIG-8f3aab12-1234-9abc-1234-1234567890ab,MIG-1"),
+            ("CUDA_VISIBLE_DEVICES", "MIG-GPU-8f3aab12-1234-9abc-1234-1234567890ab/1/0"),
+            ("CUDA_HOME", "/usr/local/cuda-12.4"),
+            ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:512"),
+            ("PYTORCH_VERSION", "2.6.0a0+df5bbc09d1.nv24.12"),
+            ("TORCH_CUDA_ARCH_LIST", "8.0 8.6 9.0+PTX"),
+            ("TORCH_EXTENSIONS_DIR", "/p/home/jusers/smith1/juwels/.cache/torch_extensions/py311_cu124"),
+            ("NCCL_SOCKET_IFNAME", "^docker0,lo"),
+            ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1,mlx5_2:1"),
+            ("NCCL_ALGO", "NVLS,Ring,Tree"),
+            ("OMP_PLACES", "{0:4}:4:4"),
+            ("KMP_AFFINITY", "granularity=fine,compact,1,0"),
+            ("MKL_NUM_THREADS", "1"),
+        ],
+    )
+    def test_ordinary_settings_are_kept_as_they_are(self, name, value):
+        assert safe_variables({name: value}) == {name: value}
+
+    @pytest.mark.parametrize("name", ["KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"])
+    def test_what_a_library_sets_when_it_is_imported_is_neither_kept_nor_a_suspect(self, name):
+        """Of one session, rows before and after that import had two environments."""
+        assert safe_variables({name: "FALSE", "KMP_BLOCKTIME": "0"}) == {"KMP_BLOCKTIME": "0"}
+        stored = environment({f"env.{name}": "FALSE", "torch": "2.11"})
+        assert describe(diff(stored, environment({"torch": "2.12"}))) == "torch 2.11 -> 2.12"
+
+    def test_undecodable_and_endless_values_can_be_stored(self):
+        kept = safe_variables({"NCCL_A": "\udcff", "NCCL_B": "ab " * 1000})
+        assert kept["NCCL_A"] == "\\udcff"
+        assert len(kept["NCCL_B"]) < 500
+        assert "3000 characters" in kept["NCCL_B"]

@@ -1,0 +1,230 @@
+"""Metrics beside throughput: judged by the same gate, and the worst decides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.facets import Facet, is_gateable, judge_metrics, want_another_run, worst
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
+
+POLICY = Policy()
+GATES = {"accuracy": 0.05}
+
+
+def measured(*accuracies, session="s", name="accuracy", **more):
+    """A run for each; None is a run that did not measure it."""
+    return [
+        Run(
+            session=session,
+            rounds_s=(0.01,) * 6,
+            steps_per_round=10,
+            metrics={} if accuracy is None else {name: accuracy},
+            **more,
+        )
+        for accuracy in accuracies
+    ]
+
+
+def of_accuracy(baseline, runs, policy=POLICY, gates=GATES) -> Verdict:
+    (facet,) = judge_metrics(baseline, runs, gates, policy)
+    assert facet.name == facet.verdict.of == "accuracy"
+    return facet.verdict
+
+
+METRICS = st.floats(0.01, 100)
+SPREADS = st.lists(st.floats(-0.02, 0.02), min_size=1, max_size=5)
+# From worst to best: a lower metric never moves to the right.
+ORDER = [Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.OK, Outcome.IMPROVED]
+
+
+def spread(level, offsets):
+    return [level * (1 + offset) for offset in offsets]
+
+
+class TestOneMetric:
+    def test_a_loss_is_relative_and_its_tolerance_its_own(self):
+        found = of_accuracy(measured(*[0.9] * 5), measured(0.81, 0.81))
+        assert found.outcome is Outcome.REGRESSED
+        assert found.slowdown.point == pytest.approx(0.1)
+        assert found.tolerance == 0.05
+        assert found.baseline_runs == 5
+
+    def test_the_policy_is_otherwise_that_of_throughput(self):
+        baseline, runs = measured(*[0.9] * 5), measured(0.8)
+        assert of_accuracy(baseline, runs, replace(POLICY, max_looks=2)).wants_another_run
+        assert not of_accuracy(baseline, runs, replace(POLICY, max_looks=1)).wants_another_run
+
+    def test_one_run_alone_never_regresses(self):
+        found = of_accuracy(measured(*[0.9] * 5), measured(0.1))
+        assert found.outcome is Outcome.INCONCLUSIVE
+        assert found.wants_another_run
+
+    def test_more_is_improved(self):
+        found = of_accuracy(measured(*[0.5] * 5), measured(0.9, 0.9))
+        assert found.outcome is Outcome.IMPROVED
+        assert found.slowdown.point == pytest.approx(-0.8)
+
+    def test_step_times_have_no_say(self):
+        slow = [replace(run, rounds_s=(99.0,) * 6) for run in measured(0.9)]
+        assert of_accuracy(measured(*[0.9] * 5), slow) == of_accuracy(measured(*[0.9] * 5), measured(0.9))
+
+    @pytest.mark.parametrize("stored", [None, 0.0, -1.0])
+    def test_without_a_baseline_is_not_judged_and_says_so(self, stored):
+        found = of_accuracy(measured(stored, stored), measured(0.9))
+        assert found.outcome is Outcome.NO_BASELINE
+        assert "--accel-record" in found.reason
+        assert not found.wants_another_run
+
+    def test_only_stored_runs_that_have_it_count(self):
+        found = of_accuracy(measured(None, 0.9, None, 0.9), measured(0.9))
+        assert found.outcome is not Outcome.NO_BASELINE
+        assert found.baseline_runs == 2
+
+    def test_every_gate_has_a_facet_in_their_order(self):
+        runs = [replace(run, metrics={"b": 1.0, "a": 1.0}) for run in measured(1.0, 1.0)]
+        facets = judge_metrics(runs, runs, {"b": 0.1, "a": 0.2}, POLICY)
+        assert [(facet.name, facet.verdict.tolerance) for facet in facets] == [("b", 0.1), ("a", 0.2)]
+
+    @pytest.mark.parametrize(
+        ("tolerance", "stored", "look"),
+        [(0.02, 5, 1), (0.015, 5, 2), (0.01, 5, 4), (0.005, 5, None), (0.005, 10, 5)],
+    )
+    def test_an_unchanged_metric_is_ok_at_the_look_that_the_docs_say(self, tolerance, stored, look):
+        baseline, gates = measured(*[0.9] * stored), {"accuracy": tolerance}
+        outcomes = [of_accuracy(baseline, measured(*[0.9] * k), gates=gates).outcome for k in range(1, 6)]
+        assert next((k for k, outcome in enumerate(outcomes, 1) if outcome is Outcome.OK), None) == look
+
+    @given(METRICS, SPREADS, SPREADS, st.floats(0.5, 0.99), st.floats(0.01, 0.5))
+    def test_a_lower_metric_never_gives_a_better_verdict(self, level, before, after, factor, tolerance):
+        baseline, gates = measured(*spread(level, before), session="then"), {"accuracy": tolerance}
+        values = spread(level, after)
+        high = of_accuracy(baseline, measured(*values), gates=gates)
+        low = of_accuracy(baseline, measured(*(factor * value for value in values)), gates=gates)
+        assert ORDER.index(low.outcome) <= ORDER.index(high.outcome)
+        assert low.slowdown.point > high.slowdown.point
+
+    @given(METRICS, SPREADS, SPREADS)
+    def test_is_judged_as_a_step_time_of_its_reciprocal(self, level, before, after):
+        def timed(values):
+            return [Run(session="s", rounds_s=(1 / value,), steps_per_round=1) for value in values]
+
+        then, now = spread(level, before), spread(level, after)
+        as_time = judge(timed(then), timed(now), replace(POLICY, tolerance=0.05), slows_alone=False)
+        assert of_accuracy(measured(*then), measured(*now)) == replace(as_time, of="accuracy")
+
+
+def of_energy(then, now, tolerance=0.05) -> Verdict:
+    name = "energy_per_step_j"
+    (facet,) = judge_metrics(measured(*then, name=name), measured(*now, name=name), {name: tolerance}, POLICY)
+    return facet.verdict
+
+
+class TestLessIsBetter:
+    def test_eight_percent_more_energy_at_equal_speed_is_a_regression(self):
+        found = of_energy([36.0] * 5, [36.0 * 1.08] * 2)
+        assert found.outcome is Outcome.REGRESSED
+        assert found.slowdown.point == pytest.approx(0.08)
+        assert 0 < found.slowdown.low < 0.08 < found.slowdown.high
+        assert found.tolerance == 0.05
+
+    def test_as_much_less_is_improved(self):
+        found = of_energy([36.0] * 5, [36.0 * 0.92] * 2)
+        assert found.outcome is Outcome.IMPROVED
+        assert found.slowdown.point == pytest.approx(-0.08)
+
+    def test_the_tolerance_is_an_increase(self):
+        """At the last look, an increase by it is what is caught: delta is ln(1 + r), and not -ln(1 - r)."""
+        name, policy = "energy_per_step_j", Policy()
+        then, now = measured(*[1.0] * 5, name=name), measured(*[1.5] * 3, name=name)
+        (facet,) = judge_metrics(then, now, {name: 0.5}, policy)
+
+        def timed(values):
+            return [Run(session="s", rounds_s=(value,), steps_per_round=1) for value in values]
+
+        as_time = judge(timed([1.0] * 5), timed([1.5] * 3), replace(policy, tolerance=0.5 / 1.5))
+        assert facet.verdict.outcome is as_time.outcome
+        assert facet.verdict.slowdown.point == pytest.approx(0.5)
+        assert replace(policy, tolerance=0.5 / 1.5).delta == pytest.approx(math.log(1.5))
+
+    def test_a_baseline_without_it_keeps_the_tolerance_that_was_asked(self):
+        found = of_energy([None], [36.0], tolerance=0.08)
+        assert (found.outcome, found.tolerance) == (Outcome.NO_BASELINE, 0.08)
+
+    @given(METRICS, SPREADS, SPREADS, st.floats(1.01, 2.0), st.floats(0.01, 0.5))
+    def test_more_never_gives_a_better_verdict(self, level, before, after, factor, tolerance):
+        then, now = spread(level, before), spread(level, after)
+        less, more = (of_energy(then, [f * v for v in now], tolerance) for f in (1.0, factor))
+        assert ORDER.index(more.outcome) <= ORDER.index(less.outcome)
+        assert more.slowdown.point > less.slowdown.point
+        assert more.slowdown.low <= more.slowdown.point <= more.slowdown.high
+
+    @given(METRICS, SPREADS, SPREADS, st.floats(0.01, 0.5))
+    def test_is_judged_as_what_it_buys_would_be(self, level, before, after, tolerance):
+        """J/unit up by r, and units/J down by r/(1+r): one outcome."""
+        then, now = spread(level, before), spread(level, after)
+        bought = [measured(*(1 / v for v in values), name="units_per_j") for values in (then, now)]
+        (facet,) = judge_metrics(*bought, {"units_per_j": tolerance / (1 + tolerance)}, POLICY)
+        assert of_energy(then, now, tolerance).outcome is facet.verdict.outcome
+
+    def test_an_absurd_increase_stays_a_number(self):
+        found = of_energy([1e-200] * 5, [1e200] * 2)
+        assert found.outcome is Outcome.REGRESSED
+        assert math.isfinite(found.slowdown.high)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [(0.9, True), (1e300, True), (0.0, False), (-1.0, False), (5e-324, False)]
+)
+def test_what_can_be_gated_is_positive(value, fits):
+    assert is_gateable(value) == fits
+
+
+def said(outcome, *, wants=False, of="throughput"):
+    return Verdict(outcome=outcome, tolerance=0.05, wants_another_run=wants, of=of)
+
+
+def facets(*outcomes, wants=False):
+    return [Facet(name="x", verdict=said(outcome, of="x", wants=wants)) for outcome in outcomes]
+
+
+OK, REGRESSED, OPEN = Outcome.OK, Outcome.REGRESSED, Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("throughput", "others", "together"),
+    [
+        (OK, [], OK),
+        (OK, [OK], OK),
+        (OK, [OK, REGRESSED], REGRESSED),
+        (REGRESSED, [OK], REGRESSED),
+        (OK, [OPEN], OPEN),
+        (OPEN, [REGRESSED], REGRESSED),
+        (REGRESSED, [OPEN], REGRESSED),
+        (OK, [Outcome.IMPROVED], OK),
+        (Outcome.IMPROVED, [OK], Outcome.IMPROVED),
+        (Outcome.IMPROVED, [REGRESSED], REGRESSED),
+        (OK, [Outcome.NO_BASELINE], OK),
+        (Outcome.STALE_BASELINE, [], Outcome.STALE_BASELINE),
+    ],
+)
+def test_the_worst_decides(throughput, others, together):
+    assert worst(said(throughput), facets(*others)) is together
+
+
+class TestAnotherRun:
+    def test_an_open_metric_wants_it(self):
+        assert want_another_run(said(OK), facets(OPEN, wants=True))
+
+    def test_what_has_used_up_its_looks_does_not(self):
+        assert not want_another_run(said(OK), facets(OPEN))
+
+    def test_a_regression_ends_all_questions(self):
+        assert not want_another_run(said(REGRESSED), facets(OPEN, wants=True))
+        assert not want_another_run(said(OPEN, wants=True), facets(REGRESSED))

@@ -1,0 +1,550 @@
+import math
+from dataclasses import FrozenInstanceError, replace
+from statistics import NormalDist
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.gate import (
+    Difference,
+    capped,
+    centre,
+    decide,
+    effective_runs,
+    in_noise,
+    interval,
+    judge,
+    levels,
+    loss,
+    pooled_scale,
+    quickest,
+    resolution_factor,
+    sum_of_squares,
+    unit_standard_error,
+)
+from pytest_accel.stats.runs import Run
+from pytest_accel.stats.student import t_quantile
+from pytest_accel.stats.verdict import Outcome, Policy, Verdict
+
+POLICY = Policy()
+DELTA = -math.log(0.95)
+FLOAT_NOISE = 1e-9  # how far float noise may move a bound that was computed twice
+
+
+def run_at(log_time, session="s", spread=0.0, rounds=6):
+    """A run whose summary is log_time, its rounds spread evenly about it."""
+    offsets = [spread * (2 * i / (rounds - 1) - 1) for i in range(rounds)]
+    return Run(session=session, rounds_s=tuple(math.exp(log_time + x) for x in offsets), steps_per_round=10)
+
+
+def nights(*log_times):
+    return [run_at(value, session=f"night {i}") for i, value in enumerate(log_times)]
+
+
+def tonight(*log_times):
+    return [run_at(value, session="tonight") for value in log_times]
+
+
+# Realistic spreads and wild ones, so that every outcome and the cap are reached.
+LOG_TIMES = st.one_of(st.floats(-0.1, 0.1), st.floats(-0.02, 0.02), st.floats(-3, 3))
+BASELINES = st.lists(LOG_TIMES, min_size=1, max_size=10)
+CANDIDATES = st.lists(LOG_TIMES, min_size=1, max_size=5)
+SHIFTS = st.floats(-0.15, 0.15)
+SPREADS = st.floats(0, 0.05)
+
+
+@st.composite
+def comparisons(draw):
+    """A baseline from one or several sessions, and a candidate."""
+    sessions = draw(st.integers(1, 10))
+    spread = draw(SPREADS)
+    shift = draw(SHIFTS)
+    baseline = [run_at(y, f"night {i % sessions}", spread) for i, y in enumerate(draw(BASELINES))]
+    candidate = [run_at(y + shift, "tonight", spread) for y in draw(CANDIDATES)]
+    return baseline, candidate
+
+
+@st.composite
+def regressions(draw):
+    """Steady enough, and slow enough, to regress almost always."""
+    noise = st.floats(-0.004, 0.004)
+    shift = draw(st.floats(0.03, 0.15))
+    baseline = draw(st.lists(noise, min_size=5, max_size=10))
+    candidate = draw(st.lists(noise, min_size=2, max_size=5))
+    return nights(*baseline), tonight(*(y + shift for y in candidate))
+
+
+def scaled(runs, factor):
+    return [replace(run, rounds_s=tuple(seconds * factor for seconds in run.rounds_s)) for run in runs]
+
+
+def bounds_and_thresholds(baseline, candidate):
+    """Every (bound, threshold) that the decision compares, for telling borderline cases."""
+    policy = in_noise(POLICY, pooled_scale(baseline, candidate, POLICY).noise)
+    scale = pooled_scale(baseline, candidate, policy)
+    looks, sessions = len(candidate), len({run.session for run in baseline})
+    before = centre([r.summary for r in baseline])
+    difference = Difference(
+        d=centre([r.summary for r in candidate]) - before,
+        se=scale.noise * unit_standard_error(len(baseline), sessions, looks, policy),
+        degrees_of_freedom=scale.degrees_of_freedom,
+        looks=looks,
+        least_lost=quickest(candidate, POLICY) - before,
+    )
+    alpha, beta = levels(looks, POLICY)
+    yield difference.at_most(beta), DELTA
+    yield difference.at_most(0.01), -DELTA / 2
+    if alpha:
+        yield difference.at_least(alpha), DELTA / 2
+
+
+def is_borderline(baseline, candidate, width=FLOAT_NOISE):
+    return any(abs(bound - limit) < width for bound, limit in bounds_and_thresholds(baseline, candidate))
+
+
+# --- the parts, by hand ---------------------------------------------------------------------------
+
+
+def test_centre_of_one_and_of_two_is_the_mean():
+    assert centre([3.0]) == 3.0
+    assert centre([1.0, 2.0]) == 1.5
+
+
+def test_centre_of_three_by_hand():
+    # Averages with self-pairs: 0, .5, 1, 5, 5.5, 10 -> the median is (1 + 5) / 2.
+    assert centre([0.0, 1.0, 10.0]) == 3.0
+
+
+def test_centre_forgets_one_throttled_run_of_five():
+    assert centre([0.0, 0.0, 0.0, 0.0, 0.1]) == 0.0
+
+
+def test_cap_pulls_in_a_slow_run_to_twice_the_reach_of_the_fastest():
+    # m = 0, fastest = -.02: cap = max(.04, .01).
+    assert capped([-0.02, 0.0, 0.0, 0.1, 0.01], POLICY) == pytest.approx([-0.02, 0.0, 0.0, 0.04, 0.01])
+
+
+def test_cap_leaves_a_hundredth_where_the_fast_side_is_tight():
+    assert capped([0.0, 0.0, 0.0, 0.05], POLICY) == pytest.approx([0.0, 0.0, 0.0, 0.01])
+
+
+def test_cap_never_touches_fast_runs():
+    assert capped([-1.0, 0.0, 0.001], POLICY) == [-1.0, 0.0, 0.001]
+
+
+def test_sum_of_squares_is_about_the_mean():
+    assert sum_of_squares([1.0, 2.0, 3.0]) == pytest.approx(2.0)
+    assert sum_of_squares([7.0]) == 0.0
+
+
+def test_scale_of_one_run_each_is_the_prior():
+    scale = pooled_scale(nights(0.0), tonight(0.05), POLICY)
+    assert scale.noise == pytest.approx(0.01)
+    assert scale.degrees_of_freedom == 3
+
+
+def test_scale_by_hand():
+    # SSx = 2e-4 (cap .02: untouched); SSy = 2 x .005^2 / .8; nu = 3 + 2 + 1.
+    scale = pooled_scale(nights(-0.01, 0.0, 0.01), tonight(0.0, 0.01), POLICY)
+    assert scale.degrees_of_freedom == 6
+    assert scale.noise**2 == pytest.approx((3 * 0.01**2 + 2e-4 + 5e-5 / 0.8) / 6)
+
+
+def test_baseline_of_one_session_counts_as_hiding_the_session_variance():
+    baseline = [run_at(y, "one night") for y in (-0.01, 0.0, 0.01)]
+    scale = pooled_scale(baseline, tonight(0.0), POLICY)
+    assert scale.noise**2 == pytest.approx((3 * 0.01**2 + 2e-4 / 0.8) / 5)
+
+
+def test_scale_is_floored_at_the_median_within_run_standard_error():
+    baseline = [run_at(0.0, "night", spread=0.3) for _ in range(5)]
+    scale = pooled_scale(baseline, tonight(0.0), POLICY)
+    assert scale.noise == pytest.approx(baseline[0].standard_error)
+    assert scale.noise > 0.01
+
+
+@pytest.mark.parametrize(
+    ("noise", "rho"), [(0.0, 0.2), (0.01, 0.2), (0.04, 0.2), (0.06, 0.35), (0.08, 0.5), (3.0, 0.5)]
+)
+def test_where_noise_is_large_runs_of_one_session_resemble_each_other_more(noise, rho):
+    assert in_noise(POLICY, noise).session_correlation == pytest.approx(rho)
+    known = replace(POLICY, session_correlation=0.8)
+    assert in_noise(known, noise) == known  # what is known to be more stays
+
+
+def test_a_machine_that_drifts_is_left_open_where_a_quiet_one_regressed():
+    """Ten times the noise, ten times the loss: the same question, but of a machine that may just have changed its speed."""
+    quiet = judge(tonight(0.0, 0.01, -0.01, 0.02, -0.02), tonight(0.07, 0.08, 0.06, 0.09, 0.05), POLICY)
+    assert quiet.outcome is Outcome.REGRESSED
+    noisy = tonight(0.0, 0.1, -0.1, 0.2, -0.2), tonight(0.4, 0.5, 0.3, 0.6, 0.2)
+    assert judge(*noisy, replace(POLICY, drifting_correlation=0.2)).outcome is Outcome.REGRESSED
+    assert judge(*noisy, POLICY).outcome is Outcome.INCONCLUSIVE
+
+
+def test_effective_runs_by_hand():
+    assert effective_runs(5, 5, POLICY) == 5
+    assert effective_runs(5, 1, POLICY) == pytest.approx(5 / 1.8)
+    assert effective_runs(10, 5, POLICY) == pytest.approx(10 / 1.2)
+
+
+def test_standard_error_by_hand():
+    assert unit_standard_error(1, 1, 1, POLICY) == pytest.approx(math.sqrt(2))
+    assert unit_standard_error(2, 2, 2, POLICY) == pytest.approx(math.sqrt(1 / 2 + 1.2 / 2))
+    assert unit_standard_error(5, 5, 3, POLICY) == pytest.approx(math.sqrt(1.08 / 5 + 1.08 * 1.4 / 3))
+    assert unit_standard_error(5, 1, 1, POLICY) == pytest.approx(math.sqrt(1.08 * 1.8 / 5 + 1))
+
+
+@pytest.mark.parametrize(("runs", "factor"), [(1, 6.6), (3, 4.7), (5, 4.2), (10, 3.7)])
+def test_resolution_factors_are_those_of_the_design(runs, factor):
+    assert resolution_factor(runs, runs, POLICY) == pytest.approx(factor, abs=0.05)
+
+
+def test_loss_of_a_doubled_step_time_is_half_the_throughput():
+    assert loss(math.log(2)) == pytest.approx(0.5)
+    assert loss(0.0) == 0.0
+    assert loss(-math.log(2)) == pytest.approx(-1.0)
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def test_verdict_by_hand():
+    baseline, candidate = nights(-0.01, 0.0, 0.01), tonight(0.07, 0.08)
+    verdict = judge(baseline, candidate, POLICY)
+    s = math.sqrt((3 * 0.01**2 + 2e-4 + 5e-5 / 0.8) / 6)
+    se = s * math.sqrt(1.08 / 3 + 1.2 / 2)
+    assert verdict.slowdown.point == pytest.approx(1 - math.exp(-0.075))
+    assert verdict.slowdown.low == pytest.approx(1 - math.exp(-(0.075 - t_quantile(0.005, 6) * se)))
+    assert verdict.slowdown.high == pytest.approx(1 - math.exp(-(0.075 + t_quantile(0.02, 6) * se)))
+    assert verdict.outcome is Outcome.REGRESSED
+    assert (verdict.looks, verdict.baseline_runs, verdict.tolerance) == (2, 3, 0.05)
+    assert verdict.noise == pytest.approx(s)
+    assert verdict.resolution == pytest.approx(loss(s * resolution_factor(3, 3, POLICY)))
+    assert not verdict.wants_another_run
+
+
+def test_same_speed_is_ok_at_the_first_look():
+    verdict = judge(nights(0, 0, 0, 0, 0), tonight(0.0), POLICY)
+    assert verdict.outcome is Outcome.OK
+    assert verdict.slowdown.low < 0 < verdict.slowdown.high < 0.05
+    assert not verdict.wants_another_run
+
+
+def test_one_slow_run_asks_for_another_instead_of_failing():
+    verdict = judge(nights(0, 0, 0, 0, 0), tonight(0.5), POLICY)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.wants_another_run
+
+
+def test_two_slow_runs_regress():
+    verdict = judge(nights(0, 0, 0, 0, 0), tonight(0.08, 0.08), POLICY)
+    assert verdict.outcome is Outcome.REGRESSED
+    assert verdict.slowdown.low > loss(DELTA / 2)
+
+
+def test_clearly_faster_is_only_ok_at_the_first_look_and_improved_at_the_second():
+    baseline = nights(0, 0, 0, 0, 0)
+    first = judge(baseline, tonight(-0.2), POLICY)
+    assert first.outcome is Outcome.OK
+    assert first.wants_another_run
+    assert not judge(baseline, tonight(-0.2), Policy(max_looks=1)).wants_another_run
+    verdict = judge(baseline, tonight(-0.2, -0.2), POLICY)
+    assert verdict.outcome is Outcome.IMPROVED
+    assert verdict.slowdown.high < loss(-DELTA / 2)
+
+
+def test_question_still_open_at_the_last_look_is_inconclusive_and_asks_no_more():
+    noisy = (0.04, -0.06, 0.1, 0.0, 0.09)
+    verdict = judge(nights(-0.05, 0.05, 0.0), tonight(*noisy), POLICY)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert not verdict.wants_another_run
+
+
+def test_fewer_looks_end_sooner():
+    baseline = nights(-0.05, 0.05, 0.0)
+    assert judge(baseline, tonight(0.04, -0.06), POLICY).wants_another_run
+    assert not judge(baseline, tonight(0.04, -0.06), Policy(max_looks=2)).wants_another_run
+
+
+def test_runs_beyond_the_last_look_are_used_at_its_levels():
+    verdict = judge(nights(0, 0, 0, 0, 0), tonight(*[0.04] * 8), POLICY)
+    assert verdict.looks == 8
+    assert verdict.outcome is Outcome.REGRESSED
+
+
+@pytest.mark.parametrize("looks", range(2, 6))
+def test_regressed_begins_exactly_beyond_half_the_tolerance(looks):
+    alpha = (None, 0.005, 0.01, 0.02, 0.05)[looks - 1]
+    edge = DELTA / 2 + t_quantile(alpha, 9) * 0.05
+    before, after = (
+        Difference(d=edge + nudge, se=0.05, degrees_of_freedom=9, looks=looks) for nudge in (-1e-9, 1e-9)
+    )
+    assert decide(before, POLICY) is Outcome.INCONCLUSIVE
+    assert decide(after, POLICY) is Outcome.REGRESSED
+
+
+@pytest.mark.parametrize("looks", range(1, 6))
+def test_ok_ends_exactly_at_the_tolerance(looks):
+    beta = (0.02, 0.02, 0.03, 0.05, 0.10)[looks - 1]
+    edge = DELTA - t_quantile(beta, 9) * 0.03
+    before, after = (
+        Difference(d=edge + nudge, se=0.03, degrees_of_freedom=9, looks=looks) for nudge in (-1e-9, 1e-9)
+    )
+    assert decide(before, POLICY) is Outcome.OK
+    assert decide(after, POLICY) is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("looks", range(2, 6))
+def test_improved_begins_exactly_beyond_half_the_tolerance_on_the_fast_side(looks):
+    edge = -DELTA / 2 - t_quantile(0.01, 9) * 0.02
+    before, after = (
+        Difference(d=edge + nudge, se=0.02, degrees_of_freedom=9, looks=looks) for nudge in (1e-9, -1e-9)
+    )
+    assert decide(before, POLICY) is Outcome.OK
+    assert decide(after, POLICY) is Outcome.IMPROVED
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+
+@given(comparisons(), st.floats(1e-3, 1e3))
+def test_unit_of_time_changes_nothing(comparison, factor):
+    baseline, candidate = comparison
+    verdict = judge(baseline, candidate, POLICY)
+    other = judge(scaled(baseline, factor), scaled(candidate, factor), POLICY)
+    assert other.noise == pytest.approx(verdict.noise, rel=1e-6)
+    assert other.slowdown.point == pytest.approx(verdict.slowdown.point, rel=1e-6, abs=1e-8)
+    assert other.slowdown.low == pytest.approx(verdict.slowdown.low, rel=1e-6, abs=1e-8)
+    # A bound that sits on its threshold to nine digits may fall on either side of it.
+    if not is_borderline(baseline, candidate):
+        assert other.outcome is verdict.outcome
+        assert other.slowdown.high == pytest.approx(verdict.slowdown.high, rel=1e-6, abs=1e-8)
+
+
+@given(comparisons(), st.randoms(use_true_random=False))
+def test_order_of_runs_changes_nothing_at_all(comparison, random):
+    baseline, candidate = comparison
+    verdict = judge(baseline, candidate, POLICY)
+    random.shuffle(baseline)
+    random.shuffle(candidate)
+    assert judge(baseline, candidate, POLICY) == verdict
+
+
+@given(comparisons())
+def test_first_look_never_regresses_and_never_improves(comparison):
+    baseline, candidate = comparison
+    outcome = judge(baseline, candidate[:1], POLICY).outcome
+    assert outcome in {Outcome.OK, Outcome.INCONCLUSIVE}
+
+
+@pytest.mark.parametrize("quick", [-0.01, 0.0, DELTA / 2 - 1e-6])
+def test_one_run_that_lost_no_more_than_should_pass_leaves_it_open(quick):
+    """A machine of two speeds: the slow runs are the machine's, or the quick one is; no more runs, no verdict."""
+    verdict = judge(nights(*[0.0] * 10), tonight(0.3, 0.3, quick, 0.3, 0.3), POLICY)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.slowdown.low <= loss(quick) + FLOAT_NOISE
+    assert judge(nights(*[0.0] * 10), tonight(*[0.3] * 5), POLICY).outcome is Outcome.REGRESSED
+
+
+def test_of_many_runs_some_may_be_quick():
+    """Compared are all runs that a file has: among thirty one is quick by chance."""
+    many = [*[0.3] * 28, 0.0, 0.0]
+    assert judge(nights(*[0.0] * 10), tonight(*many), POLICY).outcome is Outcome.REGRESSED
+    assert judge(nights(*[0.0] * 10), tonight(*[0.0] * 6, *many), POLICY).outcome is Outcome.INCONCLUSIVE
+    places = {looks: quickest(tonight(*range(looks)), POLICY) for looks in (1, 5, 6, 10, 11, 40)}
+    assert places == pytest.approx({1: 0, 5: 0, 6: 1, 10: 1, 11: 2, 40: 7})
+
+
+def test_where_noise_has_two_sides_one_quick_run_says_nothing():
+    runs = nights(*[0.0] * 10), tonight(0.06, 0.06, 0.02, 0.06, 0.06)
+    assert judge(*runs, POLICY).outcome is Outcome.INCONCLUSIVE
+    assert judge(*runs, POLICY, slows_alone=False).outcome is Outcome.REGRESSED
+
+
+@given(comparisons())
+def test_what_regressed_lost_more_than_should_pass_in_every_run(comparison):
+    baseline, candidate = comparison
+    verdict = judge(baseline, candidate, POLICY)
+    lost = quickest(candidate, POLICY) - centre([run.summary for run in baseline])
+    assert verdict.slowdown.low <= loss(lost) + FLOAT_NOISE
+    if verdict.outcome is Outcome.REGRESSED:
+        assert lost > DELTA / 2
+
+
+@given(comparisons(), st.floats(1e-6, 3))
+@example((nights(0, 0, 0, 0, 0), tonight(0.06, 0.06)), 0.01)
+def test_slowing_the_whole_candidate_keeps_it_regressed(comparison, slowing):
+    """The precise form: d moves, and nothing else does, so no verdict moves towards the fast side."""
+    baseline, candidate = comparison
+    rank = [Outcome.IMPROVED, Outcome.OK, Outcome.INCONCLUSIVE, Outcome.REGRESSED].index
+    before = judge(baseline, candidate, POLICY).outcome
+    after = judge(baseline, scaled(candidate, math.exp(slowing)), POLICY).outcome
+    if slowing > FLOAT_NOISE or not is_borderline(baseline, candidate):
+        assert rank(after) >= rank(before)
+
+
+@given(regressions(), st.lists(st.floats(0, 0.5), min_size=5, max_size=5))
+@example((nights(0, 0, 0, 0, 0), tonight(0.06, 0.06)), [0.0, 0.1, 0, 0, 0])
+def test_slowing_single_runs_never_makes_a_regression_an_improvement(comparison, slowings):
+    baseline, candidate = comparison
+    before = judge(baseline, candidate, POLICY)
+    assume(before.outcome is Outcome.REGRESSED)
+    slower = [scaled([run], math.exp(x))[0] for run, x in zip(candidate, slowings, strict=False)]
+    after = judge(baseline, slower, POLICY)
+    assert after.slowdown.point >= before.slowdown.point - FLOAT_NOISE
+    assert after.outcome is not Outcome.IMPROVED
+    # Beyond the tolerance there is no way back to ok either: the centre does not fall.
+    if before.slowdown.point > 0.05 + FLOAT_NOISE:
+        assert after.outcome is not Outcome.OK
+
+
+def test_slowing_one_run_can_make_a_regression_within_the_tolerance_ok():
+    """Known, and left so: the one way back, open only between half the tolerance and the tolerance.
+
+    One slower run leaves the centre where it is and adds to the scale. "At least half the tolerance"
+    then no longer holds, while "less than the tolerance" still does, and both were true before.
+    """
+    baseline = nights(*[0.0] * 10)
+    before = judge(baseline, tonight(*[0.0315] * 5), POLICY)
+    after = judge(baseline, tonight(*[0.0315] * 4, 0.0415), POLICY)
+    assert (before.outcome, after.outcome) == (Outcome.REGRESSED, Outcome.OK)
+    assert after.slowdown.point == pytest.approx(before.slowdown.point)
+    assert after.noise > before.noise
+
+
+@given(comparisons())
+def test_bounds_enclose_the_point_and_agree_with_the_outcome(comparison):
+    verdict = judge(*comparison, POLICY)
+    estimate = verdict.slowdown
+    assert estimate.low <= estimate.point <= estimate.high
+    match verdict.outcome:
+        case Outcome.REGRESSED:
+            assert estimate.low > loss(DELTA / 2)
+        case Outcome.IMPROVED:
+            assert estimate.high < loss(-DELTA / 2)
+        case Outcome.OK:
+            assert estimate.high < 0.05 + 1e-12
+        case _:
+            assert estimate.high > 0.05 - 1e-12
+
+
+EXTREME_SECONDS = st.floats(1e-300, 1e300)
+EXTREME_RUNS = st.lists(
+    st.builds(
+        Run,
+        session=st.sampled_from(["a", "b"]),
+        rounds_s=st.lists(EXTREME_SECONDS, min_size=1, max_size=6).map(tuple),
+        steps_per_round=st.just(10),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+@given(EXTREME_RUNS, EXTREME_RUNS, st.floats(1e-6, 0.999))
+def test_no_measurable_times_make_a_nan_or_an_infinity(baseline, candidate, tolerance):
+    verdict = judge(baseline, candidate, Policy(tolerance=tolerance))
+    figures = (verdict.noise, verdict.resolution)
+    bounds = (verdict.slowdown.low, verdict.slowdown.point, verdict.slowdown.high)
+    assert all(math.isfinite(figure) for figure in figures + bounds)
+
+
+@given(comparisons())
+def test_another_run_is_wanted_only_while_open_and_below_the_last_look(comparison):
+    verdict = judge(*comparison, POLICY)
+    is_open = verdict.outcome is Outcome.INCONCLUSIVE
+    surely_faster = verdict.outcome is Outcome.OK and verdict.looks == 1 and verdict.slowdown.high < 0
+    if verdict.wants_another_run:
+        assert is_open or surely_faster
+        assert verdict.looks < 5
+    else:
+        assert not is_open or verdict.looks == 5
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def test_interval_of_one_run_is_as_wide_as_the_prior_says():
+    step_time = interval([run_at(math.log(0.2))], POLICY)
+    assert step_time.point_s == pytest.approx(0.2)
+    assert step_time.relative_high == pytest.approx(math.expm1(t_quantile(0.025, 3) * 0.01))
+    assert step_time.relative_low == pytest.approx(math.expm1(-t_quantile(0.025, 3) * 0.01))
+
+
+def test_interval_by_hand():
+    step_time = interval(nights(-0.01, 0.0, 0.01), POLICY)
+    s = math.sqrt((3 * 0.01**2 + 2e-4) / 5)
+    assert math.log(step_time.high_s) == pytest.approx(t_quantile(0.025, 5) * s * math.sqrt(1.08 / 3))
+
+
+def test_interval_of_one_session_is_wider_than_of_several():
+    log_times = (-0.01, 0.0, 0.01)
+    assert (
+        interval(tonight(*log_times), POLICY).relative_high
+        > interval(nights(*log_times), POLICY).relative_high
+    )
+
+
+def test_interval_takes_a_known_noise_in_place_of_the_prior():
+    runs = [run_at(0.0)]
+    assert interval(runs, POLICY, noise=0.03).high_s > interval(runs, POLICY).high_s
+    assert interval(runs, POLICY, noise=0.01) == interval(runs, POLICY)
+
+
+def test_interval_covers_the_truth_at_least_as_often_as_it_says():
+    # Stratified rather than random: 2000 evenly spread quantiles of a run-to-run noise of 1 %.
+    errors = [NormalDist(0, 0.01).inv_cdf((i + 0.5) / 2000) for i in range(2000)]
+    intervals = [interval([run_at(y)], POLICY) for y in errors]
+    covered = sum(1 for step_time in intervals if step_time.low_s <= 1 <= step_time.high_s)
+    assert covered / 2000 >= 0.95
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_empty_groups_are_refused_by_name():
+    with pytest.raises(ValueError, match="No baseline runs"):
+        judge([], tonight(0.0), POLICY)
+    with pytest.raises(ValueError, match="No candidate runs"):
+        judge(nights(0.0), [], POLICY)
+    with pytest.raises(ValueError, match="No measured runs"):
+        interval([], POLICY)
+
+
+def test_run_without_rounds_is_refused_and_named():
+    empty = Run(session="tuesday", rounds_s=(), steps_per_round=10)
+    with pytest.raises(ValueError, match=r"baseline run 2 \(session 'tuesday'\) has no rounds"):
+        judge([*nights(0.0), empty], tonight(0.0), POLICY)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_round_is_refused_and_named(seconds):
+    broken = Run(session="tuesday", rounds_s=(1.0, seconds), steps_per_round=10)
+    with pytest.raises(ValueError, match=r"candidate run 1 .* has a round of"):
+        judge(nights(0.0), [broken], POLICY)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tolerance": 5},
+        {"tolerance": 0},
+        {"max_looks": 0},
+        {"max_looks": 6},
+        {"alpha": (0.0,)},
+        {"prior_noise": 0},
+        {"session_correlation": 1},
+    ],
+)
+def test_impossible_policy_is_refused_by_the_name_of_its_field(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Policy(**wrong)
+
+
+def test_verdict_without_statistics_needs_only_its_reason():
+    verdict = Verdict(outcome=Outcome.NO_BASELINE, tolerance=0.05, reason="no baseline for h200")
+    assert verdict.slowdown is None
+    assert not verdict.wants_another_run
+    with pytest.raises(FrozenInstanceError):
+        verdict.outcome = Outcome.OK

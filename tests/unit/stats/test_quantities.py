@@ -1,0 +1,128 @@
+"""Quantities as people type and read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.quantities import gibibytes, parse_fraction, parse_seconds, percent, seconds, si
+
+
+class TestParseFraction:
+    @given(st.floats(0, 0.9999))
+    def test_fraction_is_itself(self, value):
+        assert parse_fraction(repr(value)) == value
+
+    @given(st.floats(0, 99.99))
+    def test_percentage_is_a_hundredth(self, value):
+        assert parse_fraction(f"{value!r}%") == pytest.approx(value / 100)
+        assert parse_fraction(f" {value!r} % ") == parse_fraction(f"{value!r}%")
+
+    @pytest.mark.parametrize("text", ["", "%", "much", "5 percent", "5%%", "0,05", "0x1p-3"])
+    def test_other_texts_say_what_is_valid(self, text):
+        with pytest.raises(ValueError, match=r"is not a fraction or a percentage\. Write 0\.05 or 5%\."):
+            parse_fraction(text)
+
+    @pytest.mark.parametrize("text", ["1", "5", "100%", "-1%", "-0.1", "inf", "nan", "nan%"])
+    def test_beyond_a_hundred_percent_says_what_is_valid(self, text):
+        with pytest.raises(ValueError, match=r"is not between 0 and 100 %\. Write 0\.05 or 5%\."):
+            parse_fraction(text)
+
+
+class TestParseSeconds:
+    @given(st.floats(1e-6, 1e6))
+    def test_every_unit(self, value):
+        assert parse_seconds(repr(value)) == value
+        assert parse_seconds(f"{value!r}s") == value
+        assert parse_seconds(f"{value!r} ms") == pytest.approx(value / 1000)
+        assert parse_seconds(f"{value!r}min") == pytest.approx(value * 60)
+        assert parse_seconds(f"{value!r}m") == pytest.approx(value * 60)
+        assert parse_seconds(f" {value!r}h ") == pytest.approx(value * 3600)
+
+    @pytest.mark.parametrize("text", ["", "s", "ms", "soon", "5 parsecs", "1:30", "5s ms"])
+    def test_other_texts_say_what_is_valid(self, text):
+        with pytest.raises(ValueError, match=r"is not a duration\. Write 5, 5s, 200ms or 2min\."):
+            parse_seconds(text)
+
+    @pytest.mark.parametrize("text", ["0", "-5", "-5s", "inf", "nan", "1e400"])
+    def test_impossible_durations_say_what_is_valid(self, text):
+        with pytest.raises(ValueError, match=r"is not a positive duration\. Write 5, 5s, 200ms or 2min\."):
+            parse_seconds(text)
+
+
+class TestSeconds:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (3.2e-5, "32 us"),
+            (0.0451, "45.1 ms"),
+            (1.0, "1 s"),
+            (12.34, "12.3 s"),
+            (99.9, "99.9 s"),
+            (150, "2.5 min"),
+            (2e-7, "0.2 us"),
+        ],
+    )
+    def test_by_example(self, value, text):
+        assert seconds(value) == text
+
+    @given(st.floats(1e-8, 1e5))
+    def test_reads_back_to_what_is_shown(self, value):
+        """Three digits are at most half a percent off, minutes with one decimal 3 %; nothing is 0."""
+        shown = seconds(value)
+        assert parse_like(shown) == pytest.approx(value, rel=0.05)
+
+    @given(st.floats(1e-8, 1e4), st.floats(1e-8, 1e4))
+    def test_longer_never_reads_shorter(self, one, other):
+        short, long = sorted([one, other])
+        assert parse_like(seconds(short)) <= parse_like(seconds(long)) * (1 + 1e-9)
+
+    @given(st.floats(1e-8, 1e5))
+    def test_no_exponents(self, value):
+        assert "e" not in seconds(value)
+
+
+def parse_like(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}[unit]
+
+
+class TestRates:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (2640.0, "2,640"),
+            (91223.4, "91,223"),
+            (12.3456, "12.35"),
+            (0.012345, "0.01235"),
+            (0.0, "0"),
+            (999.96, "1,000"),
+        ],
+    )
+    def test_by_example(self, value, text):
+        assert si(value).removesuffix(".0") == text
+
+    @given(st.floats(1e-9, 1e15))
+    def test_keeps_four_digits(self, value):
+        assert float(si(value).replace(",", "")) == pytest.approx(value, rel=6e-4)
+
+    @pytest.mark.parametrize("value", [math.inf, math.nan])
+    def test_broken_figures_do_not_raise(self, value):
+        assert si(value) in ("inf", "nan")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0712, "7.1 %"), (-0.0712, "-7.1 %"), (0.0, "0.0 %"), (19.0, "1900.0 %")]
+)
+def test_percent(value, text):
+    assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(45 << 20, "45 MiB"), (3 << 29, "1.5 GiB"), (1 << 30, "1.0 GiB")]
+)
+def test_memory(value, text):
+    assert gibibytes(value) == text

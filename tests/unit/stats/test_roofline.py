@@ -1,0 +1,96 @@
+"""No step is quicker than its arithmetic at the peak or its bytes at the memory's rate, and one that is raises an alarm."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.roofline import Roofline
+
+H200 = Roofline(peak_tflops=989.4, bandwidth_gb_s=4800)
+POSITIVE = st.floats(1e-3, 1e6)
+COUNT = st.floats(1, 1e18)
+ROOFLINES = st.builds(Roofline, peak_tflops=POSITIVE, bandwidth_gb_s=POSITIVE)
+
+
+def test_a_large_product_is_bound_by_arithmetic():
+    size = 8192
+    flops, moved = 2 * size**3, 3 * size**2 * 2
+    assert H200.bound(flops, moved) == "compute"
+    assert H200.least_s(flops, moved) == pytest.approx(1.1113e-3, rel=1e-3)  # 1.0995 TFLOP at 989.4 TFLOP/s
+
+
+def test_reading_weights_for_one_token_is_bound_by_memory():
+    weights = 1e9
+    assert H200.bound(2 * weights, 2 * weights) == "memory"
+    assert H200.least_s(2 * weights, 2 * weights) == pytest.approx(2e9 / 4.8e12)
+
+
+@pytest.mark.parametrize(
+    ("roofline", "flops", "moved"),
+    [
+        (Roofline(peak_tflops=None, bandwidth_gb_s=None), 1e12, 1e9),
+        (H200, None, None),
+        (H200, 0, 0),
+    ],
+)
+def test_where_nothing_is_known_nothing_is_said(roofline, flops, moved):
+    assert roofline.least_s(flops, moved) == 0
+    assert roofline.bound(flops, moved) is None
+    assert roofline.share(1e-3, flops, moved) is None
+    assert roofline.impossible(1e-9, flops, moved) == ""
+
+
+def test_half_of_the_knowledge_bounds_too():
+    only_memory = Roofline(peak_tflops=None, bandwidth_gb_s=1000)
+    assert only_memory.least_s(1e15, 1e9) == pytest.approx(1e-3)
+    assert only_memory.bound(1e15, 1e9) == "memory"
+
+
+class TestAlarms:
+    def test_more_arithmetic_than_the_peak(self):
+        alarm = H200.impossible(1e-3, 2e12, None, device="h200", precision="bf16")
+        assert "2000 TFLOP/s in the fastest round, where the dense bf16 peak of h200 is 989.4" in alarm
+        assert "a step of 1 ms cannot take less than 2.02 ms" in alarm
+        assert "GB/s" not in alarm
+
+    def test_more_bytes_than_the_memory_moves(self):
+        alarm = H200.impossible(1e-3, 1e9, 9.6e9, device="h200")
+        assert "9600 GB/s in the fastest round, where the memory of h200 moves 4800" in alarm
+        assert "a step of 1 ms cannot take less than 2 ms" in alarm
+        assert "TFLOP/s" not in alarm
+
+    def test_both_at_once(self):
+        alarm = H200.impossible(1e-6, 1e12, 1e9)
+        assert alarm.startswith("impossible: ")
+        assert "TFLOP/s" in alarm
+        assert "GB/s" in alarm
+
+    def test_a_step_at_the_roof_itself_is_possible(self):
+        assert H200.impossible(H200.least_s(1e12, 1e9), 1e12, 1e9) == ""
+
+
+@given(ROOFLINES, COUNT, COUNT, st.floats(1, 1e6))
+def test_more_work_never_takes_less_time(roofline, flops, moved, times):
+    least_s = roofline.least_s(flops, moved)
+    assert roofline.least_s(flops * times, moved) >= least_s
+    assert roofline.least_s(flops, moved * times) >= least_s
+
+
+@given(POSITIVE, POSITIVE, COUNT, COUNT, st.floats(1, 1e6))
+def test_a_better_device_never_takes_longer(peak, bandwidth, flops, moved, times):
+    device = Roofline(peak_tflops=peak, bandwidth_gb_s=bandwidth)
+    better = Roofline(peak_tflops=peak * times, bandwidth_gb_s=bandwidth * times)
+    assert better.least_s(flops, moved) <= device.least_s(flops, moved)
+
+
+@given(ROOFLINES, COUNT, COUNT, st.floats(1e-9, 1e9))
+def test_a_possible_step_has_a_share_of_at_most_one_and_only_an_impossible_one_an_alarm(
+    roofline, flops, moved, step_s
+):
+    share = roofline.share(step_s, flops, moved)
+    assert (share > 1) == bool(roofline.impossible(step_s, flops, moved))
+    assert math.isfinite(share)

@@ -1,0 +1,64 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.runs import Run
+
+SECONDS = st.floats(1e-6, 1e3)
+ROUNDS = st.lists(SECONDS, min_size=1, max_size=12).map(tuple)
+
+
+def run_of(rounds_s):
+    return Run(session="s", rounds_s=tuple(rounds_s), steps_per_round=10)
+
+
+def test_summary_is_the_median_of_log_round_means():
+    assert run_of([1.0, 4.0, 2.0]).summary == pytest.approx(math.log(2))
+    assert run_of([1.0, 4.0]).summary == pytest.approx(math.log(2))
+
+
+def test_one_slow_round_is_forgotten_by_the_summary_and_shown_as_a_stall_share():
+    run = run_of([1.0] * 9 + [2.0])
+    assert run.step_time_s == pytest.approx(1.0)
+    assert run.stall_share == pytest.approx(math.log(1.1))
+
+
+def test_a_stall_in_every_round_is_seen_in_full():
+    run = run_of([(9 * 1.0 + 1.5) / 10] * 6)
+    assert run.step_time_s == pytest.approx(1.05)
+    assert run.stall_share == pytest.approx(0.0)
+
+
+def test_standard_error_by_hand():
+    run = run_of([math.exp(x) for x in (-0.01, 0.0, 0.01)])
+    # The median absolute deviation is .01; 1.4826 times it estimates a normal sd.
+    assert run.standard_error == pytest.approx(1.4826 * 0.01 * math.sqrt(math.pi / 2 / 3))
+
+
+def test_one_slow_round_hardly_moves_the_standard_error():
+    steady = [math.exp(x) for x in (-0.01, -0.005, 0.0, 0.005, 0.01)]
+    assert run_of([*steady, 5.0]).standard_error < 2 * run_of([*steady, 1.01]).standard_error
+
+
+def test_a_single_round_claims_no_standard_error():
+    assert run_of([1.0]).standard_error == 0.0
+
+
+def test_throughput_is_work_over_step_time():
+    assert run_of([0.5, 0.5]).throughput(128) == pytest.approx(256)
+
+
+@given(ROUNDS, st.floats(1e-3, 1e3))
+def test_scaling_the_rounds_scales_only_the_step_time(rounds_s, factor):
+    run, scaled = run_of(rounds_s), run_of(seconds * factor for seconds in rounds_s)
+    assert scaled.step_time_s == pytest.approx(run.step_time_s * factor, rel=1e-9)
+    assert scaled.stall_share == pytest.approx(run.stall_share, abs=1e-9)
+    assert scaled.standard_error == pytest.approx(run.standard_error, rel=1e-9, abs=1e-9)
+
+
+@given(ROUNDS)
+def test_summary_lies_within_the_rounds(rounds_s):
+    run = run_of(rounds_s)
+    assert min(rounds_s) * (1 - 1e-12) <= run.step_time_s <= max(rounds_s) * (1 + 1e-12)

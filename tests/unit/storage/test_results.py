@@ -1,0 +1,168 @@
+"""Results as a file: what is written comes back, and what is not ours is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_accel.stats.results import Ending, SessionResults
+from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.results import ResultsError, parse, read_results, render, write_results
+from pytest_accel.storage.whole import write_whole
+from tests.support.results import make_result, make_session
+
+STATUSES = [*Outcome, *Ending]
+
+
+def stored(session: SessionResults) -> SessionResults:
+    return parse(render(session), "results.json")
+
+
+@given(
+    statuses=st.lists(st.sampled_from(STATUSES), max_size=4),
+    name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
+    remark=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+)
+@settings(max_examples=40)
+def test_what_was_stored_comes_back(statuses, name, remark):
+    results = [make_result(status, name=f"test_{name}[{i}]") for i, status in enumerate(statuses)]
+    once = stored(replace(make_session(results), remarks=(remark,), findings=({"level": "ok", "count": 3},)))
+    assert stored(once) == once
+    assert [result.status for result in once.results] == [result.status for result in results]
+    assert [result.name for result in once.results] == [result.name for result in results]
+    assert once.remarks == (remark,)
+
+
+def test_derived_figures_survive():
+    result = make_result(Outcome.REGRESSED)
+    once = stored(make_session([result])).results[0]
+    assert once.throughput == pytest.approx(result.throughput, rel=1e-6)
+    assert once.baseline_throughput == pytest.approx(result.baseline_throughput, rel=1e-6)
+    assert once.verdicts == result.verdicts
+    assert once.changes == result.changes
+    assert once.references == result.references
+
+
+def break_version(content):
+    content["schema_version"] = 99
+
+
+def break_status(content):
+    content["results"][0]["status"] = "splendid"
+
+
+def break_rounds(content):
+    content["results"][0]["runs"][0]["rounds_s"] = [0.1, -1]
+
+
+def break_environment(content):
+    content["results"][0]["runs"][0]["environment"] = "nowhere"
+
+
+def break_work(content):
+    content["results"][0]["work_per_step"] = 0
+
+
+def break_key(content):
+    content["results"][0]["colour"] = "blue"
+
+
+@pytest.mark.parametrize(
+    ("damage", "place", "problem"),
+    [
+        (break_version, "top level", "schema_version 99"),
+        (break_status, "results[0].status", "splendid"),
+        (break_rounds, "results[0].runs[0].rounds_s[1]", "not positive"),
+        (break_environment, "results[0].runs[0].environment", "not among the environments"),
+        (break_work, "results[0].work_per_step", "not positive"),
+        (break_key, "results[0]", '"colour" is unknown'),
+    ],
+)
+def test_a_fault_names_its_place_and_a_remedy(damage, place, problem):
+    content = json.loads(render(make_session([make_result(Outcome.OK)])))
+    damage(content)
+    with pytest.raises(ResultsError) as caught:
+        parse(json.dumps(content), "results.json")
+    assert caught.value.place == place
+    assert problem in caught.value.problem
+    assert "git checkout" not in caught.value.remedy  # results are nowhere in git
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"kind": "pytest-accel results"}', "{"])
+def test_what_is_no_result_is_refused(text):
+    with pytest.raises(ResultsError) as caught:
+        parse(text, "results.json")
+    assert caught.value.remedy
+
+
+def test_written_and_read(tmp_path):
+    path = tmp_path / "deep" / "results.json"
+    write_results(path, make_session([make_result(Outcome.OK)]))
+    assert read_results(path).results[0].status is Outcome.OK
+    assert [each.name for each in path.parent.iterdir()] == ["results.json"]
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    path.write_text("before")
+    monkeypatch.setattr(
+        "pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+    )
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, "after")
+    assert path.read_text() == "before"
+    assert [each.name for each in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize("name", ["absent.json", "."])
+def test_a_path_that_is_no_file(tmp_path, name):
+    with pytest.raises(ResultsError, match="--accel-json"):
+        read_results(tmp_path / name)
+
+
+def benchmark_json(**accel):
+    absent = dict.fromkeys(("first_step_s", "warmup_s", "peak_memory_bytes", "loss"))
+    times = {"rounds_s": [0.01] * 6, "steps_per_round": 10}
+    run = {"session": "s", "environment": "", "metrics": {"mfu": 0.4}, **times, **absent}
+    measured = {
+        "platform": "h200",
+        "work_per_step": 256.0,
+        "work_unit": "images",
+        "steady": True,
+        "run": run,
+        "configuration": {"data_source": "cifar100"},
+        "environment": {"identity": {"device_name": "H200"}, "context": {}},
+        **accel,
+    }
+    benchmarks = [
+        {"fullname": "bench_suites/test_cnn.py::test_cnn[a]", "extra_info": {"accel": measured}},
+        {"fullname": "other.py::test_other", "extra_info": {}},
+    ]
+    return json.dumps({"machine_info": {}, "datetime": "2026-11-15T10:00:00", "benchmarks": benchmarks})
+
+
+def test_the_json_of_pytest_benchmark_is_read_too():
+    verdict = {"outcome": "regressed"}
+    further = {"session": "s", "rounds_s": [0.011] * 6, "steps_per_round": 10, "environment": ""}
+    session = parse(benchmark_json(verdict=verdict, further_runs=[further]), "b.json")
+    (result,) = session.results
+    assert result.status is Outcome.REGRESSED
+    assert result.key == "bench_suites/test_cnn.py::test_cnn[a] (data)"
+    assert result.suite == "cnn"
+    assert [run.rounds_s[0] for run in result.runs] == [0.01, 0.011]
+    assert result.metrics == {}  # of the newest run
+    assert session.environments[result.environment].identity == {"device_name": "H200"}
+
+
+def test_a_module_of_either_name_is_one_suite():
+    text = benchmark_json().replace("test_cnn.py", "cnn_test.py")
+    assert parse(text, "b.json").results[0].suite == "cnn"
+
+
+def test_a_benchmark_json_of_somebody_else_is_refused():
+    with pytest.raises(ResultsError, match="no benchmark here was measured by pytest-accel"):
+        parse(json.dumps({"machine_info": {}, "benchmarks": []}), "b.json")

@@ -1,0 +1,183 @@
+"""Every sample once an epoch, whatever the world; the same seed takes the same way."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
+
+
+@st.composite
+def training(draw):
+    """The orders of all ranks of a world."""
+    groups = draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=8))
+    length = sum(groups) if groups else draw(st.integers(1, 60))
+    world = draw(st.integers(1, 6))
+    common = {
+        "length": length,
+        "batch_size": draw(st.integers(1, 80)),
+        "world": world,
+        "seed": draw(st.integers(0, 2**40)),
+        "shuffle": draw(st.booleans()),
+        "groups": groups,
+    }
+    return [TrainingOrder(rank=rank, **common) for rank in range(world)]
+
+
+def stream(orders, steps):
+    """What the whole world takes, in the order in which it is dealt."""
+    return [sample for step in range(steps) for order in orders for sample in order.indices(step)]
+
+
+def epochs_of(orders, count):
+    length = orders[0].length
+    taken = stream(orders, orders[0].steps_for_epochs(count))
+    return [taken[epoch * length : (epoch + 1) * length] for epoch in range(count)]
+
+
+@given(training())
+def test_every_sample_comes_exactly_once_an_epoch(orders):
+    for epoch in epochs_of(orders, 3):
+        assert sorted(epoch) == list(range(orders[0].length))
+
+
+@given(training(), st.integers(0, 20))
+def test_every_rank_takes_a_full_batch_at_every_step(orders, step):
+    assert {len(order.indices(step)) for order in orders} == {orders[0].batch_size}
+
+
+@given(training())
+def test_ranks_are_disjoint_within_an_epoch(orders):
+    length = orders[0].length
+    of_epoch = Counter()
+    for step in range(orders[0].steps_for_epochs(2)):
+        for order in orders:
+            start = (step * order.world + order.rank) * order.batch_size
+            mine = [
+                sample
+                for position, sample in enumerate(order.indices(step), start)
+                if position // length == 1
+            ]
+            of_epoch.update(mine)
+    assert of_epoch == Counter(range(length))
+
+
+@given(training(), st.integers(1, 5))
+def test_steps_for_epochs_are_just_enough(orders, epochs):
+    order = orders[0]
+    steps = order.steps_for_epochs(epochs)
+    per_step = order.world * order.batch_size
+    assert (steps - 1) * per_step < epochs * order.length <= steps * per_step
+
+
+@given(training())
+def test_groups_stay_whole_and_in_order(orders):
+    order = orders[0]
+    groups = order.groups or (1,) * order.length
+    first_of = {sum(groups[:each]): groups[each] for each in range(len(groups))}
+    for epoch in epochs_of(orders, 2):
+        position = 0
+        while position < len(epoch):
+            size = first_of[epoch[position]]
+            assert epoch[position : position + size] == list(range(epoch[position], epoch[position] + size))
+            position += size
+
+
+@given(training())
+def test_the_same_seed_takes_the_same_way_from_any_step(orders):
+    for order in orders:
+        again = pickle.loads(pickle.dumps(order))
+        assert [again.indices(step) for step in (7, 2, 3)] == [order.indices(step) for step in (7, 2, 3)]
+
+
+@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 10))
+def test_another_seed_or_epoch_takes_another_way(seed, epoch):
+    # By chance two permutations of 60 are equal once in 10^81.
+    def way(seed, epoch, **options):
+        return tuple(TrainingOrder(length=60, batch_size=60, seed=seed, **options).indices(epoch))
+
+    ways = {way(seed, epoch), way(seed + 1, epoch), way(seed, epoch + 1), way(seed + 2**32, epoch)}
+    assert len(ways) == 4
+    assert way(seed, epoch, shuffle=False) == tuple(range(60))
+    assert len({way(seed + each, epoch, groups=[1] * 60) for each in range(3)}) == 3
+
+
+def test_the_world_does_not_change_what_is_taken_at_a_step():
+    one = TrainingOrder(length=37, batch_size=12, seed=5)
+    four = [TrainingOrder(length=37, batch_size=3, rank=rank, world=4, seed=5) for rank in range(4)]
+    for step in range(20):
+        assert one.indices(step) == [sample for order in four for sample in order.indices(step)]
+
+
+def test_a_batch_larger_than_the_set_holds_several_epochs():
+    batch = TrainingOrder(length=3, batch_size=8).indices(0)
+    assert sorted(batch[:3]) == sorted(batch[3:6]) == [0, 1, 2]
+
+
+def test_few_permutations_are_kept():
+    order = TrainingOrder(length=3, batch_size=8)
+    for batch in islice(order, 20):
+        assert len(batch) == 8
+        assert len(order._kept) <= 2
+
+
+def test_a_data_loader_takes_it_as_a_sampler():
+    class Squares(torch.utils.data.Dataset):
+        def __getitem__(self, indices):
+            return torch.tensor(indices) ** 2
+
+    order = TrainingOrder(length=10, batch_size=4, seed=3)
+    loader = torch.utils.data.DataLoader(Squares(), sampler=order, batch_size=None)
+    batches = [batch.tolist() for batch in islice(loader, 6)]
+    assert batches == [[sample**2 for sample in order.indices(step)] for step in range(6)]
+
+
+@given(st.integers(1, 70), st.integers(1, 80), st.integers(1, 9))
+def test_evaluation_takes_every_sample_exactly_once(length, batch_size, world):
+    orders = [
+        EvaluationOrder(length=length, batch_size=batch_size, rank=rank, world=world) for rank in range(world)
+    ]
+    shares = [list(order) for order in orders]
+    assert Counter(sample for share in shares for batch in share for sample in batch) == Counter(
+        range(length)
+    )
+    for order, share in zip(orders, shares, strict=True):
+        assert len(order) == len(share)
+        assert all(len(batch) == batch_size for batch in share[:-1])
+        assert all(share)
+    sizes = [len(order.share) for order in orders]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"length": 0}, "length"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"world": 0}, "world"),
+        ({"rank": 2, "world": 2}, "rank"),
+        ({"rank": -1}, "rank"),
+    ],
+)
+@pytest.mark.parametrize("order", [TrainingOrder, EvaluationOrder])
+def test_impossible_arguments_are_named(order, wrong, named):
+    with pytest.raises(ValueError, match=f"^{named}: "):
+        order(**{"length": 5, "batch_size": 2} | wrong)
+
+
+@pytest.mark.parametrize("groups", [[2, 2], [5, 0], [6, -1], [5, 1]])
+def test_groups_that_are_not_the_set_are_refused(groups):
+    with pytest.raises(ValueError, match=r"^groups: "):
+        TrainingOrder(length=5, batch_size=1, groups=groups)
+
+
+def test_steps_count_from_zero():
+    with pytest.raises(ValueError, match=r"^step: -1"):
+        TrainingOrder(length=5, batch_size=1).indices(-1)

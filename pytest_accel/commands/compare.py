@@ -10,7 +10,7 @@ from pytest_accel.commands.registry import argument, command
 from pytest_accel.commands.selecting import BASELINES, KEYWORD, baselines_folder, by_keyword
 
 if TYPE_CHECKING:
-    from pytest_accel.stats.comparison import Comparison
+    from pytest_accel.storage.comparison import Comparison
 
 
 @command(
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def compare(args: argparse.Namespace) -> int:
     """Show sets of figures side by side, and what the gate says of two sets of runs of one platform."""
     from pytest_accel.report.comparison import render
-    from pytest_accel.stats.comparison import compare as compared
+    from pytest_accel.storage.comparison import compare as compared
     from pytest_accel.storage.gathering import gather
 
     gathered = gather(args.sets, baselines_folder(args))

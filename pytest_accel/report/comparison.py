@@ -11,7 +11,6 @@ from pytest_accel.report.escaping import prose
 from pytest_accel.report.lines import changed, verdict_line, word
 from pytest_accel.report.table import Cell as TableCell
 from pytest_accel.report.table import Column, lines_of
-from pytest_accel.stats.comparison import Cell, Comparison, Judged, Row, Side, ordered
 from pytest_accel.stats.environment import describe
 from pytest_accel.stats.figures import Value
 from pytest_accel.stats.judgement import was_slowed
@@ -19,6 +18,7 @@ from pytest_accel.stats.metrics import shown_name
 from pytest_accel.stats.printing import inert, printable
 from pytest_accel.stats.quantities import counted, percent, si
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
+from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side, ordered
 from pytest_accel.storage.reference_values import DOUBTS
 
 Sort = Literal["", "name", "ratio", "throughput"]

@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_accel.stats.comparison import Cell, Comparison, Judged, Row, Side, ordered
 from pytest_accel.stats.printing import inert, printable
 from pytest_accel.stats.verdict import THROUGHPUT
+from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side, ordered
 
 SCHEMA_VERSION = 1
 _FIELDS = (

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pytest_accel.platforms.names import closest
-from pytest_accel.stats.comparison import Side
 from pytest_accel.stats.figures import Value, figures
 from pytest_accel.stats.judgement import Entry
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.storage.baselines import read_text
 from pytest_accel.storage.calibrations import FOLDER as CALIBRATION
+from pytest_accel.storage.comparison import Side
 from pytest_accel.storage.reading import MAX_BYTES, BaselineError, decode, load, restore_remedy
 from pytest_accel.storage.reference_values import Figure, Source, linked, similar_links
 from pytest_accel.storage.references import published_folder, read_source

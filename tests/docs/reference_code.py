@@ -232,7 +232,7 @@ def table_columns() -> str:
 
 
 def metrics() -> str:
-    from pytest_accel.stats.comparison import CHOICES
+    from pytest_accel.storage.comparison import CHOICES
 
     ours = [(code(name), about) for name, about in MEASURED.items()]
     better = {"more": "more", "less": "less", None: "neither: it describes, and is not measured"}

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["InferStep", "ModelInfo", "Precision", "StepError", "TrainStep", "build_model"]
 
 _HOME = {
-    "InferStep": "steps",
-    "ModelInfo": "models",
-    "Precision": "precision",
-    "StepError": "errors",
-    "TrainStep": "steps",
-    "build_model": "models",
+    "InferStep": "workloads.steps",
+    "ModelInfo": "workloads.models.build",
+    "Precision": "workloads.precision",
+    "StepError": "measure.errors",
+    "TrainStep": "workloads.steps",
+    "build_model": "workloads.models.build",
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"pytest_accel.{_HOME[name]}"), name)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tests.unit.store.test_history import results_
-from tests.unit.store.test_schema import a_file, files
+from tests.unit.storage.test_history import results_
+from tests.unit.storage.test_schema import a_file, files
 
 from pytest_accel.doctor.finding import Finding
 from pytest_accel.stats.environment import fingerprint

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tests.unit.storage.test_history import results_
-from tests.unit.storage.test_schema import a_file, files
 
 from pytest_accel.doctor.finding import Finding
 from pytest_accel.stats.environment import fingerprint
@@ -27,6 +25,8 @@ from pytest_accel.storage.reading import BaselineError, Node
 from pytest_accel.storage.schema import ACTIONS
 from tests.docs import schemas
 from tests.support.results import make_result, make_session
+from tests.unit.storage.test_history import results_
+from tests.unit.storage.test_schema import a_file, files
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = {name: schemas.load(name) for name in schemas.NAMES}

@@ -42,7 +42,7 @@ def checked_with_a_slow_second(group):
 
 @pytest.mark.slow
 def test_the_rank_that_does_its_product_four_times_is_named_and_the_other_is_not():
-    first, second = run_ranks("tests.unit.spmd.test_stragglers:checked_with_a_slow_second", 2)
+    first, second = run_ranks("tests.unit.distributed.test_stragglers:checked_with_a_slow_second", 2)
     assert first == second  # every rank comes to the same result
     assert {(each["kind"], each["rank"]) for each in first["readings"]} == {
         (kind, rank) for kind in ("matrix product", "copy") for rank in range(2)

@@ -12,7 +12,7 @@ ADAM = "adam"  # SGD at our usual rate makes the loss of the wide model infinite
 
 @cpu
 def test_small_autoencoder(train):
-    train("zoo/autoencoder-tiny", data="mnist", batch_size=10, optimiser=ADAM, epoch_size=IMAGES)
+    train("zoo/autoencoder-tiny", data="mnist", batch_size=10, optimizer=ADAM, epoch_size=IMAGES)
 
 
 @on("a100 a100x2 b200 gb200 gh200 h100 h200 l40s")
@@ -24,6 +24,6 @@ def test_autoencoder(train, batch_size):
         data="mnist",
         batch_size=batch_size,
         precision="tf32",
-        optimiser=ADAM,
+        optimizer=ADAM,
         epoch_size=IMAGES,
     )

@@ -25,7 +25,7 @@ def test_fine_tuning(train, sequence):
         sequence=sequence,
         batch_size=32,
         precision="bf16",
-        optimiser="adamw",
+        optimizer="adamw",
         lr=LR,
         clip=1.0,  # as the authors' own code
         millions=108.9,

@@ -78,9 +78,15 @@ def test_first_epoch(converge):
 def test_loading(train, accel_data, decode):
     """ResNet50 fed with JPEGs (--accel-data): decoded on the device they must leave it nine tenths of its rate."""
     accel_data("imagenet")
-    fed = 0.9 if decode == "device" else None
+    least = 0.9 if decode == "device" else None
     train(
-        "resnet50", data="imagenet", source="loader", decode=decode, batch_size=256, precision="bf16", fed=fed
+        "resnet50",
+        data="imagenet",
+        source="loader",
+        decode=decode,
+        batch_size=256,
+        precision="bf16",
+        min_loader_efficiency=least,
     )
 
 

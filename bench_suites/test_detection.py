@@ -7,9 +7,9 @@ import pytest
 from pytest_accel import cpu, on
 
 # Faster R-CNN's schedule begins slowly and on trained weights; with random ones, the clip stands for both.
-FASTER_RCNN = {"optimiser": "sgd", "lr": 0.02, "weight_decay": 1e-4, "clip": 1.0}
+FASTER_RCNN = {"optimizer": "sgd", "lr": 0.02, "weight_decay": 1e-4, "clip": 1.0}
 DINO = {
-    "optimiser": "adamw",
+    "optimizer": "adamw",
     "lr": 1e-4,
     "weight_decay": 1e-4,
     "lr_scale": {"neck.backbone.": 0.1},

@@ -8,12 +8,12 @@ from pytest_accel import cpu, on
 
 # How each is trained; the heads of a SegFormer learn ten times as fast as what is below them.
 SEGFORMER = {
-    "optimiser": "adamw",
+    "optimizer": "adamw",
     "lr": 6e-5,
     "weight_decay": 0.01,
     "lr_scale": {"decoder": 10, "segmentation_head": 10},
 }
-DEEPLAB = {"optimiser": "sgd", "lr": 0.01, "weight_decay": 5e-4}
+DEEPLAB = {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-4}
 MODELS = {
     "segformer_b4": ("zoo/segformer-b4", SEGFORMER),  # crops of 1024 x 1024
     "deeplabv3plus_r101": ("zoo/deeplabv3plus-r101", DEEPLAB),  # 512 x 1024

@@ -117,7 +117,7 @@ def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
 
     Batches are synthetic, unless --accel-data has the data set; `source=`, `workers=`, `prefetch=` and `decode=`
     say how they come to the device. A step that loads is measured with its loader; then both are measured apart,
-    and with `fed=0.9` it fails where less than that part of the device's own rate is left. `epoch_size=` gives
+    and with `min_loader_efficiency=0.9` it fails where less than that part of the device's own rate is left. `epoch_size=` gives
     the time of so many images, and `may_not_fit=True` makes a batch that does not fit an end of its own, for sweeps.
 
     In a gang every rank trains on batches of its own, in DistributedDataParallel; with `ddp=False` the ranks
@@ -134,14 +134,16 @@ def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
         def measure(
             model: str | Built,
             *,
-            fed: float | None = None,
+            min_loader_efficiency: float | None = None,
             epoch_size: int | None = None,
             may_not_fit: bool = False,
             **choices: Any,  # noqa: ANN401
         ) -> Measurement | None:
             with plain_ends(accel, may_not_fit=may_not_fit):
                 step = build_step(accel, steps, TrainStep.build, model, **choices)
-                figures = Figures(accel=accel, step=step, fed=fed, epoch_size=epoch_size)
+                figures = Figures(
+                    accel=accel, step=step, min_loader_efficiency=min_loader_efficiency, epoch_size=epoch_size
+                )
                 return measure_step(accel, step, figures, loss=step.loss_value)
 
         yield measure
@@ -162,7 +164,7 @@ def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
         def measure(
             model: str | Built,
             *,
-            fed: float | None = None,
+            min_loader_efficiency: float | None = None,
             epoch_size: int | None = None,
             latency: bool = False,
             may_not_fit: bool = False,
@@ -170,7 +172,13 @@ def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
         ) -> Measurement | None:
             with plain_ends(accel, may_not_fit=may_not_fit):
                 step = build_step(accel, steps, InferStep.build, model, **choices)
-                figures = Figures(accel=accel, step=step, fed=fed, epoch_size=epoch_size, latency=latency)
+                figures = Figures(
+                    accel=accel,
+                    step=step,
+                    min_loader_efficiency=min_loader_efficiency,
+                    epoch_size=epoch_size,
+                    latency=latency,
+                )
                 return measure_step(accel, step, figures, loss=None)
 
         yield measure
@@ -262,12 +270,12 @@ def accel_model(accel_device: torch.device) -> Built:
 
 
 @pytest.fixture
-def accel_optimiser(accel_device: torch.device) -> Built:
-    """`accel_optimiser("adamw", model.parameters())`: in the fastest implementation the device has."""
-    from pytest_accel.workloads.optimisers import build_optimiser
+def accel_optimizer(accel_device: torch.device) -> Built:
+    """`accel_optimizer("adamw", model.parameters())`: in the fastest implementation the device has."""
+    from pytest_accel.workloads.optimizers import build_optimizer
 
-    def build(optimiser: str | Built, parameters: Any, *, lr: float | None = None) -> Any:  # noqa: ANN401
-        return build_optimiser(optimiser, parameters, device=accel_device, lr=lr)[0]
+    def build(optimizer: str | Built, parameters: Any, *, lr: float | None = None) -> Any:  # noqa: ANN401
+        return build_optimizer(optimizer, parameters, device=accel_device, lr=lr)[0]
 
     return build
 

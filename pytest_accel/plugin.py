@@ -19,7 +19,7 @@ from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by 
     accel_data,
     accel_device,
     accel_model,
-    accel_optimiser,
+    accel_optimizer,
     accel_precision,
     converge,
     ddp,

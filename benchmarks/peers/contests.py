@@ -47,21 +47,21 @@ class Contest:
 # --- how the suites train, by value -----------------------------------------------------------------
 
 SEGFORMER = {
-    "optimiser": "adamw",
+    "optimizer": "adamw",
     "lr": 6e-5,
     "weight_decay": 0.01,
     "lr_scale": {"decoder": 10, "segmentation_head": 10},
 }
-DEEPLAB = {"optimiser": "sgd", "lr": 0.01, "weight_decay": 5e-4}
-FASTER_RCNN = {"optimiser": "sgd", "lr": 0.02, "weight_decay": 1e-4, "clip": 1.0}
+DEEPLAB = {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-4}
+FASTER_RCNN = {"optimizer": "sgd", "lr": 0.02, "weight_decay": 1e-4, "clip": 1.0}
 DINO = {
-    "optimiser": "adamw",
+    "optimizer": "adamw",
     "lr": 1e-4,
     "weight_decay": 1e-4,
     "lr_scale": {"neck.backbone.": 0.1},
     "clip": 0.1,
 }
-BERT = {"optimiser": "adamw", "lr": 3e-5, "clip": 1.0}
+BERT = {"optimizer": "adamw", "lr": 3e-5, "clip": 1.0}
 
 UNASKED = 288  # pixels: what timm's benchmark.py takes for a ResNet50 unless it is told
 

@@ -25,7 +25,7 @@ _IN_COLUMNS = frozenset(
         "scaling_efficiency",
         "loader_step_s",
         "compute_step_s",
-        "fed_share",
+        "loader_efficiency",
         "accuracy",
         "first_epoch_s",
         "time_to_target_s",
@@ -173,7 +173,7 @@ def compute(case: Case) -> str:
 def bound_by(case: Case) -> str:
     """The slower of the two, or both where together they are slower than either."""
     loader_s, compute_s = _metric(case, "loader_step_s"), _metric(case, "compute_step_s")
-    share = _metric(case, "fed_share")
+    share = _metric(case, "loader_efficiency")
     if loader_s is None or compute_s is None:
         return ""
     # Slower than either alone by a tenth: they take turns, at a core, at Python's lock, at the device's memory.
@@ -182,9 +182,9 @@ def bound_by(case: Case) -> str:
     return "loader" if loader_s > compute_s else "compute"
 
 
-def fed(case: Case) -> str:
+def loader_efficiency(case: Case) -> str:
     """How much of what the device alone reaches is left with its loader."""
-    share = _metric(case, "fed_share")
+    share = _metric(case, "loader_efficiency")
     return "" if share is None else percent(share)
 
 
@@ -307,7 +307,7 @@ COLUMNS: dict[str, tuple[tuple[Column, Text], ...]] = {
         (Column(title="loader", right=True), loader),
         (Column(title="compute", right=True), compute),
         (Column(title="bound by"), bound_by),
-        (Column(title="fed", right=True), fed),
+        (Column(title="loader eff.", right=True), loader_efficiency),
     ),
     "epochs": (
         (Column(title="first epoch", right=True), first_epoch),

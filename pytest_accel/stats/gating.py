@@ -7,7 +7,7 @@ from pytest_accel.stats.quantities import parse_fraction
 from pytest_accel.stats.verdict import THROUGHPUT
 
 # Of more-is-better ones those that say something beside throughput: tflops and mfu are throughput in other units.
-_MORE = frozenset({"accuracy", "fed_share"})
+_MORE = frozenset({"accuracy", "loader_efficiency"})
 # By all names that are taken; of a metric with a short name that comes first.
 METRICS: dict[str, str] = {**SHORT_NAMES, **{name: name for name in sorted(LESS_IS_BETTER | _MORE)}}
 NAMES = (THROUGHPUT, *(name for name in METRICS if name not in SHORT_NAMES.values()))  # as errors list them

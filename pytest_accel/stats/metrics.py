@@ -32,7 +32,7 @@ OF_ANY_STEP: Mapping[str, str] = {
 OF_BUILT_STEPS: Mapping[str, str] = {
     "loader_step_s": "The time in which the loader alone makes a batch, in seconds.",
     "compute_step_s": "The time of a step whose batch lies ready, in seconds.",
-    "fed_share": "What is left of the device's own rate when batches have to be loaded: 1 where the loader hides behind the step. Gated.",
+    "loader_efficiency": "What is left of the device's own rate when batches have to be loaded: 1 where the loader hides behind the step. Gated.",
     "latency_p50_s": "The time that half of the single steps stay below, each waited for, in seconds (`infer(..., latency=True)`).",
     "latency_p90_s": "The same for nine of ten.",
     "latency_p99_s": "The same for 99 of 100.",

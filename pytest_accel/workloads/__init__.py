@@ -1,4 +1,4 @@
-"""Models, data, precision and optimisers, built into one step.
+"""Models, data, precision and optimizers, built into one step.
 
 `TrainStep` and `InferStep` are plain callables that a benchmark times. The names below load on first
 use: importing this package does not import torch.

@@ -9,7 +9,7 @@ from pytest_accel.workloads.data.formats.cityscapes import IGNORE
 from pytest_accel.workloads.models.build import task_of
 from pytest_accel.workloads.models.catalogue import Asked, zoo_model
 from pytest_accel.workloads.models.segmentation_layers import check_pooled_batch
-from pytest_accel.workloads.optimisers import callable_name
+from pytest_accel.workloads.optimizers import callable_name
 from pytest_accel.workloads.tasks import task_of_data
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pytest_accel.workloads.fitting import batch_in_words, builds_whole, check_f
 from pytest_accel.workloads.flops import output_classes
 from pytest_accel.workloads.layers import stand_in_for_slow_layers
 from pytest_accel.workloads.models.build import ModelInfo, build_model, task_of
-from pytest_accel.workloads.optimisers import callable_name
+from pytest_accel.workloads.optimizers import callable_name
 from pytest_accel.workloads.plan import Plan
 from pytest_accel.workloads.precision import Precision
 from pytest_accel.workloads.replaying import check_replay, why_not
@@ -69,8 +69,8 @@ def assemble(
 ) -> Parts:
     """Check every argument, then build the model and open the source of its batches, or of its micro-batches.
 
-    `states` are the tensors that an optimiser keeps of each parameter. Where the model is to be `sharded` and a device has
-    no room for all of it, it is built without contents. What is `foreign`, a loss or an optimiser of the caller's, may wait for the device.
+    `states` are the tensors that an optimizer keeps of each parameter. Where the model is to be `sharded` and a device has
+    no room for all of it, it is built without contents. What is `foreign`, a loss or an optimizer of the caller's, may wait for the device.
     """
     device = torch.device(choices.device)
     if device.type == "cuda":

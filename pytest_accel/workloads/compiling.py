@@ -23,7 +23,7 @@ from pytest_accel.workloads.plan import Plan
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 # A step of less arithmetic than this waits for its launches: an H200 needs some 5 ms for it, and a step of a
 # ResNet launches hundreds of kernels. The WideResNet at batch 32 (.46 TFLOP) trains 3,500 images/s eager there and
-# 14,500 with its launches recorded. Recorded whole, its optimiser too, a step takes .986 of what it does recorded in pieces, that of the
+# 14,500 with its launches recorded. Recorded whole, its optimizer too, a step takes .986 of what it does recorded in pieces, that of the
 # autoencoder at batch 10 .64, and ResNet50 on a single image .97 (tests/studies/replay.py).
 LAUNCH_BOUND_FLOPS = 2e12
 # So does one of many small layers: a SegFormer-B4 at batch 1 (2 TFLOP in 423 layers) keeps an H200 busy for 22 ms of 119,

@@ -16,7 +16,7 @@ from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.models.gpt import GPT_SHAPES, gpt_shape
-from pytest_accel.workloads.optimisers import callable_name
+from pytest_accel.workloads.optimizers import callable_name
 
 FP32_BYTES = 4
 # Of a device's memory, for all weights in fp32 before they are dealt out: what else is there then is small.
@@ -28,7 +28,7 @@ class State:
     """What a model keeps on its devices whatever the batch is; what lies between layers comes on top."""
 
     parameters: int
-    bytes_each: int  # of weight, gradient and optimiser states
+    bytes_each: int  # of weight, gradient and optimizer states
     shards: int = 1  # devices that it is dealt out to
 
     @property
@@ -45,7 +45,7 @@ def state_of(
 ) -> State | None:
     """Return what a named GPT will keep, without building it; None of models that fit anywhere, or are not known.
 
-    `states` are the tensors that an optimiser keeps of each parameter; None: inference, whose weights are made in fp32.
+    `states` are the tensors that an optimizer keeps of each parameter; None: inference, whose weights are made in fp32.
     """
     name = str(model).removeprefix("zoo/") if isinstance(model, str) else ""
     if name not in GPT_SHAPES:
@@ -61,7 +61,7 @@ def check_fits(name: str, state: State, device: torch.device) -> None:
     if memory is None or state.total_bytes <= memory * state.shards:
         return
     training = state.bytes_each > FP32_BYTES
-    kept = "weights, gradients and optimiser states" if training else "weights"
+    kept = "weights, gradients and optimizer states" if training else "weights"
     here = f"{device} has {gibibytes(memory)}"
     if state.shards > 1:
         here = f"{state.shards} devices like {device} have {gibibytes(memory * state.shards)}"

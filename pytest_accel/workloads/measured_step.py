@@ -18,7 +18,7 @@ from pytest_accel.session.fitting import CONFIGURATION, does_not_fit
 from pytest_accel.session.own_metrics import checked_tolerance
 from pytest_accel.session.terminal import live_progress
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.rates import check_fed, latency, rates_apart
+from pytest_accel.workloads.rates import check_loader_efficiency, latency, rates_apart
 from pytest_accel.workloads.steps import InferStep, TrainStep
 
 Built = Callable[..., Any]
@@ -30,7 +30,7 @@ class Figures:
 
     accel: Accel
     step: TrainStep | InferStep
-    fed: float | None = None
+    min_loader_efficiency: float | None = None
     epoch_size: int | None = None
     latency: bool = False
     learnt: Mapping[str, float] = field(default_factory=dict)
@@ -38,18 +38,21 @@ class Figures:
 
     def check(self) -> None:
         """Refuse what cannot be answered, before anything is timed; StepError."""
-        for name, value in (("epoch_size", self.epoch_size), ("fed", self.fed)):
+        for name, value in (
+            ("epoch_size", self.epoch_size),
+            ("min_loader_efficiency", self.min_loader_efficiency),
+        ):
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise StepError(f"{name}: {value!r} is not a positive number.")
-        if self.fed is not None and not self.step.loads:
+        if self.min_loader_efficiency is not None and not self.step.loads:
             raise StepError(
-                f"fed: nothing is loaded here, {self.step.configuration['data']} is synthetic and on the device. "
+                f"min_loader_efficiency: nothing is loaded here, {self.step.configuration['data']} is synthetic and on the device. "
                 "Write source='loader', or give real data with --accel-data."
             )
-        if self.fed is not None and self.step.varied:
+        if self.min_loader_efficiency is not None and self.step.varied:
             raise StepError(
-                f"fed: the batches of {self.step.configuration['data']} differ in shape, and no few of them say what the "
-                "device computes alone. Leave fed out, or give all images one shape with image_size=."
+                f"min_loader_efficiency: the batches of {self.step.configuration['data']} differ in shape, and no few of them say what the "
+                "device computes alone. Leave it out, or give all images one shape with image_size=."
             )
         try:
             checked_tolerance("accuracy", self.accuracy_tolerance)
@@ -61,7 +64,7 @@ class Figures:
     @property
     def gates(self) -> dict[str, float | None]:
         apart = self.step.loads and not self.step.varied
-        gates: dict[str, float | None] = {"fed_share": None} if apart else {}
+        gates: dict[str, float | None] = {"loader_efficiency": None} if apart else {}
         return gates | ({"accuracy": self.accuracy_tolerance} if "accuracy" in self.learnt else {})
 
     def measure(self, step_s: float) -> dict[str, float]:
@@ -141,9 +144,9 @@ def measure_step(
         burst=1 if step.varied else step.burst,  # steps that differ by themselves say nothing of a loader
     )
     if found is not None:  # of all ranks, so that all of them fail or none
-        check_fed(
+        check_loader_efficiency(
             found.run.metrics,
-            figures.fed,
+            figures.min_loader_efficiency,
             work=found.work_per_step,
             unit=step.unit,
             resident=found.configuration["data_source"] == "resident",

@@ -18,7 +18,7 @@ def rates_apart(
 ) -> dict[str, float]:
     """Time the loader without the step and the step without the loader; nothing for a step that loads nothing.
 
-    `fed_share` is the part of the rate of arithmetic that is left when batches have to be loaded: 1 where the
+    `loader_efficiency` is the part of the rate of arithmetic that is left when batches have to be loaded: 1 where the
     loader hides behind the step, and never more: what is above is the noise of two timings. It pairs real data with data that lies ready, in one process, minutes apart at
     most: what slows both, a clock or a cap, is not in it. Where batches differ in shape, the few that lie ready cost what
     chance made them: only the loader has a rate then.
@@ -34,19 +34,23 @@ def rates_apart(
     )
     if compute_s is None:
         return {"loader_step_s": loader_s}
-    return {"loader_step_s": loader_s, "compute_step_s": compute_s, "fed_share": min(1.0, compute_s / step_s)}
+    return {
+        "loader_step_s": loader_s,
+        "compute_step_s": compute_s,
+        "loader_efficiency": min(1.0, compute_s / step_s),
+    }
 
 
-def check_fed(
+def check_loader_efficiency(
     rates: Mapping[str, float], least: float | None, *, work: float, unit: str, resident: bool
 ) -> None:
     """Raise StepError where less of the arithmetic's rate is left than was asked for."""
-    share = rates.get("fed_share")
+    share = rates.get("loader_efficiency")
     if least is None or share is None or share >= least:
         return
     loader, compute = (work / rates[f"{part}_step_s"] for part in ("loader", "compute"))
     raise StepError(
-        f"fed: {share:.1%} of what the device computes alone is left with its loader, and {least:.0%} were asked for: "
+        f"min_loader_efficiency: {share:.1%} of what the device computes alone is left with its loader, and {least:.0%} were asked for: "
         f"the loader alone gives {loader:,.0f} {unit}/s, the device alone takes {compute:,.0f}. "
         + (
             "Its samples are picked and cut on the device itself: a larger batch, or augment=False."

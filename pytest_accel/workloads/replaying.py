@@ -1,8 +1,8 @@
 """A whole step as one launch: recorded once on the device, replayed from then on.
 
 A step of small layers is hundreds of launches, and a host that launches slowly sets its pace. What is recorded (a CUDA graph) holds
-all of them, the optimiser's too, and costs the host one. torch's own `reduce-overhead` records what it compiles, piece by piece, and
-leaves the optimiser and the calls between the pieces to the host.
+all of them, the optimizer's too, and costs the host one. torch's own `reduce-overhead` records what it compiles, piece by piece, and
+leaves the optimizer and the calls between the pieces to the host.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pytest_accel.workloads.models.build import task_of
 from pytest_accel.workloads.precision import Precision
 
 Body = Callable[[Iterator[Batch]], Any]  # takes its batches from there, and returns tensors
-# Before it can be recorded: compiled, its algorithms chosen, the optimiser's states made. Fewer than the first steps of a warm-up.
+# Before it can be recorded: compiled, its algorithms chosen, the optimizer's states made. Fewer than the first steps of a warm-up.
 CALLS_BEFORE = 3
 
 
 class Replay:
     """Calls the body of a step a few times as it is, records one call, and replays it on the batches that come.
 
-    What the body reads beside its batches, and what it writes, must stay where it is: parameters, states of an optimiser. It must not
+    What the body reads beside its batches, and what it writes, must stay where it is: parameters, states of an optimizer. It must not
     wait for the device. What it returns is written anew by the next call.
     """
 
@@ -117,17 +117,17 @@ def _put(batch: Batch, place: Batch) -> None:
         kept.copy_(tensor, non_blocking=True)
 
 
-def make_capturable(optimiser: Any) -> None:  # noqa: ANN401 - a torch optimiser
-    """Let an optimiser be recorded: it counts its steps on the device then. SGD counts none."""
-    for group in optimiser.param_groups:
+def make_capturable(optimizer: Any) -> None:  # noqa: ANN401 - a torch optimizer
+    """Let an optimizer be recorded: it counts its steps on the device then. SGD counts none."""
+    for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
-        elif type(optimiser) is not torch.optim.SGD:
+        elif type(optimizer) is not torch.optim.SGD:
             raise ValueError(
-                f"replay: {type(optimiser).__name__} counts its steps on the host, where a recording would stand still. "
+                f"replay: {type(optimizer).__name__} counts its steps on the host, where a recording would stand still. "
                 "Choose one that is capturable, or leave replay out."
             )
-    optimiser._warned_capturable_if_run_uncaptured = True  # noqa: SLF001 - that the first steps are not recorded is meant
+    optimizer._warned_capturable_if_run_uncaptured = True  # noqa: SLF001 - that the first steps are not recorded is meant
 
 
 def check_replay(choices: Choices, precision: Precision, *, task: Task, sharded: bool) -> None:

@@ -1,4 +1,4 @@
-"""A model that no device has whole: its weights, gradients and optimiser states are dealt out to the ranks of a gang.
+"""A model that no device has whole: its weights, gradients and optimizer states are dealt out to the ranks of a gang.
 
 FSDP2: a block's weights come together for its forward and its backward pass, and its gradients are reduced to shards.
 Weights are gathered in the precision of the step, which is why there is no autocast; gradients are reduced in fp32.

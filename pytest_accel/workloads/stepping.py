@@ -46,7 +46,7 @@ class Step:
         self._known_as = parts.known_as
         self._batch = parts.batch
         self._loss_function: Loss | None = None  # of training
-        self._states: int | None = None  # of an optimiser that surely updates every parameter
+        self._states: int | None = None  # of an optimizer that surely updates every parameter
         self._demand: Demand | None = None
         self._replay: Replay | None = None
         self._cleanup = ExitStack()

@@ -21,9 +21,9 @@ from pytest_accel.workloads.compiling import compiled_apart
 from pytest_accel.workloads.evidence import local, sample, sample_tensors, tensors_in
 from pytest_accel.workloads.fitting import explained_out_of_memory
 from pytest_accel.workloads.judging import Judge
-from pytest_accel.workloads.optimisers import (
-    OPTIMISERS,
-    OptimiserFactory,
+from pytest_accel.workloads.optimizers import (
+    OPTIMIZERS,
+    OptimizerFactory,
     Updates,
     build_updates,
     callable_name,
@@ -71,17 +71,17 @@ class TrainStep(Step):
         }
         if not trainable:
             raise StepError(f"{self.info.name}: no parameter requires a gradient. {NO_BENCHMARK}")
-        optimiser = updates.optimiser
-        if optimiser == "auto":  # what the papers of these families train with
-            optimiser = "sgd" if self.info.convolutional else "adamw"
-        self._optimiser, described = build_updates(updates, optimiser, trainable, device=device)
+        optimizer = updates.optimizer
+        if optimizer == "auto":  # what the papers of these families train with
+            optimizer = "sgd" if self.info.convolutional else "adamw"
+        self._optimizer, described = build_updates(updates, optimizer, trainable, device=device)
         if parts.replay:
-            make_capturable(self._optimiser)
+            make_capturable(self._optimizer)
             self._replay = Replay(self._train, batches=parts.micro_batches, device=device)
         self._clip = updates.clip
         self._scaler = precision.scaler(device)
-        if isinstance(optimiser, str) and not precision.scales_loss:  # a scaler skips updates
-            self._states = OPTIMISERS[optimiser].states
+        if isinstance(optimizer, str) and not precision.scales_loss:  # a scaler skips updates
+            self._states = OPTIMIZERS[optimizer].states
         self.configuration |= described | {"loss": named.name, "label_smoothing": label_smoothing}
         if not ddp:
             self.configuration["ddp"] = False
@@ -110,7 +110,7 @@ class TrainStep(Step):
         cls,
         model: Model,
         *,
-        optimiser: str | OptimiserFactory = "auto",
+        optimizer: str | OptimizerFactory = "auto",
         lr: float | None = None,
         weight_decay: float | None = None,
         lr_scale: Mapping[str, float] | None = None,
@@ -131,7 +131,7 @@ class TrainStep(Step):
         In a gang the ranks train one model, in DistributedDataParallel; with `ddp=False` each trains its
         own, side by side; with `sharding="fsdp"` each has a part of it, for what does not fit one device. All other arguments are those of `Choices`.
         """
-        updates = Updates(optimiser=optimiser, lr=lr, weight_decay=weight_decay, lr_scale=lr_scale, clip=clip)
+        updates = Updates(optimizer=optimizer, lr=lr, weight_decay=weight_decay, lr_scale=lr_scale, clip=clip)
         updates.check()
         chosen = Choices.of(model, choices)
         check_sharding(sharding, ranks=chosen.ranks, ddp=ddp, precision=chosen.precision)
@@ -144,7 +144,7 @@ class TrainStep(Step):
                     micro_batch_size=micro_batch_size,
                     states=updates.states,
                     sharded=sharding is not None,
-                    foreign=loss is not None or not isinstance(optimiser, str),
+                    foreign=loss is not None or not isinstance(optimizer, str),
                 ),
                 updates=updates,
                 loss=loss,
@@ -178,7 +178,7 @@ class TrainStep(Step):
 
         if sharded:
             return in_shards
-        # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimiser
+        # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimizer
         # stays out: it is one fused kernel already. Compiled from outside DDP: dynamo then cuts the graph at
         # DDP's buckets, and reducing gradients still overlaps the backward pass.
         return forward_loss if apart is not None else self._compiled(forward_loss)
@@ -188,7 +188,7 @@ class TrainStep(Step):
         self.loss = self._run(self._train)
 
     def _train(self, batches: Iterator[Batch]) -> Any:  # noqa: ANN401 - a tensor
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         loss = accumulate(lambda: self._backward(batches), self._micro_batches, self._wrapped)
         with self._explained():
             self._update()
@@ -201,7 +201,7 @@ class TrainStep(Step):
             inputs, targets = next(batches)
             loss = self._forward_loss(inputs, targets)
             # Disabled (all but fp16), the scaler passes the loss and the step straight on. Enabled, it
-            # skips steps that overflowed; with a fused optimiser that too is decided on the device.
+            # skips steps that overflowed; with a fused optimizer that too is decided on the device.
             self._scaler.scale(loss).backward()
         except RuntimeError as error:
             inputs = targets = loss = None  # the traceback keeps this frame, and with it a whole graph
@@ -211,9 +211,9 @@ class TrainStep(Step):
 
     def _update(self) -> None:
         if self._clip is not None:
-            self._scaler.unscale_(self._optimiser)
+            self._scaler.unscale_(self._optimizer)
             clip_gradients(self._trainable, self._clip)
-        self._scaler.step(self._optimiser)
+        self._scaler.step(self._optimizer)
         self._scaler.update()
 
     def loss_value(self) -> float:
@@ -254,7 +254,7 @@ class TrainStep(Step):
 
     def _forget(self) -> None:
         super()._forget()
-        self._optimiser = self._scaler = self._forward_loss = self._wrapped = self.loss = self.judge = None
+        self._optimizer = self._scaler = self._forward_loss = self._wrapped = self.loss = self.judge = None
         self._trainable, self._sampled, self._before = (), {}, {}
 
 

@@ -1,6 +1,6 @@
 """How many bytes a step moves through the device's memory at the least, whatever its kernels are like.
 
-Only what every kernel must touch is counted: weights and inputs of products, gradients, and what an optimiser keeps.
+Only what every kernel must touch is counted: weights and inputs of products, gradients, and what an optimizer keeps.
 What lies between layers is not: a compiler may never write it. A wrong alarm is worse than none.
 """
 
@@ -32,7 +32,7 @@ def least_bytes(
     """Return what a step cannot avoid, or None where a cache could hold all of it.
 
     `stored` is the size of an element by name, `compute` that of what products run in. `states` is how many tensors an
-    optimiser keeps of each parameter; None where there is none, or none that surely updates all of them. `micro_batches` go
+    optimizer keeps of each parameter; None where there is none, or none that surely updates all of them. `micro_batches` go
     forward and backward in one step; `count` is of one of them.
 
     A step is a few passes over the model, and of what a pass touches once at most a cacheful lies there already, or

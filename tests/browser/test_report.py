@@ -290,16 +290,16 @@ def test_a_row_keeps_words_whole_and_a_traceback_together(opened):
 def test_the_runs_of_a_metric_that_failed_are_drawn(opened, library):
     result = make_result(Outcome.REGRESSED, name="test_fed")
     runs = {
-        side: tuple(replace(run, metrics={"fed_share": share}) for run in getattr(result, side))
+        side: tuple(replace(run, metrics={"loader_efficiency": share}) for run in getattr(result, side))
         for side, share in (("baseline", 1.52), ("runs", 0.98))
     }
-    verdict = replace(result.verdict, of="fed_share")
+    verdict = replace(result.verdict, of="loader_efficiency")
     result = replace(result, **runs, verdicts=(replace(result.verdict, outcome=Outcome.OK), verdict))
     details = open_row(opened(render_page(make_session([result]), plotly_js=library)), "test_fed")
     plot = details.locator("section", has_text="A dot is a run.").first.locator(".plot")
     plot.locator("svg.main-svg").first.wait_for()
     assert plot.locator("path.point").count() == 8
-    assert plot.locator(".ytitle").text_content() == "fed share"
+    assert plot.locator(".ytitle").text_content() == "loader efficiency"
 
 
 def test_a_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened):

@@ -121,7 +121,7 @@ def plain_sgd(group):
     """Its fused kernel knows nothing of shards."""
     found = {}
     for name, choices in {"ddp": {}, "fsdp": {"sharding": "fsdp"}}.items():
-        with build(group, optimiser="sgd", **choices) as step:
+        with build(group, optimizer="sgd", **choices) as step:
             found[name] = losses(step)
     return found
 

@@ -50,7 +50,7 @@ def test_learnt(converge):
 # Last: its failure ends the gang that served the others.
 @cpux2
 def test_fed_too_little(train):
-    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1, fed=1000)
+    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1, min_loader_efficiency=1000)
 """
 
 
@@ -79,7 +79,7 @@ def test_both_ranks_come_to_the_end_and_no_worker_is_left(ran):
 
 def test_too_little_for_all_together_fails_once_in_its_own_words(ran):
     _, output = ran
-    assert "fed: " in output
+    assert "min_loader_efficiency: " in output
     assert "were asked for: the loader alone gives" in output
     assert "waits in" not in output  # no rank waited for another
 
@@ -89,7 +89,7 @@ def test_every_rank_measured_its_loader_and_its_arithmetic(info):
     assert found["configuration"]["data_source"] == "arrays"
     assert found["work_per_step"] == 8
     for rank in found["ranks"]:
-        assert {"loader_step_s", "compute_step_s", "fed_share"} <= set(rank["metrics"])
+        assert {"loader_step_s", "compute_step_s", "loader_efficiency"} <= set(rank["metrics"])
 
 
 def test_the_accuracy_is_that_of_the_whole_test_set(info):

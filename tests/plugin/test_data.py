@@ -39,12 +39,12 @@ def test_real_data_is_used_where_it_is_and_three_rates_are_reported(fed):
     assert info["configuration"]["data_source"] == "resident"
     assert info["configuration"]["data_images"] == 20
     metrics = info["run"]["metrics"]
-    assert metrics["fed_share"] == pytest.approx(
+    assert metrics["loader_efficiency"] == pytest.approx(
         min(1, metrics["compute_step_s"] / info["step_time_s"]), rel=0.2
     )
     assert metrics["loader_step_s"] > 0
-    assert set(info["gates"]) == {"fed_share"}
-    result.stdout.fnmatch_lines(["benchmark*data*loader*compute*bound by*fed*", "test_step*cifar100*"])
+    assert set(info["gates"]) == {"loader_efficiency"}
+    result.stdout.fnmatch_lines(["benchmark*data*loader*compute*bound by*loader eff*", "test_step*cifar100*"])
 
 
 def test_workers_without_data_move_bytes_that_are_made_up(fed):
@@ -53,7 +53,7 @@ def test_workers_without_data_move_bytes_that_are_made_up(fed):
     info = bench.accel_info()
     assert info["configuration"]["data_source"] == "host-synthetic"
     assert info["configuration"]["workers"] == 1
-    assert "fed_share" in info["run"]["metrics"]
+    assert "loader_efficiency" in info["run"]["metrics"]
     assert not bench.left_behind()
 
 
@@ -62,7 +62,7 @@ def test_without_data_it_is_synthetic_and_said(fed):
     result = bench.run("--benchmark-json=out.json")
     result.assert_outcomes(passed=1)
     assert bench.accel_info()["configuration"]["data_source"] == "synthetic"
-    assert "fed_share" not in bench.accel_info()["run"]["metrics"]
+    assert "loader_efficiency" not in bench.accel_info()["run"]["metrics"]
     result.stdout.fnmatch_lines(["*Data is synthetic.*"])
 
 
@@ -151,10 +151,10 @@ def test_a_torn_set_fails_and_is_not_replaced_by_made_up_data(fed):
 
 
 def test_less_than_the_share_that_was_asked_for_fails_with_the_rates(fed):
-    result = fed(", workers=0, fed=1000").run()
+    result = fed(", workers=0, min_loader_efficiency=1000").run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*fed: * were asked for: the loader alone gives * images/s, the device alone*"]
+        ["*min_loader_efficiency: * were asked for: the loader alone gives * images/s, the device alone*"]
     )
 
 
@@ -162,7 +162,10 @@ def test_less_than_the_share_that_was_asked_for_fails_with_the_rates(fed):
     ("more", "words"),
     [
         (', source="resident", workers=2', "*workers: a resident source has none.*"),
-        (", fed=0.9", "*fed: nothing is loaded here, cifar100 is synthetic*"),
+        (
+            ", min_loader_efficiency=0.9",
+            "*min_loader_efficiency: nothing is loaded here, cifar100 is synthetic*",
+        ),
         (
             ', workers=0, decode="device"',
             "*decode: 'device' is for encoded photographs, and cifar100 has none*",

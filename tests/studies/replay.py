@@ -24,7 +24,7 @@ WORKLOADS: dict[str, Workload] = {
     "autoencoder": (
         TrainStep.build,
         "zoo/autoencoder",
-        {"data": "mnist", "batch_size": 10, "optimiser": "adam", "precision": "tf32"},
+        {"data": "mnist", "batch_size": 10, "optimizer": "adam", "precision": "tf32"},
     ),
     "bert-128": (TrainStep.build, "zoo/bert-base", {"sequence": 128, "batch_size": 32, "clip": 1.0}),
     "bert-384": (TrainStep.build, "zoo/bert-base", {"sequence": 384, "batch_size": 32, "clip": 1.0}),

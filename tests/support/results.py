@@ -166,7 +166,7 @@ def make_result(
             "data_source": "synthetic",
             "memory_format": "channels_last",
             "model": name.partition("[")[2].partition("-")[0].rstrip("]") or name,
-            "optimiser": "sgd",
+            "optimizer": "sgd",
             "parameters": 25557032,
             "precision": "bf16",
             "task": "train",

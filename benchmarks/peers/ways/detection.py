@@ -1,7 +1,7 @@
 """torchvision's own Faster R-CNN, trained by a plain loop; and our DINO, eager.
 
 For DINO there is no maintained library without compiled operators: the plain way is our own model, eager, with autocast
-and torch's own optimiser, and shows what compiling and the fused update are worth.
+and torch's own optimizer, and shows what compiling and the fused update are worth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
-from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
+from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimizer
 from pytest_accel.workloads.data.detection import corners_px
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.detection.batch import Scenes
@@ -32,7 +32,7 @@ def detector_step(contest: Contest, device: torch.device) -> Step:
     def loss_of() -> torch.Tensor:
         return sum(model(images, boxes).values())
 
-    return plain_loop(contest, device, loss_of, plain_optimiser(contest, model, unasked="sgd"))
+    return plain_loop(contest, device, loss_of, plain_optimizer(contest, model, unasked="sgd"))
 
 
 def dino_step(contest: Contest, device: torch.device) -> Step:
@@ -44,7 +44,7 @@ def dino_step(contest: Contest, device: torch.device) -> Step:
     def loss_of() -> torch.Tensor:
         return criterion(model(scenes), targets)
 
-    return plain_loop(contest, device, loss_of, plain_optimiser(contest, model, unasked="adamw"))
+    return plain_loop(contest, device, loss_of, plain_optimizer(contest, model, unasked="adamw"))
 
 
 def _plan(contest: Contest) -> ScenePlan:

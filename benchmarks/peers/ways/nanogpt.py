@@ -27,7 +27,7 @@ def step(contest: Contest, device: torch.device) -> Step:
     matrices, others = (
         [each for each in model.parameters() if (each.dim() > 1) is wide] for wide in (True, False)
     )
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}],
         lr=LR,
         betas=BETAS,
@@ -41,8 +41,8 @@ def step(contest: Contest, device: torch.device) -> Step:
             loss = forward(tokens, targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         loss.item()
 
     return train

@@ -17,5 +17,5 @@ def step(contest: Contest, device: torch.device) -> Step:
     model, _ = build_model(contest.model, num_classes=CLASSES, device=device)
     images = torch.randn(contest.batch_size, 3, PIXELS, PIXELS, device=device)
     labels = torch.randint(CLASSES, (contest.batch_size,), device=device)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
-    return plain_loop(contest, device, lambda: F.cross_entropy(model(images), labels), optimiser)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return plain_loop(contest, device, lambda: F.cross_entropy(model(images), labels), optimizer)

@@ -1,4 +1,4 @@
-"""The loop that people write: eager, autocast, torch's optimiser as it comes, the loss read at every step."""
+"""The loop that people write: eager, autocast, torch's optimizer as it comes, the loss read at every step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
-from pytest_accel.workloads.optimisers import OPTIMISERS
+from pytest_accel.workloads.optimizers import OPTIMIZERS
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,10 +26,10 @@ def compiled(function: Any, device: torch.device) -> Any:  # noqa: ANN401 - a mo
     return function if device.type == "cpu" else torch.compile(function)
 
 
-def plain_optimiser(contest: Contest, model: nn.Module, *, unasked: str) -> torch.optim.Optimizer:
-    """The contest's own optimiser and rates, built as torch builds it unless told otherwise: foreach, not fused."""
+def plain_optimizer(contest: Contest, model: nn.Module, *, unasked: str) -> torch.optim.Optimizer:
+    """The contest's own optimizer and rates, built as torch builds it unless told otherwise: foreach, not fused."""
     choices = contest.choices
-    chosen = OPTIMISERS[choices.get("optimiser", unasked)]
+    chosen = OPTIMIZERS[choices.get("optimizer", unasked)]
     lr = choices.get("lr", chosen.lr)
     options: dict[str, float] = dict(chosen.options)
     if "weight_decay" in choices:
@@ -40,28 +40,28 @@ def plain_optimiser(contest: Contest, model: nn.Module, *, unasked: str) -> torc
             factors = (by for prefix, by in choices.get("lr_scale", {}).items() if name.startswith(prefix))
             groups.setdefault(next(factors, 1.0), []).append(parameter)
     members = [{"params": parameters, "lr": lr * factor} for factor, parameters in groups.items()]
-    optimiser: torch.optim.Optimizer = getattr(torch.optim, chosen.torch_name)(members, lr=lr, **options)
-    return optimiser
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, chosen.torch_name)(members, lr=lr, **options)
+    return optimizer
 
 
 def plain_loop(
     contest: Contest,
     device: torch.device,
     loss_of: Callable[[], torch.Tensor],
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
 ) -> Step:
     """Return one step of it, with gradients clipped where the contest's are."""
-    parameters = [each for group in optimiser.param_groups for each in group["params"]]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
     clip = contest.choices.get("clip")
 
     def train() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with autocast(contest, device):
             loss = loss_of()
         loss.backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(parameters, clip)
-        optimiser.step()
+        optimizer.step()
         loss.item()
 
     return train

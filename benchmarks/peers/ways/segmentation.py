@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
-from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
+from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimizer
 from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS
 from pytest_accel.workloads.tasks.masks import AUXILIARY_WEIGHT, plan_masks
 
@@ -36,7 +36,7 @@ def step(contest: Contest, device: torch.device) -> Step:
             return of_head(output[0]) + AUXILIARY_WEIGHT * of_head(output[1])
         return of_head(output)
 
-    return plain_loop(contest, device, loss_of, plain_optimiser(contest, model, unasked="sgd"))
+    return plain_loop(contest, device, loss_of, plain_optimizer(contest, model, unasked="sgd"))
 
 
 def _segformer(name: str) -> nn.Module:

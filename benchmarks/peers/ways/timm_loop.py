@@ -1,7 +1,7 @@
 """The loop of timm's benchmark.py (1.0.29) in our words: `--amp --amp-dtype bfloat16 --channels-last --torchcompile`.
 
 It waits for the device at every step, since it times every one, draws new targets each time and goes backward inside the
-autocast. Its optimiser is timm's own "sgd" (with Nesterov's momentum) at a rate of 1e-4. Its own process, with its own words,
+autocast. Its optimizer is timm's own "sgd" (with Nesterov's momentum) at a rate of 1e-4. Its own process, with its own words,
 runs with `--timm-source`: timm_script.py.
 """
 
@@ -34,15 +34,15 @@ def step(contest: Contest, device: torch.device) -> Step:
 
     if contest.task == "infer":
         return infer
-    optimiser = create_optimizer_v2(model, opt="sgd", lr=1e-4)
+    optimizer = create_optimizer_v2(model, opt="sgd", lr=1e-4)
 
     def train() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with autocast(contest, device):
             output = forward(inputs)
             targets = torch.empty(len(output), device=device, dtype=torch.long).random_(model.num_classes)
             F.cross_entropy(output, targets).backward()
-        optimiser.step()
+        optimizer.step()
         wait(device)
 
     return train

@@ -24,7 +24,7 @@ def step(contest: Contest, device: torch.device) -> Step:
     images = torch.randn(contest.batch_size, 3, side, side, device=device)
     labels = torch.randint(1000, (contest.batch_size,), device=device)
     criterion = nn.CrossEntropyLoss()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     # Disabled, for a CPU in fp32, it only passes on.
     scaler = torch.amp.GradScaler(device.type, enabled=contest.precision == "fp16")
 
@@ -32,9 +32,9 @@ def step(contest: Contest, device: torch.device) -> Step:
         with autocast(contest, device):
             output = model(images)
             loss = criterion(output, labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         scaler.scale(loss).backward()
-        scaler.step(optimiser)
+        scaler.step(optimizer)
         scaler.update()
         shares = accuracies(output, labels)
         loss.item()

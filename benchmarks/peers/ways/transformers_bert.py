@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForQuestionAnswering
 
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
-from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
+from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimizer
 from pytest_accel.workloads.models.bert import BERT_SHAPES
 from pytest_accel.workloads.tasks import make_batch
 
@@ -36,4 +36,4 @@ def step(contest: Contest, device: torch.device) -> Step:
     def loss_of() -> torch.Tensor:
         return model(**questions._asdict(), start_positions=answers.start, end_positions=answers.end).loss
 
-    return plain_loop(contest, device, loss_of, plain_optimiser(contest, model, unasked="adamw"))
+    return plain_loop(contest, device, loss_of, plain_optimizer(contest, model, unasked="adamw"))

@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
-from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimiser
+from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimizer
 from pytest_accel.workloads.models.gpt import GPT_SHAPES
 
 
@@ -29,4 +29,4 @@ def step(contest: Contest, device: torch.device) -> Step:
     def loss_of() -> torch.Tensor:
         return model(tokens, labels=tokens).loss
 
-    return plain_loop(contest, device, loss_of, plain_optimiser(contest, model, unasked="adamw"))
+    return plain_loop(contest, device, loss_of, plain_optimizer(contest, model, unasked="adamw"))

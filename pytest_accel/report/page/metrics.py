@@ -39,7 +39,7 @@ def title(name: str) -> str:
 
 
 def change_of(verdict: Verdict) -> str:
-    """`7.8 % slower`, or `fed share 32.3 % lower`; empty where nothing was compared."""
+    """`7.8 % slower`, or `loader efficiency 32.3 % lower`; empty where nothing was compared."""
     if verdict.slowdown is None:
         return ""
     said = changed(verdict.slowdown.point, verdict.of)
@@ -47,7 +47,7 @@ def change_of(verdict: Verdict) -> str:
 
 
 def from_to(result: Result) -> str:
-    """`21,305 → 6,822 products/s`, `fed share 152.0 % → 98.0 %`: what its verdict compared; empty where nothing was."""
+    """`21,305 → 6,822 products/s`, `loader efficiency 152.0 % → 98.0 %`: what its verdict compared; empty where nothing was."""
     verdict = deciding(result)
     if result.status is Ending.OFF_REFERENCE:
         return ""  # its sentence has the figures that it failed on, and the baseline's is none of them

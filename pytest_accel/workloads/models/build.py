@@ -14,7 +14,7 @@ from torch import nn
 from pytest_accel.measure.errors import did_you_mean
 from pytest_accel.workloads.detection.torchvision import build_detector
 from pytest_accel.workloads.models.catalogue import zoo_model, zoo_models
-from pytest_accel.workloads.optimisers import callable_name
+from pytest_accel.workloads.optimizers import callable_name
 from pytest_accel.workloads.plan import ModelTask
 
 if TYPE_CHECKING:

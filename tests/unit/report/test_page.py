@@ -328,7 +328,7 @@ def test_more_baseline_runs_are_offered_where_the_verdict_says_that_they_help(st
         ("host_cpu_s_per_step", 2.13e-5, ("host cpu per step", "21.3 us")),
         ("epoch_s", 61.0, ("epoch", "61 s")),
         ("epoch_s", 0.0, ("epoch s", "0")),
-        ("fed_share", 0.9, ("fed share", "90.0 %")),
+        ("loader_efficiency", 0.9, ("loader efficiency", "90.0 %")),
         ("my_score", 12.0, ("my score", "12")),
         ("temperature_c", 61.0, ("peak temperature", "61 °C")),
         ("tdp_share", 0.93, ("tdp share", "93.0 %")),
@@ -367,7 +367,7 @@ def fed(**more):
     share = Verdict(
         outcome=Outcome.REGRESSED,
         tolerance=0.05,
-        of="fed_share",
+        of="loader_efficiency",
         slowdown=Estimate(point=0.323, low=0.3, high=0.34),
         looks=2,
         baseline_runs=5,
@@ -375,7 +375,7 @@ def fed(**more):
 
     def with_share(runs, *shares):
         return tuple(
-            replace(run, metrics={**run.metrics, "fed_share": each})
+            replace(run, metrics={**run.metrics, "loader_efficiency": each})
             for run, each in zip(runs, shares, strict=True)
         )
 
@@ -383,7 +383,7 @@ def fed(**more):
         result,
         status=Outcome.REGRESSED,
         failed=True,
-        text=f"fed_share: {explain(share)}",
+        text=f"loader_efficiency: {explain(share)}",
         details=(explain(open_question),),
         runs=with_share(result.runs * 3, 0.9, 0.98, 0.99),
         baseline=with_share(result.baseline, 1.4, 1.5, 1.52, 1.53, 1.6),
@@ -397,11 +397,11 @@ def test_where_a_metric_decided_the_row_and_the_headline_are_about_it():
     page = read(result, findings=())
     (row,) = page.data["table"]["rows"]
     place = [column["key"] for column in page.data["table"]["columns"]].index("change")
-    assert row["cells"][place] == ["fed share 32.3 % lower", 0.323, "152.0 % → 98.0 %"]
+    assert row["cells"][place] == ["loader efficiency 32.3 % lower", 0.323, "152.0 % → 98.0 %"]
     assert row["picture"] == picture(result.verdicts[1])
     (found,) = page.data["details"]
-    assert found["numbers"] == "fed share 152.0 % → 98.0 %"
-    assert "test_fed gh200 fed share 152.0 % → 98.0 % fed_share: 32.3 % lower" in page.text
+    assert found["numbers"] == "loader efficiency 152.0 % → 98.0 %"
+    assert "test_fed gh200 loader efficiency 152.0 % → 98.0 % loader_efficiency: 32.3 % lower" in page.text
     assert page.text.count(result.text) == 1
 
 
@@ -421,7 +421,7 @@ def test_an_open_metric_is_what_an_inconclusive_benchmark_is_explained_by():
     result = replace(
         result, status=Outcome.INCONCLUSIVE, failed=False, verdicts=(ok, share), text=explain(ok), details=()
     )
-    assert details(result, [])["lines"][0][3].startswith("fed_share: 32.3")
+    assert details(result, [])["lines"][0][3].startswith("loader_efficiency: 32.3")
 
 
 def test_of_energy_the_limit_lies_above():

@@ -76,10 +76,10 @@ def cells(*cases: Case, wanted=()) -> list[dict[str, str]]:
         ({"energy_per_step_j": 36.0, "epoch_size": 64_000}, {"Wh/epoch": "10.00", "units/Wh": "6,400"}),
         ({"energy_per_step_j": 36.0}, {}),
         ({"energy_per_step_j": 0.0}, {}),
-        ({"fed_share": 0.912}, {"fed": "91.2 %"}),
+        ({"loader_efficiency": 0.912}, {"loader eff.": "91.2 %"}),
         (
-            {"loader_step_s": 0.1, "compute_step_s": 0.1, "fed_share": 0.5},
-            {"loader": "640.0", "compute": "640.0", "bound by": "both", "fed": "50.0 %"},
+            {"loader_step_s": 0.1, "compute_step_s": 0.1, "loader_efficiency": 0.5},
+            {"loader": "640.0", "compute": "640.0", "bound by": "both", "loader eff.": "50.0 %"},
         ),
         ({"first_epoch_s": 12.5}, {"first epoch": "12.5 s"}),
         ({"time_to_target_s": 60.0}, {"to target": "60 s"}),

@@ -106,8 +106,10 @@ class TestAsked:
     def test_one_that_follows_the_throughput_does_so_where_it_is_asked_for_without_a_figure(
         self, asked, tolerance
     ):
-        settings = Settings(gate={"fed_share": asked}, tolerance=0.1)
-        assert gates_asked(settings, {"fed_share": 0.9}, {"fed_share": None})[0] == {"fed_share": tolerance}
+        settings = Settings(gate={"loader_efficiency": asked}, tolerance=0.1)
+        assert gates_asked(settings, {"loader_efficiency": 0.9}, {"loader_efficiency": None})[0] == {
+            "loader_efficiency": tolerance
+        }
 
     @pytest.mark.parametrize(("asked", "tolerance"), [(None, 0.02), (0.03, 0.03)])
     def test_a_figure_of_the_session_goes_before_the_benchmarks(self, asked, tolerance):

@@ -135,14 +135,14 @@ def test_rates_differ_by_the_beginning_of_names():
     with build(lr_scale={"1.": 0.1, "1.bias": 0.5}, weight_decay=0.3) as step:
         rates = {
             id(parameter): group["lr"]
-            for group in step._optimiser.param_groups
+            for group in step._optimizer.param_groups
             for parameter in group["params"]
         }
         named = dict(step._model.named_parameters())
         found = {name: rates[id(parameter)] for name, parameter in named.items()}
         expected = {"1.weight": 0.01, "1.bias": 0.05, "3.weight": 0.1, "3.bias": 0.1}
         assert found == pytest.approx(expected)
-        assert {group["weight_decay"] for group in step._optimiser.param_groups} == {0.3}
+        assert {group["weight_decay"] for group in step._optimizer.param_groups} == {0.3}
         assert step.configuration["lr_scale.1."] == 0.1
         assert (step.configuration["lr"], step.configuration["weight_decay"]) == (0.1, 0.3)
         step()
@@ -155,10 +155,10 @@ def test_rates_differ_by_the_beginning_of_names():
         ({"lr_scale": {"backbone": 0.1}}, "no trained parameter begins with 'backbone'.*begin with: 1, 3"),
         ({"lr_scale": {"1.": 0.0}}, "lr_scale: 0.0 for '1.' is not a positive number"),
         (
-            {"lr_scale": {"1.": 0.1}, "optimiser": torch.optim.Adagrad, "lr": None},
+            {"lr_scale": {"1.": 0.1}, "optimizer": torch.optim.Adagrad, "lr": None},
             "Set it inside the callable",
         ),
-        ({"weight_decay": 0.1, "optimiser": torch.optim.Adagrad, "lr": None}, "Set it inside the callable"),
+        ({"weight_decay": 0.1, "optimizer": torch.optim.Adagrad, "lr": None}, "Set it inside the callable"),
         ({"weight_decay": -0.1}, "weight_decay: -0.1 is not"),
         ({"clip": 0.0}, "clip: 0.0 is not a positive number"),
         ({"clip": float("nan")}, "clip: nan is not a positive number"),
@@ -173,7 +173,7 @@ def test_a_scaled_gradient_is_clipped_by_its_own_norm():
     """fp16: what is clipped is the gradient, not the gradient times the scale of the loss."""
     weights = []
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**16)):
-        with build(clip=1e-3, optimiser="sgd") as step:
+        with build(clip=1e-3, optimizer="sgd") as step:
             step._scaler = scaler or step._scaler
             step()
             weights.append([parameter.detach().clone() for parameter in step._trainable])

@@ -10,7 +10,7 @@ from pytest_accel.workloads import StepError, TrainStep
 from pytest_accel.workloads import convergence as module
 from pytest_accel.workloads.convergence import Convergence, check_training, train_epochs
 
-DIGITS = {"data": "digits", "batch_size": 64, "optimiser": "adamw", "lr": 3e-3}
+DIGITS = {"data": "digits", "batch_size": 64, "optimizer": "adamw", "lr": 3e-3}
 
 
 def digits(**changes):

@@ -392,5 +392,5 @@ def test_the_configuration_of_synthetic_data_has_the_keys_it_always_had():
                 "num_classes",
             ),
             *("data_source", "distinct_batches", "precision", "memory_format", "compile"),
-            *("cudnn_benchmark", "seed", "optimiser", "optimiser_kernel", "lr", "loss", "label_smoothing"),
+            *("cudnn_benchmark", "seed", "optimizer", "optimizer_kernel", "lr", "loss", "label_smoothing"),
         ]

@@ -66,15 +66,15 @@ def test_shards_are_held_against_the_memory_of_all(memory):
         check_fits("it", state, CPU)
 
 
-@pytest.mark.parametrize(("optimiser", "tensors"), [("sgd", 3), ("adamw", 4), (torch.optim.Adagrad, 2)])
-def test_an_optimiser_counts_as_far_as_it_is_known(memory, optimiser, tensors):
+@pytest.mark.parametrize(("optimizer", "tensors"), [("sgd", 3), ("adamw", 4), (torch.optim.Adagrad, 2)])
+def test_an_optimizer_counts_as_far_as_it_is_known(memory, optimizer, tensors):
     needed = GPT_SHAPES["gpt-tiny"].parameters * 4 * tensors
     memory(needed - 1)
     with pytest.raises(CannotFit):
-        TrainStep.build("zoo/gpt-tiny", batch_size=1, optimiser=optimiser)
+        TrainStep.build("zoo/gpt-tiny", batch_size=1, optimizer=optimizer)
     memory(needed)
     with pytest.raises(AssertionError, match="it was built"):
-        TrainStep.build("zoo/gpt-tiny", batch_size=1, optimiser=optimiser)
+        TrainStep.build("zoo/gpt-tiny", batch_size=1, optimizer=optimizer)
 
 
 def test_inference_needs_its_weights_alone(memory):

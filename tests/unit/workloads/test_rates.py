@@ -6,7 +6,7 @@ import pytest
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, StepError, TrainStep
-from pytest_accel.workloads.rates import check_fed, latency, rates_apart
+from pytest_accel.workloads.rates import check_loader_efficiency, latency, rates_apart
 
 TINY = {"data": "digits", "batch_size": 8}
 
@@ -23,9 +23,9 @@ def test_a_step_that_loads_is_timed_in_its_parts_and_goes_on_as_before():
         step()
         source = step._source
         rates = rates_apart(step, Waiting(), Alone(), step_s=0.5, budget_s=0.01)
-        assert set(rates) == {"loader_step_s", "compute_step_s", "fed_share"}
+        assert set(rates) == {"loader_step_s", "compute_step_s", "loader_efficiency"}
         assert all(value > 0 for value in rates.values())
-        assert rates["fed_share"] == rates["compute_step_s"] / 0.5
+        assert rates["loader_efficiency"] == rates["compute_step_s"] / 0.5
         assert step._source is source
         step()
         step.check()
@@ -63,19 +63,19 @@ def test_a_computing_step_puts_its_source_back_also_when_it_fails():
         assert step._source is source
 
 
-RATES = {"loader_step_s": 0.02, "compute_step_s": 0.008, "fed_share": 0.8}
+RATES = {"loader_step_s": 0.02, "compute_step_s": 0.008, "loader_efficiency": 0.8}
 
 
 @pytest.mark.parametrize(("rates", "least"), [(RATES, None), (RATES, 0.8), (RATES, 0.5), ({}, 0.9)])
 def test_a_step_that_is_fed_well_enough_passes(rates, least):
-    check_fed(rates, least, work=100, unit="images", resident=False)
+    check_loader_efficiency(rates, least, work=100, unit="images", resident=False)
 
 
 def test_a_step_that_starves_says_both_rates_and_the_remedy():
     with pytest.raises(StepError) as caught:
-        check_fed(RATES, 0.9, work=100, unit="images", resident=False)
+        check_loader_efficiency(RATES, 0.9, work=100, unit="images", resident=False)
     text = str(caught.value)
-    assert text.startswith("fed: 80.0% of what the device computes alone")
+    assert text.startswith("min_loader_efficiency: 80.0% of what the device computes alone")
     assert "90% were asked for" in text
     assert "the loader alone gives 5,000 images/s, the device alone takes 12,500" in text
     assert "More workers=" in text

@@ -74,16 +74,16 @@ def test_what_is_recorded_reads_places_of_its_own():
 
 
 @pytest.mark.parametrize(("name", "counts"), [("AdamW", True), ("SGD", False)])
-def test_an_optimiser_that_counts_steps_does_so_on_the_device(name, counts):
-    optimiser = getattr(torch.optim, name)([torch.zeros(1, requires_grad=True)])
-    make_capturable(optimiser)
-    assert [group.get("capturable", False) for group in optimiser.param_groups] == [counts]
+def test_an_optimizer_that_counts_steps_does_so_on_the_device(name, counts):
+    optimizer = getattr(torch.optim, name)([torch.zeros(1, requires_grad=True)])
+    make_capturable(optimizer)
+    assert [group.get("capturable", False) for group in optimizer.param_groups] == [counts]
 
 
-def test_an_optimiser_that_counts_steps_on_the_host_is_refused():
-    optimiser = torch.optim.Adagrad([torch.zeros(1, requires_grad=True)])
+def test_an_optimizer_that_counts_steps_on_the_host_is_refused():
+    optimizer = torch.optim.Adagrad([torch.zeros(1, requires_grad=True)])
     with pytest.raises(ValueError, match=r"Adagrad counts its steps on the host.* leave replay out"):
-        make_capturable(optimiser)
+        make_capturable(optimizer)
 
 
 def failed(cause):
@@ -133,10 +133,10 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_built(choices, wh
     [
         ({}, True),
         ({"loss": torch.nn.functional.cross_entropy}, False),
-        ({"optimiser": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}, False),
+        ({"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}, False),
         ({"model": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 100))}, False),
     ],
-    ids=["ours", "a loss", "an optimiser", "a model"],
+    ids=["ours", "a loss", "an optimizer", "a model"],
 )
 def test_what_is_the_callers_own_is_not_recorded_whole_unasked(monkeypatch, asked, recordable):
     """It may wait for the device, and would fail where launching it works."""

@@ -43,7 +43,7 @@ def train_mlp(**changes):
         ("mobilenet_v3_small", {"image_size": 32, "data": "cifar100"}),
         ("swin_t", {"image_size": 32}),
         ("timm/vit_tiny_patch16_224", {"image_size": 32, "data": "food101"}),
-        ("timm/resnet18", {"image_size": 32, "optimiser": "adam"}),
+        ("timm/resnet18", {"image_size": 32, "optimizer": "adam"}),
         ("zoo/gpt-tiny", {"sequence": 16}),
         ("resnet18", {"image_size": 32, "precision": "bf16"}),
         ("zoo/gpt-tiny", {"sequence": 16, "precision": "bf16"}),
@@ -84,7 +84,7 @@ def test_one_seed_gives_the_same_loss_to_the_last_bit():
 
 
 def test_training_learns_its_batches():
-    with train_mlp(optimiser="adamw", lr=1e-2) as step:
+    with train_mlp(optimizer="adamw", lr=1e-2) as step:
         first = run(step, 1).loss_value()
         assert run(step, 200).loss_value() < first / 2
 
@@ -109,7 +109,7 @@ def test_a_frozen_model_is_caught():
 
 
 def test_weight_decay_alone_is_not_training():
-    with train_mlp(loss=lambda logits, targets: (logits * 0).sum(), optimiser="sgd") as step:
+    with train_mlp(loss=lambda logits, targets: (logits * 0).sum(), optimizer="sgd") as step:
         run(step)
         assert step.parameters_moved()
         with pytest.raises(StepError, match="every gradient is zero"):
@@ -158,7 +158,7 @@ CHANGES = {
     "compile": "default",
     "cudnn_benchmark": False,
     "seed": 1,
-    "optimiser": "adam",
+    "optimizer": "adam",
     "lr": 0.5,
     "loss": lambda logits, targets: logits.sum(),
     "label_smoothing": 0.1,
@@ -191,7 +191,7 @@ def test_defaults_on_a_cpu_are_eager_and_as_measured():
     with TrainStep.build("resnet18", batch_size=2, image_size=32) as step:
         chosen = step.configuration
         assert (chosen["compile"], chosen["memory_format"]) == (None, "contiguous")
-        assert (chosen["optimiser"], chosen["optimiser_kernel"]) == ("sgd", "fused")
+        assert (chosen["optimizer"], chosen["optimizer_kernel"]) == ("sgd", "fused")
     with InferStep.build("resnet18", batch_size=2, image_size=32) as step:
         assert step.configuration["memory_format"] == "channels_last"
 
@@ -203,7 +203,7 @@ def test_defaults_on_a_cpu_are_eager_and_as_measured():
         ({"batch_size": 0}, "batch_size: 0"),
         ({"compile": "max-autotone"}, "Did you mean 'max-autotune'"),
         ({"memory_format": "channels-last"}, "Did you mean 'channels_last'"),
-        ({"optimiser": "sdg"}, "Did you mean 'sgd'"),
+        ({"optimizer": "sdg"}, "Did you mean 'sgd'"),
         ({"precision": "tf32"}, "not possible on cpu"),
         ({"data": "imagenet"}, "Pass num_classes=10"),
     ],
@@ -337,7 +337,7 @@ def test_a_build_that_fails_leaves_no_flag_behind():
 @pytest.mark.parametrize("kind", [TrainStep, InferStep])
 def test_a_step_neither_reads_a_value_nor_prints(kind, monkeypatch, capsys):
     with kind.build(mlp, data="mnist", batch_size=2) as step:
-        step()  # optimisers set up their state on the first
+        step()  # optimizers set up their state on the first
 
         def refuse(*args, **kwargs):
             raise AssertionError("the step read a value from the device")
@@ -441,8 +441,8 @@ def test_committed_baselines_are_of_what_is_built_today(build, suite, node_id, w
     with build("resnet50", data="imagenet", batch_size=2, precision="bf16", **on_h200) as step:
         configuration = dict(step.configuration)
     configuration["batch_size"] = work
-    if "optimiser_kernel" in configuration:
-        configuration["optimiser_kernel"] = "fused"
+    if "optimizer_kernel" in configuration:
+        configuration["optimizer_kernel"] = "fused"
     assert configuration == entry["configuration"]
     assert configuration_hash(configuration, work, "images") == entry["configuration_hash"]
 

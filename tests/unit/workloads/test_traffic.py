@@ -8,7 +8,7 @@ from torch import nn
 
 from pytest_accel.workloads import InferStep, TrainStep, stepping
 from pytest_accel.workloads.flops import INPUTS, Count
-from pytest_accel.workloads.optimisers import OPTIMISERS, build_optimiser
+from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer
 from pytest_accel.workloads.traffic import LARGEST_CACHE_BYTES, cache_bytes, least_bytes
 
 STORED = {INPUTS: 4, "w": 4}
@@ -60,14 +60,14 @@ def test_a_cache_that_cannot_be_asked_for_is_the_largest():
     assert cache_bytes(torch.device("cpu")) == LARGEST_CACHE_BYTES
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_optimisers_keep_as_many_tensors_as_is_said(name):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_keep_as_many_tensors_as_is_said(name):
     layer = nn.Linear(5, 3)
-    optimiser, _ = build_optimiser(name, layer.parameters(), device=torch.device("cpu"))
+    optimizer, _ = build_optimizer(name, layer.parameters(), device=torch.device("cpu"))
     layer(torch.ones(2, 5)).sum().backward()
-    optimiser.step()
-    kept = [tensor for tensor in optimiser.state[layer.weight].values() if tensor.shape == layer.weight.shape]
-    assert len(kept) == OPTIMISERS[name].states
+    optimizer.step()
+    kept = [tensor for tensor in optimizer.state[layer.weight].values() if tensor.shape == layer.weight.shape]
+    assert len(kept) == OPTIMIZERS[name].states
 
 
 class TestSteps:
@@ -90,17 +90,17 @@ class TestSteps:
     def test_inference_in_the_precision_that_its_weights_have(self, precision, size):
         assert self.bytes_of(InferStep, precision=precision) == size * (self.PARAMETERS + 4 * 784)
 
-    @pytest.mark.parametrize(("optimiser", "states"), [("sgd", 1), ("adamw", 2)])
+    @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 1), ("adamw", 2)])
     @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16", 2)])
-    def test_training_keeps_its_weights_in_fp32(self, optimiser, states, precision, size):
+    def test_training_keeps_its_weights_in_fp32(self, optimizer, states, precision, size):
         forward = 4 * (self.PARAMETERS + 4 * 784)
         backward = size * 4 * 784  # the images, for the gradient of the weight
         update = 4 * self.PARAMETERS * (1 + 2 + states + 1 + states)
-        found = self.bytes_of(TrainStep, optimiser=optimiser, precision=precision)
+        found = self.bytes_of(TrainStep, optimizer=optimizer, precision=precision)
         assert found == forward + backward + update
 
-    def test_an_optimiser_of_the_users_own_may_do_nothing(self):
-        found = self.bytes_of(TrainStep, optimiser=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    def test_an_optimizer_of_the_users_own_may_do_nothing(self):
+        found = self.bytes_of(TrainStep, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
         assert found == 4 * (self.PARAMETERS + 4 * 784) + 4 * 4 * 784 + 4 * self.PARAMETERS
 
 

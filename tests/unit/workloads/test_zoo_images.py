@@ -46,7 +46,7 @@ def test_what_the_autoencoder_keeps_is_smaller_than_the_image():
 
 def test_the_autoencoder_learns_to_return_what_it_was_given():
     with TrainStep.build(
-        "zoo/autoencoder-tiny", data="digits", batch_size=32, optimiser="adamw", lr=3e-3
+        "zoo/autoencoder-tiny", data="digits", batch_size=32, optimizer="adamw", lr=3e-3
     ) as step:
         assert step.configuration["loss"] == "mse"
         step()
@@ -60,7 +60,7 @@ def test_the_autoencoder_learns_to_return_what_it_was_given():
 
 def test_the_wide_autoencoder_trains_as_its_suite_has_it():
     step = TrainStep.build(
-        "zoo/autoencoder", data="mnist", batch_size=2, optimiser="adam"
+        "zoo/autoencoder", data="mnist", batch_size=2, optimizer="adam"
     )  # SGD at .01 explodes
     losses = []
     for _ in range(8):

@@ -270,14 +270,14 @@ def test_checkpointing_changes_no_gradient():
 def test_two_images_are_learned_by_heart():
     model = build(seed=0, num_classes=5, encoder_layers=1)
     scenes, loss = scenes_of(2, 3, size=64, classes=5), DinoLoss()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for _ in range(60):
         value = loss(model(scenes), scenes.targets)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         losses.append(value.item())
     assert sum(losses[-5:]) / 5 < 0.4 * losses[0]
     with torch.no_grad():

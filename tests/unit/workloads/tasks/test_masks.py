@@ -24,7 +24,7 @@ from tests.support.plans import CPU, going_to, made
 pytest.importorskip("segmentation_models_pytorch")
 
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
-STEP = {"data": "cityscapes", "batch_size": 2, "image_size": 32, "optimiser": "adamw", "lr": 1e-3}
+STEP = {"data": "cityscapes", "batch_size": 2, "image_size": 32, "optimizer": "adamw", "lr": 1e-3}
 
 
 class OnePixel(nn.Module):

@@ -241,7 +241,7 @@ def test_a_step_trains_and_says_what_defines_it():
             "data_source": "synthetic",
             "sequence": 64,
             "vocabulary": 30522,
-            "optimiser": "adamw",
+            "optimizer": "adamw",
             "lr": 1e-3,
             "loss": "span_cross_entropy",
             "model.layers": 1,

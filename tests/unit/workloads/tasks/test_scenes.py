@@ -386,9 +386,11 @@ def test_where_images_differ_in_shape_no_count_of_one_shape_is_told(root):
 def test_where_images_differ_in_shape_only_the_loader_has_a_rate(root):
     with in_several_shapes(root) as step:
         rates = rates_apart(step, Waiting(), Alone(), step_s=0.5, budget_s=0.001)
-        figures = Figures(accel=None, step=step, fed=0.9)
+        figures = Figures(accel=None, step=step, min_loader_efficiency=0.9)
         assert figures.gates == {}
-        with pytest.raises(StepError, match=r"fed: the batches of coco differ in shape.*image_size="):
+        with pytest.raises(
+            StepError, match=r"min_loader_efficiency: the batches of coco differ in shape.*image_size="
+        ):
             figures.check()
     assert set(rates) == {"loader_step_s"}
 

@@ -1,4 +1,4 @@
-"""Optimisers by name, in the fastest implementation that the device has."""
+"""Optimizers by name, in the fastest implementation that the device has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from pytest_accel.measure.errors import did_you_mean, unknown_value
 
-OptimiserFactory = Callable[[Iterable[Any]], Any]  # parameters -> torch.optim.Optimizer
+OptimizerFactory = Callable[[Iterable[Any]], Any]  # parameters -> torch.optim.Optimizer
 
 # One kernel for all parameters. On CPUs too: on a Xeon (torch 2.10, one thread, alternating, CPU time) a
 # ResNet18 step takes 154 ms fused and 186 ms foreach, a tiny ViT's 76 and 92 ms, a tiny GPT's 71 and 82 ms.
@@ -20,8 +20,8 @@ FUSED_DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimiser:
-    """A named optimiser and the settings that papers train with; only the speed of a step matters here."""
+class Optimizer:
+    """A named optimizer and the settings that papers train with; only the speed of a step matters here."""
 
     torch_name: str
     lr: float
@@ -29,34 +29,34 @@ class Optimiser:
     states: int  # tensors that it keeps of each parameter, as large as that
 
 
-OPTIMISERS = {
-    "sgd": Optimiser(
+OPTIMIZERS = {
+    "sgd": Optimizer(
         torch_name="SGD", lr=0.01, options=(("momentum", 0.9), ("weight_decay", 1e-4)), states=1
     ),
-    "adam": Optimiser(torch_name="Adam", lr=1e-4, options=(), states=2),
-    "adamw": Optimiser(torch_name="AdamW", lr=1e-4, options=(("weight_decay", 0.01),), states=2),
+    "adam": Optimizer(torch_name="Adam", lr=1e-4, options=(), states=2),
+    "adamw": Optimizer(torch_name="AdamW", lr=1e-4, options=(("weight_decay", 0.01),), states=2),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:
-    """How gradients become updates, as a benchmark asks for it; None: as the named optimiser has it."""
+    """How gradients become updates, as a benchmark asks for it; None: as the named optimizer has it."""
 
-    optimiser: str | OptimiserFactory = "auto"  # a name of OPTIMISERS, or parameters -> a torch optimiser
+    optimizer: str | OptimizerFactory = "auto"  # a name of OPTIMIZERS, or parameters -> a torch optimizer
     lr: float | None = None
     weight_decay: float | None = None
     lr_scale: Mapping[str, float] | None = None  # by prefix of a parameter's name, the longest that fits
     clip: float | None = None  # the largest norm of all gradients together
 
     def check(self) -> None:
-        """Refuse what no optimiser can be built from, before a model is built for it."""
-        if self.optimiser != "auto":
-            check_optimiser(self.optimiser, lr=self.lr)
-        if not isinstance(self.optimiser, str):
+        """Refuse what no optimizer can be built from, before a model is built for it."""
+        if self.optimizer != "auto":
+            check_optimizer(self.optimizer, lr=self.lr)
+        if not isinstance(self.optimizer, str):
             for name, value in (("weight_decay", self.weight_decay), ("lr_scale", self.lr_scale)):
                 if value is not None:
                     raise ValueError(
-                        f"{name}: {value} has no effect beside a callable optimiser. Set it inside the callable."
+                        f"{name}: {value} has no effect beside a callable optimizer. Set it inside the callable."
                     )
         if self.clip is not None and not (_is_number(self.clip) and self.clip > 0):
             raise ValueError(
@@ -77,14 +77,14 @@ class Updates:
 
     @property
     def states(self) -> int:
-        """Tensors that the optimiser keeps of each parameter at the least, before the model is known."""
-        named = self.optimiser if isinstance(self.optimiser, str) else None
-        known = OPTIMISERS.get("adamw" if named == "auto" else named or "")
+        """Tensors that the optimizer keeps of each parameter at the least, before the model is known."""
+        named = self.optimizer if isinstance(self.optimizer, str) else None
+        known = OPTIMIZERS.get("adamw" if named == "auto" else named or "")
         return known.states if known else 0
 
     @property
     def configuration(self) -> dict[str, str | float]:
-        """What was asked for beside an optimiser and its rate."""
+        """What was asked for beside an optimizer and its rate."""
         scaled = {f"lr_scale.{prefix}": factor for prefix, factor in (self.lr_scale or {}).items()}
         asked = {"weight_decay": self.weight_decay, "clip": self.clip, **scaled}
         return {name: value for name, value in asked.items() if value is not None}
@@ -94,17 +94,17 @@ def _is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
-def check_optimiser(optimiser: str | OptimiserFactory, *, lr: float | None) -> None:
-    """Refuse what `build_optimiser` would refuse, before a model is built for it."""
-    if isinstance(optimiser, str) and optimiser not in OPTIMISERS:
+def check_optimizer(optimizer: str | OptimizerFactory, *, lr: float | None) -> None:
+    """Refuse what `build_optimizer` would refuse, before a model is built for it."""
+    if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
         remedy = "Or pass a callable that takes the parameters and returns a torch.optim.Optimizer."
-        raise unknown_value("optimiser", optimiser, OPTIMISERS, remedy=remedy)
-    if not isinstance(optimiser, str) and lr is not None:
-        raise ValueError(f"lr: {lr} has no effect beside a callable optimiser. Set it inside the callable.")
+        raise unknown_value("optimizer", optimizer, OPTIMIZERS, remedy=remedy)
+    if not isinstance(optimizer, str) and lr is not None:
+        raise ValueError(f"lr: {lr} has no effect beside a callable optimizer. Set it inside the callable.")
 
 
-def build_optimiser(
-    optimiser: str | OptimiserFactory,
+def build_optimizer(
+    optimizer: str | OptimizerFactory,
     parameters: Iterable[Any],
     *,
     device: torch.device,
@@ -112,15 +112,15 @@ def build_optimiser(
     weight_decay: float | None = None,
     sharded: bool = False,
 ) -> tuple[Any, dict[str, str | float]]:
-    """Return a torch optimiser and what defines it: its name, implementation and learning rate.
+    """Return a torch optimizer and what defines it: its name, implementation and learning rate.
 
     `parameters` are tensors, or groups of them as torch.optim takes them; of shards the fused SGD knows nothing.
     """
-    check_optimiser(optimiser, lr=lr)
-    if not isinstance(optimiser, str):
-        built = optimiser(parameters)
-        return built, {"optimiser": callable_name(optimiser), "lr": built.param_groups[0]["lr"]}
-    chosen = OPTIMISERS[optimiser]
+    check_optimizer(optimizer, lr=lr)
+    if not isinstance(optimizer, str):
+        built = optimizer(parameters)
+        return built, {"optimizer": callable_name(optimizer), "lr": built.param_groups[0]["lr"]}
+    chosen = OPTIMIZERS[optimizer]
     rate = chosen.lr if lr is None else lr
     options = dict(chosen.options) | ({} if weight_decay is None else {"weight_decay": weight_decay})
     fused = device.type in FUSED_DEVICES and not (sharded and chosen.torch_name == "SGD")
@@ -129,22 +129,22 @@ def build_optimiser(
     built = factory(parameters, lr=rate, **options, **{kernel: True})
     if chosen.torch_name == "SGD":
         _begin_momentum(built)
-    return built, {"optimiser": optimiser, "optimiser_kernel": kernel, "lr": rate}
+    return built, {"optimizer": optimizer, "optimizer_kernel": kernel, "lr": rate}
 
 
 def build_updates(
-    updates: Updates, optimiser: str | OptimiserFactory, named: Mapping[str, Any], *, device: torch.device
+    updates: Updates, optimizer: str | OptimizerFactory, named: Mapping[str, Any], *, device: torch.device
 ) -> tuple[Any, dict[str, str | float]]:
-    """Return the optimiser of named parameters, in groups where their learning rates differ, and what defines it."""
+    """Return the optimizer of named parameters, in groups where their learning rates differ, and what defines it."""
     parameters: Iterable[Any] = named.values()
-    if updates.lr_scale and isinstance(optimiser, str):
-        rate = OPTIMISERS[optimiser].lr if updates.lr is None else updates.lr
+    if updates.lr_scale and isinstance(optimizer, str):
+        rate = OPTIMIZERS[optimizer].lr if updates.lr is None else updates.lr
         parameters = [
             {"params": members, "lr": rate * factor}
             for factor, members in _by_factor(named, updates.lr_scale).items()
         ]
-    built, described = build_optimiser(
-        optimiser,
+    built, described = build_optimizer(
+        optimizer,
         parameters,
         device=device,
         lr=updates.lr,
@@ -181,7 +181,7 @@ def clip_gradients(parameters: Iterable[Any], largest: float) -> None:
     torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm, foreach=True)
 
 
-def _begin_momentum(sgd: Any) -> None:  # noqa: ANN401 - a torch optimiser
+def _begin_momentum(sgd: Any) -> None:  # noqa: ANN401 - a torch optimizer
     """Give SGD its momentum buffers before its first step, as zeros: the same arithmetic, and no garbage.
 
     A fused SGD makes them uninitialised in its first step and has the kernel fill them, which it does not

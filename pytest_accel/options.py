@@ -96,13 +96,6 @@ def _complete(settings: Settings) -> Settings:
         settings = replace(settings, record=settings.record or RECORD_RUNS)
     if settings.reason and not settings.recording:
         raise pytest.UsageError("--accel-reason goes with --accel-record or --accel-update.")
-    if settings.calibrating and settings.recording:
-        raise pytest.UsageError(
-            f"--accel-calibrate measures the noise, --accel-{'update' if settings.update else 'record'} the baseline: "
-            "call pytest once for each."
-        )
-    if settings.calibrating and settings.slowdown:
-        raise pytest.UsageError("--accel-slowdown would be calibrated with. Calibrate without it.")
     if settings.recording and settings.slowdown:
         raise pytest.UsageError(
             "--accel-slowdown would be recorded into the baseline. Record without it, then run with it."

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_accel.stats import parsing
 from pytest_accel.stats.quantities import parse_fraction, parse_seconds
-from pytest_accel.stats.runs import FEWEST_CALIBRATION_RUNS, MAX_RUNS, MOST_CALIBRATION_RUNS, RECORD_RUNS
+from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
 
 Consequence = Literal["warn", "fail"]
 
@@ -25,7 +25,6 @@ class Settings:
     warmup_s: float = 30.0
     looks: int = 5
     within_s: float | None = None  # of the session: no further look is begun that would end later
-    scale: Literal["prior", "learned"] = "prior"  # what the gate takes the noise for before the runs say it
     threads: int = 1
     timeout_s: float = 600.0
     rendezvous_s: float = 120.0
@@ -56,7 +55,6 @@ class Settings:
     record: int = 0  # runs to record; 0 measures and judges
     update: bool = False
     reason: str = ""
-    calibrate: int = 0  # A/A runs to measure the noise with; 0: none
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, name: str) -> str:
@@ -75,15 +73,6 @@ class Settings:
     @property
     def recording(self) -> bool:
         return self.record > 0
-
-    @property
-    def calibrating(self) -> bool:
-        return self.calibrate > 0
-
-    @property
-    def unjudged_runs(self) -> int:
-        """Runs of each benchmark that are measured in fresh processes and not judged: to record, or to calibrate."""
-        return self.record or self.calibrate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +161,6 @@ OPTIONS = (
         help="why the baseline moves; goes into its ledger",
     ),
     Option(
-        target="calibrate",
-        name="calibrate",
-        metavar="RUNS",
-        parse=parsing.count(FEWEST_CALIBRATION_RUNS, MOST_CALIBRATION_RUNS, "Write --accel-calibrate=12."),
-        in_ini=False,
-        help="measure each selected benchmark in RUNS fresh processes of the same code, and store how noisy this machine "
-        "is and which loss the gate can catch here",
-    ),
-    Option(
         target="require",
         name="require",
         kind="flag",
@@ -194,14 +174,6 @@ OPTIONS = (
         parse=parsing.tolerance,
         help="throughput loss that is tolerated, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
         "recorded runs resolve, 3%% or more, frozen in the baseline",
-    ),
-    Option(
-        target="scale",
-        name="scale",
-        metavar="prior|learned",
-        parse=parsing.choice("prior", "learned"),
-        help="what the gate knows of the noise before it has runs: its own prior of 1%% (default), or also what the nights "
-        "in the history say",
     ),
     Option(
         target="gate",

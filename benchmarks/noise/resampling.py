@@ -13,8 +13,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from pytest_accel.stats.calibration import detectable_loss, measured_noise
-from pytest_accel.stats.gate import centre, judge, loss
+from pytest_accel.stats.gate import (
+    Scale,
+    baseline_squares,
+    centre,
+    in_noise,
+    judge,
+    loss,
+    resolution_factor,
+    settled,
+    within_run_variance,
+)
 from pytest_accel.stats.runs import RECORD_RUNS, Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
@@ -104,10 +113,20 @@ def lost(quiet: Sequence[Run], slow: Sequence[Run]) -> float:
 
 
 def noise_of(runs: Sequence[Run], policy: Policy = POLICY) -> Noise:
+    degrees = len(runs) - 1
+
+    def scale_under(policy: Policy) -> Scale:
+        variance = max(baseline_squares(runs, policy) / degrees, within_run_variance(runs))
+        return Scale(noise=math.sqrt(variance), degrees_of_freedom=degrees)
+
+    # At what the gate will take the noise for: its prior of s0 counts for nu0 of its degrees of freedom.
+    own = settled(policy, scale_under)[1].noise
+    measured, prior = (RECORD_RUNS - 1) + (policy.max_looks - 1), policy.prior_degrees_of_freedom
+    seen = math.sqrt((prior * policy.prior_noise**2 + measured * own**2) / (prior + measured))
     return Noise(
         runs=len(runs),
         between=stdev(run.summary for run in runs),
-        resolution=detectable_loss(measured_noise(runs, policy), policy, sessions=1),
+        resolution=loss(seen * resolution_factor(RECORD_RUNS, 1, in_noise(policy, seen))),
     )
 
 

@@ -38,49 +38,32 @@ GROUPS["baseline"] = (
 )
 def show(args: argparse.Namespace) -> int:
     """Say how many runs each baseline has, how noisy they are, and what loss the gate can catch with them."""
-    from pytest_accel.report.baselines import Calibrated, Stored, shown, shown_json
-    from pytest_accel.storage.calibrations import CalibrationStore
+    from pytest_accel.report.baselines import Stored, shown, shown_json
+    from pytest_accel.stats.standing import platform_prior
+    from pytest_accel.storage.gathering import find
+    from pytest_accel.storage.stored_runs import runs_of_file
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
-    calibrations = {
-        (file.platform, file.suite, key): entry
-        for file in CalibrationStore(folder).files(args.platform)
-        for key, entry in file.benchmarks.items()
-        if wanted(key)
+    files = find(f"platform:{args.platform}" if args.platform else f"file:{folder}", folder).files
+    priors = {
+        platform: platform_prior(
+            runs for file in files if file.platform == platform for runs in runs_of_file(file)
+        )
+        for platform in {file.platform for file in files}
     }
     stored = [
-        Stored(
-            file=file,
-            key=key,
-            entry=entry,
-            calibration=calibrations.pop((file.platform, file.suite, key), None),
-        )
-        for file in _shown_files(folder, args.platform, may_be_none=bool(calibrations))
+        Stored(file=file, key=key, entry=entry, prior=priors[file.platform])
+        for file in files
         for key, entry in file.benchmarks.items()
         if wanted(key)
     ]
-    calibrated = [
-        Calibrated(platform=platform, suite=suite, key=key, calibration=entry)
-        for (platform, suite, key), entry in calibrations.items()
-    ]
-    if not stored and not calibrated:
+    if not stored:
         raise ValueError(f"No baseline in {folder / args.platform} fits -k {args.keyword!r}.")
     if args.json:
-        print(json.dumps(shown_json(stored, calibrated), indent=2))
+        print(json.dumps(shown_json(stored), indent=2))
     else:
-        print("\n".join(shown(stored, calibrated)))
+        print("\n".join(shown(stored)))
     return 0
-
-
-def _shown_files(folder: Path, platform: str, *, may_be_none: bool) -> tuple[BaselineFile, ...]:
-    from pytest_accel.storage.gathering import NoBaselinesError, find
-
-    try:
-        return find(f"platform:{platform}" if platform else f"file:{folder}", folder).files
-    except NoBaselinesError:
-        if not may_be_none:  # nor is there a calibration to show
-            raise
-        return ()
 
 
 @command(
@@ -334,7 +317,7 @@ def verify(args: argparse.Namespace) -> int:
         folder, lambda name: catalogue.find(name.partition("-")[0]) is not None, _misplaced(catalogue)
     )
     print("\n".join(verified(report)))
-    if not (report.files or report.calibrations or report.studies or report.faults):
+    if not (report.files or report.studies or report.faults):
         raise ValueError(
             f"{folder}: there is nothing in it to verify. Name the folder that platforms' folders are in."
         )

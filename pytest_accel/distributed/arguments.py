@@ -10,7 +10,6 @@ from typing import Literal
 # optional value is, as argparse has it, the next word where that is no option.
 Takes = Literal["none", "one", "optional"]
 _DROPPED: Mapping[str, Takes] = {
-    "--accel-calibrate": "one",
     "--accel-record": "optional",
     "--accel-update": "none",
     "--accel-history": "one",

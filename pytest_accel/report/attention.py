@@ -8,7 +8,7 @@ from pytest_accel.report.lines import word
 from pytest_accel.stats.results import Ending, Result, Status
 from pytest_accel.stats.verdict import Outcome, Verdict
 
-SETTLED: frozenset[Status] = frozenset({Outcome.OK, Ending.RECORDED, Ending.CALIBRATED, Ending.SKIPPED})
+SETTLED: frozenset[Status] = frozenset({Outcome.OK, Ending.RECORDED, Ending.SKIPPED})
 # The gravest first. A verdict on the machine comes before a benchmark that broke: it is what was asked for.
 _GRAVITY: tuple[Status, ...] = (
     Ending.PLATFORM,  # it explains what follows
@@ -25,7 +25,6 @@ _GRAVITY: tuple[Status, ...] = (
     Outcome.IMPROVED,
     Outcome.OK,
     Ending.RECORDED,
-    Ending.CALIBRATED,
     Ending.SKIPPED,
 )
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from pytest_accel.report.calibration import calibrated_text, conditions_text
 from pytest_accel.report.table import Cell, Column, lines_of
 from pytest_accel.stats.environment import TITLES, Environment, describe
 from pytest_accel.stats.printing import inert, printable
 from pytest_accel.stats.quantities import counted, percent, si
-from pytest_accel.stats.standing import Standing, standing
-from pytest_accel.storage.calibrations import CalibrationEntry
+from pytest_accel.stats.standing import DEFAULT_PRIOR, NoisePrior, Standing, standing
 from pytest_accel.storage.difference import Kind, Moved
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, LedgerEntry
 from pytest_accel.storage.verifying import Report
@@ -36,11 +34,11 @@ class Stored:
     file: BaselineFile
     key: str
     entry: BaselineEntry
-    calibration: CalibrationEntry | None = None
+    prior: NoisePrior = DEFAULT_PRIOR  # of its platform
 
     @property
     def standing(self) -> Standing:
-        return standing(self.entry.runs, self.entry.tolerance)
+        return standing(self.entry.runs, self.entry.tolerance, self.prior)
 
     @property
     def environment(self) -> Environment:
@@ -60,34 +58,19 @@ class Stored:
         return "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
-    """A benchmark that was calibrated and has no baseline yet."""
-
-    platform: str
-    suite: str
-    key: str
-    calibration: CalibrationEntry
-
-
 # --- show -------------------------------------------------------------------------------------------
 
 
-def shown(stored: Sequence[Stored], calibrated: Sequence[Calibrated] = ()) -> list[str]:
+def shown(stored: Sequence[Stored]) -> list[str]:
     """One table a platform; below it where it was measured, and the ledger."""
-    platforms = sorted({each.file.platform for each in stored} | {each.platform for each in calibrated})
+    platforms = sorted({each.file.platform for each in stored})
     lines: list[str] = []
     for platform in platforms:
         own = [each for each in stored if each.file.platform == platform]
         lines += [
             printable(platform),
-            *(map(inert, _table(own)) if own else ()),
-            *_calibrations(own),
-            *(
-                _calibration(each.key, each.calibration, "no baseline yet")
-                for each in calibrated
-                if each.platform == platform
-            ),
+            *map(inert, _table(own)),
+            _prior(own[0].prior),
             *_environments(own),
             *_ledger(own),
             "",
@@ -123,18 +106,11 @@ def _row(each: Stored) -> list[str]:
     ]
 
 
-def _calibrations(stored: Sequence[Stored]) -> Iterator[str]:
-    for each in stored:
-        found = each.calibration
-        if found is not None:
-            changed = found.configuration_hash != each.entry.configuration_hash
-            yield _calibration(each.key, found, "the benchmark changed since" if changed else "")
-
-
-def _calibration(key: str, found: CalibrationEntry, beside: str) -> str:
-    name = key.partition("::")[2] or key
-    said = f"{calibrated_text(found.figures)}; with {conditions_text(found.conditions)}"
-    return printable(f"calibrated {found.at[:10]} {name}: {'; '.join(filter(None, [said, beside]))}")
+def _prior(prior: NoisePrior) -> str:
+    """What the gate expects of a benchmark before it has runs of its own."""
+    source = f"from {counted(prior.benchmarks, 'benchmark')}" if prior.benchmarks else "the default"
+    worth = f"worth {prior.degrees_of_freedom:.1f} runs"
+    return f"prior of run-to-run noise: {percent(prior.noise, 2)}, {worth} ({source})"
 
 
 def _environments(stored: Sequence[Stored]) -> Iterator[str]:
@@ -167,27 +143,9 @@ def ledger_line(line: LedgerEntry) -> str:
     return printable(f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}{reason}")
 
 
-def shown_json(stored: Iterable[Stored], calibrated: Iterable[Calibrated] = ()) -> list[dict[str, Any]]:
-    """The same for programs; nothing is rounded. What was only calibrated has no runs, and no figures of any."""
-    return [_as_json(each) for each in stored] + [
-        {
-            "platform": each.platform,
-            "suite": each.suite,
-            "benchmark": each.key,
-            "runs": 0,
-            "calibration": _calibration_json(each.calibration),
-        }
-        for each in calibrated
-    ]
-
-
-def _calibration_json(found: CalibrationEntry) -> dict[str, Any]:
-    return {
-        **asdict(found.figures),
-        "at": found.at,
-        "configuration_hash": found.configuration_hash,
-        "conditions": asdict(found.conditions) if found.conditions else None,
-    }
+def shown_json(stored: Iterable[Stored]) -> list[dict[str, Any]]:
+    """The same for programs; nothing is rounded."""
+    return [_as_json(each) for each in stored]
 
 
 def _as_json(each: Stored) -> dict[str, Any]:
@@ -208,7 +166,8 @@ def _as_json(each: Stored) -> dict[str, Any]:
         "tolerance_is_default": entry.tolerance is None,
         "provisional": found.provisional or None,
         "anchor_runs": len(entry.anchor),
-        "calibration": _calibration_json(each.calibration) if each.calibration else None,
+        "prior_noise": each.prior.noise,
+        "prior_degrees_of_freedom": each.prior.degrees_of_freedom,
         "configuration": dict(entry.configuration),
         "configuration_hash": entry.configuration_hash,
         "environment": {
@@ -273,10 +232,9 @@ def verified(report: Report) -> list[str]:
     lines = [line for fault in report.faults for line in (f"FAULT  {fault}", f"    {fault.remedy}")]
     lines += [f"provisional  {line}" for line in report.provisional]
     lines += [f"remark  {line}" for line in report.remarks]
-    calibrations = f", {counted(report.calibrations, 'calibration')}" if report.calibrations else ""
     counts = (
         f"Looked at {counted(report.files, 'file')} ({counted(report.benchmarks, 'benchmark')}, "
-        f"{counted(report.runs, 'run')}){calibrations} and {report.studies} published ({counted(report.figures, 'figure')})"
+        f"{counted(report.runs, 'run')}) and {report.studies} published ({counted(report.figures, 'figure')})"
     )
     end = f"{counted(len(report.faults), 'fault')}" if report.faults else "no fault"
     return [inert(printable(line)) for line in lines] + [f"{counts}: {end}."]

@@ -312,7 +312,7 @@ def _rate(throughput: float | None, unit: str) -> str:
 def _change(result: Result) -> str:
     """Of its throughput, and of a metric where that is not simply ok; why, where nothing was compared."""
     # The others have their words above the table.
-    if result.status in {Ending.SKIPPED, Ending.RECORDED, Ending.CALIBRATED}:
+    if result.status in {Ending.SKIPPED, Ending.RECORDED}:
         return prose(result.text, characters=200)
     said = [
         changed(verdict.slowdown.point)

@@ -11,13 +11,12 @@ import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
 from pytest_accel.measure.measurement import Measurement
-from pytest_accel.options import baselines_root, history_file, settings_of
+from pytest_accel.options import baselines_root, settings_of
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.lines import MARKUP, vanished_line, word
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF
 from pytest_accel.session.binding import bound_to
-from pytest_accel.session.calibrating import Calibrations
 from pytest_accel.session.case import Case
 from pytest_accel.session.endings import Endings
 from pytest_accel.session.fitting import UNFIT, Unfit
@@ -37,7 +36,6 @@ from pytest_accel.session.reports import (
     reports_of_ranks,
     vanished_report,
 )
-from pytest_accel.session.scales import Scales
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.seating import unseated
 from pytest_accel.session.shapes import needs_gang
@@ -46,9 +44,11 @@ from pytest_accel.session.terminal import live_progress, show_uncaptured
 from pytest_accel.session.turns import Turns
 from pytest_accel.session.vanished import find_vanished
 from pytest_accel.settings import Settings
+from pytest_accel.stats.standing import NoisePrior, platform_prior
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.schema import BaselineError, BaselineFile
+from pytest_accel.storage.stored_runs import runs_of_platform
 
 NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
 
@@ -70,17 +70,13 @@ class Bench:
         self.cases: dict[str, Case] = {}
         self.collected = collected  # before deselection, with the platforms they are marked with
         self.vanished: list[str] = []
-        learned = settings.scale == "learned" and not settings.unjudged_runs
-        self.scales = Scales(history_file(settings, config.rootpath)) if learned else None
         self.gangs = Gangs(config)
-        self.calibrations = Calibrations(self.store.root)
         self.references = References(self.store.root, config.rootpath, settings)
         self.endings = Endings(
             config=config,
             settings=settings,
             store=self.store,
             references=self.references,
-            calibrations=self.calibrations,
         )
         self.turns = Turns(
             config=config,
@@ -91,6 +87,7 @@ class Bench:
             with_scaling=self.with_scaling,
         )
         self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
+        self.prior = cache(self._prior)
 
     # --- collecting -----------------------------------------------------------------------------
 
@@ -100,7 +97,7 @@ class Bench:
             return
         benchmarks = list(filter(what.is_benchmark, session.items))
         what.refuse_shared_ids(benchmarks, self.config.rootpath)
-        if self.settings.unjudged_runs:
+        if self.settings.record:
             refuse_unwritable(self.store.root)
         if benchmarks:
             self.references.refuse_unknown_platforms(self.placement.catalogue)
@@ -116,18 +113,21 @@ class Bench:
                 suite=suite,
                 settings=settings_of(item),
                 baseline=self.read_baseline(disk_name, suite),
-                scales=self.scales,
+                prior=self.prior(disk_name),
             )
             refuse_too_many_runs(case)
             self.references.of(item, case.settings)  # a link that leads nowhere is said now
             self.cases[item.nodeid] = case
-        self.calibrations.refuse_below(self.cases.values())
 
     def _read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
         try:
             return self.store.read(disk_name, suite)
         except BaselineError as error:
             raise pytest.UsageError(str(error)) from None
+
+    def _prior(self, disk_name: str) -> NoisePrior:
+        """The run-to-run noise to expect on a platform, from all runs that are stored of it."""
+        return platform_prior(runs_of_platform(self.store, disk_name))
 
     # --- running --------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Bench:
         ours = bool(self.cases) or any(self.in_gang(item) for item in session.items)
         with terminated_like_interrupted(active=ours):
             try:
-                if self.settings.unjudged_runs:  # not here: the loop tears down as if they did not exist
+                if self.settings.record:  # not here: the loop tears down as if they did not exist
                     self.turns.waiting = list(self.cases.values())
                     session.items = [item for item in session.items if item.nodeid not in self.cases]
                 result = yield
@@ -304,10 +304,8 @@ class Bench:
             write_unmatched(terminalreporter, self.references.unmatched(self.collected))
         write_gangs(terminalreporter, self.gangs.looked_over)
         write_idle_ranks(terminalreporter, self.config, cases)
-        for remark in filter(None, (self.turns.time_line, self.calibrations.remark)):
-            terminalreporter.write_line(remark, yellow=True)
-        for line in self.scales.lines if self.scales and cases else ():
-            terminalreporter.write_line(line)
+        if self.turns.time_line:
+            terminalreporter.write_line(self.turns.time_line, yellow=True)
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 

@@ -14,7 +14,6 @@ from pytest_accel.measure.steps import PILOT_STEPS
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.exclusivity import WAITED_S
 from pytest_accel.session.fitting import Unfit
-from pytest_accel.session.scales import Scales
 from pytest_accel.settings import Settings
 from pytest_accel.stats.anchor import judge_anchor
 from pytest_accel.stats.cost import Spent
@@ -28,7 +27,7 @@ from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import ReferenceFigure
 from pytest_accel.stats.runs import Run
 from pytest_accel.stats.scaling import Scaling
-from pytest_accel.stats.standing import Frozen, Standing
+from pytest_accel.stats.standing import DEFAULT_PRIOR, Frozen, NoisePrior, Standing
 from pytest_accel.stats.together import judge_rest
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, configuration_hash
@@ -47,7 +46,7 @@ class Case:
     suite: str
     settings: Settings
     baseline: BaselineFile | None = None  # the file, whatever it holds of this benchmark
-    scales: Scales | None = None  # of the history, where they were asked for
+    prior: NoisePrior = DEFAULT_PRIOR  # run-to-run noise to expect on this platform
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
     held_s: float = 0.0  # how long it kept its devices, its fresh processes and all
@@ -62,7 +61,6 @@ class Case:
     recorded: str = ""  # what was written down, when recording
     standing: Standing | None = None  # how good its baseline is since
     frozen: Frozen | None = None  # what tolerance="auto" came to
-    calibrated: str = ""  # what was found out of the noise, when calibrating
     references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
 
     @property
@@ -185,15 +183,11 @@ class Case:
     @property
     def policy(self) -> Policy:
         """Of its step times."""
-        return (
-            self.scales.policy(self.disk_name, self.key, self.plain_policy)
-            if self.scales
-            else self.plain_policy
-        )
+        return self.prior.applied(self.plain_policy)
 
     @property
     def plain_policy(self) -> Policy:
-        """Before anything was learned: nights say how noisy step times are, and nothing of other metrics."""
+        """With the default prior: step times of a platform say nothing of the noise of other metrics."""
         stored = self.entry.tolerance if self.entry else None
         asked = self.settings.fixed_tolerance
         tolerance = asked if asked is not None else stored
@@ -222,8 +216,6 @@ class Case:
             stored, runs, policy = self.comparable_runs(), self.runs, self.policy
             self.verdict = judge_rest(stored, runs, self.common, policy)
             self.facets = judge_metrics(stored, runs, self.gates, self.plain_policy)
-            if self.scales:
-                self.scales.note(self.disk_name, self.key)
             if anchor := self.anchor_runs():
                 self.facets += (judge_anchor(anchor, runs, self.common, policy),)
             if self.undecided and not self.may_be_replaced:  # what could decide it was disturbed

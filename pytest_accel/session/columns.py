@@ -70,16 +70,13 @@ def verdict_cell(case: Case) -> Cell:
     """What became of it, and by how much what decided that changed."""
     if case.recorded:
         return Cell(text=case.recorded, markup={"green": True})
-    if case.calibrated:
-        return Cell(text="calibrated", markup={"green": True})
     if case.problem:
         return Cell(text="FAILED", markup={"red": True})
     if case.shortfalls and not failures(case):
         return Cell(text="OFF-REFERENCE", markup={"red": True, "bold": True})
     outcome = case.outcome
     if outcome is None:
-        unfinished = "not calibrated" if case.settings.calibrating else "not recorded"
-        return Cell(text=unfinished, markup={"yellow": True})
+        return Cell(text="not recorded", markup={"yellow": True})
     deciding = [verdict for verdict in case.verdicts if verdict.outcome is outcome]
     if outcome in {Outcome.OK, Outcome.IMPROVED}:
         deciding = deciding[:1]  # the throughput

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_accel.session.accel import SESSION_ID
-from pytest_accel.session.calibrating import Calibrations
 from pytest_accel.session.case import Case
 from pytest_accel.session.recording import refuse_disturbed, write_down
 from pytest_accel.session.references import References
@@ -24,7 +23,6 @@ class Endings:
     settings: Settings
     store: BaselineStore
     references: References
-    calibrations: Calibrations
 
     def settle(self, case: Case, report: pytest.TestReport) -> None:
         """The verdict is final: it becomes the report, and is noted in pytest-benchmark's JSON."""
@@ -33,9 +31,9 @@ class Endings:
         note_verdict(case)
 
     def end(self, case: Case) -> None:
-        """After its last run: write it down if recording or calibrating, and log its reports."""
+        """After its last run: write it down if recording, and log its reports."""
         reached = case.measurements or case.disturbed or case.problem or case.skipped or case.unfit
-        if self.settings.unjudged_runs:
+        if self.settings.record:
             if reached:  # else there is nothing to tell
                 self._write_down(case)
                 self.log(case.item, built_reports(case), case)
@@ -59,10 +57,7 @@ class Endings:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def _write_down(self, case: Case) -> None:
-        """What a recording or a calibration found out, if the device was fair to it."""
+        """What a recording found out, if the device was fair to it."""
         refuse_disturbed(case)
-        if self.settings.calibrating:
-            self.calibrations.write_down(case, self.config.stash[SESSION_ID])
-            return
         self.references.look_up(case)
         write_down(case, self.store, self.config.stash[SESSION_ID])

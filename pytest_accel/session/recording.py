@@ -89,7 +89,7 @@ def write_down(
     stored = file.benchmarks[case.key]
     if case.entry and case.entry.anchor and not stored.anchor:
         case.recorded += "; its anchor could be compared with nothing any more, and is gone"
-    case.standing = standing(stored.runs, settings.fixed_tolerance or stored.tolerance)
+    case.standing = standing(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
     if auto is not None:
         before = case.entry.tolerance if case.entry else None
         case.frozen = Frozen(chosen=auto, stored=stored.tolerance, before=before)
@@ -106,7 +106,7 @@ def _auto(case: Case) -> float | None:
     if case.settings.tolerance != "auto":
         return None
     stored = case.entry.runs if case.entry and not case.settings.update else ()
-    return auto_tolerance([*stored, *case.runs])
+    return auto_tolerance([*stored, *case.runs], case.prior)
 
 
 def refuse_mixture(case: Case) -> None:
@@ -119,7 +119,7 @@ def refuse_mixture(case: Case) -> None:
 
 
 def refuse_disturbed(case: Case) -> None:
-    """A device that disturbed more runs than may be replaced is fit neither for a baseline nor for a calibration."""
+    """A device that disturbed more runs than may be replaced is not fit for a baseline."""
     stopped = case.disturbed and not case.measurements  # the session ended before another run took its place
     if case.problem or (case.may_be_replaced and not stopped):
         return

@@ -160,8 +160,6 @@ def _status(case: Case, told: Told) -> Status:
     """Its verdict; where it has none, how it ended."""
     if case.recorded:
         return Ending.RECORDED
-    if case.calibrated:
-        return Ending.CALIBRATED
     if case.problem or (told.broken and not failures(case) and not case.shortfalls):
         return Ending.FAILED
     if told.broken and case.shortfalls and not failures(case):
@@ -172,8 +170,8 @@ def _status(case: Case, told: Told) -> Status:
 
 
 def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
-    if case.recorded or case.calibrated:
-        return case.recorded or case.calibrated, ()
+    if case.recorded:
+        return case.recorded, ()
     failing = failures(case)
     if case.problem or (told.broken and not failing and not case.shortfalls):
         first, *rest = (case.problem or told.text).splitlines() or [""]

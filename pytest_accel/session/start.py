@@ -56,6 +56,5 @@ def _require_benchmark_plugin(config: pytest.Config) -> None:
         if config.getoption(option.removeprefix("--").replace("-", "_"), default=False)
     ]
     settings = config.stash[SETTINGS]
-    if off and settings.unjudged_runs:
-        what_for = "--accel-record records" if settings.recording else "--accel-calibrate measures"
-        raise pytest.UsageError(f"{off[0]} switches off what {what_for}: leave one of them out.")
+    if off and settings.record:
+        raise pytest.UsageError(f"{off[0]} switches off what --accel-record records: leave one of them out.")

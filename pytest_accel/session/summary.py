@@ -15,7 +15,6 @@ import pytest
 from pytest_accel.distributed.arguments import Takes, without_options
 from pytest_accel.options import baselines_root
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.report.calibration import calibrated_line
 from pytest_accel.report.lines import (
     MARKUP,
     frozen_line,
@@ -39,11 +38,9 @@ from pytest_accel.stats.metrics import shown_name
 from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.stragglers import Reading, find_stragglers
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
-from pytest_accel.storage.calibrations import FOLDER as CALIBRATION
 
 # Of the command that measured: what a recording has no use for.
 _NOT_FOR_RECORDING: Mapping[str, Takes] = {
-    "--accel-calibrate": "one",
     "--accel-gate": "one",
     "--accel-gate-reference": "one",
     "--accel-json": "one",
@@ -94,9 +91,7 @@ def write_summary(
     _write_remedy(terminal, config, settings, measured)
     if settings.recording:
         _write_recorded(terminal, config, settings, measured)
-    if settings.calibrating:
-        _write_calibrated(terminal, config, settings, measured)
-    noun = "recording" if settings.recording else "calibration" if settings.calibrating else "verdict"
+    noun = "recording" if settings.recording else "verdict"
     if line := cost_line([case.spent for case in cases], noun):
         terminal.write_line(line)
 
@@ -110,21 +105,6 @@ def _write_unfrozen(terminal: pytest.TerminalReporter, measured: Sequence[Case])
             f"TOLERANCE  auto: the baselines of {counted(len(none), 'benchmark')} have none frozen, so that "
             f"{percent(none[0].policy.tolerance)} was tolerated. Freeze one with --accel-record --accel-tolerance=auto.",
             yellow=True,
-        )
-
-
-def _write_calibrated(
-    terminal: pytest.TerminalReporter, config: pytest.Config, settings: Settings, measured: Sequence[Case]
-) -> None:
-    """What the noise is, and where it says so."""
-    kept = [case for case in measured if case.calibrated]
-    for case in kept:
-        terminal.write_line(calibrated_line(case.label, case.calibrated))
-    root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
-    files = sorted({f"{root}/{case.disk_name}/{CALIBRATION}/{case.suite}.json" for case in kept})
-    if files:
-        terminal.write_line(
-            f"Stored in {', '.join(files)}: a smaller tolerance is refused from now on, with this budget and these threads."
         )
 
 
@@ -246,7 +226,7 @@ def _write_references(
             terminal.write_line(line)
         if not lines:
             terminal.write_line("REFERENCE  nothing was published that these benchmarks could stand beside")
-    if settings.unjudged_runs:
+    if settings.record:
         for case in measured:
             for text in case.shortfalls:
                 terminal.write_line(shortfall_line(case.label, text), yellow=True)

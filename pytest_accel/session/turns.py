@@ -47,7 +47,7 @@ class Turns:
         Where the session has so much time and no more, those that lost most come first in a turn, and no run is begun that would end
         too late, if it took as long as the longest so far.
         """
-        unjudged = self.settings.unjudged_runs
+        unjudged = self.settings.record
         first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
         pace, longest_s = Pacemaker(self.config), 0.0  # of a look, with starting its process
         for look in range(first, 2 * last + MOST_REPLACED + 1):
@@ -130,13 +130,13 @@ class Turns:
     def _is_late(self, look_s: float) -> bool:
         """Whether another look, of so many seconds, would end too late; what is to be recorded is never late."""
         within_s = self.settings.within_s
-        if within_s is None or self.settings.unjudged_runs:
+        if within_s is None or self.settings.record:
             return False
         return time.monotonic() - self.config.stash[BEGUN_S] + look_s > within_s
 
     def _open(self) -> list[Case]:
         """Those that wait for a run; a regression of a suite may only wait for the others."""
-        if self.settings.unjudged_runs:
+        if self.settings.record:
             return list(self.waiting)
         found = [case for case in self.waiting if case.undecided]
         if self.settings.within_s is not None:
@@ -158,7 +158,7 @@ class Turns:
     def _wants_another_run(self, case: Case) -> bool:
         if case.problem or case.skipped or case.unfit:
             return False
-        if unjudged := self.settings.unjudged_runs:
+        if unjudged := self.settings.record:
             return len(case.measurements) < unjudged and case.may_be_replaced
         case.judge()
         return case.undecided

@@ -20,7 +20,6 @@ class Ending(Enum):
     OFF_REFERENCE = "off-reference"  # not what was published or is expected, and nothing else is wrong
     SKIPPED = "skipped"  # this machine cannot run it, or it skipped itself
     RECORDED = "recorded"  # its runs went into the baseline, and nothing was judged
-    CALIBRATED = "calibrated"  # its runs say how noisy this machine is, and nothing was judged
     NOT_MEASURED = "not-measured"  # the session ended before, or measuring was switched off
     VANISHED = "vanished"  # it stands in the baseline and was not found
     PLATFORM = "platform"  # no benchmark: what all of a platform lost together

@@ -12,8 +12,6 @@ from pytest_accel.stats.robust import median_error
 MIN_ROUNDS = 6
 RECORD_RUNS = 5  # what a recording measures
 MAX_RUNS = 10  # more runs sharpen the gate hardly (resolution 4.2 s at 5, 3.7 s at 10) and bury a diff
-# A standard deviation of n runs is known to 1 / sqrt(2 (n - 1)) of itself: of 6 to 32 %, of 40 to 11 %.
-FEWEST_CALIBRATION_RUNS, MOST_CALIBRATION_RUNS = 6, 40
 
 
 def log_step_time(rounds_s: Iterable[float]) -> float:

@@ -14,7 +14,6 @@ from pytest_accel.stats.judgement import Entry
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.storage.baselines import read_text
-from pytest_accel.storage.calibrations import FOLDER as CALIBRATION
 from pytest_accel.storage.comparison import Side
 from pytest_accel.storage.reading import MAX_BYTES, BaselineError, decode, load, restore_remedy
 from pytest_accel.storage.reference_values import Figure, Source, linked, similar_links
@@ -26,7 +25,6 @@ from pytest_accel.storage.revisions import read_tree
 from pytest_accel.storage.schema import BaselineFile, parse
 
 PUBLISHED = "published"  # the folder of studies among those of platforms
-_NO_PLATFORMS = frozenset({PUBLISHED, CALIBRATION})  # folders below a root that hold no baselines
 KINDS = ("platform", "published", "git", "file")
 _OURS, _THEIRS = (
     {"suite", "benchmarks"},
@@ -209,7 +207,7 @@ def _platform_folders(root: Path) -> list[Path]:
     return sorted(
         each
         for each in root.iterdir()
-        if each.is_dir() and each.name not in _NO_PLATFORMS and not each.name.startswith(".")
+        if each.is_dir() and each.name != PUBLISHED and not each.name.startswith(".")
     )
 
 
@@ -315,7 +313,7 @@ def of_revision(name: str, baselines: Path) -> Gathered:
             files = [
                 parse(decode(data, f"{name}/{where}"), f"{name}/{where}")
                 for where, data in read.items()
-                if _NO_PLATFORMS.isdisjoint(where.parts[:-1])
+                if PUBLISHED not in where.parts[:-1]
             ]
     except BaselineError as error:
         raise _in_revision(error) from None

@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pytest_accel.stats.calibration import detectable_beside
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.standing import NO_GATE, Standing, auto_tolerance, rounded_up, standing
+from pytest_accel.stats.standing import NO_GATE, Standing, auto_tolerance, platform_prior, standing
 from pytest_accel.stats.verdict import Policy
 from pytest_accel.storage.amending import Why, amend
-from pytest_accel.storage.calibrations import CalibrationStore
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, rounded
+from pytest_accel.storage.stored_runs import runs_of_platform
 
 if TYPE_CHECKING:
     from pytest_accel.storage.baselines import BaselineStore
@@ -44,24 +43,16 @@ def move_tolerance(
             'A tolerance moves with a reason, which goes into the ledger: --reason "the host is shared".'
         )
     why = Why(action="tolerance", reason=reason, at=at)
-    calibrations = CalibrationStore(store.root).read(file.platform, file.suite)
-
-    def detectable(key: str, entry: BaselineEntry) -> float:
-        """The smallest loss that a session accepts as a tolerance, where the benchmark was calibrated as it is."""
-        found = calibrations.benchmarks.get(key) if calibrations else None
-        if found is None or found.configuration_hash != entry.configuration_hash:
-            return 0.0
-        return detectable_beside(found.figures, entry.runs)
+    prior = platform_prior(runs_of_platform(store, file.platform))
 
     def moved(key: str, entry: BaselineEntry) -> tuple[BaselineEntry, str] | None:
         if not wanted(key):
             return None
-        now = standing(entry.runs, entry.tolerance)
+        now = standing(entry.runs, entry.tolerance, prior)
         if noisy_alone and not now.too_noisy:
             return None
-        least = detectable(key, entry)
-        new = max(auto_tolerance(entry.runs), rounded_up(least)) if to == "auto" else to
-        if problem := _refused(now, new, least, chosen=to == "auto"):
+        new = auto_tolerance(entry.runs, prior) if to == "auto" else to
+        if problem := _refused(now, new, chosen=to == "auto"):
             return entry, f"{key}: left at {percent(now.tolerance)}: {problem}"
         new = None if new is None else rounded(new)
         if new in (entry.tolerance, now.tolerance):
@@ -75,7 +66,7 @@ def move_tolerance(
     return amend(store, file, moved)
 
 
-def _refused(now: Standing, new: float | None, least: float, *, chosen: bool) -> str:
+def _refused(now: Standing, new: float | None, *, chosen: bool) -> str:
     """Why a tolerance is not stored; empty where it is."""
     if chosen and now.provisional:
         return f"provisional ({now.provisional}): record the rest first"
@@ -84,6 +75,4 @@ def _refused(now: Standing, new: float | None, least: float, *, chosen: bool) ->
             f"its runs resolve {percent(now.resolution)}, and no gate holds on it: quieten the machine (pytest-accel doctor), or "
             "name a number that lets it pass"
         )
-    if new is not None and new < least:
-        return f"it was calibrated, and less than {percent(rounded_up(least))} cannot be told here"
     return ""

@@ -13,8 +13,6 @@ from pytest_accel.stats.keys import baseline_key, node_id_of
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.standing import standing
 from pytest_accel.storage.baselines import BaselineStore, read_text, without_unused
-from pytest_accel.storage.calibrations import FOLDER as CALIBRATION
-from pytest_accel.storage.calibrations import CalibrationStore
 from pytest_accel.storage.reading import BaselineError
 from pytest_accel.storage.references import read_source
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, faults
@@ -44,7 +42,6 @@ class Report:
     files: int
     benchmarks: int  # of files without a fault
     runs: int
-    calibrations: int  # of benchmarks, in files without a fault
     studies: int
     figures: int
     faults: tuple[Fault, ...]
@@ -88,7 +85,7 @@ class _Findings:
         self.provisional: list[str] = []
         self.remarks: list[str] = []
         self.files: list[BaselineFile] = []
-        self.looked_at = self.calibrations = self.studies = self.figures = 0
+        self.looked_at = self.studies = self.figures = 0
 
     def fault(self, file: str, place: str, problem: str, remedy: str) -> None:
         self.faults.append(Fault(file=file, place=place, problem=problem, remedy=remedy))
@@ -102,7 +99,6 @@ class _Findings:
             files=self.looked_at,
             benchmarks=len(entries),
             runs=sum(len(entry.runs) for entry in entries),
-            calibrations=self.calibrations,
             studies=self.studies,
             figures=self.figures,
             faults=tuple(self.faults),
@@ -132,22 +128,10 @@ class _Findings:
             elif path.suffix == ".json" and not path.name.startswith("."):
                 seen = True
                 self.look_at_file(folder.name, path)
-            elif path.name == CALIBRATION and path.is_dir():
-                self.look_at_calibrations(folder.name, path)
             elif not path.name.startswith("."):
                 self.remarks.append(f"{path}: is no baseline, and nothing reads it")
         if not seen:
             self.remarks.append(f"{folder}: holds no baselines")
-
-    def look_at_calibrations(self, platform: str, folder: Path) -> None:
-        store = CalibrationStore(self.store.root)
-        for path in sorted(folder.glob("*.json")):
-            try:
-                file = store.read(platform, path.stem)
-            except BaselineError as error:
-                self.error(error)
-            else:
-                self.calibrations += len(file.benchmarks) if file else 0
 
     def look_at_file(self, platform: str, path: Path) -> None:
         self.looked_at += 1

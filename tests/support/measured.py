@@ -12,9 +12,9 @@ import pytest
 from pytest_accel.measure.measurement import Measurement
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
-from pytest_accel.session.scales import Scales
 from pytest_accel.settings import Settings
 from pytest_accel.stats.runs import Run
+from pytest_accel.stats.standing import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.storage.baselines import BaselineStore
 from tests.support.stored import H200, KEY
 
@@ -40,7 +40,7 @@ def make_case(
     *,
     runs: Sequence[Run] = (),
     gates: Mapping[str, float | None] | None = None,
-    scales: Scales | None = None,
+    prior: NoisePrior = DEFAULT_PRIOR,
     **settings: Any,
 ) -> Case:
     """Against the baselines of a folder (`stored.baseline`)."""
@@ -52,6 +52,6 @@ def make_case(
         suite="cnn",
         settings=Settings(**settings),
         baseline=BaselineStore(root).read("h200", "cnn"),
-        scales=scales,
+        prior=prior,
         measurements=[measurement(run, gates=gates) for run in runs],
     )

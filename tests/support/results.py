@@ -64,7 +64,7 @@ NO_RUNS = {
     Ending.PLATFORM,
     Outcome.DOES_NOT_FIT,
 }
-NO_BASELINE = {*NO_RUNS, Ending.RECORDED, Ending.CALIBRATED, Outcome.NO_BASELINE}
+NO_BASELINE = {*NO_RUNS, Ending.RECORDED, Outcome.NO_BASELINE}
 FAILING = {Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED, Ending.OFF_REFERENCE, Ending.PLATFORM}
 
 # How much slower the runs are made, and how noisy, so that the gate says what is wanted.
@@ -84,7 +84,6 @@ _REASONS: dict[Status, str] = {
     Ending.OFF_REFERENCE: "6,714 images/s is 20.0 % below the 8,392 of pyproject.toml",
     Ending.SKIPPED: "needs 4 devices, this machine has 1",
     Ending.RECORDED: "recorded 5 runs",
-    Ending.CALIBRATED: "12 runs, noise 1.3 %, smallest detectable loss 5.1 %",
     Ending.NOT_MEASURED: "the session was interrupted before",
     Ending.VANISHED: "stands in the baseline and was not found",
     Ending.PLATFORM: "18 of 20 benchmarks slower together, by 5.1 %: check the machine",

@@ -75,7 +75,7 @@ class TestPrecedence:
     def test_empty_ini_value_is_none(self):
         assert read({}, {"accel_tolerance": ""}).tolerance is None
 
-    @pytest.mark.parametrize("name", ["record", "update", "reason", "slowdown", "calibrate"])
+    @pytest.mark.parametrize("name", ["record", "update", "reason", "slowdown"])
     def test_what_acts_once_comes_from_the_command_line_alone(self, name):
         variable, key = f"PYTEST_ACCEL_{name.upper()}", f"accel_{name}"
         assert read({}, {key: "1"}, {variable: "1"}) == Settings()
@@ -157,15 +157,6 @@ class TestCombinations:
     def test_reason_goes_with_recording(self):
         assert read({"record": "1", "reason": "more runs"}).reason == "more runs"
         assert "goes with --accel-record" in refused({"reason": "why"})
-
-    def test_calibrating_is_not_recording(self):
-        settings = read({"calibrate": "12"})
-        assert (settings.calibrate, settings.calibrating, settings.recording) == (12, True, False)
-        assert settings.unjudged_runs == 12
-        assert "call pytest once for each" in refused({"calibrate": "12", "record": "5"})
-        update = {"calibrate": "12", "update": "true", "reason": "new driver"}
-        assert "--accel-update the baseline: call pytest once" in refused(update)
-        assert "Calibrate without it" in refused({"calibrate": "12", "slowdown": "10%"})
 
     def test_slowdown_is_never_recorded(self):
         assert read({"slowdown": "10%"}).slowdown == pytest.approx(0.1)

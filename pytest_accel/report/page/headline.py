@@ -60,12 +60,10 @@ def verdict_of(session: SessionResults) -> Verdict:
         return Verdict(
             tone="warn", icon="question", text=f"None failed; {len(attention)} of {total} {verb} attention"
         )
-    recorded, calibrated = (
-        sum(result.status is ending for result in results) for ending in (Ending.RECORDED, Ending.CALIBRATED)
-    )
+    recorded = sum(result.status is Ending.RECORDED for result in results)
     skipped = sum(result.status is Ending.SKIPPED for result in results)
     well = len(results) - skipped
-    became = "recorded" if recorded == well else "calibrated" if calibrated == well else "ok"
+    became = "recorded" if recorded == well else "ok"
     said = f"{'All ' if well > 1 else ''}{counted(well, 'benchmark')} {became}"
     return Verdict(tone="good", icon="check", text=f"{said}; {skipped} skipped" if skipped else said)
 

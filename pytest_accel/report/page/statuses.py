@@ -47,7 +47,6 @@ LOOKS: dict[Status, Look] = {
     ),
     Outcome.OK: Look(tone="good", icon="check"),
     Ending.RECORDED: Look(tone="good", icon="dot"),
-    Ending.CALIBRATED: Look(tone="good", icon="dot"),
     Ending.SKIPPED: Look(tone="mute", icon="dash"),
 }
 _RANKS = {status: rank for rank, status in enumerate(LOOKS)}

@@ -13,7 +13,6 @@ from pytest_accel import cli
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineStore
-from tests.support.calibrated import calibration
 from tests.support.stored import KEY, OTHER, UPGRADED, baseline, result, results_file, runs
 
 SLOWED = {"slowdown_felt": 0.1}
@@ -50,26 +49,6 @@ class TestShow:
         assert "environment" in text
         assert "device NVIDIA H200" in text
         assert "ledger 2026-01-31T09:30:00+00:00 record 5 runs, session s1: first (1 benchmark)" in text
-
-    def test_what_is_only_calibrated(self, command):
-        root = Path("baselines")
-        calibration(root, platform="a100")
-        shutil.rmtree(root / "h200")
-        for words in (("show",), ("show", "a100"), ("show", "-k", "resnet50")):
-            title, line, *_ = command(*words).splitlines()
-            assert title == "a100"
-            assert line.startswith("calibrated 2026-02-01 test_cnn[resnet50]: 12 runs, noise ")
-            assert line.endswith("; with a budget of 5 s and 1 thread; no baseline yet")
-        (shown,) = json.loads(command("show", "--json"))
-        assert (shown["benchmark"], shown["runs"], shown["calibration"]["runs"]) == (KEY, 0, 12)
-        assert "1 calibration and 0 published" in command("verify")
-        assert "holds no baselines" in command("show", "-k", "nothing", status=2)
-
-    def test_what_is_only_calibrated_beside_what_has_a_baseline(self, command):
-        calibration(Path("baselines"), OTHER)  # of another suite than its baseline
-        text = command("show")
-        assert "environment" in text
-        assert "; no baseline yet" in text
 
     def test_a_tolerance_that_the_noise_cannot_hold_is_said(self, command):
         baseline(Path("baselines"), "t.py::noisy", stored=runs(noise=0.05))

@@ -58,7 +58,7 @@ def test_nothing_where_nobody_reads_it(environ):
 @pytest.mark.parametrize("status", [*Outcome, *Ending], ids=lambda status: status.value)
 def test_levels(status):
     result = make_result(status)
-    told = {Ending.SKIPPED, Ending.RECORDED, Ending.CALIBRATED, Ending.NOT_MEASURED}
+    told = {Ending.SKIPPED, Ending.RECORDED, Ending.NOT_MEASURED}
     silent = {Outcome.OK, Outcome.DOES_NOT_FIT, *told}
     expected = [] if result.status in silent else ["warning"]
     assert [command for command, *_ in of(replace(result, failed=False))] == expected

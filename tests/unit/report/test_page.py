@@ -93,7 +93,6 @@ def read(*results, **more) -> Read:
         ([Outcome.OK, Outcome.OK], 0, "good", "All 2 benchmarks ok"),
         ([Outcome.OK, Ending.SKIPPED], 0, "good", "1 benchmark ok; 1 skipped"),
         ([Ending.RECORDED], 0, "good", "1 benchmark recorded"),
-        ([Ending.CALIBRATED] * 2, 0, "good", "All 2 benchmarks calibrated"),
         ([Outcome.OK, Outcome.REGRESSED], 1, "bad", "1 of 2 benchmarks failed"),
         ([Outcome.OK, Outcome.INCONCLUSIVE], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
         ([Outcome.OK, Ending.VANISHED], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),

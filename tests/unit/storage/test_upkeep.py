@@ -23,7 +23,6 @@ from pytest_accel.storage.reading import BaselineError
 from pytest_accel.storage.schema import BaselineFile, faults, parse, render
 from pytest_accel.storage.tolerances import ToleranceError, move_tolerance
 from pytest_accel.storage.verifying import verify
-from tests.support.calibrated import calibration
 from tests.support.measured import measurement
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, result, results_file, runs
 
@@ -153,16 +152,6 @@ class TestTolerance:
         assert stored(root).tolerance is None
         assert self.move(root, 0.6)[0].endswith(": that is no gate, it catches a breakdown and nothing else")
         assert standing(wild, stored(root).tolerance).no_gate == "no gate: 60 % is tolerated"
-
-    def test_a_calibration_says_what_cannot_be_told(self, root):
-        quiet = self.three_sessions(noise=0.001)
-        baseline(root, stored=quiet)
-        calibration(root, KEY, suite="cnn", configuration_hash=stored(root).configuration_hash, noise=0.03)
-        (said,) = self.move(root, 0.02)
-        assert said.startswith(f"{KEY}: left at 5.0 %: it was calibrated, and less than ")
-        assert stored(root).tolerance is None
-        self.move(root)
-        assert stored(root).tolerance > auto_tolerance(quiet), "as much as can be told"
 
     def test_needs_a_reason(self, root):
         baseline(root)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import torch
     from pytest_benchmark.fixture import BenchmarkFixture
 
-    from pytest_accel.measure.measurement import Measurement
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.session.accel import Accel
+    from pytest_accel.stats.measurement import Measurement
     from pytest_accel.workloads.precision import Precision
 
 Built = Callable[..., Any]
@@ -302,7 +302,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     With --accel-data-required it fails.
     """
     from pytest_accel.options import data_root
-    from pytest_accel.session.failing import fail_plainly
+    from pytest_accel.session.fitting import fail_plainly
     from pytest_accel.workloads.data.errors import DataError, DataMissing
     from pytest_accel.workloads.data.finding import find_set
 

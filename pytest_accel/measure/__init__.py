@@ -1,1 +1,1 @@
-"""Timing a step honestly: settle, then rounds, the device synchronised at both ends."""
+"""Timing of steps: warm-up, rounds, device state beside them, locks."""

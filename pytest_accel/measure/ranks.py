@@ -1,4 +1,4 @@
-"""What measuring asks of the other ranks of a gang: to begin together, and to agree."""
+"""The processes that measure one benchmark together, seen from one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Ranks(Protocol):
-    """The processes that run one benchmark together, seen from one of them."""
+    """The ranks of a process group."""
 
     @property
     def rank(self) -> int: ...
@@ -16,26 +16,26 @@ class Ranks(Protocol):
     def size(self) -> int: ...
     def barrier(self) -> None: ...
     def slowest(self, seconds: float) -> float:
-        """The largest of all ranks' values, the same to the last bit on every rank."""
+        """Return the largest of all ranks' values, the same to the last bit on every rank."""
         ...
 
     def agree(self, value: T) -> T:
-        """What rank 0 says; a plain value."""
+        """Return rank 0's value, which can be pickled."""
         ...
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's plain value, by rank, on every rank."""
+        """Return every rank's value, by rank, on every rank."""
         ...
 
 
 class Alone:
-    """One process: nobody to wait for."""
+    """A single process."""
 
     rank = 0
     size = 1
 
     def barrier(self) -> None:
-        """Nobody else is there."""
+        """Return at once."""
 
     def slowest(self, seconds: float) -> float:
         return seconds
@@ -45,3 +45,6 @@ class Alone:
 
     def gather(self, value: T) -> list[T]:
         return [value]
+
+
+ALONE = Alone()

@@ -10,7 +10,6 @@ from functools import cache
 import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
-from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import baselines_root, settings_of
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.lines import MARKUP, vanished_line, word
@@ -44,6 +43,7 @@ from pytest_accel.session.terminal import live_progress, show_uncaptured
 from pytest_accel.session.turns import Turns
 from pytest_accel.session.vanished import find_vanished
 from pytest_accel.settings import Settings
+from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.standing import NoisePrior, platform_prior
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineStore

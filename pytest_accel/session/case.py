@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_accel.measure.measurement import Measurement
-from pytest_accel.measure.steps import PILOT_STEPS
+from pytest_accel.measure.warmup import PILOT_STEPS
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.exclusivity import WAITED_S
 from pytest_accel.session.fitting import Unfit
@@ -22,6 +21,7 @@ from pytest_accel.stats.facets import Facet, judge_metrics, want_another_run, wo
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.judgement import configuration_changes
 from pytest_accel.stats.keys import Scalar, baseline_key, both_keys, is_real
+from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.numerics import loss_news
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import ReferenceFigure

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_accel.measure.locks import LockedError, lock_devices
-from pytest_accel.session.failing import fail_plainly
+from pytest_accel.session.fitting import fail_plainly
 from pytest_accel.session.placement import RANK_END
 from pytest_accel.session.terminal import live_progress, say_in_log
 
@@ -30,7 +30,7 @@ IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer
 
 
 @contextmanager
-def alone_on_devices(
+def exclusive_devices(
     item: pytest.Item, settings: Settings, ranks: Ranks, hardware: Hardware | None
 ) -> Iterator[None]:
     """Hold the locks of all devices that measure together; the host has none.

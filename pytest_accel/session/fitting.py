@@ -1,10 +1,10 @@
-"""A benchmark that does not fit in memory: an end of its own, neither a failure nor a silent skip."""
+"""Failures in plain words, and the end of a benchmark that does not fit in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
@@ -17,47 +17,34 @@ from pytest_accel.stats.keys import Scalar
 
 
 class DoesNotFit(Skipped):
-    """Ends a test as pytest's skip does; raised by `does_not_fit` alone, which leaves word of it."""
+    """Ends a test as pytest's skip does; raised by `does_not_fit` alone."""
 
-    __module__ = "builtins"  # as pytest's own: its name stands in reports without ours
+    __module__ = "builtins"  # as pytest's own, so that reports show its bare name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """What did not fit, and where: whether it did before is for the session to say."""
+    """What did not fit, and where; the session decides whether it did before."""
 
     text: str
     environment: Environment
-    configuration: Mapping[str, Scalar] | None = None  # None: it did not come so far as to have one
-    nothing_built: bool = False  # it was known before: the device is as it was
-
-    def to_plain(self) -> dict[str, Any]:
-        identity, context = dict(self.environment.identity), dict(self.environment.context)
-        return {
-            "text": self.text,
-            "environment": {"identity": identity, "context": context},
-            "configuration": None if self.configuration is None else dict(self.configuration),
-            "nothing_built": self.nothing_built,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Unfit:
-        return cls(
-            text=plain["text"],
-            environment=Environment(**plain["environment"]),
-            configuration=plain.get("configuration"),
-            nothing_built=plain.get("nothing_built", False),
-        )
+    configuration: Mapping[str, Scalar] | None = None  # None: it was not built
+    nothing_built: bool = False  # known before anything was built: the device is untouched
 
 
 UNFIT = pytest.StashKey[Unfit]()
 CONFIGURATION = pytest.StashKey[Mapping[str, Scalar]]()  # of the step that was built, before it is measured
 
 
-def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -> NoReturn:
-    """End the test of a benchmark so; `text` says what did not fit in which memory.
+def fail_plainly(text: str) -> NoReturn:
+    """Fail a test with these words alone, without a traceback."""
+    raise pytest.fail.Exception(text, pytrace=False) from None
 
-    For fixtures, from any rank of a gang: the others need not notice.
+
+def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -> NoReturn:
+    """End the test of a benchmark; `text` says what did not fit in which memory.
+
+    For fixtures, from any rank of a process group.
     """
     settings = settings_of(item)
     platform, device, hardware = open_device(item, settings)

@@ -13,7 +13,6 @@ from pytest_accel.distributed.launch import GangError, Launcher
 from pytest_accel.distributed.launchers import OneMachine, OneProcess
 from pytest_accel.distributed.orders import GangAnswer, Order
 from pytest_accel.distributed.seats import SeatLauncher
-from pytest_accel.measure.measurement import Measurement
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.progress import Progress
 from pytest_accel.session import items as what
@@ -26,6 +25,8 @@ from pytest_accel.session.placement import PLACEMENT
 from pytest_accel.session.seating import SEATS, bound_by_launcher
 from pytest_accel.session.shapes import Shape, shape_of
 from pytest_accel.settings import Settings
+from pytest_accel.stats.measurement import Measurement
+from pytest_accel.storage.codec import decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +202,7 @@ def _unfit(answer: GangAnswer) -> Found | None:
     if failed or not told:
         return None
     payloads = [rank.payload or {} for rank in told]
-    unfits = [Unfit.from_plain(payload["unfit"]) for payload in payloads]
+    unfits = [decode(Unfit, payload["unfit"]) for payload in payloads]
     unfit, of_all = unfits[0], len(told) == len(answer.ranks)
     if not of_all:
         unfit = replace(unfit, text=f"rank {told[0].rank} of {len(answer.ranks)}: {unfit.text}")
@@ -224,7 +225,7 @@ def _found(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[in
         outcome=payload["outcome"],
         text="\n".join([payload["text"], *(which if failed and size > 1 else ())]),
         cause=f"rank {rank} of {size}: {payload['cause']}" if failed and size > 1 else payload["cause"],
-        measurement=Measurement.from_plain(plain) if plain else None,
+        measurement=decode(Measurement, plain) if plain else None,
         measuring_off=payload.get("measuring_off", False),
         reports=payload.get("reports", ()),
         sections=sections,

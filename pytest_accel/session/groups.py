@@ -9,7 +9,7 @@ import pytest
 
 from pytest_accel.distributed.launch import GangError
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.session.failing import fail_plainly
+from pytest_accel.session.fitting import fail_plainly
 from pytest_accel.session.placement import PLACEMENT, RANK_END, is_xdist_worker, open_device
 
 if TYPE_CHECKING:

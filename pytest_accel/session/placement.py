@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
-from pytest_accel.measure.timer import SynchronisingTimer
+from pytest_accel.measure.rounds import SynchronizingTimer
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.detect import detect
 from pytest_accel.platforms.machine import Device as Hardware
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RANK_END = pytest.StashKey["RankEnd"]()  # set in a rank only
 PLACEMENT = pytest.StashKey["Placement"]()
-TIMER = pytest.StashKey[SynchronisingTimer]()
+TIMER = pytest.StashKey[SynchronizingTimer]()
 
 
 class Placement:
@@ -76,7 +76,7 @@ def give_timer(item: pytest.Item) -> None:
     Its mark is the public way; the closest one alone counts, so what the user marked is kept in it.
     """
     marked = item.get_closest_marker("benchmark")
-    timer = item.stash[TIMER] = SynchronisingTimer()
+    timer = item.stash[TIMER] = SynchronizingTimer()
     options = {**(marked.kwargs if marked else {}), "timer": timer}
     item.add_marker(pytest.mark.benchmark(**options), append=False)
 

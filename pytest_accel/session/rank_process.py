@@ -12,7 +12,6 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 
 from pytest_accel.distributed.orders import Order, Preparation
 from pytest_accel.distributed.rank import begin_rank
-from pytest_accel.measure.measurement import Measurement
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.binding import bind_this_rank
 from pytest_accel.session.fitting import UNFIT
@@ -20,6 +19,8 @@ from pytest_accel.session.groups import STRAGGLERS
 from pytest_accel.session.items import is_benchmark
 from pytest_accel.session.placement import PLACEMENT, RANK_END
 from pytest_accel.session.pytest_reports import is_strict_xpass, without_traces
+from pytest_accel.stats.measurement import Measurement
+from pytest_accel.storage.codec import encode
 
 _MAX_OUTPUT = 200_000  # characters of one section of a report
 _VERBOSITY = pytest.StashKey[int]()  # as the user chose it
@@ -99,9 +100,9 @@ class RankProcess:
                     self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
                     for report in reports
                 ],
-                "measurement": self._measurement.to_plain() if self._measurement else None,
+                "measurement": encode(self._measurement),
                 "measuring_off": off,
-                "unfit": unfit.to_plain() if unfit else None,
+                "unfit": encode(unfit),
                 "extra_info": self._extra_info,
                 "stragglers": self._config.stash.get(STRAGGLERS, None),
             }

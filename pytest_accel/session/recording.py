@@ -15,6 +15,7 @@ from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.standing import Frozen, auto_tolerance, standing
 from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.codec import encode
 from pytest_accel.storage.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
 from pytest_accel.storage.whole import is_open, nearest_folder
 
@@ -145,7 +146,7 @@ def _keep(case: Case) -> Path:
         "node_id": case.key,
         "disk_name": case.disk_name,
         "suite": case.suite,
-        "measurements": [m.to_plain() for m in case.measurements],
+        "measurements": [encode(each) for each in case.measurements],
     }
     with tempfile.NamedTemporaryFile(
         "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False

@@ -6,15 +6,15 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.session.accel import EXTRA_INFO
+from pytest_accel.session.accel import EXTRA_INFO, extra_info
 from pytest_accel.session.placement import TIMER
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_accel.measure.measurement import Measurement
     from pytest_accel.platforms.names import PlatformName
     from pytest_accel.session.gangs import Found
+    from pytest_accel.stats.measurement import Measurement
     from pytest_accel.stats.runs import Run
 
 
@@ -53,7 +53,7 @@ def replay(item: pytest.Item, platform: PlatformName, measurement: Measurement, 
     rounds, iterations = len(measurement.run.rounds_s), measurement.run.steps_per_round
     fixture.pedantic(_nothing, rounds=rounds, iterations=iterations)
     fixture.stats.options["timer"] = item.stash[TIMER]  # its name goes into the JSON
-    info = {"platform": str(platform), **measurement.to_plain()}
+    info = extra_info(platform, measurement)
     if found.gang:
         info["gang"] = dict(found.gang)
     fixture.extra_info.update(found.extra_info)

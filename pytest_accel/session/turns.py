@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_accel.measure.measurement import Measurement
 from pytest_accel.options import BEGUN_S
 from pytest_accel.report.progress import Progress
 from pytest_accel.session.case import MOST_REPLACED, Case
@@ -18,6 +17,7 @@ from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.terminal import Pacemaker, live_progress
 from pytest_accel.session.together import Platforms
 from pytest_accel.settings import Settings
+from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import counted, seconds
 from pytest_accel.stats.verdict import Outcome
 

@@ -49,7 +49,7 @@ def launch(
             )
             return 128 + (signals.received or signal.SIGINT)
         console.say(f"job {job.number} submitted: {path}")
-        watch = Watch(
+        watch = SamplingThread(
             slurm=slurm, job=job, folder=request.folder, signals=signals, console=console, grace_s=grace_s
         )
         try:
@@ -117,7 +117,7 @@ def signals_held() -> Iterator[Signals]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Watch:
+class SamplingThread:
     """Follows one job to its end."""
 
     slurm: Slurm

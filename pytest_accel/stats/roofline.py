@@ -42,6 +42,20 @@ class Roofline:
         least_s = self.least_s(flops, bytes_moved)
         return least_s / step_s if least_s else None
 
+    def rates(self, step_s: float, flops: float | None, bytes_moved: float | None) -> dict[str, float]:
+        """Return the metrics of a step: operations and bytes a second, and their shares of the peaks."""
+        found: dict[str, float] = {}
+        if flops:
+            found["tflops"] = flops / step_s / 1e12
+            if self.peak_tflops:
+                found["mfu"] = found["tflops"] / self.peak_tflops
+        if bytes_moved:
+            found["memory_gb_per_s"] = bytes_moved / step_s / 1e9
+            # Without bytes it would be MFU under another name.
+            if self.bandwidth_gb_s and (share := self.share(step_s, flops, bytes_moved)):
+                found["roofline_share"] = share
+        return found
+
     def impossible(
         self,
         step_s: float,

@@ -7,16 +7,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_accel.measure.arguments import ArgumentError, check_tolerance
 from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
-from pytest_accel.measure.measurement import Measurement
-from pytest_accel.measure.question import QuestionError
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.environment import STEP_FACTS
-from pytest_accel.session.failing import fail_plainly
-from pytest_accel.session.fitting import CONFIGURATION, does_not_fit
-from pytest_accel.session.own_metrics import checked_tolerance
+from pytest_accel.session.fitting import CONFIGURATION, does_not_fit, fail_plainly
 from pytest_accel.session.terminal import live_progress
+from pytest_accel.stats.measurement import Measurement
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.rates import check_loader_efficiency, latency, rates_apart
 from pytest_accel.workloads.steps import InferStep, TrainStep
@@ -55,8 +53,8 @@ class Figures:
                 "device computes alone. Leave it out, or give all images one shape with image_size=."
             )
         try:
-            checked_tolerance("accuracy", self.accuracy_tolerance)
-        except QuestionError:
+            check_tolerance("accuracy", self.accuracy_tolerance)
+        except ArgumentError:
             raise StepError(
                 f"accuracy_tolerance: {self.accuracy_tolerance!r} is not a fraction between 0 and 1. Write 0.02."
             ) from None
@@ -140,7 +138,7 @@ def measure_step(
         check=step.check,
         metrics=figures.measure,
         gates=figures.gates,
-        settling_steps=step.buffered,
+        warmup_steps=step.buffered,
         burst=1 if step.varied else step.burst,  # steps that differ by themselves say nothing of a loader
     )
     if found is not None:  # of all ranks, so that all of them fail or none

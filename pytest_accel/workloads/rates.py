@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_accel.measure.alone import latencies, percentile, seconds_per_call
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.errors import StepError
+from pytest_accel.measure.parts import latencies, percentile, seconds_per_call
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.workloads.steps import InferStep, TrainStep
 

@@ -21,16 +21,16 @@ import types
 
 import pytest
 
-import pytest_accel.measure.steps
-import pytest_accel.measure.timer
+import pytest_accel.measure.rounds
+import pytest_accel.measure.warmup
 
 
 @pytest.fixture
 def step(monkeypatch):
     now_s, step_s = 0.0, float(pathlib.Path("step_s").read_text())
     ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
-    monkeypatch.setattr(pytest_accel.measure.steps, "time", ours)
-    monkeypatch.setattr(pytest_accel.measure.timer, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.warmup, "time", ours)
 
     def step():
         nonlocal now_s

@@ -31,8 +31,8 @@ import types
 import pytest
 
 import pytest_accel.measure.device
-import pytest_accel.measure.steps
-import pytest_accel.measure.timer
+import pytest_accel.measure.rounds
+import pytest_accel.measure.warmup
 
 
 class Clock:

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100
 from pytest_accel.measure.device import CudaDevice
-from pytest_accel.measure.steps import launching_s, timed_block
+from pytest_accel.measure.rounds import launch_time_s
+from pytest_accel.measure.warmup import timed_block
 from pytest_accel.platforms.detect import detect
 
 pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100]
@@ -91,9 +92,9 @@ def test_a_delay_is_felt_by_the_device_and_not_only_by_the_host():
 def test_the_timer_waits_for_kernels(platform):
     import torch
 
-    from pytest_accel.measure.timer import SynchronisingTimer
+    from pytest_accel.measure.rounds import SynchronizingTimer
 
-    timer = SynchronisingTimer()
+    timer = SynchronizingTimer()
     timer.synchronize = CudaDevice().synchronize
     big = torch.randn(8192, 8192, device="cuda")
     big @ big
@@ -184,6 +185,6 @@ def test_small_kernels_wait_for_their_launches_and_a_large_one_does_not(record_p
     for step in (one_large, many_small):
         timed_block(step, 3, device)
         step_s = timed_block(step, 5, device) / 5
-        shares.append(launching_s(step, device, step_s=step_s, budget_s=1.0) / step_s)
+        shares.append(launch_time_s(step, device, step_s=step_s, budget_s=1.0) / step_s)
     record_property("shares", shares)
     assert shares[0] < 0.5 < 0.8 < shares[1]

@@ -13,11 +13,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_accel.measure.device import CpuDevice
-from pytest_accel.measure.pacing import MIN_SETTLING_S
-from pytest_accel.measure.steps import settle, time_rounds
-from pytest_accel.measure.timer import SynchronisingTimer
+from pytest_accel.measure.rounds import SynchronizingTimer, time_rounds
+from pytest_accel.measure.warmup import MIN_WARMUP_S, warm_up
 from pytest_accel.workloads import InferStep, TrainStep
-from tests.studies.overhead import _fixture
+from tests.support.pedantic import pedantic_benchmark
 
 
 def talk(group):
@@ -59,26 +58,26 @@ class Watcher:
 def measure_with_a_slow_rank(group):
     """Rank 1 takes three times as long, and nothing in the step itself makes the other wait for it."""
     steps = 0
-    device, watcher, timer = CpuDevice(threads=1), Watcher(), SynchronisingTimer()
+    device, watcher, timer = CpuDevice(threads=1), Watcher(), SynchronizingTimer()
 
     def step():
         nonlocal steps
         steps += 1
         time.sleep(0.002 * (1 + 2 * group.rank))
 
-    settled = settle(step, device, watcher, max_s=2 * MIN_SETTLING_S, after_pilot=lambda: None, ranks=group)
-    settling = steps
-    fixture = _fixture(timer)
+    warm = warm_up(step, device, watcher, max_s=2 * MIN_WARMUP_S, after_pilot=lambda: None, ranks=group)
+    warmup_steps = steps
+    fixture = pedantic_benchmark(timer)
     timed = time_rounds(
-        step, device, fixture, timer, watcher, settled=settled, budget_s=0.3, slowdown=0.5, ranks=group
+        step, device, fixture, timer, watcher, warm_up=warm, budget_s=0.3, slowdown=0.5, ranks=group
     )
     return {
-        "settling": settling,
+        "settling": warmup_steps,
         "steps": steps,
-        "settled_s": settled.step_s.hex(),
-        "steady": settled.steady,
-        "rounds": len(timed.rounds_s),
-        "steps_per_round": timed.steps_per_round,
+        "settled_s": warm.step_s.hex(),
+        "steady": warm.steady,
+        "rounds": len(timed.run.rounds_s),
+        "steps_per_round": timed.run.steps_per_round,
         "step_s": timed.step_s,
     }
 

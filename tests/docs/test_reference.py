@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-
-from pytest_accel.measure.measurement import Measurement
-from pytest_accel.session.columns import _IN_COLUMNS, COLUMNS
 from pytest_accel.session.own_metrics import OURS
+
+from pytest_accel.session.columns import _IN_COLUMNS, COLUMNS
 from pytest_accel.settings import MARKER_KEYS, OPTIONS
 from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metrics import MEASURED
 from pytest_accel.stats.runs import Run
 from pytest_accel.stats.verdict import THROUGHPUT

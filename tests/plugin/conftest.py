@@ -72,8 +72,8 @@ import types
 import pytest
 
 
-import pytest_accel.measure.steps
-import pytest_accel.measure.timer
+import pytest_accel.measure.rounds
+import pytest_accel.measure.warmup
 
 
 class Clock:
@@ -89,8 +89,8 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     ours = types.SimpleNamespace(perf_counter=lambda: clock.now_s, process_time=lambda: clock.now_s)
-    monkeypatch.setattr(pytest_accel.measure.steps, "time", ours)
-    monkeypatch.setattr(pytest_accel.measure.timer, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.warmup, "time", ours)
     return clock
 """
 

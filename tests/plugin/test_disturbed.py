@@ -13,7 +13,7 @@ DISTURBED = """
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_accel.session.observing import Observation
+from pytest_accel.session.observation import Observation
 
 seen = Observation.observed
 

@@ -221,7 +221,7 @@ def test_what_cannot_be_judged_fails_plainly(bench, arguments, text):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"accel.measure: {text}".replace("[", "[[]")])
     result.stdout.no_fnmatch_line("*Traceback*")
-    result.stdout.no_re_match_line(r".*\.py:\d+: QuestionError")
+    result.stdout.no_re_match_line(r".*\.py:\d+: ArgumentError")
 
 
 def test_nothing_is_asked_where_measuring_is_off(bench):

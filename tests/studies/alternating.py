@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
-from pytest_accel.measure.steps import Step, timed_block
+from pytest_accel.measure.warmup import Step, timed_block
 from pytest_accel.stats.robust import median_error
 
 WARMUP_ROUNDS = 3

@@ -19,6 +19,8 @@ from unittest.mock import patch
 import torch
 import triton
 import triton.language as tl
+from tests.studies.gpt import graphs
+from tests.studies.rectifying import difference
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 from torchvision.models.resnet import Bottleneck
 
@@ -27,8 +29,6 @@ from pytest_accel.workloads.pooling import empty_last
 from pytest_accel.workloads.rectifying import RectifyingBlock, rectified_convolution
 from pytest_accel.workloads.steps import InferStep
 from tests.studies.alternating import apart, attempted, in_turn, prepared
-from tests.studies.gpt import graphs
-from tests.studies.rectifying import difference
 
 FEWEST_ROWS = 2**14  # below that cuDNN has kernels that share the little there is among more multiprocessors
 # Channels in and out, pixels across, channels beside (0: what comes in is added as it is), its stride, channels that the next begins with (0: it is not begun)

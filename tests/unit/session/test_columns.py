@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.measure.measurement import Measurement
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
 from pytest_accel.session.columns import (
@@ -20,6 +19,7 @@ from pytest_accel.session.fitting import Unfit
 from pytest_accel.settings import COLUMN_NAMES, Settings
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.facets import Facet
+from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.runs import Run
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_accel.measure.locks import LockedError
 from pytest_accel.session import exclusivity
-from pytest_accel.session.exclusivity import alone_on_devices, by_leader, wait_until_free
+from pytest_accel.session.exclusivity import by_leader, exclusive_devices, wait_until_free
 from pytest_accel.session.placement import RANK_END
 from pytest_accel.settings import Settings
 
@@ -75,14 +75,14 @@ def test_the_host_has_no_device_to_lock():
 
 def test_a_leader_holds_them_while_it_measures(locked):
     ranks = Gang(0, [None, ("b", "GPU-2")], [["", ""]])
-    with alone_on_devices(ITEM, Settings(), ranks, SimpleNamespace(uuid="GPU-1")):
+    with exclusive_devices(ITEM, Settings(), ranks, SimpleNamespace(uuid="GPU-1")):
         assert locked == [{"GPU-1", "GPU-2"}]
     assert locked[-1] == "free"
 
 
 def test_the_others_lock_nothing(locked):
     ranks = Gang(1, [("b", "GPU-1"), None], [["", ""]])
-    with alone_on_devices(ITEM, Settings(), ranks, SimpleNamespace(uuid="GPU-2")):
+    with exclusive_devices(ITEM, Settings(), ranks, SimpleNamespace(uuid="GPU-2")):
         assert locked == []
 
 
@@ -90,7 +90,7 @@ def test_all_ranks_fail_where_one_is_refused(locked):
     ranks = Gang(1, [("b", "GPU-1"), None], [["GPU-held is held by pid 4711", ""]])
     with (
         pytest.raises(pytest.fail.Exception, match="held by pid 4711"),
-        alone_on_devices(ITEM, Settings(lock="fail"), ranks, SimpleNamespace(uuid="GPU-2")),
+        exclusive_devices(ITEM, Settings(lock="fail"), ranks, SimpleNamespace(uuid="GPU-2")),
     ):
         pytest.fail("measured beside another")
 
@@ -99,20 +99,20 @@ def test_a_leader_that_is_refused_says_so_to_all(locked):
     ranks = Gang(0, [None, ("b", "GPU-2")], [["", ""]])
     with (
         pytest.raises(pytest.fail.Exception, match="held by pid 4711"),
-        alone_on_devices(ITEM, Settings(), ranks, SimpleNamespace(uuid="GPU-held")),
+        exclusive_devices(ITEM, Settings(), ranks, SimpleNamespace(uuid="GPU-held")),
     ):
         pytest.fail("measured beside another")
 
 
 def test_off_asks_nobody(locked):
-    with alone_on_devices(ITEM, Settings(lock="off"), None, SimpleNamespace(uuid="GPU-held")):
+    with exclusive_devices(ITEM, Settings(lock="off"), None, SimpleNamespace(uuid="GPU-held")):
         assert locked == []
 
 
 def test_a_rank_gives_up_waiting_before_its_session_gives_it_up(locked):
     gang = SimpleNamespace(config=SimpleNamespace(stash={RANK_END: object()}), name="test_step")
     for item in (ITEM, gang):
-        with alone_on_devices(
+        with exclusive_devices(
             item, Settings(timeout_s=100.0), Gang(0, [None], [[""]]), SimpleNamespace(uuid="GPU-1")
         ):
             pass

@@ -94,3 +94,26 @@ def test_a_possible_step_has_a_share_of_at_most_one_and_only_an_impossible_one_a
     share = roofline.share(step_s, flops, moved)
     assert (share > 1) == bool(roofline.impossible(step_s, flops, moved))
     assert math.isfinite(share)
+
+
+@pytest.mark.parametrize(
+    ("peak_tflops", "bandwidth_gb_s", "flops", "bytes_moved", "expected"),
+    [
+        (
+            1000.0,
+            5000.0,
+            0.8e12,
+            4e9,
+            {"tflops": 400, "mfu": 0.4, "memory_gb_per_s": 2000, "roofline_share": 0.4},
+        ),
+        (1000.0, 5000.0, 0.8e12, None, {"tflops": 400, "mfu": 0.4}),
+        (1000.0, 5000.0, None, 4e9, {"memory_gb_per_s": 2000, "roofline_share": 0.4}),
+        (1000.0, 5000.0, None, None, {}),
+        (None, 5000.0, 0.8e12, 4e9, {"tflops": 400, "memory_gb_per_s": 2000, "roofline_share": 0.4}),
+        (1000.0, None, 0.8e12, 4e9, {"tflops": 400, "mfu": 0.4, "memory_gb_per_s": 2000}),
+        (None, None, 0.8e12, 4e9, {"tflops": 400, "memory_gb_per_s": 2000}),
+    ],
+)
+def test_rates_are_given_for_what_is_known(peak_tflops, bandwidth_gb_s, flops, bytes_moved, expected):
+    roofline = Roofline(peak_tflops=peak_tflops, bandwidth_gb_s=bandwidth_gb_s)
+    assert roofline.rates(2e-3, flops, bytes_moved) == pytest.approx(expected)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.measure.errors import OutOfMemory, StepError
-from pytest_accel.measure.steps import PILOT_STEPS
+from pytest_accel.measure.warmup import PILOT_STEPS
 from pytest_accel.workloads import TrainStep, assembly
 from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, _raise_cause, make_capturable
 

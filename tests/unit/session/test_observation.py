@@ -9,8 +9,8 @@ import pytest
 
 from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.session import observing
-from pytest_accel.session.observing import Observation, energy_metrics
+from pytest_accel.session import observation
+from pytest_accel.session.observation import Observation, energy_metrics
 from pytest_accel.stats.energy import Energy, EnergyWindow, Rail
 
 GPU0, GPU1 = (Rail(name=f"gpu{index}", scope="device", kind="gpu") for index in (0, 1))
@@ -66,13 +66,13 @@ def config(*meters, asked=None):
 @pytest.fixture
 def clock(monkeypatch):
     made = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(observing, "time", SimpleNamespace(perf_counter=lambda: made.now_s))
+    monkeypatch.setattr(observation, "time", SimpleNamespace(perf_counter=lambda: made.now_s))
     return made
 
 
 @pytest.fixture(autouse=True)
 def no_sensors_of_this_machine(monkeypatch):
-    monkeypatch.setattr(observing, "open_sources", lambda devices, more=(): tuple(more))
+    monkeypatch.setattr(observation, "open_sources", lambda devices, more=(): tuple(more))
 
 
 def observe(clock, meter, *, seconds=4.0, steps=10, ranks=None):
@@ -107,7 +107,7 @@ def test_a_counter_that_goes_backwards_is_no_energy_and_says_so(clock):
 
 
 def test_without_any_sensor_it_is_said(clock, monkeypatch):
-    monkeypatch.setattr(observing, "open_sources", lambda devices, more=(): ())
+    monkeypatch.setattr(observation, "open_sources", lambda devices, more=(): ())
     found = observe(clock, Meter(0.0, 0.0))
     assert (found.metrics, found.no_energy) == ({}, "nothing here counts it")
 

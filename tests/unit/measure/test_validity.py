@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure.fairness import (
+from pytest_accel.measure.validity import (
     BUSY_SHARE,
     FOREIGN_BYTES,
     MOVED_BYTES,
-    DeviceWatch,
+    DeviceReadings,
+    DeviceSample,
     ForeignProcess,
-    HealthSample,
     assess,
 )
 from pytest_accel.platforms.clock_events import EVENTS, KNOWN
@@ -27,7 +27,7 @@ NAMES = {event.name for event in EVENTS}
 def sampled(*reasons, **readings):
     """One sample a tenth of a second, each with its reasons."""
     return tuple(
-        HealthSample(
+        DeviceSample(
             at_s=0.05 + number / 10,
             event_reasons=each,
             **{"sm_mhz": 1515, "memory_mhz": 3201, "temperature_c": 62, **readings},
@@ -41,7 +41,7 @@ def share_of(bits, share, *, count=100):
     return [bits] * busy + [0] * (count - busy)
 
 
-WELL = DeviceWatch(
+WELL = DeviceReadings(
     device="GPU-8f3aab12",
     begin_s=0.0,
     end_s=10.0,
@@ -162,7 +162,7 @@ class TestThrottling:
 class TestFigures:
     def test_mean_clocks_and_the_highest_temperature(self):
         samples = tuple(
-            HealthSample(at_s=at_s, sm_mhz=mhz, temperature_c=degrees, event_reasons=0)
+            DeviceSample(at_s=at_s, sm_mhz=mhz, temperature_c=degrees, event_reasons=0)
             for at_s, mhz, degrees in ((3, 1000, 50), (6, 2000, 80))
         )
         figures = found(samples=samples).figures
@@ -226,7 +226,7 @@ class TestHiddenProcesses:
     @staticmethod
     def watched(*readings, foreign_bytes=2 * GIB):
         samples = tuple(
-            HealthSample(at_s=number / 2, event_reasons=0, memory_used_bytes=used, own_memory_bytes=own)
+            DeviceSample(at_s=number / 2, event_reasons=0, memory_used_bytes=used, own_memory_bytes=own)
             for number, (used, own) in enumerate(readings)
         )
         return found(samples=samples, end_s=len(readings) / 2, foreign_memory_bytes=foreign_bytes)
@@ -342,7 +342,7 @@ class TestWhatWasNotSeen:
 
 _ANY = st.none() | st.integers(-(2**63), 2**64)
 _SAMPLES = st.builds(
-    HealthSample,
+    DeviceSample,
     at_s=st.floats(),
     sm_mhz=_ANY,
     memory_mhz=_ANY,
@@ -353,7 +353,7 @@ _SAMPLES = st.builds(
     own_memory_bytes=_ANY,
 )
 _WATCHES = st.builds(
-    DeviceWatch,
+    DeviceReadings,
     device=st.just("GPU-a"),
     begin_s=st.floats(),
     end_s=st.floats(),

@@ -1,4 +1,4 @@
-"""Settling and timing, on a device and a clock that only steps move."""
+"""Warm-up and rounds, on a device and a clock that only steps move."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from statistics import fmean
 
 import pytest
 
-from pytest_accel.measure import steps as module
-from pytest_accel.measure import timer as timer_module
-from pytest_accel.measure.pacing import pace
-from pytest_accel.measure.ranks import Alone
-from pytest_accel.measure.steps import ALONE, PILOT_STEPS, garbage_spared, launching_s, settle, time_rounds
-from pytest_accel.measure.timer import SynchronisingTimer
+from pytest_accel.measure import rounds, warmup
+from pytest_accel.measure.ranks import ALONE, Alone
+from pytest_accel.measure.rounds import SynchronizingTimer, launch_time_s, plan_rounds, time_rounds
+from pytest_accel.measure.warmup import PILOT_STEPS, frozen_garbage, warm_up
 from pytest_accel.stats.runs import MIN_ROUNDS
 
 
@@ -119,8 +117,8 @@ def lab(monkeypatch):
 
 def by_its_clock(made, monkeypatch):
     clock = types.SimpleNamespace(perf_counter=lambda: made.now_s, process_time=lambda: made.now_s)
-    monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(timer_module, "time", clock)
+    monkeypatch.setattr(rounds, "time", clock)
+    monkeypatch.setattr(warmup, "time", clock)
     return made
 
 
@@ -133,11 +131,11 @@ def thawed():
 
 
 def settled(lab, max_s: float = 30.0, **options):
-    return settle(lab.step, lab, lab, max_s=max_s, **options)
+    return warm_up(lab.step, lab, lab, max_s=max_s, **options)
 
 
 def timed(lab, *, budget_s: float = 1.0, slowdown: float = 0.0, **options):
-    timer = SynchronisingTimer()
+    timer = SynchronizingTimer()
     found = settled(lab)
     lab.events.clear()
     return time_rounds(
@@ -146,7 +144,7 @@ def timed(lab, *, budget_s: float = 1.0, slowdown: float = 0.0, **options):
         Pedantic(timer),
         timer,
         lab,
-        settled=found,
+        warm_up=found,
         budget_s=budget_s,
         slowdown=slowdown,
         **options,
@@ -166,7 +164,7 @@ class TestSettle:
             lab.step()
             lab.queued_s += next(slow_first, 0.0)
 
-        found = settle(step, lab, lab, max_s=30.0)
+        found = warm_up(step, lab, lab, max_s=30.0)
         assert found.first_step_s == pytest.approx(2.001)
         assert found.warmup_s == pytest.approx(lab.now_s)
         assert found.step_s == pytest.approx(0.001)
@@ -197,10 +195,10 @@ class TestSettle:
             lab.step()
             lab.queued_s += 0.0 if next(ready, None) is not None else 0.009
 
-        hasty = settle(step, lab, lab, max_s=30.0)
+        hasty = warm_up(step, lab, lab, max_s=30.0)
         assert hasty.step_s == pytest.approx(0.001)
         ready = iter(range(3000))
-        found = settle(step, lab, lab, max_s=30.0, at_least=3000)
+        found = warm_up(step, lab, lab, max_s=30.0, at_least=3000)
         assert found.step_s == pytest.approx(0.01)
 
     def test_takes_so_many_steps_more_than_without(self, lab):
@@ -218,10 +216,10 @@ class TestSettle:
 class TestTimeRounds:
     def test_every_round_is_the_time_of_a_step(self, lab):
         found = timed(lab)
-        assert len(found.rounds_s) >= MIN_ROUNDS
-        assert found.rounds_s == pytest.approx([0.001] * len(found.rounds_s))
+        assert len(found.run.rounds_s) >= MIN_ROUNDS
+        assert found.run.rounds_s == pytest.approx([0.001] * len(found.run.rounds_s))
         assert found.step_s == pytest.approx(0.001)
-        assert found.peak_memory_bytes == 42
+        assert found.run.peak_memory_bytes == 42
 
     def test_peak_memory_is_that_of_the_rounds(self, lab):
         timed(lab)
@@ -229,7 +227,7 @@ class TestTimeRounds:
 
     def test_budget_is_spent(self, lab):
         found = timed(lab, budget_s=2.0)
-        assert sum(found.rounds_s) * found.steps_per_round == pytest.approx(2.0, rel=0.1)
+        assert sum(found.run.rounds_s) * found.run.steps_per_round == pytest.approx(2.0, rel=0.1)
 
     @pytest.mark.parametrize("slowdown", [0.05, 0.5, 0.9])
     def test_slowdown_lowers_throughput_by_its_fraction(self, lab, slowdown):
@@ -255,10 +253,10 @@ class TestTimeRounds:
         assert gc.isenabled()
 
     def test_collector_is_back_after_a_step_that_raises(self, lab, thawed):
-        timer = SynchronisingTimer()
+        timer = SynchronizingTimer()
         found = settled(lab)
         with pytest.raises(ZeroDivisionError):
-            time_rounds(lambda: 1 / 0, lab, Pedantic(timer), timer, lab, settled=found, budget_s=1.0)
+            time_rounds(lambda: 1 / 0, lab, Pedantic(timer), timer, lab, warm_up=found, budget_s=1.0)
         assert gc.get_freeze_count() == 0
 
     def test_what_was_built_before_is_frozen_meanwhile(self, lab, thawed):
@@ -281,18 +279,18 @@ class TestTimeRounds:
 class TestSparing:
     def test_what_was_frozen_before_it_stays_so(self, thawed):
         """By the first step, say."""
-        with garbage_spared() as spare:
+        with frozen_garbage() as spare:
             gc.freeze()
             spare()
         assert gc.get_freeze_count() > 1000
 
     def test_it_thaws_nothing_where_nothing_was_spared(self, thawed):
-        with garbage_spared():
+        with frozen_garbage():
             gc.freeze()
         assert gc.get_freeze_count() > 1000
 
     def test_twice_is_once(self, thawed):
-        with garbage_spared() as spare:
+        with frozen_garbage() as spare:
             spare()
             first, _more = gc.get_freeze_count(), [[] for _ in range(1000)]
             spare()
@@ -347,11 +345,11 @@ class Workers:
 def fed(lab, workers, batch_s, *, seed=0, ranks=ALONE):
     """What is found of a step that such a loader feeds; in a gang of ranks that have as many workers."""
     step = Workers(lab, workers, batch_s, seed=seed).step
-    timer = SynchronisingTimer()
-    with garbage_spared() as spare:
+    timer = SynchronizingTimer()
+    with frozen_garbage() as spare:
         options = {"max_s": 30.0, "pause": spare, "ranks": ranks}
-        found = settle(step, lab, lab, at_least=2 * workers, burst=workers, **options)
-        return time_rounds(step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=5.0, ranks=ranks)
+        found = warm_up(step, lab, lab, at_least=2 * workers, burst=workers, **options)
+        return time_rounds(step, lab, Pedantic(timer), timer, lab, warm_up=found, budget_s=5.0, ranks=ranks)
 
 
 class TestBursts:
@@ -364,10 +362,10 @@ class TestBursts:
         lab.step_s = 0.02
         for seed in range(2):
             found = fed(lab, workers, batch_s, seed=seed)
-            assert found.settled.burst == workers
-            assert found.steps_per_round % workers == 0
+            assert found.warm_up.burst == workers
+            assert found.run.steps_per_round % workers == 0
             assert found.step_s == pytest.approx(batch_s / workers, rel=0.06)
-            assert found.steady
+            assert found.warm_up.steady
 
     @pytest.mark.parametrize("step_s", [0.01, 0.03])
     @pytest.mark.parametrize(
@@ -387,9 +385,9 @@ class TestBursts:
         def collect() -> None:
             lab.now_s += next(pauses)
 
-        monkeypatch.setattr(module.gc, "collect", collect)
+        monkeypatch.setattr(warmup.gc, "collect", collect)
         lab.step_s = step_s
-        found = [fed(lab, workers, batch_s, seed=seed).rounds_s for seed in range(8)]
+        found = [fed(lab, workers, batch_s, seed=seed).run.rounds_s for seed in range(8)]
         # A pause also shifts workers against each other. Without the steps that take what lies ready it is half and less.
         first = fmean(first_s / fmean(others_s) for first_s, *others_s in found)
         assert first == pytest.approx(1, abs=within)
@@ -398,8 +396,8 @@ class TestBursts:
     def test_where_the_device_sets_it_rounds_are_as_without_workers(self, lab, workers, step_s):
         lab.step_s = step_s
         found = fed(lab, workers, workers * step_s / 3)
-        assert found.settled.burst == 1
-        assert found.steps_per_round == pace(step_s, 5.0).steps_per_round
+        assert found.warm_up.burst == 1
+        assert found.run.steps_per_round == plan_rounds(step_s, 5.0).steps_per_round
 
     def test_a_step_that_falters_once_is_no_loader(self, lab):
         numbers = itertools.count()
@@ -409,12 +407,12 @@ class TestBursts:
             lab.queued_s += 0.25 if next(numbers) == PILOT_STEPS + 7 else 0.0
 
         lab.step_s = 0.5
-        found = settle(step, lab, lab, max_s=30.0, burst=16)
+        found = warm_up(step, lab, lab, max_s=30.0, burst=16)
         assert (found.burst, found.steady) == (1, True)
 
     def test_a_burst_that_would_take_all_the_time_is_not_looked_at(self, lab):
         lab.step_s = 1.0
-        found = settle(lab.step, lab, lab, max_s=30.0, burst=500)
+        found = warm_up(lab.step, lab, lab, max_s=30.0, burst=500)
         assert found.burst == 1
         assert found.warmup_s < 40
 
@@ -426,7 +424,7 @@ class TestBursts:
             lab.step()
             lab.queued_s += 1.0 if next(numbers) > PILOT_STEPS + 8 else 0.0
 
-        found = settle(step, lab, lab, max_s=30.0, at_least=9, burst=4)
+        found = warm_up(step, lab, lab, max_s=30.0, at_least=9, burst=4)
         assert found.steady
         assert found.step_s == pytest.approx(1.005, rel=0.01)
 
@@ -437,31 +435,31 @@ class TestBursts:
             def slowest(self, value):
                 return max(value, 1.0) if isinstance(value, bool) else value
 
-        assert fed(lab, 3, 0.05, ranks=OtherWaits()).settled.burst == 3
+        assert fed(lab, 3, 0.05, ranks=OtherWaits()).warm_up.burst == 3
 
 
 class TestRanks:
     def test_waiting_for_the_others_is_in_no_round(self, lab):
-        timer = SynchronisingTimer()
+        timer = SynchronizingTimer()
         found = settled(lab)
         lab.events.clear()
         timed = time_rounds(
-            lab.step, lab, Pedantic(timer), timer, lab, settled=found, budget_s=1.0, ranks=Recording(lab)
+            lab.step, lab, Pedantic(timer), timer, lab, warm_up=found, budget_s=1.0, ranks=Recording(lab)
         )
-        assert timed.rounds_s == pytest.approx([0.001] * len(timed.rounds_s))
-        assert lab.events.count("barrier") == len(timed.rounds_s) + 1  # and before the window is closed
+        assert timed.run.rounds_s == pytest.approx([0.001] * len(timed.run.rounds_s))
+        assert lab.events.count("barrier") == len(timed.run.rounds_s) + 1  # and before the window is closed
         assert lab.events[:2] == ["agree", "measuring"]
 
     def test_ranks_with_more_lying_ready_than_others_take_as_many_steps(self, lab):
         """Each has as many workers as it has CPUs to spare: the most that any has is taken by all."""
         ranks = Recording(lab)
-        settle(lab.step, lab, lab, max_s=30.0, ranks=ranks)
+        warm_up(lab.step, lab, lab, max_s=30.0, ranks=ranks)
         plain, lab.steps = lab.steps, 0
-        settle(lab.step, lab, lab, max_s=30.0, at_least=10, ranks=ranks)
+        warm_up(lab.step, lab, lab, max_s=30.0, at_least=10, ranks=ranks)
         assert lab.steps == plain + 20  # of the other, which has twice as many
 
     def test_warm_up_goes_by_the_slowest(self, lab):
-        found = settle(lab.step, lab, lab, max_s=30.0, ranks=Recording(lab))
+        found = warm_up(lab.step, lab, lab, max_s=30.0, ranks=Recording(lab))
         assert found.step_s == pytest.approx(0.002)
 
 
@@ -470,12 +468,12 @@ class TestLaunching:
     def overlapping(self, monkeypatch):
         return by_its_clock(Overlapping(step_s=0.020), monkeypatch)
 
-    def launching_s(self, step, lab, budget_s=1.0):
-        return launching_s(step, lab, step_s=lab.step_s, budget_s=budget_s)
+    def launch_time_s(self, step, lab, budget_s=1.0):
+        return launch_time_s(step, lab, step_s=lab.step_s, budget_s=budget_s)
 
     @pytest.mark.parametrize(("budget_s", "steps"), [(1.0, 5), (0.05, 2), (0.001, 1)])
     def test_takes_no_more_steps_than_there_is_time_for(self, overlapping, budget_s, steps):
-        self.launching_s(overlapping.step, overlapping, budget_s)
+        self.launch_time_s(overlapping.step, overlapping, budget_s)
         assert overlapping.steps == steps
 
     def launched_in(self, lab, seconds):
@@ -486,7 +484,7 @@ class TestLaunching:
         return step
 
     def test_is_what_the_host_takes_and_not_what_the_device_takes(self, overlapping):
-        assert self.launching_s(self.launched_in(overlapping, 0.003), overlapping) == pytest.approx(0.003)
+        assert self.launch_time_s(self.launched_in(overlapping, 0.003), overlapping) == pytest.approx(0.003)
         assert overlapping.now_s >= overlapping.free_s, "nothing is left running"
 
     def test_a_step_that_waits_for_its_result_is_launched_when_it_is_done(self, overlapping):
@@ -494,7 +492,7 @@ class TestLaunching:
             overlapping.step()
             overlapping.synchronize()
 
-        assert self.launching_s(step, overlapping) == pytest.approx(0.020)
+        assert self.launch_time_s(step, overlapping) == pytest.approx(0.020)
 
     def test_one_pause_of_the_host_is_forgotten(self, overlapping):
         launches = itertools.chain([0.003, 0.5], itertools.repeat(0.003))
@@ -503,4 +501,32 @@ class TestLaunching:
             overlapping.now_s += next(launches)
             overlapping.step()
 
-        assert self.launching_s(step, overlapping) == pytest.approx(0.003)
+        assert self.launch_time_s(step, overlapping) == pytest.approx(0.003)
+
+
+class TestTimer:
+    def test_waits_for_the_device_before_it_reads_the_clock(self, monkeypatch):
+        events = []
+        timer = SynchronizingTimer()
+        timer.synchronize = lambda: events.append("synchronize")
+        monkeypatch.setattr(
+            "pytest_accel.measure.rounds.time.perf_counter", lambda: events.append("clock") or 1.0
+        )
+        assert timer() == 1.0
+        assert events == ["synchronize", "clock"]
+
+    def test_between_rounds_runs_before_a_round_and_never_inside(self):
+        events = []
+        timer = SynchronizingTimer()
+        timer.synchronize = lambda: events.append("synchronize")
+        timer.between_rounds = lambda: events.append("between")
+        for _ in range(4):  # two rounds
+            timer()
+        assert events == ["between", "synchronize", "synchronize"] * 2
+
+    def test_is_monotonic_and_works_unbound(self):
+        timer = SynchronizingTimer()
+        assert timer() <= timer()
+
+    def test_has_a_name_for_the_json_of_pytest_benchmark(self):
+        assert SynchronizingTimer().__name__

@@ -11,32 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure.pacing import (
-    MAX_ROUNDS,
-    MIN_ROUND_S,
-    MIN_SETTLING_S,
-    STEPS_PER_ROUND,
-    Settling,
-    comes_in_bursts,
-    pace,
-    steady_rounds,
-)
+from pytest_accel.measure.rounds import MAX_ROUNDS, MIN_ROUND_S, STEPS_PER_ROUND, plan_rounds
+from pytest_accel.measure.warmup import MIN_WARMUP_S, DriftDetector, comes_in_bursts, steady_rounds
 from pytest_accel.stats.runs import MIN_ROUNDS
 
 STEP_S = st.floats(1e-9, 1e4)
 BUDGET_S = st.floats(1e-3, 3600)
 
 
-class TestPace:
+class TestPlan:
     @given(STEP_S, BUDGET_S)
     def test_never_fewer_than_six_rounds_and_never_too_many(self, step_s, budget_s):
-        plan = pace(step_s, budget_s)
+        plan = plan_rounds(step_s, budget_s)
         assert MIN_ROUNDS <= plan.rounds <= MAX_ROUNDS
         assert plan.steps_per_round >= 1
 
     @given(STEP_S, BUDGET_S)
     def test_budget_is_kept_to_half_a_round(self, step_s, budget_s):
-        plan = pace(step_s, budget_s)
+        plan = plan_rounds(step_s, budget_s)
         round_s = plan.steps_per_round * step_s
         if plan.rounds > MIN_ROUNDS:
             assert plan.rounds * round_s <= budget_s + 0.5 * round_s * (1 + 1e-9)
@@ -45,36 +37,36 @@ class TestPace:
 
     @given(STEP_S, BUDGET_S)
     def test_budget_is_used(self, step_s, budget_s):
-        plan = pace(step_s, budget_s)
+        plan = plan_rounds(step_s, budget_s)
         round_s = plan.steps_per_round * step_s
         assert plan.rounds * round_s >= budget_s - 0.5 * round_s * (1 + 1e-9)
 
     @given(st.floats(1e-3, 0.039))
     def test_ten_steps_where_they_make_a_round(self, step_s):
-        plan = pace(step_s, 2.4)
+        plan = plan_rounds(step_s, 2.4)
         assert plan.steps_per_round == max(STEPS_PER_ROUND, math.ceil(MIN_ROUND_S / step_s))
 
     @pytest.mark.parametrize("step_s", [1e-6, 1e-4, 1e-3])
     def test_rounds_grow_where_there_would_be_too_many(self, step_s):
-        plan = pace(step_s, 60.0)
+        plan = plan_rounds(step_s, 60.0)
         assert plan.rounds == MAX_ROUNDS
         assert plan.rounds * plan.steps_per_round * step_s == pytest.approx(60.0, rel=0.01)
 
     def test_long_steps_make_rounds_of_one(self):
-        assert pace(10.0, 5.0).steps_per_round == 1
-        assert pace(10.0, 5.0).rounds == MIN_ROUNDS
+        assert plan_rounds(10.0, 5.0).steps_per_round == 1
+        assert plan_rounds(10.0, 5.0).rounds == MIN_ROUNDS
 
     def test_tiny_steps_make_rounds_long_enough_for_the_timer(self):
-        assert pace(1e-6, 1.0).steps_per_round * 1e-6 == pytest.approx(MIN_ROUND_S)
+        assert plan_rounds(1e-6, 1.0).steps_per_round * 1e-6 == pytest.approx(MIN_ROUND_S)
 
     def test_tiny_budget_still_has_six_rounds_within_it(self):
-        plan = pace(1e-6, 0.006)
+        plan = plan_rounds(1e-6, 0.006)
         assert plan.rounds >= MIN_ROUNDS
         assert plan.rounds * plan.steps_per_round * 1e-6 <= 0.006 * 1.1
 
     @given(STEP_S, BUDGET_S, st.integers(1, 300))
     def test_rounds_are_whole_bursts_and_no_longer_than_that_takes(self, step_s, budget_s, burst):
-        plain, plan = pace(step_s, budget_s), pace(step_s, budget_s, burst=burst)
+        plain, plan = plan_rounds(step_s, budget_s), plan_rounds(step_s, budget_s, burst=burst)
         assert plan.steps_per_round % burst == 0
         assert plain.steps_per_round <= plan.steps_per_round < plain.steps_per_round + burst
         assert MIN_ROUNDS <= plan.rounds <= MAX_ROUNDS
@@ -82,7 +74,7 @@ class TestPace:
     def test_a_loader_that_binds_has_one_rate_whatever_the_phase(self):
         """As three workers fed an H200: two batches lay ready, for the third it waited."""
         waits_s = [0.056, 0.056, 0.494]
-        plan = pace(0.2, 2.0, burst=3)
+        plan = plan_rounds(0.2, 2.0, burst=3)
         for phase in range(3):
             taken = [waits_s[(phase + step) % 3] for step in range(plan.steps_per_round)]
             assert sum(taken) / len(taken) == pytest.approx(sum(waits_s) / 3)
@@ -104,18 +96,18 @@ class TestPace:
         ("step_s", "budget_s"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -1.0), (math.nan, 1.0)]
     )
     def test_impossible_figures_are_refused(self, step_s, budget_s):
-        with pytest.raises(ValueError, match="cannot be paced"):
-            pace(step_s, budget_s)
+        with pytest.raises(ValueError, match="cannot be planned"):
+            plan_rounds(step_s, budget_s)
 
 
-def settle(stream, *, max_s: float = 30.0, block_s: float = 0.1) -> Settling:
+def observed(stream, *, max_s: float = 30.0, block_s: float = 0.1) -> DriftDetector:
     """Observe blocks until steady or exhausted; the stream gives mean step times."""
-    settling = Settling(max_s=max_s)
+    detector = DriftDetector(max_s=max_s)
     for step_s in stream:
-        if settling.steady or settling.exhausted:
+        if detector.steady or detector.exhausted:
             break
-        settling.observe(step_s, block_s)
-    return settling
+        detector.observe(step_s, block_s)
+    return detector
 
 
 def noisy(step_s: float, sd: float, seed: int):
@@ -124,7 +116,7 @@ def noisy(step_s: float, sd: float, seed: int):
         yield step_s * math.exp(draw.gauss(0, sd))
 
 
-class TestSettling:
+class TestDriftDetector:
     @given(
         st.lists(st.floats(1e-7, 10), min_size=1, max_size=20),
         st.floats(0.01, 5),
@@ -132,32 +124,32 @@ class TestSettling:
     )
     def test_ends_on_any_stream(self, cycle, max_s, block_s):
         blocks = 0
-        settling = Settling(max_s=max_s)
-        while not (settling.steady or settling.exhausted):
-            settling.observe(cycle[blocks % len(cycle)], block_s)
+        detector = DriftDetector(max_s=max_s)
+        while not (detector.steady or detector.exhausted):
+            detector.observe(cycle[blocks % len(cycle)], block_s)
             blocks += 1
         assert blocks <= math.ceil(max_s / block_s) + 1
-        assert settling.step_s > 0
+        assert detector.step_s > 0
 
     def test_constant_steps_are_steady_after_the_least_time(self):
-        settling = settle([0.01] * 1000)
-        assert settling.steady
-        assert MIN_SETTLING_S <= settling.spent_s <= MIN_SETTLING_S + 0.2
-        assert settling.step_s == 0.01
+        detector = observed([0.01] * 1000)
+        assert detector.steady
+        assert MIN_WARMUP_S <= detector.spent_s <= MIN_WARMUP_S + 0.2
+        assert detector.step_s == 0.01
 
     @pytest.mark.parametrize("sd", [0.003, 0.01, 0.03, 0.1])
     def test_noise_without_drift_is_steady_soon(self, sd):
         """Noise is not drift, however large it is: nobody waits thirty seconds for it."""
-        spent = [settle(noisy(0.01, sd, seed)).spent_s for seed in range(100)]
+        spent = [observed(noisy(0.01, sd, seed)).spent_s for seed in range(100)]
         assert median(spent) < 3.0
         assert sum(each >= 30 for each in spent) <= 2
 
     @pytest.mark.parametrize("drift", [0.005, 0.02, 0.1])
     def test_steps_that_go_on_getting_slower_are_not_steady(self, drift):
         """A trend is not noise, however steep it is; 0.5 % a block is 2 % between the windows."""
-        settling = settle((0.01 * math.exp(drift * block) for block in range(1000)), max_s=10.0)
-        assert settling.exhausted
-        assert not settling.steady
+        detector = observed((0.01 * math.exp(drift * block) for block in range(1000)), max_s=10.0)
+        assert detector.exhausted
+        assert not detector.steady
 
     @pytest.mark.parametrize("sd", [0.0, 0.001, 0.003])
     @pytest.mark.parametrize("step", [0.5, 0.03, -0.03, -0.5])
@@ -169,53 +161,53 @@ class TestSettling:
                 0.01 * math.exp(draw.gauss(0, sd) + (step if block >= at else 0.0)) for block in range(1000)
             )
             # Seen from before the change, it is steady: begin to ask only once it has happened.
-            settling = Settling(max_s=30.0)
+            detector = DriftDetector(max_s=30.0)
             for block, step_s in enumerate(stream):
-                settling.observe(step_s, 0.1)
-                if block > at and (settling.steady or settling.exhausted):
+                detector.observe(step_s, 0.1)
+                if block > at and (detector.steady or detector.exhausted):
                     break
-            assert settling.steady
-            assert settling.blocks_s[-1] == pytest.approx(0.01 * math.exp(step), rel=0.02)
+            assert detector.steady
+            assert detector.blocks_s[-1] == pytest.approx(0.01 * math.exp(step), rel=0.02)
             # At least three of the four blocks of the earlier window lie behind the change too.
-            assert len(settling.blocks_s) - at >= 6
+            assert len(detector.blocks_s) - at >= 6
 
     @pytest.mark.parametrize("tail_blocks", [3, 6, 10])
     def test_warm_up_tail_is_waited_out(self, tail_blocks):
         """Twice as slow at first, and exponentially better."""
         stream = (0.01 * (1 + math.exp(-block / tail_blocks)) for block in range(1000))
-        settling = settle(stream)
-        assert settling.steady
-        assert settling.step_s == pytest.approx(0.01, rel=0.05)
+        detector = observed(stream)
+        assert detector.steady
+        assert detector.step_s == pytest.approx(0.01, rel=0.05)
 
     @pytest.mark.parametrize(("excess", "tau_s"), [(0.2, 3.0), (0.3, 5.0), (0.5, 2.0)])
     def test_slow_tail_is_waited_out(self, excess, tau_s):
         """Windows that grow see what two neighbouring ones of .4 s do not."""
         stream = (0.01 * (1 + excess * math.exp(-0.1 * block / tau_s)) for block in range(1000))
-        settling = settle(stream)
-        assert settling.blocks_s[-1] == pytest.approx(0.01, rel=0.03)
+        detector = observed(stream)
+        assert detector.blocks_s[-1] == pytest.approx(0.01, rel=0.03)
 
     def test_compilation_in_the_first_block_is_forgotten(self):
-        settling = settle([5.0, *[0.01] * 1000])
-        assert settling.steady
-        assert settling.step_s == 0.01
+        detector = observed([5.0, *[0.01] * 1000])
+        assert detector.steady
+        assert detector.step_s == 0.01
 
     def test_single_outlier_does_not_delay(self):
-        settling = settle([*[0.01] * 6, 0.05, *[0.01] * 1000])
-        assert settling.steady
-        assert settling.spent_s < 2.0
+        detector = observed([*[0.01] * 6, 0.05, *[0.01] * 1000])
+        assert detector.steady
+        assert detector.spent_s < 2.0
 
     def test_few_long_blocks_are_not_enough(self):
-        settling = Settling(max_s=30.0)
+        detector = DriftDetector(max_s=30.0)
         for _ in range(7):
-            settling.observe(2.0, 2.0)
-        assert not settling.steady
-        settling.observe(2.0, 2.0)
-        assert settling.steady
+            detector.observe(2.0, 2.0)
+        assert not detector.steady
+        detector.observe(2.0, 2.0)
+        assert detector.steady
 
     def test_limit_below_the_least_time_is_the_limit(self):
-        settling = settle([0.01] * 1000, max_s=0.05)
-        assert settling.exhausted
-        assert len(settling.blocks_s) == 1
+        detector = observed([0.01] * 1000, max_s=0.05)
+        assert detector.exhausted
+        assert len(detector.blocks_s) == 1
 
 
 class TestSteadyRounds:

@@ -49,7 +49,7 @@ SHOWN_PIDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthSample:
+class DeviceSample:
     """One look at the device; None where it does not say."""
 
     at_s: float
@@ -72,13 +72,13 @@ class ForeignProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWatch:
+class DeviceReadings:
     """All that was seen of one device in one window."""
 
     device: str
     begin_s: float
     end_s: float
-    samples: tuple[HealthSample, ...] = ()
+    samples: tuple[DeviceSample, ...] = ()
     sm_max_mhz: int | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
@@ -103,7 +103,7 @@ class Fairness:
     figures: Mapping[str, float] = field(default_factory=dict)  # metrics, by name
 
 
-def assess(watch: DeviceWatch) -> Fairness:
+def assess(watch: DeviceReadings) -> Fairness:
     """Everything that was seen, weighed; what was not seen is said, and never invalidates."""
     shares = _shares(watch.samples)
     verdicts = [
@@ -130,7 +130,7 @@ _NOTHING: _Texts = ((), ())
 # --- what was seen at all ---------------------------------------------------------------------------------
 
 
-def _watched(watch: DeviceWatch) -> _Texts:
+def _watched(watch: DeviceReadings) -> _Texts:
     """Gaps are told, or shares of the samples would pass for shares of the window."""
     problems = list(dict.fromkeys(watch.problems))
     if not watch.samples:
@@ -145,7 +145,7 @@ def _watched(watch: DeviceWatch) -> _Texts:
     return (), [f"health was watched in part: {'; '.join(problems)}"] if problems else []
 
 
-def _figures(samples: Sequence[HealthSample]) -> dict[str, float]:
+def _figures(samples: Sequence[DeviceSample]) -> dict[str, float]:
     """The metrics; one that no sample has is left out."""
     reasons = _reasons(samples)
     found: dict[str, float] = {}
@@ -168,7 +168,7 @@ def _told(readings: Iterable[int | None], most: int) -> list[int]:
 # --- clocks -----------------------------------------------------------------------------------------------
 
 
-def _reasons(samples: Sequence[HealthSample]) -> list[int]:
+def _reasons(samples: Sequence[DeviceSample]) -> list[int]:
     """The bit sets that were told, each with the cause of a slowdown and not the slowdown besides."""
     told = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
     # All bits at once, idle among them, is what a broken sensor says.
@@ -180,7 +180,7 @@ def _share(reasons: Sequence[int], bits: int) -> float:
     return sum(1 for each in reasons if each & bits) / len(reasons)
 
 
-def _shares(samples: Sequence[HealthSample]) -> dict[str, float]:
+def _shares(samples: Sequence[DeviceSample]) -> dict[str, float]:
     """By the name of each reason that was seen, the largest first. Idle is none."""
     reasons = _reasons(samples)
     if not reasons:
@@ -191,7 +191,7 @@ def _shares(samples: Sequence[HealthSample]) -> dict[str, float]:
     return {name: share for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share}
 
 
-def _throttled(samples: Sequence[HealthSample], shares: Mapping[str, float]) -> _Texts:
+def _throttled(samples: Sequence[DeviceSample], shares: Mapping[str, float]) -> _Texts:
     """All throttling together decides: heat that shows now as software's and now as hardware's is one heat."""
     names = {event.name for event in EVENTS if event.bit & THROTTLES}
     seen = [name for name in shares if name in names]
@@ -204,7 +204,7 @@ def _throttled(samples: Sequence[HealthSample], shares: Mapping[str, float]) -> 
     return ([text], ()) if often and share >= THROTTLED_SHARE else ((), [text])
 
 
-def _asked_for(watch: DeviceWatch, shares: Mapping[str, float]) -> _Texts:
+def _asked_for(watch: DeviceReadings, shares: Mapping[str, float]) -> _Texts:
     """Clocks and limits that somebody set, and what a newer driver calls by bits of its own.
 
     A GPU at its default power limit is as it should be, however often that limit holds its clocks (H200, matrix
@@ -263,7 +263,7 @@ def _held(processes: Sequence[ForeignProcess]) -> str:
     return f", {gibibytes(held)}" if held > 0 else ""
 
 
-def _hidden(watch: DeviceWatch) -> _Texts:
+def _hidden(watch: DeviceReadings) -> _Texts:
     """Others that show in memory alone, because a container hides their pids.
 
     Their load cannot be told from ours. Their memory can: what is in use less what is ours, and an idle process does
@@ -282,7 +282,7 @@ def _hidden(watch: DeviceWatch) -> _Texts:
     return (), [f"{gibibytes(foreign_bytes)} in use that are not our tensors ({whose})"]
 
 
-def _moved_bytes(samples: Sequence[HealthSample]) -> int:
+def _moved_bytes(samples: Sequence[DeviceSample]) -> int:
     used = [sample for sample in samples if sample.memory_used_bytes is not None]
     known = [sample for sample in used if sample.own_memory_bytes is not None]
     foreign_bytes = [
@@ -295,7 +295,7 @@ def _moved_bytes(samples: Sequence[HealthSample]) -> int:
 # --- the device itself ------------------------------------------------------------------------------------
 
 
-def _memory_errors(watch: DeviceWatch) -> _Texts:
+def _memory_errors(watch: DeviceReadings) -> _Texts:
     before, after = watch.ecc_uncorrected_before, watch.ecc_uncorrected_after
     if before is None or after is None or after == before:
         return _NOTHING
@@ -306,7 +306,7 @@ def _memory_errors(watch: DeviceWatch) -> _Texts:
     return [f"uncorrected memory errors during the window (+{after - before})"], ()
 
 
-def _link(watch: DeviceWatch) -> _Texts:
+def _link(watch: DeviceReadings) -> _Texts:
     """A link that has nothing to carry saves power by its generation, never by its width."""
     idle = next(reversed(_reasons(watch.samples)), 0) & IDLE
     notes = []

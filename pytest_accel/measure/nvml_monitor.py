@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_accel.doctor.gpus import short
-from pytest_accel.measure.fairness import DeviceWatch, ForeignProcess, HealthSample
+from pytest_accel.measure.validity import DeviceReadings, DeviceSample, ForeignProcess
 from pytest_accel.platforms.nvml import Nvml, close, open_nvml
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class _Question:
     """Something that NVML answered once, and is asked at every sample."""
 
-    field: str  # of HealthSample
+    field: str  # of DeviceSample
     function: str
     arguments: tuple[object, ...]
     part: str = ""  # of an answer that is a structure
 
 
-class DeviceWatcher:
+class NvmlMonitor:
     """What is seen of one GPU from `begin()` to `end()`; between them `sample` is for a `Watch` to call.
 
     `own_pids`: processes that belong to the measurement, besides this one. `own_bytes`: what this one holds on the
@@ -59,7 +59,7 @@ class DeviceWatcher:
             None  # the GPU of a MIG slice: clocks and limits are those of all its slices
         )
         self._questions: tuple[_Question, ...] = ()
-        self._samples: list[HealthSample] = []
+        self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
         self._ecc_before: int | None = None
@@ -110,9 +110,9 @@ class DeviceWatcher:
                 readings[question.field] = int(getattr(answer, question.part) if question.part else answer)
         # A framework may take longer to say this than NVML for all the rest: only where nothing else tells us apart.
         ours = self._own_memory() if self._are_hidden else None
-        self._samples.append(HealthSample(at_s=at_s, own_memory_bytes=ours, **readings))
+        self._samples.append(DeviceSample(at_s=at_s, own_memory_bytes=ours, **readings))
 
-    def end(self) -> DeviceWatch:
+    def end(self) -> DeviceReadings:
         """All that was seen; call it when the `Watch` has ended its window."""
         end_s = self._clock()
         samples = tuple(self._samples)
@@ -120,7 +120,7 @@ class DeviceWatcher:
         generation, width = self._ask("CurrPcieLinkGeneration"), self._ask("CurrPcieLinkWidth")
         limits_mw = [self._ask("PowerManagementLimit"), self._ask("EnforcedPowerLimit")]
         foreign, foreign_memory_bytes = self._others(samples)
-        return DeviceWatch(
+        return DeviceReadings(
             device=self._uuid,
             begin_s=self._begin_s,
             end_s=end_s,
@@ -179,7 +179,7 @@ class DeviceWatcher:
 
     # --- others ---------------------------------------------------------------------------------------
 
-    def _others(self, samples: tuple[HealthSample, ...]) -> tuple[tuple[ForeignProcess, ...], int | None]:
+    def _others(self, samples: tuple[DeviceSample, ...]) -> tuple[tuple[ForeignProcess, ...], int | None]:
         """Other processes; where a container hides which of them are ours, the most memory that was not ours."""
         if self._handle is None:
             return (), None
@@ -237,7 +237,7 @@ def foreign_processes(
     )
 
 
-def _most_foreign(samples: tuple[HealthSample, ...]) -> int | None:
+def _most_foreign(samples: tuple[DeviceSample, ...]) -> int | None:
     return max(
         (
             max(0, each.memory_used_bytes - each.own_memory_bytes)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure import alone as module
-from pytest_accel.measure import steps
-from pytest_accel.measure.alone import (
-    FEWEST_LATENCIES,
-    MOST_LATENCIES,
+from pytest_accel.measure import parts as module
+from pytest_accel.measure import warmup
+from pytest_accel.measure.parts import (
+    MAX_LATENCIES,
+    MIN_LATENCIES,
     PILOTS,
     latencies,
     percentile,
@@ -30,14 +30,14 @@ class Laboratory:
         self.queued_s = 0.0
         self.calls = 0
         self.call_s = lambda number: 0.01
-        self.synchronised = 0
+        self.synchronized = 0
 
     def call(self) -> None:
         self.queued_s += self.call_s(self.calls)
         self.calls += 1
 
     def synchronize(self) -> None:
-        self.synchronised += 1
+        self.synchronized += 1
         self.now_s += self.queued_s
         self.queued_s = 0.0
 
@@ -46,7 +46,7 @@ class Laboratory:
 def lab(monkeypatch):
     made = Laboratory()
     clock = types.SimpleNamespace(perf_counter=lambda: made.now_s)
-    for each in (module, steps):
+    for each in (module, warmup):
         monkeypatch.setattr(each, "time", clock)
     return made
 
@@ -124,11 +124,9 @@ class TestLatencies:
         lab.call_s = lambda number: 0.001 * (number + 1)
         found = latencies(lab.call, lab, Alone(), budget_s=0.01)
         assert found == pytest.approx([0.001 * (number + 1) for number in range(PILOTS, lab.calls)])
-        assert lab.synchronised == 2 + 2 * len(found)
+        assert lab.synchronized == 2 + 2 * len(found)
 
-    @pytest.mark.parametrize(
-        ("call_s", "count"), [(10.0, FEWEST_LATENCIES), (0.01, 500), (1e-6, MOST_LATENCIES)]
-    )
+    @pytest.mark.parametrize(("call_s", "count"), [(10.0, MIN_LATENCIES), (0.01, 500), (1e-6, MAX_LATENCIES)])
     def test_are_as_many_as_fit_and_never_too_few_for_a_percentile(self, lab, call_s, count):
         lab.call_s = lambda number: call_s
         assert len(latencies(lab.call, lab, Alone(), budget_s=5.0)) == pytest.approx(count, abs=1)
@@ -167,5 +165,5 @@ class TestPercentile:
 
     @pytest.mark.parametrize("percent", [50, 90, 99])
     def test_is_exact_for_every_count_of_latencies(self, percent):
-        for count in range(FEWEST_LATENCIES, MOST_LATENCIES + 1):
+        for count in range(MIN_LATENCIES, MAX_LATENCIES + 1):
             assert percentile(range(1, count + 1), percent / 100) == -(-percent * count // 100)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from pytest_accel.distributed.processes import ancestry, descendants
-from pytest_accel.measure.fairness import assess
-from pytest_accel.measure.nvml_watch import DeviceWatcher
-from pytest_accel.measure.watching import Watch
+from pytest_accel.measure.nvml_monitor import NvmlMonitor
+from pytest_accel.measure.sampling import SamplingThread
+from pytest_accel.measure.validity import assess
 from pytest_accel.power.find import close_sources, open_sources, problems
 from pytest_accel.power.guarded import from_hook
 from pytest_accel.power.source import PowerDevice, Source
@@ -70,8 +70,8 @@ class Observation:
         self._own_pids = own_pids
         self._problems = tuple(problems)
         self._sources: tuple[Source, ...] = ()
-        self._watcher: DeviceWatcher | None = None
-        self._watch = Watch([])
+        self._watcher: NvmlMonitor | None = None
+        self._watch = SamplingThread([])
         self._samples: list[PowerSample] = []
         self._before_j: dict[str, float] = {}
         self._after_j: dict[str, float] = {}
@@ -107,10 +107,10 @@ class Observation:
             opened.callback(close_sources, self._sources)
             samplers = [self._sample_power] if self._sources else []
             if hardware is not None and hardware.vendor == "nvidia":
-                watcher = DeviceWatcher(hardware.uuid, self._ours, own_bytes=self._device.held_bytes)
+                watcher = NvmlMonitor(hardware.uuid, self._ours, own_bytes=self._device.held_bytes)
                 self._watcher = opened.enter_context(watcher)
                 samplers.append(watcher.sample)
-            self._watch = opened.enter_context(Watch(samplers))
+            self._watch = opened.enter_context(SamplingThread(samplers))
             self._opened = opened.pop_all()
         return self
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pytest_accel.measure.fairness import ForeignProcess
-from pytest_accel.measure.nvml_watch import DeviceWatcher, foreign_processes
+from pytest_accel.measure.nvml_monitor import NvmlMonitor, foreign_processes
+from pytest_accel.measure.validity import ForeignProcess
 from tests.support.fake_nvml import MIB, FakeGpu, FakeSlice
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -24,12 +24,12 @@ from itertools import count
 from pathlib import Path
 description = Path(os.environ["FAKE_NVML"])
 description.write_text(description.read_text().replace("{own}", str(os.getpid())))
-from pytest_accel.measure.nvml_watch import DeviceWatcher
+from pytest_accel.measure.nvml_monitor import NvmlMonitor
 
 wanted = json.loads(os.environ["WANTED"])
 ticks = count(100)
 answers = iter(wanted["own_bytes"] or [])
-watcher = DeviceWatcher(
+watcher = NvmlMonitor(
     wanted["uuid"],
     (lambda: frozenset(wanted["own_pids"])) if wanted["callable"] else frozenset(wanted["own_pids"]),
     own_bytes=(lambda: next(answers)) if wanted["own_bytes"] is not None else None,
@@ -238,7 +238,7 @@ class TestGaps:
 
     def test_without_pynvml_there_is_nothing_and_that_is_said(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pynvml", None)
-        with DeviceWatcher(UUID) as watcher:
+        with NvmlMonitor(UUID) as watcher:
             watcher.begin()
             watcher.sample()
             seen = watcher.end()

@@ -1,4 +1,4 @@
-"""Parts of a step timed by themselves, after the rounds: a loader without its step, single steps one by one."""
+"""Parts of a step timed after the rounds: a loader without its step, single steps one by one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from pytest_accel.measure.device import Device
-from pytest_accel.measure.pacing import in_bursts
 from pytest_accel.measure.ranks import Ranks
-from pytest_accel.measure.steps import timed_block
+from pytest_accel.measure.warmup import in_bursts, timed_block
 
 PILOTS = 3
-FEWEST_LATENCIES, MOST_LATENCIES = 100, 2000
+MIN_LATENCIES, MAX_LATENCIES = 100, 2000
 
 
 def seconds_per_call(
@@ -24,9 +23,9 @@ def seconds_per_call(
     untimed: int = 0,
     burst: int = 1,
 ) -> float:
-    """Time as many calls as fit the budget, in whole bursts, all ranks beginning together and taking as many.
+    """Time as many calls as fit the budget, in whole bursts; all ranks begin together and take equally many.
 
-    `untimed` calls go before: as many as find their work done already, and no longer than four times the budget.
+    `untimed` calls go before: those that find their batch ready already, for at most four times the budget.
     """
     until = time.perf_counter() + 4 * budget_s
     for _ in range(untimed):
@@ -34,7 +33,7 @@ def seconds_per_call(
         if time.perf_counter() > until:
             break
     burst = int(ranks.slowest(burst))
-    pilots = in_bursts(PILOTS, burst)  # fewer may find all that they ask for done
+    pilots = in_bursts(PILOTS, burst)  # fewer may all find their batch ready
     pilot_s = timed_block(call, pilots, device) / pilots
     calls = in_bursts(max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))), burst)
     ranks.barrier()
@@ -42,14 +41,14 @@ def seconds_per_call(
 
 
 def latencies(call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float) -> list[float]:
-    """Seconds of single calls, each waited for: what one request feels."""
+    """Return the seconds of single calls, the device synchronized after each: the latency of one request."""
     pilot_s = timed_block(call, PILOTS, device) / PILOTS
     wanted = math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))
-    return [timed_block(call, 1, device) for _ in range(max(FEWEST_LATENCIES, min(MOST_LATENCIES, wanted)))]
+    return [timed_block(call, 1, device) for _ in range(max(MIN_LATENCIES, min(MAX_LATENCIES, wanted)))]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them do not exceed."""
+    """Return the smallest value that at least this share of them do not exceed."""
     ordered = sorted(values)
-    needed = math.ceil(round(share * len(ordered), 9))  # of floats, 0.07 * 100 is more than 7
+    needed = math.ceil(round(share * len(ordered), 9))  # in floats, 0.07 * 100 is more than 7
     return ordered[max(0, needed - 1)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure.watching import Watch, next_beat
+from pytest_accel.measure.sampling import SamplingThread, next_beat
 
 PATIENCE_S = 30.0  # how long a test waits for what must happen; none waits it out
 NEVER_S = 1e6  # a period that no test lives through
@@ -61,7 +61,7 @@ class FalseTime:
 
 def test_samples_are_taken_between_begin_and_end_only():
     counter = Counter(wanted=5)
-    with Watch([counter], period_s=0.001) as watch:
+    with SamplingThread([counter], period_s=0.001) as watch:
         assert not counter
         watch.begin()
         assert counter.reached.wait(PATIENCE_S)
@@ -75,7 +75,7 @@ def test_samples_are_taken_between_begin_and_end_only():
 
 def test_a_window_shorter_than_a_period_has_two_samples():
     counter = Counter()
-    with Watch([counter], period_s=NEVER_S) as watch:
+    with SamplingThread([counter], period_s=NEVER_S) as watch:
         for window in range(1, 4):
             watch.begin()
             assert len(counter) == 2 * window - 1
@@ -85,7 +85,7 @@ def test_a_window_shorter_than_a_period_has_two_samples():
 
 def test_one_thread_takes_all_samples_and_is_there_before_the_window():
     counter = Counter(wanted=3)
-    with Watch([counter], period_s=0.001) as watch:
+    with SamplingThread([counter], period_s=0.001) as watch:
         threads = set(threading.enumerate())
         watch.begin()
         assert set(threading.enumerate()) <= threads
@@ -98,7 +98,7 @@ def test_one_thread_takes_all_samples_and_is_there_before_the_window():
 
 
 def watched_with(time: FalseTime, sampler) -> list[float]:
-    watch = Watch([sampler], period_s=0.1, clock=time.clock)
+    watch = SamplingThread([sampler], period_s=0.1, clock=time.clock)
     watch._stop = time
     with watch:
         watch.begin()
@@ -145,7 +145,7 @@ def test_a_sampler_that_raises_is_dropped_with_its_reason_once_and_the_others_go
         calls.append(1)
         raise OSError("sensor vanished")
 
-    with Watch([broken, counter], period_s=0.001) as watch:
+    with SamplingThread([broken, counter], period_s=0.001) as watch:
         watch.begin()
         assert counter.reached.wait(PATIENCE_S)
         watch.end()
@@ -162,7 +162,7 @@ def test_a_sampler_is_named_as_its_owner_calls_itself_and_an_error_without_words
         def sample(self) -> None:
             raise ZeroDivisionError
 
-    with Watch([Sensor().sample], period_s=NEVER_S) as watch:
+    with SamplingThread([Sensor().sample], period_s=NEVER_S) as watch:
         watch.begin()
         watch.end()
     assert watch.problems == ("NVML GPU-8f3aab12 gave no more readings: ZeroDivisionError",)
@@ -173,7 +173,7 @@ def test_a_sampler_without_a_name_is_not_called_by_a_private_one_of_ours():
         def _sample_power(self) -> None:
             raise ZeroDivisionError
 
-    with Watch([Sensors()._sample_power], period_s=NEVER_S) as watch:
+    with SamplingThread([Sensors()._sample_power], period_s=NEVER_S) as watch:
         watch.begin()
         watch.end()
     assert watch.problems == ("sample power gave no more readings: ZeroDivisionError",)
@@ -200,7 +200,9 @@ class Stuck:
 def test_a_driver_that_hangs_costs_a_bounded_time_and_is_said_once(answers):
     """At the first sample, at the one of `end`, and between them."""
     stuck, after = Stuck(answers), Counter()
-    watch = Watch([stuck.sample, after], period_s=NEVER_S if answers == 1 else 0.001, limit_s=PATIENCE_S)
+    watch = SamplingThread(
+        [stuck.sample, after], period_s=NEVER_S if answers == 1 else 0.001, limit_s=PATIENCE_S
+    )
     with watch:
         watch._limit_s = PATIENCE_S if answers else 1.0  # a busy host is not what is tested
         watch.begin()
@@ -225,7 +227,7 @@ def test_a_driver_that_hangs_costs_a_bounded_time_and_is_said_once(answers):
 
 def test_an_error_in_what_is_measured_ends_the_thread_too():
     counter = Counter()
-    watch = Watch([counter], period_s=NEVER_S)
+    watch = SamplingThread([counter], period_s=NEVER_S)
 
     def measured() -> None:
         with watch:
@@ -239,7 +241,7 @@ def test_an_error_in_what_is_measured_ends_the_thread_too():
 
 def test_nothing_to_watch_needs_no_thread():
     before = threading.active_count()
-    with Watch([]) as watch:
+    with SamplingThread([]) as watch:
         watch.begin()
         assert threading.active_count() == before
         watch.end()
@@ -251,7 +253,7 @@ def test_a_host_without_room_for_a_thread_is_a_problem_and_no_error(monkeypatch)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     counter = Counter()
-    with Watch([counter]) as watch:
+    with SamplingThread([counter]) as watch:
         watch.begin()
         watch.end()
     assert watch.problems == ("nothing was watched: can't start new thread",)
@@ -259,7 +261,7 @@ def test_a_host_without_room_for_a_thread_is_a_problem_and_no_error(monkeypatch)
 
 
 def test_windows_do_not_nest_and_end_alone_is_nothing():
-    with Watch([Counter()], period_s=NEVER_S) as watch:
+    with SamplingThread([Counter()], period_s=NEVER_S) as watch:
         watch.end()
         watch.begin()
         with pytest.raises(RuntimeError, match="call end"):
@@ -268,4 +270,4 @@ def test_windows_do_not_nest_and_end_alone_is_nothing():
 
 def test_a_period_of_nothing_is_refused():
     with pytest.raises(ValueError, match=r"period_s: 0 is not a time above 0\. Write 0\.1\."):
-        Watch([], period_s=0)
+        SamplingThread([], period_s=0)

@@ -1,4 +1,4 @@
-"""Metrics of a benchmark's own, and the gates upon them: what can be judged, and what is said of the rest."""
+"""Arguments of `accel.measure`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from pytest_accel.measure.arguments import (
+    ArgumentError,
+    check_arguments,
+    check_gated,
+    check_metrics,
+    select_gates,
+)
 from pytest_accel.measure.device import CpuDevice
-from pytest_accel.measure.question import QuestionError
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.accel import Accel
-from pytest_accel.session.own_metrics import check_gated, checked_gates, checked_metrics, gates_asked
-from pytest_accel.settings import Settings
 
 
 class Scalar:
@@ -24,31 +29,71 @@ class Scalar:
 
 
 def refuses(check, *arguments, text):
-    with pytest.raises(QuestionError, match=re.escape(text)):
+    with pytest.raises(ArgumentError, match=re.escape(text)):
         check(*arguments)
+
+
+def check(step=print, *, work=1.0, unit="images", configuration=None, gates=None, demands=None, counts=None):
+    return check_arguments(
+        step,
+        work=work,
+        unit=unit,
+        configuration=configuration,
+        gates=gates,
+        demands=demands or {},
+        counts=counts or {},
+    )
+
+
+def checked_gates(gates):
+    return check(gates=gates).gates
+
+
+def select(of_session, metrics, own, *, reasons=None, origin="the default", tolerance=None):
+    return select_gates(of_session, own, metrics, tolerance=tolerance, origin=origin, reasons=reasons or {})
+
+
+@pytest.mark.parametrize("value", ["1e9", -1, math.nan, math.inf, True, [1]])
+def test_demand_that_is_no_number_is_refused(value):
+    with pytest.raises(ArgumentError, match=r"bytes_moved: .* is not a positive, finite number"):
+        check(demands={"flops": None, "bytes_moved": value})
+
+
+def test_numbers_may_be_of_torch():
+    check(
+        demands={"flops": torch.tensor(3.0)}, counts={"warmup_steps": (torch.tensor(7), 0), "burst": (3, 1)}
+    )
+
+
+@pytest.mark.parametrize("value", [0, -3, False, True, None, 2.0, 2.5, math.nan, math.inf, "3"])
+def test_burst_that_is_no_number_of_steps_is_refused(value):
+    with pytest.raises(
+        ArgumentError, match=r"burst: .* is no number of steps. Write a whole number from 1 on"
+    ):
+        check(counts={"burst": (value, 1)})
 
 
 class TestMetrics:
     def test_are_plain_numbers_by_name(self):
-        found = checked_metrics({"accuracy": Scalar(), "epochs": 3, "below_zero": -1.5})
+        found = check_metrics({"accuracy": Scalar(), "epochs": 3, "below_zero": -1.5})
         assert found == {"accuracy": 0.5, "epochs": 3.0, "below_zero": -1.5}
         assert {type(value) for value in found.values()} == {float}
 
     @pytest.mark.parametrize("name", ["", "two words", "1st", 7, None, "x" * 41])
     def test_a_name_is_a_short_identifier(self, name):
-        refuses(checked_metrics, {name: 1.0}, text=f"metrics: the name {name!r} is not an identifier")
+        refuses(check_metrics, {name: 1.0}, text=f"metrics: the name {name!r} is not an identifier")
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "0.9", None, True, [1.0], 10**400])
     def test_a_value_is_a_finite_number(self, value):
-        refuses(checked_metrics, {"accuracy": value}, text="metrics['accuracy']: ")
+        refuses(check_metrics, {"accuracy": value}, text="metrics['accuracy']: ")
 
     @pytest.mark.parametrize("name", ["throughput", "host_cpu_s_per_step", "tflops", "mfu"])
     def test_ours_are_not_overwritten(self, name):
-        refuses(checked_metrics, {name: 1.0}, text=f"metrics: {name!r} is measured by pytest-accel")
+        refuses(check_metrics, {name: 1.0}, text=f"metrics: {name!r} is measured by pytest-accel")
 
     @pytest.mark.parametrize("value", [None, 0.9, ["accuracy"]])
     def test_anything_but_a_mapping_is_refused(self, value):
-        refuses(checked_metrics, value, text="is not a mapping of names to numbers")
+        refuses(check_metrics, value, text="is not a mapping of names to numbers")
 
 
 class TestGates:
@@ -87,61 +132,47 @@ class TestGates:
 ENERGY = "energy_per_step_j"
 
 
-class TestAsked:
-    def test_nothing_asked_leaves_the_benchmarks_own(self):
-        assert gates_asked(Settings(), {ENERGY: 36.0}, {"accuracy": 0.02}) == ({"accuracy": 0.02}, [])
+class TestSelectGates:
+    def test_without_a_session_gate_the_benchmarks_own_stay(self):
+        assert select({}, {ENERGY: 36.0}, {"accuracy": 0.02}) == ({"accuracy": 0.02}, [])
 
     @pytest.mark.parametrize(
-        ("settings", "tolerance"),
-        [
-            ({"gate": {ENERGY: None}}, 0.05),
-            ({"gate": {ENERGY: None}, "tolerance": 0.1}, 0.1),
-            ({"gate": {ENERGY: 0.08}, "tolerance": 0.1}, 0.08),
-        ],
+        ("limit", "tolerance", "expected"), [(None, None, 0.05), (None, 0.1, 0.1), (0.08, 0.1, 0.08)]
     )
-    def test_a_tolerance_is_its_own_else_the_sessions_else_the_gates(self, settings, tolerance):
-        assert gates_asked(Settings(**settings), {ENERGY: 36.0}, {}) == ({ENERGY: tolerance}, [])
+    def test_tolerance_is_its_own_else_the_sessions_else_the_default(self, limit, tolerance, expected):
+        assert select({ENERGY: limit}, {ENERGY: 36.0}, {}, tolerance=tolerance) == ({ENERGY: expected}, [])
 
-    @pytest.mark.parametrize(("asked", "tolerance"), [(None, None), (0.03, 0.03)])
-    def test_one_that_follows_the_throughput_does_so_where_it_is_asked_for_without_a_figure(
-        self, asked, tolerance
-    ):
-        settings = Settings(gate={"loader_efficiency": asked}, tolerance=0.1)
-        assert gates_asked(settings, {"loader_efficiency": 0.9}, {"loader_efficiency": None})[0] == {
-            "loader_efficiency": tolerance
-        }
+    @pytest.mark.parametrize(
+        ("limit", "own", "expected"),
+        [(None, None, None), (0.03, None, 0.03), (None, 0.02, 0.02), (0.03, 0.02, 0.03)],
+    )
+    def test_session_figure_goes_before_the_benchmarks(self, limit, own, expected):
+        gates, _ = select({"accuracy": limit}, {"accuracy": 0.9}, {"accuracy": own}, tolerance=0.1)
+        assert gates == {"accuracy": expected}
 
-    @pytest.mark.parametrize(("asked", "tolerance"), [(None, 0.02), (0.03, 0.03)])
-    def test_a_figure_of_the_session_goes_before_the_benchmarks(self, asked, tolerance):
-        settings = Settings(gate={"accuracy": asked}, tolerance=0.1)
-        assert gates_asked(settings, {"accuracy": 0.9}, {"accuracy": 0.02})[0] == {"accuracy": tolerance}
-
-    def test_energy_that_was_not_measured_is_not_green(self):
-        settings = Settings(gate={ENERGY: None}, origins={"gate": "pyproject.toml"})
-        gates, (text,) = gates_asked(settings, {"mfu": 0.4}, {}, {ENERGY: "NVML: no such counter"})
+    def test_energy_that_was_not_measured_is_missed_with_its_reason(self):
+        reasons = {ENERGY: "NVML: no such counter"}
+        gates, (text,) = select({ENERGY: None}, {"mfu": 0.4}, {}, reasons=reasons, origin="pyproject.toml")
         assert gates == {}
         assert text.startswith(
             "energy is gated (from pyproject.toml) and was not measured: NVML: no such counter. "
         )
-        assert text.endswith('leave this benchmark out of it: @pytest.mark.accel(gate="throughput").')
 
-    def test_nor_is_energy_of_nothing(self):
-        gates, (text,) = gates_asked(Settings(gate={ENERGY: 0.08}), {ENERGY: 0.0}, {})
+    def test_energy_of_zero_is_missed(self):
+        gates, (text,) = select({ENERGY: 0.08}, {ENERGY: 0.0}, {})
         assert gates == {}
         assert "energy is gated (from the default) and is 0, which cannot be." in text
 
     @pytest.mark.parametrize(("origin", "missed"), [("--accel-gate", 0), ("@pytest.mark.accel of x", 1)])
-    def test_what_some_benchmarks_have_is_missed_where_their_mark_asks(self, origin, missed):
-        settings = Settings(gate={"latency_p99_s": None}, origins={"gate": origin})
-        gates, texts = gates_asked(settings, {}, {})
+    def test_metric_of_some_benchmarks_is_missed_where_their_mark_names_it(self, origin, missed):
+        gates, texts = select({"latency_p99_s": None}, {}, {}, origin=origin)
         assert (gates, len(texts)) == ({}, missed)
 
 
 class TestOfEveryStep:
     @pytest.fixture
     def timed(self):
-        settled = SimpleNamespace(step_s=0.01)
-        return SimpleNamespace(host_cpu_s=0.004, settled=settled, step_s=0.01)
+        return SimpleNamespace(warm_up=SimpleNamespace(step_s=0.01), step_s=0.01)
 
     def metrics(self, device, timed, taken):
         settings = SimpleNamespace(budget_s=1.0, slowdown=0.0)
@@ -153,11 +184,11 @@ class TestOfEveryStep:
     def test_launching_is_timed_on_an_accelerator(self, timed):
         taken = []
         found = self.metrics("h200", timed, taken)
-        assert found.keys() == {"host_cpu_s_per_step", "launch_s"}
+        assert found.keys() == {"launch_s"}
         assert 0 < found["launch_s"] < 1
         assert len(taken) == 5
 
     def test_a_cpu_launches_nothing(self, timed):
         taken = []
-        assert self.metrics("cpu", timed, taken).keys() == {"host_cpu_s_per_step"}
+        assert self.metrics("cpu", timed, taken) == {}
         assert taken == []

@@ -18,10 +18,10 @@ PERIOD_S = 0.1
 LIMIT_S = 2.0  # the slowest sampler asks in microseconds; what takes this long does not come back
 
 
-class Watch:
+class SamplingThread:
     """Calls every sampler each period between `begin()` and `end()`, which take one sample more each.
 
-    with Watch([watcher.sample]) as watch:
+    with SamplingThread([watcher.sample]) as watch:
         watch.begin()
         ...  # what is measured
         watch.end()

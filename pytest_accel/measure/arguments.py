@@ -1,0 +1,259 @@
+"""Checks of the arguments of `accel.measure`: step, work, unit, configuration, metrics and gates."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pytest_accel.stats.facets import is_gateable
+from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.metrics import DESCRIPTIVE, MEASURED, OF_ANY_STEP, shown_name
+from pytest_accel.stats.verdict import THROUGHPUT, Policy
+
+RESERVED_METRICS = frozenset({THROUGHPUT, *OF_ANY_STEP})  # measured by `accel.measure` itself
+_MAX_UNIT = 24  # characters: it is a column of a table
+_MAX_NAME = 40  # characters: it stands in a line of the terminal
+
+
+class ArgumentError(ValueError):
+    """A wrong argument of `accel.measure`; the message names it and what is valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """How much work a step does, in which unit, and what exactly is measured."""
+
+    work: float
+    unit: str
+    configuration: Mapping[str, Scalar]
+    gates: Mapping[str, float | None]
+
+
+def check_arguments(
+    step: object,
+    *,
+    work: object,
+    unit: object,
+    configuration: object,
+    gates: object,
+    demands: Mapping[str, object],
+    counts: Mapping[str, tuple[object, int]],
+) -> Workload:
+    """Return the checked workload. `demands` are operations and bytes of a step, `counts` numbers of steps with their minimum."""
+    if not callable(step):
+        raise ArgumentError(
+            f"step: {step!r} cannot be called. Pass a function: accel.measure(lambda: ..., ...)."
+        )
+    for name, value in demands.items():
+        if value is not None and not 0 <= _number(value) < math.inf:
+            raise ArgumentError(
+                f"{name}: {value!r} is not a positive, finite number. Count what one step takes."
+            )
+    for name, (value, least) in counts.items():
+        plain = _plain(value)
+        if not isinstance(plain, int) or isinstance(plain, bool) or plain < least:
+            raise ArgumentError(
+                f"{name}: {value!r} is no number of steps. Write a whole number from {least} on."
+            )
+    return Workload(
+        work=_work(work, unit),
+        unit=_unit(unit),
+        configuration=_configuration(configuration),
+        gates=_gates(gates),
+    )
+
+
+def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
+    """Return the step for its first call: one that returns a coroutine or a generator has done nothing yet."""
+
+    def first() -> object:
+        result = step()
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            getattr(result, "close", lambda: None)()
+            raise ArgumentError(
+                f"step: it returns a {type(result).__name__}, whose body did not run. "
+                "Pass a plain function that does the work when it is called."
+            )
+        return result
+
+    return first
+
+
+# --- metrics and gates ------------------------------------------------------------------------------------
+
+
+def check_metrics(metrics: object) -> dict[str, float]:
+    """Return a benchmark's own metrics as finite numbers."""
+    found: dict[str, float] = {}
+    for name, value in _pairs("metrics", metrics):
+        if _name("metrics", name) in RESERVED_METRICS:
+            raise ArgumentError(f"metrics: {name!r} is measured by pytest-accel. Choose another name.")
+        number = _float(value)
+        if not math.isfinite(number):
+            raise ArgumentError(f"metrics[{name!r}]: {value!r} is not a finite number.")
+        found[name] = number
+    return found
+
+
+def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
+    """Raise ArgumentError where a gated metric cannot be judged."""
+    for name in gates:
+        if name not in metrics:
+            known = ", ".join(sorted(metrics))
+            raise ArgumentError(
+                f"gates: {name!r} was not measured. Return it from metrics=, or gate one of: {known}."
+            )
+        if not is_gateable(metrics[name]):
+            raise ArgumentError(
+                f"gates: {name!r} is {metrics[name]:g}, and a gated metric is positive: a change is a share of it. "
+                "Gate another figure, or check this one in the test itself."
+            )
+
+
+def check_tolerance(name: object, value: object) -> float:
+    """Return a relative loss between 0 and 1."""
+    tolerance = _float(value)
+    if 0 < tolerance < 1:
+        return tolerance
+    raise ArgumentError(f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.")
+
+
+def select_gates(
+    of_session: Mapping[str, float | None],
+    of_benchmark: Mapping[str, float | None],
+    metrics: Mapping[str, float],
+    *,
+    tolerance: float | None,
+    origin: str,
+    reasons: Mapping[str, str],
+) -> tuple[dict[str, float | None], list[str]]:
+    """Return the gated metrics, and a sentence for each that should be gated and cannot be: it fails the test.
+
+    `of_session` are those of `--accel-gate` (from `origin`), whose tolerances go before `of_benchmark` (`gates=`).
+    `reasons` says by metric why it was not measured, where that is known. A metric that any step may have, such as energy,
+    is missed wherever it is absent: a gate that judges nothing must not be green. One that only some benchmarks have,
+    such as a latency, is missed only where the benchmark's own mark names it.
+    """
+    gates, missed = dict(of_benchmark), []
+    for name, limit in of_session.items():
+        if is_gateable(metrics.get(name, 0.0)):
+            default = gates.get(name, tolerance or Policy().tolerance)
+            gates[name] = default if limit is None else limit
+        elif name in metrics or name in OF_ANY_STEP or origin.startswith("@"):
+            what = f"is {metrics[name]:g}, which cannot be" if name in metrics else "was not measured"
+            why = f": {reasons[name]}" if reasons.get(name) else ""
+            missed.append(
+                f"{shown_name(name)} is gated (from {origin}) and {what}{why}. Take it out of there, or leave this "
+                'benchmark out of it: @pytest.mark.accel(gate="throughput").'
+            )
+    return gates, missed
+
+
+def _gates(gates: object) -> dict[str, float | None]:
+    if gates is None:
+        return {}
+    found = {
+        _name("gates", name): None if value is None else check_tolerance(name, value)
+        for name, value in _pairs("gates", gates)
+    }
+    if THROUGHPUT in found:
+        raise ArgumentError(
+            'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").'
+        )
+    if wrong := sorted(DESCRIPTIVE & found.keys()):
+        known = ", ".join(sorted(MEASURED.keys() - DESCRIPTIVE))
+        raise ArgumentError(
+            f"gates: {wrong[0]!r} says how it was measured, and neither more nor less of it is better. Gate a metric of "
+            f"your own, or one of: {known}."
+        )
+    return found
+
+
+# --- single values ----------------------------------------------------------------------------------------
+
+
+def _pairs(argument: str, value: object) -> list[tuple[str, object]]:
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{argument}: {value!r} is not a mapping of names to numbers.")
+    return list(value.items())
+
+
+def _name(argument: str, name: object) -> str:
+    if isinstance(name, str) and name.isidentifier() and len(name) <= _MAX_NAME:
+        return name
+    raise ArgumentError(
+        f"{argument}: the name {name!r} is not an identifier of at most {_MAX_NAME} characters, such as 'accuracy'."
+    )
+
+
+def _plain(value: object) -> object:
+    """Return a NumPy or torch scalar as the Python number it holds; anything else as it is."""
+    item = getattr(value, "item", None)
+    if not callable(item) or isinstance(value, str | int | float | bool):
+        return value
+    try:
+        return item()
+    except (TypeError, ValueError, RuntimeError):  # an array of several
+        return value
+
+
+def _number(value: object) -> float:
+    """Return an int or float, also of NumPy or torch; NaN for anything else."""
+    plain = _plain(value)
+    if not isinstance(plain, int | float) or isinstance(plain, bool):
+        return math.nan
+    try:
+        return float(plain)
+    except OverflowError:
+        return math.inf
+
+
+def _float(value: object) -> float:
+    """Return whatever `float` takes but text and truth values; NaN for anything else."""
+    if isinstance(value, str | bytes | bool):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of torch: a tensor of several
+        return math.nan
+
+
+def _work(value: object, unit: object) -> float:
+    if 0 < (work := _number(value)) < math.inf:
+        return work
+    raise ArgumentError(
+        f"work: {value!r} is not a positive, finite number. Count in {unit} what one step does."
+    )
+
+
+def _unit(value: object) -> str:
+    if isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= _MAX_UNIT:
+        return value
+    raise ArgumentError(f'unit: {value!r} is not a short word. Write what is counted: "images", "tokens".')
+
+
+def _configuration(value: object) -> dict[str, Scalar]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"configuration: {value!r} is not a mapping of names to values.")
+    return {_key(key): _scalar(key, each) for key, each in value.items()}
+
+
+def _key(key: object) -> str:
+    if isinstance(key, str) and key:
+        return key
+    raise ArgumentError(f"configuration: the name {key!r} is not a text.")
+
+
+def _scalar(key: object, value: object) -> Scalar:
+    plain = _plain(value)
+    if plain is None or isinstance(plain, str | bool | int):
+        return plain
+    if isinstance(plain, float) and math.isfinite(plain):
+        return plain
+    raise ArgumentError(
+        f"configuration[{key!r}]: {value!r} cannot be stored. Write a text, a finite number, True, False or None."
+    )

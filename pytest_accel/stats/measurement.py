@@ -1,0 +1,143 @@
+"""One measurement: a run with its workload and its machine, of one rank or merged from all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.metrics import OF_ANY_STEP, is_cost
+from pytest_accel.stats.runs import Run
+
+ENERGY_SUFFIX = "_j"  # metrics in joules belong to a device, not to a process
+HIGHEST = frozenset({"power_peak_w", "temperature_c"})  # merged by their maximum, not by their mean
+NO_ENVIRONMENT = Environment(identity={}, context={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A run, what was measured, and where. Workers send it to the session as it is."""
+
+    run: Run
+    work_per_step: float  # of all ranks together, once merged
+    unit: str  # of the work: images, tokens
+    configuration: Mapping[str, Scalar] = field(default_factory=dict)  # what exactly was measured
+    environment: Environment = NO_ENVIRONMENT
+    steady: bool = True  # step times had stopped drifting
+    # Gated metrics with their tolerated loss; None: the tolerance of the throughput. Not part of the configuration,
+    # so that another tolerance makes no baseline stale.
+    gates: Mapping[str, float | None] = field(default_factory=dict)
+    invalid: str = ""  # why it must not be judged: the device was disturbed
+    notes: tuple[str, ...] = ()
+    no_energy: str = ""  # why its energy is unknown
+    missed: tuple[str, ...] = ()  # metrics that should be judged and were not measured, as sentences
+    rank: int = 0
+    host: str = ""  # name of the node
+    device: str = ""  # equal for ranks of one host that share a device
+    binding: str = ""  # CPUs and memory that the process is bound to
+    ranks: tuple[Measurement, ...] = ()  # by rank, where there were several
+
+    @property
+    def throughput(self) -> float:
+        return self.run.throughput(self.work_per_step)
+
+
+def merge(measurements: Iterable[Measurement]) -> Measurement:
+    """Merge what the ranks of one process group measured; their order changes nothing.
+
+    A round is over when its slowest rank is: throughput is the work of all ranks over that time. The loss is the
+    mean, since each rank has batches of its own. Peak memory is that of the fullest device, which decides whether a
+    batch fits. The environment is rank 0's, with the identity of all ranks: one capped device of four is another machine.
+    """
+    ranks = sorted(measurements, key=lambda each: each.rank)
+    _check(ranks)
+    first, runs = ranks[0], [each.run for each in ranks]
+    environment = replace(
+        first.environment, identity=merge_facts([each.environment.identity for each in ranks])
+    )
+    return replace(
+        first,
+        run=replace(
+            first.run,
+            rounds_s=tuple(map(max, zip(*(run.rounds_s for run in runs), strict=True))),
+            environment=environment.key,
+            first_step_s=_of(max, (run.first_step_s for run in runs)),
+            warmup_s=_of(max, (run.warmup_s for run in runs)),
+            peak_memory_bytes=_of(max, (run.peak_memory_bytes for run in runs)),
+            loss=_of(fmean, (run.loss for run in runs)),
+            metrics=_merge_metrics(ranks),
+            rank_step_s=tuple(run.step_time_s for run in runs) if len(runs) > 1 else (),
+        ),
+        work_per_step=math.fsum(each.work_per_step for each in ranks),
+        environment=environment,
+        invalid="; ".join(_merge_texts(ranks, lambda each: (each.invalid,))),
+        notes=tuple(_merge_texts(ranks, lambda each: each.notes)),
+        no_energy="; ".join(_merge_texts(ranks, lambda each: (each.no_energy,))),
+        ranks=tuple(replace(each, configuration={}, environment=NO_ENVIRONMENT) for each in ranks)
+        if len(ranks) > 1
+        else (),
+    )
+
+
+def merge_facts(facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Merge facts of all ranks: where they differ, all values are named."""
+    names = {name: None for each in facts for name in each}  # in their order
+    values = {name: {each.get(name, "unknown") for each in facts} for name in names}
+    return {name: " | ".join(sorted(found)) for name, found in values.items()}
+
+
+def _check(ranks: Sequence[Measurement]) -> None:
+    if not ranks:
+        raise ValueError("no rank to merge")
+    numbers = [each.rank for each in ranks]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"a rank came twice: {numbers}")
+    if len({len(each.run.rounds_s) for each in ranks}) > 1:
+        counts = ", ".join(f"rank {each.rank}: {len(each.run.rounds_s)}" for each in ranks)
+        raise ValueError(f"ranks measured different numbers of rounds ({counts})")
+
+
+def _merge_texts(ranks: Sequence[Measurement], texts: Callable[[Measurement], Iterable[str]]) -> list[str]:
+    """Return each text once, with its ranks where not all of them have it."""
+    found: dict[str, list[int]] = {}
+    for each in ranks:
+        for text in filter(None, texts(each)):
+            found.setdefault(text, []).append(each.rank)
+    return [
+        text if len(numbers) == len(ranks) else f"rank {', '.join(map(str, numbers))}: {text}"
+        for text, numbers in found.items()
+    ]
+
+
+def _of(summary: Callable[[list[Any]], Any], values: Iterable[float | None]) -> Any:  # noqa: ANN401 - int or float
+    known = [value for value in values if value is not None]
+    return summary(known) if known else None
+
+
+def _merge_metrics(ranks: Sequence[Measurement]) -> dict[str, float]:
+    names = sorted({name for each in ranks for name in each.run.metrics})
+    having = {name: [each for each in ranks if name in each.run.metrics] for name in names}
+    return {
+        name: _merge_metric(name, those) for name, those in having.items() if _is_complete(name, those, ranks)
+    }
+
+
+def _is_complete(name: str, those: Sequence[Measurement], ranks: Sequence[Measurement]) -> bool:
+    """Whether a sum of energies has all its parts: one rank of each node reads all devices of the node."""
+    ours = name in OF_ANY_STEP and name.endswith(ENERGY_SUFFIX)
+    return not ours or {each.host for each in those} == {each.host for each in ranks}
+
+
+def _merge_metric(name: str, ranks: Sequence[Measurement]) -> float:
+    if name in HIGHEST:
+        return max(each.run.metrics[name] for each in ranks)
+    if not (name.endswith(ENERGY_SUFFIX) and is_cost(name)):
+        return fmean(each.run.metrics[name] for each in ranks)
+    devices: dict[tuple[str, str], float] = {}
+    for each in ranks:  # where ranks share a device, the lowest rank's reading counts
+        devices.setdefault((each.host, each.device), each.run.metrics[name])
+    return math.fsum(devices.values())

@@ -1,0 +1,182 @@
+"""Merging the measurements of ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.measurement import Measurement, merge, merge_facts
+from pytest_accel.stats.runs import Run
+from pytest_accel.storage.codec import decode, encode
+
+SECONDS = st.floats(1e-6, 1e3)
+MAYBE = st.none() | SECONDS
+FACTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3)
+METRICS = st.dictionaries(st.sampled_from(["mfu", "tflops", "device_j", "host_j"]), SECONDS)
+
+
+def result(rank=0, rounds_s=(1.0, 1.0), host="n0", device="", **changes):
+    own = {name: changes.pop(name) for name in ("invalid", "notes", "no_energy") if name in changes}
+    run = Run(session="s", rounds_s=tuple(rounds_s), steps_per_round=1, **changes)
+    return Measurement(
+        run=run, work_per_step=8.0, unit="images", rank=rank, host=host, device=device or f"GPU-{rank}", **own
+    )
+
+
+@st.composite
+def groups(draw, least=1):
+    size, rounds = draw(st.integers(least, 5)), draw(st.integers(1, 8))
+    return [
+        Measurement(
+            run=Run(
+                session="s",
+                rounds_s=tuple(draw(st.lists(SECONDS, min_size=rounds, max_size=rounds))),
+                steps_per_round=draw(st.integers(1, 1000)),
+                first_step_s=draw(MAYBE),
+                warmup_s=draw(MAYBE),
+                peak_memory_bytes=draw(st.none() | st.integers(0, 1 << 40)),
+                loss=draw(MAYBE),
+                metrics=draw(METRICS),
+            ),
+            work_per_step=draw(SECONDS),
+            unit="images",
+            configuration=draw(
+                st.dictionaries(
+                    st.text(max_size=8), st.none() | st.booleans() | st.integers(0, 99) | st.text(max_size=8)
+                )
+            ),
+            environment=draw(st.builds(Environment, identity=FACTS, context=FACTS)),
+            steady=draw(st.booleans()),
+            gates=draw(st.dictionaries(st.text(max_size=8), st.none() | st.floats(0.01, 0.99), max_size=2)),
+            rank=rank,
+            host=draw(st.sampled_from(["n0", "n1"])),
+            device=draw(st.sampled_from(["GPU-a", "GPU-b"])),
+        )
+        for rank in range(size)
+    ]
+
+
+@given(groups(), st.randoms())
+def test_the_order_in_which_ranks_come_changes_nothing(group, random):
+    shuffled = group.copy()
+    random.shuffle(shuffled)
+    assert merge(shuffled) == merge(group)
+
+
+@given(groups())
+def test_one_rank_is_the_run(group):
+    only = group[0]
+    merged = merge([only])
+    assert merged.run.environment == merged.environment.key
+    assert merged == replace(only, run=replace(only.run, environment=only.environment.key))
+
+
+@given(groups(least=2))
+def test_merged_throughput_is_at_most_the_sum_of_the_ranks(group):
+    assert merge(group).throughput <= sum(each.throughput for each in group) * (1 + 1e-9)
+
+
+@given(groups(least=2))
+def test_each_ranks_own_step_time_is_kept_and_none_is_slower_than_the_run(group):
+    merged = merge(group)
+    assert merged.run.rank_step_s == tuple(each.run.step_time_s for each in group)
+    assert max(merged.run.rank_step_s) <= merged.run.step_time_s * (1 + 1e-9)
+
+
+@given(groups())
+def test_measurement_crosses_processes_as_json(group):
+    for each in (*group, merge(group)):
+        assert decode(Measurement, json.loads(json.dumps(encode(each)))) == each
+
+
+def test_a_round_lasts_as_long_as_its_slowest_rank():
+    merged = merge([result(0, [1.0, 3.0]), result(1, [2.0, 1.0])])
+    assert merged.run.rounds_s == (2.0, 3.0)
+    assert merged.work_per_step == 16
+    assert merged.run.rank_step_s == pytest.approx([math.sqrt(3), math.sqrt(2)])
+
+
+def test_memory_is_the_fullest_devices_and_the_loss_the_mean():
+    merged = merge([result(0, peak_memory_bytes=5, loss=1.0), result(1, peak_memory_bytes=9, loss=2.0)])
+    assert (merged.run.peak_memory_bytes, merged.run.loss) == (9, 1.5)
+
+
+def test_what_some_ranks_do_not_know_is_taken_from_the_others():
+    merged = merge([result(0, loss=None), result(1, loss=2.0, metrics={"mfu": 0.4})])
+    assert (merged.run.loss, merged.run.peak_memory_bytes, merged.run.metrics) == (2.0, None, {"mfu": 0.4})
+
+
+def test_energy_is_summed_once_a_device_and_everything_else_averaged():
+    group = [
+        result(0, host="n0", device="cpu", metrics={"package_j": 10.0, "mfu": 0.2}),
+        result(1, host="n0", device="cpu", metrics={"package_j": 10.5, "mfu": 0.4}),  # of the same socket
+        result(2, host="n1", device="cpu", metrics={"package_j": 20.0, "mfu": 0.6}),
+    ]
+    assert merge(group).run.metrics == pytest.approx({"package_j": 30.0, "mfu": 0.4})
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ([], "no rank"),
+        ([result(0), result(0)], "came twice"),
+        ([result(0, [1.0]), result(1, [1.0, 1.0])], r"rank 0: 1, rank 1: 2"),
+    ],
+)
+def test_ranks_that_do_not_belong_together_are_refused(group, words):
+    with pytest.raises(ValueError, match=words):
+        merge(group)
+
+
+def test_the_slowest_is_taken_round_by_round_so_that_turns_at_being_slow_are_seen():
+    group = [result(0, [1.0, 2.0, 1.0, 2.0]), result(1, [2.0, 1.0, 2.0, 1.0])]
+    assert median(merge(group).run.rounds_s) == 2.0
+
+
+def test_facts_that_differ_between_ranks_are_all_named():
+    same = {"device_name": "A100"}
+    assert merge_facts([same, same]) == same
+    assert merge_facts([same | {"power_limit_w": "400"}, same | {"power_limit_w": "300"}, same]) == {
+        "device_name": "A100",
+        "power_limit_w": "300 | 400 | unknown",
+    }
+
+
+def test_one_disturbed_rank_disturbs_the_group_and_is_named():
+    merged = merge(
+        [
+            result(rank=0, notes=("hot", "narrow")),
+            result(rank=1, invalid="throttled", notes=("hot",), no_energy="MIG"),
+            result(rank=2, notes=("hot",), no_energy="MIG"),
+        ]
+    )
+    assert merged.invalid == "rank 1: throttled"
+    assert merged.notes == ("hot", "rank 0: narrow")
+    assert merged.no_energy == "rank 1, 2: MIG"
+
+
+def test_what_one_rank_says_needs_no_number():
+    merged = merge([result(invalid="throttled", notes=("hot",))])
+    assert (merged.invalid, merged.notes) == ("throttled", ("hot",))
+
+
+def test_energy_of_one_node_of_two_is_no_figure_of_the_group():
+    nodes = [result(rank=0, metrics={"energy_j": 3.0}), result(rank=1), result(rank=2, host="n1")]
+    assert "energy_j" not in merge(nodes).run.metrics
+    nodes[2] = result(rank=2, host="n1", metrics={"energy_j": 4.0})
+    assert merge(nodes).run.metrics["energy_j"] == 7.0
+
+
+def test_peaks_are_the_highest_of_all_devices():
+    group = [
+        result(rank=rank, metrics={"temperature_c": 60.0 + rank, "sm_clock_mhz": 100.0 * rank})
+        for rank in (0, 2)
+    ]
+    assert merge(group).run.metrics == {"temperature_c": 62.0, "sm_clock_mhz": 100.0}

@@ -209,7 +209,7 @@ OPTIONS = (
         name="vanished",
         metavar="warn|fail",
         parse=_CONSEQUENCE,
-        help="what a benchmark costs that stands in the baseline and was not found (default warn)",
+        help="what a benchmark costs that is stored in the baseline and was not found (default warn)",
     ),
     Option(
         target="baselines",

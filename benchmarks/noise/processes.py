@@ -131,7 +131,7 @@ def the_result(session: SessionResults) -> Result:
     ran = [
         each
         for each in session.results
-        if each.status not in (Ending.SKIPPED, Ending.VANISHED, Ending.NOT_MEASURED)
+        if each.status not in (Ending.SKIPPED, Outcome.VANISHED, Ending.NOT_MEASURED)
     ]
     if len(ran) != 1:
         names = ", ".join(f"{each.benchmark} ({each.status.value})" for each in session.results) or "none"

@@ -9,31 +9,16 @@ at the first `::`. Escaped as it unescapes, no name can end a property, a comman
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath, PurePosixPath
 
-from pytest_accel.report.attention import in_order, shortfalls, status_word
 from pytest_accel.report.escaping import clipped, printable
+from pytest_accel.report.verdicts import VERDICTS, in_order, shortfalls, status_word
 from pytest_accel.stats.environment import describe
 from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.results import Ending, Result, SessionResults
-from pytest_accel.stats.verdict import Outcome
+from pytest_accel.stats.results import Result, SessionResults
 
 SHOWN = 10  # of errors, and as many of warnings, GitHub shows the first of a step
 _MESSAGE_CHARACTERS = 4000  # the runner cuts at 4,096
 _TITLE_CHARACTERS = 200
 _LINES = 12
-# What should be looked at. A sweep that ends where memory does is meant to (does-not-fit), and what was interrupted
-# (not-measured) has told so already.
-_WARNED = {
-    Outcome.REGRESSED,  # and expected to: xfail
-    Outcome.INVALID,
-    Outcome.INCONCLUSIVE,
-    Outcome.STALE_BASELINE,
-    Outcome.NO_BASELINE,
-    Outcome.IMPROVED,
-    Ending.FAILED,
-    Ending.OFF_REFERENCE,
-    Ending.VANISHED,
-    Ending.PLATFORM,
-}
 
 
 def annotations(
@@ -48,7 +33,7 @@ def annotations(
     prefix = _prefix(rootdir, environ.get("GITHUB_WORKSPACE", ""))
     results = in_order(session.results)
     errors = [result for result in results if result.failed]
-    warnings = [result for result in results if not result.failed and result.status in _WARNED]
+    warnings = [result for result in results if not result.failed and VERDICTS[result.status].annotated]
     return [
         *_commands("error", errors, prefix, "failed"),
         *_commands("warning", warnings, prefix, "need attention"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_accel.report.table import Cell, Column, lines_of
+from pytest_accel.report.terminal import Cell, Column, lines_of
 from pytest_accel.stats.environment import TITLES, Environment, describe
 from pytest_accel.stats.printing import inert, printable
 from pytest_accel.stats.quantities import counted, percent, si

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pytest_accel.report import comparison_data as data
 from pytest_accel.report.escaping import prose
-from pytest_accel.report.lines import changed, verdict_line, word
-from pytest_accel.report.table import Cell as TableCell
-from pytest_accel.report.table import Column, lines_of
+from pytest_accel.report.terminal import Cell as TableCell
+from pytest_accel.report.terminal import Column, changed, lines_of, verdict_line
+from pytest_accel.report.verdicts import word
 from pytest_accel.stats.environment import describe
 from pytest_accel.stats.figures import Value
 from pytest_accel.stats.judgement import was_slowed

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import assert_never
 
-from pytest_accel.report.attention import status_word
-from pytest_accel.report.lines import in_words
+from pytest_accel.report.terminal import in_words
 from pytest_accel.report.upgrade import (
     effect_word,
     headline,
@@ -16,6 +15,7 @@ from pytest_accel.report.upgrade import (
     table_lines,
     what_differs,
 )
+from pytest_accel.report.verdicts import status_word
 from pytest_accel.stats.duet import RUNS_PER_GROUP, groups_for, pairs
 from pytest_accel.stats.gate import loss, summaries
 from pytest_accel.stats.printing import inert, printable

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_accel.report.escaping import printable
-from pytest_accel.report.lines import changed
-from pytest_accel.report.table import Cell, Column, lines_of
+from pytest_accel.report.terminal import Cell, Column, changed, lines_of
 from pytest_accel.stats.changepoints import MIN_VALUES
 from pytest_accel.stats.environment import describe, diff, diff_identity
 from pytest_accel.stats.metrics import shown_name

@@ -10,17 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_accel.report.attention import (
-    SETTLED,
-    in_order,
-    needs_attention,
-    plain_word,
-    shortfalls,
-    status_word,
-    told_verdicts,
-)
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
-from pytest_accel.report.lines import changed
+from pytest_accel.report.terminal import changed
+from pytest_accel.report.verdicts import (
+    can_rerun,
+    in_order,
+    is_settled,
+    misses_reference,
+    needs_attention,
+    shortfalls,
+    shown_verdicts,
+    status_word,
+    word,
+)
 from pytest_accel.stats.environment import Change, safe_arguments
 from pytest_accel.stats.metrics import shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds, si
@@ -122,7 +124,7 @@ def _size(lines: Iterable[str]) -> int:
 def _headline(session: SessionResults) -> tuple[str, ...]:
     facts = [
         " ".join(map(_code_short, sorted({result.platform for result in session.results} - {""})[:_NAMES])),
-        f"{_counts(plain_word(result.status) for result in session.results)} in {seconds(session.duration_s)}",
+        f"{_counts(word(result.status) for result in session.results)} in {seconds(session.duration_s)}",
         _code_short(session.at),
         f"host {_code_short(session.host)}" if session.host else "",
         f"revision {_code_short(session.revision[:12])}" if session.revision else "",
@@ -145,7 +147,7 @@ def _conclusion(session: SessionResults) -> str:
         return "Nothing was measured"
     if all(result.status is Outcome.OK for result in results):
         return f"All {len(results)} benchmarks are ok" if len(results) > 1 else "The benchmark is ok"
-    return f"No benchmark failed: {_counts(plain_word(result.status) for result in results)}"
+    return f"No benchmark failed: {_counts(word(result.status) for result in results)}"
 
 
 def _counts(words: Iterable[str]) -> str:
@@ -176,18 +178,19 @@ def _item(result: Result, name: _Namer) -> str:
     where = f" ({_code_short(result.platform)})" if result.platform else ""
     said = f": {prose(result.text)}" if result.text else ""
     lines = [f"- **{status_word(result)}** {code(name(result))}{where}{said}"]
+    is_traceback = result.status is Ending.FAILED and not misses_reference(result)
     further = [
         *shortfalls(result),
         *([f"numerics changed too: {result.numerics}"] if result.numerics else []),
     ]
-    if result.status is not Ending.FAILED:  # further verdicts; a traceback is no sentence
+    if not is_traceback:  # further verdicts; a traceback is no sentence
         further += result.details[:_DETAIL_LINES]
     lines += [
         f"  - {prose(line, characters=_DETAIL_CHARACTERS)}"
         for line in dict.fromkeys(further)
         if line.strip() and line != result.text
     ]
-    if result.status is Ending.FAILED and result.details:
+    if is_traceback and result.details:
         block = fenced(result.details[-_DETAIL_LINES:], language="text", characters=_DETAIL_CHARACTERS)
         lines += ["", *(f"  {line}" for line in block), ""]
     return "\n".join(lines)
@@ -294,7 +297,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _folded(results: Sequence[Result], name: _Namer) -> _Part:
-    head, tail = _details(_counts(plain_word(result.status) for result in results))
+    head, tail = _details(_counts(word(result.status) for result in results))
     table = _table("", results, name, rank=7)
     return _Part(head=(*head, *table.head), rows=table.rows, tail=tail, rows_are="rows that are ok", rank=7)
 
@@ -312,14 +315,14 @@ def _rate(throughput: float | None, unit: str) -> str:
 def _change(result: Result) -> str:
     """Of its throughput, and of a metric where that is not simply ok; why, where nothing was compared."""
     # The others have their words above the table.
-    if result.status in {Ending.SKIPPED, Ending.RECORDED}:
+    if is_settled(result.status) and result.status is not Outcome.OK:
         return prose(result.text, characters=200)
     said = [
         changed(verdict.slowdown.point)
         if verdict.of == THROUGHPUT
         else f"{prose(shown_name(verdict.of), characters=80)} {changed(verdict.slowdown.point, verdict.of)}"
-        for verdict in told_verdicts(result)
-        if verdict.slowdown and (verdict.of == THROUGHPUT or verdict.outcome not in SETTLED)
+        for verdict in shown_verdicts(result)
+        if verdict.slowdown and (verdict.of == THROUGHPUT or not is_settled(verdict.outcome))
     ]
     return ", ".join(said)
 
@@ -368,7 +371,7 @@ def _reproduce(session: SessionResults, failed: Sequence[Result]) -> tuple[str, 
     lines = []
     if session.command:
         lines += ["# this session", clipped(_command(session.command), _COMMAND_CHARACTERS)]
-    again = [result.benchmark for result in failed if result.status not in {Ending.VANISHED, Ending.PLATFORM}]
+    again = [result.benchmark for result in failed if can_rerun(result)]
     shown = _that_fit(again[:_REPRODUCED])
     if shown:
         what = "only what failed" if len(shown) == len(again) else f"{len(shown)} of {len(again)} that failed"

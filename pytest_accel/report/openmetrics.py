@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pytest_accel.report.attention import in_order
+from pytest_accel.report.verdicts import in_order
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
 from pytest_accel.stats.verdict import Outcome
 

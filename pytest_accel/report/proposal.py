@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_accel.report.attention import in_order
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
 from pytest_accel.report.repeating import kept_options, naming, with_values
+from pytest_accel.report.verdicts import in_order
 from pytest_accel.stats.environment import Change, describe
 from pytest_accel.stats.judgement import was_slowed
 from pytest_accel.stats.quantities import si
@@ -53,7 +53,7 @@ _TEXTS: dict[_Kind, tuple[str, str]] = {
     ),
     _Kind.LEAVE: (
         "Regressed, and nothing recorded changed: leave the baseline",
-        "A baseline that follows a fault hides it. Look at the machine (clocks, power cap, other users), then measure again:",
+        "A baseline that follows a fault hides it. VerdictRow at the machine (clocks, power cap, other users), then measure again:",
     ),
     _Kind.RENEW: (
         "Stale: record anew",
@@ -79,7 +79,7 @@ _TEXTS: dict[_Kind, tuple[str, str]] = {
 _KINDS: dict[Status, _Kind] = {  # of which no more has to be known
     Outcome.STALE_BASELINE: _Kind.RENEW,
     Outcome.NO_BASELINE: _Kind.RECORD,
-    Ending.VANISHED: _Kind.REMOVE,
+    Outcome.VANISHED: _Kind.REMOVE,
 }
 _RECORDED = frozenset({_Kind.QUIETEN, _Kind.COMPLETE})
 
@@ -161,7 +161,9 @@ def _kind(result: Result, *, updated: bool) -> _Kind | None:
         if now.is_surely_noisy:
             return _Kind.QUIETEN
         return _Kind.COMPLETE if now.provisional else None
-    if any(map(was_slowed, result.runs)):  # a drill: the gate has seen it, and nothing is to be decided
+    if result.is_platform or any(
+        map(was_slowed, result.runs)
+    ):  # a drill: the gate has seen it, and nothing is to be decided
         return None
     if result.status is Outcome.REGRESSED:
         return _Kind.DECIDE if result.changes else _Kind.LEAVE

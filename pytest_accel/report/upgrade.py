@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from pytest_accel.report.attention import deciding, status_word, told_verdicts
 from pytest_accel.report.escaping import code, prose
-from pytest_accel.report.lines import changed, explain
 from pytest_accel.report.repeating import kept_options, naming
-from pytest_accel.report.table import Cell, Column, lines_of
+from pytest_accel.report.terminal import Cell, Column, changed, explain, lines_of
+from pytest_accel.report.verdicts import deciding, shown_verdicts, status_word
 from pytest_accel.stats.environment import describe
 from pytest_accel.stats.judgement import was_slowed
 from pytest_accel.stats.metrics import shown_name
@@ -200,7 +199,7 @@ def _of_new(result: Result) -> str:
     first = deciding(result)
     grave = [
         verdict
-        for verdict in told_verdicts(result)
+        for verdict in shown_verdicts(result)
         if verdict is first or verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
     ]
     return "; ".join(

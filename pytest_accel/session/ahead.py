@@ -14,7 +14,7 @@ from pytest_accel.distributed.launch import GangError
 from pytest_accel.distributed.orders import Preparation
 from pytest_accel.platforms.cpu import available_cores
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.report.progress import Progress
+from pytest_accel.report.terminal import Progress
 from pytest_accel.session.shapes import Shape
 from pytest_accel.settings import Settings
 

@@ -12,7 +12,8 @@ from _pytest.runner import runtestprotocol  # the door that re-running plugins u
 
 from pytest_accel.options import baselines_root, settings_of
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.report.lines import MARKUP, vanished_line, word
+from pytest_accel.report.terminal import vanished_line
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF
 from pytest_accel.session.binding import bound_to
@@ -272,17 +273,16 @@ class Bench:
     # --- reporting ------------------------------------------------------------------------------
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, object] | None:
-        """Verdicts that pass without being ok are not shown as a plain dot, and what does not fit as no plain skip."""
-        properties = dict(
-            getattr(report, "user_properties", ())
-        )  # of a module that cannot be imported there are none
-        verdict = properties.get("accel.verdict") if report.when != "teardown" else None
-        if report.skipped and verdict == Outcome.DOES_NOT_FIT.value:
-            return str(verdict), "o", (word(Outcome.DOES_NOT_FIT), MARKUP[Outcome.DOES_NOT_FIT])
-        if report.outcome != "passed" or verdict in (None, "ok", "improved"):
+        """Show verdicts that pass without being ok with a letter and a word of their own."""
+        properties = dict(getattr(report, "user_properties", ()))  # a module that cannot be imported has none
+        verdict = properties.get("accel.verdict")
+        if verdict is None or report.failed or report.when == "teardown" or hasattr(report, "wasxfail"):
             return None
-        letter = {"no-baseline": "n", "inconclusive": "?", "stale-baseline": "~"}[str(verdict)]
-        return "passed", letter, (str(verdict).upper(), {"yellow": True})
+        row = VERDICTS[Outcome(verdict)]
+        if not row.letter:
+            return None
+        category = str(verdict) if report.skipped else "passed"
+        return category, row.letter, (row.word, row.markup)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from pytest_accel.report.lines import MARKUP, changed, word
-from pytest_accel.report.table import Cell, Column
+from pytest_accel.report.terminal import Cell, Column, changed
+from pytest_accel.report.verdicts import VERDICTS, is_settled
 from pytest_accel.session.case import Case
 from pytest_accel.session.reports import failures
 from pytest_accel.stats.energy import joules_per_unit, units_per_wh, wh_per_epoch
@@ -14,6 +14,7 @@ from pytest_accel.stats.gate import interval
 from pytest_accel.stats.keys import SOURCE, is_real
 from pytest_accel.stats.metrics import shown_name
 from pytest_accel.stats.quantities import gibibytes, percent, seconds, si
+from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome
 
 SYNTHETIC = "synthetic"
@@ -70,15 +71,14 @@ def verdict_cell(case: Case) -> Cell:
     """What became of it, and by how much what decided that changed."""
     if case.recorded:
         return Cell(text=case.recorded, markup={"green": True})
-    if case.problem:
-        return Cell(text="FAILED", markup={"red": True})
-    if case.shortfalls and not failures(case):
-        return Cell(text="OFF-REFERENCE", markup={"red": True, "bold": True})
+    if case.problem or (case.shortfalls and not failures(case)):
+        failed = VERDICTS[Ending.FAILED]
+        return Cell(text=failed.word, markup=failed.markup)
     outcome = case.outcome
     if outcome is None:
         return Cell(text="not recorded", markup={"yellow": True})
     deciding = [verdict for verdict in case.verdicts if verdict.outcome is outcome]
-    if outcome in {Outcome.OK, Outcome.IMPROVED}:
+    if is_settled(outcome) or outcome is Outcome.IMPROVED:
         deciding = deciding[:1]  # the throughput
     changes = [
         changed(verdict.slowdown.point, verdict.of)
@@ -91,7 +91,8 @@ def verdict_cell(case: Case) -> Cell:
         changes = ["does not fit"]
     if case.common and changes:
         changes[0] += " than the platform"
-    return Cell(text=" ".join([word(outcome), ", ".join(changes)]).rstrip(), markup=MARKUP[outcome])
+    row = VERDICTS[outcome]
+    return Cell(text=" ".join([row.word, ", ".join(changes)]).rstrip(), markup=row.markup)
 
 
 # --- one function a column: its text, empty where a case has nothing to say -----------------------------

@@ -22,7 +22,7 @@ from pytest_accel.session.terminal import live_progress, say_in_log
 if TYPE_CHECKING:
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.platforms.machine import Device as Hardware
-    from pytest_accel.report.progress import Progress
+    from pytest_accel.report.terminal import Progress
     from pytest_accel.settings import Settings
 
 WAITED_S = pytest.StashKey[float]()  # of this session, for others to leave its devices

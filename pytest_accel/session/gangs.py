@@ -14,7 +14,7 @@ from pytest_accel.distributed.launchers import OneMachine, OneProcess
 from pytest_accel.distributed.orders import GangAnswer, Order
 from pytest_accel.distributed.seats import SeatLauncher
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.report.progress import Progress
+from pytest_accel.report.terminal import Progress
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.ahead import Ahead

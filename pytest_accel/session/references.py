@@ -198,6 +198,6 @@ def reference_line(label: str, figure: ReferenceFigure) -> str:
     doubt = f" ({'; '.join(told)})" if told else ""
     assert figure.ratio is not None
     return (
-        f"REFERENCE  {label}: {figure.ratio:.2f} x {figure.platform} in {figure.metric.replace('_', ' ')} "
+        f"note: {label}: {figure.ratio:.2f} x {figure.platform} in {figure.metric.replace('_', ' ')} "
         f"({figure.source}: {si(figure.value)} {figure.unit}){doubt}"
     )

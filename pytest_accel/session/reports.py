@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_accel.report.lines import explain, shortfall_line, verdict_line
+from pytest_accel.report.terminal import explain, shortfall_line, verdict_line
+from pytest_accel.report.verdicts import VERDICTS, fails
 from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT
 from pytest_accel.session.case import Case
 from pytest_accel.session.pytest_reports import is_strict_xpass
-from pytest_accel.settings import Settings
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.together import whole
 from pytest_accel.stats.verdict import Outcome, Verdict
@@ -53,26 +53,11 @@ class Finding:
             writer.line(rest)  # type: ignore[attr-defined]
 
 
-def costs(outcome: Outcome, settings: Settings) -> bool:
-    """Whether an outcome fails its test."""
-    match outcome:
-        case Outcome.REGRESSED | Outcome.INVALID:
-            return True
-        case Outcome.OK | Outcome.IMPROVED | Outcome.DOES_NOT_FIT:
-            return False
-        case Outcome.INCONCLUSIVE:
-            return settings.inconclusive == "fail"
-        case Outcome.NO_BASELINE:
-            return settings.missing_baseline == "fail"
-        case Outcome.STALE_BASELINE:
-            return settings.stale_baseline == "fail"
-
-
 def failures(case: Case) -> list[Verdict]:
     """Of its throughput and its metrics, what fails the test; one that --accel-gate names may for want of a baseline."""
     named = case.settings.gate
     unjudged = [facet.verdict for facet in case.facets if facet.name in named and not facet.was_judged]
-    return [verdict for verdict in (*case.verdicts, *unjudged) if costs(verdict.outcome, case.settings)]
+    return [verdict for verdict in (*case.verdicts, *unjudged) if fails(verdict.outcome, case.settings)]
 
 
 def apply_verdict(case: Case, report: pytest.TestReport) -> None:
@@ -109,7 +94,7 @@ def failure_text(case: Case) -> str:
     lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
     lines += [shortfall_line(case.label, text) for text in case.shortfalls]
     lines += [f"{case.label}: {text}" for text in case.missed]
-    if case.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}:
+    if case.outcome and VERDICTS[case.outcome].suspects:
         changes = case.environment_changes()
         lines.append(
             f"changed since the baseline: {changes}"
@@ -117,9 +102,7 @@ def failure_text(case: Case) -> str:
             else "nothing in the recorded environment changed since the baseline"
         )
     if case.outcome is Outcome.INVALID:
-        lines.append(
-            "Look at the device with pytest-accel doctor; it was not judged, and its baseline is as it was."
-        )
+        lines.append(VERDICTS[Outcome.INVALID].remedy)
     lines += [f"a run before was replaced: {each.invalid}" for each in case.replaced]
     if news := case.loss_change():
         lines.append(f"numerics changed too: {news}")

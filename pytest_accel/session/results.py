@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from pytest_accel._version import __version__
-from pytest_accel.report.lines import explain, platform_text
+from pytest_accel.report.terminal import explain, platform_text
 from pytest_accel.session.case import Case
 from pytest_accel.session.items import path_of, suite_of
 from pytest_accel.session.reports import failures
-from pytest_accel.session.together import Platforms, platform_id
+from pytest_accel.session.together import Platforms
 from pytest_accel.stats import keys
 from pytest_accel.stats.environment import Environment, safe_arguments
 from pytest_accel.stats.metrics import shown_name
 from pytest_accel.stats.results import Ending, Result, ScalingFigure, SessionResults, Status
-from pytest_accel.stats.verdict import THROUGHPUT, Verdict
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
 _DETAIL_LINES = 40  # of a traceback: its end says what happened
 _GIT_TIMEOUT_S = 2.0
@@ -160,10 +160,8 @@ def _status(case: Case, told: Told) -> Status:
     """Its verdict; where it has none, how it ended."""
     if case.recorded:
         return Ending.RECORDED
-    if case.problem or (told.broken and not failures(case) and not case.shortfalls):
+    if case.problem or (told.broken and not failures(case)):
         return Ending.FAILED
-    if told.broken and case.shortfalls and not failures(case):
-        return Ending.OFF_REFERENCE
     if case.outcome is not None:
         return case.outcome
     return Ending.SKIPPED if told.skipped else Ending.NOT_MEASURED
@@ -231,9 +229,9 @@ def _of_vanished(node_id: str, *, failed: bool) -> Result:
         suite=keys.suite_of(str(path)),
         platform="",
         disk_name="",
-        status=Ending.VANISHED,
+        status=Outcome.VANISHED,
         failed=failed,
-        text="stands in the baseline and was not found",
+        text="is stored in the baseline and was not found",
         key=node_id,
         file=str(path),
     )
@@ -242,11 +240,11 @@ def _of_vanished(node_id: str, *, failed: bool) -> Result:
 def _of_platform(platform: str, platforms: Platforms) -> Result:
     found = platforms.found[platform]
     return Result(
-        benchmark=platform_id(platform),
+        benchmark=platform,
         suite="",
         platform=platform,
         disk_name=platform,
-        status=Ending.PLATFORM,
+        status=Outcome.REGRESSED,
         failed=True,
         text=platform_text(found),
         details=tuple(platforms.text(platform).splitlines()[1:]),

@@ -15,16 +15,17 @@ import pytest
 from pytest_accel.distributed.arguments import Takes, without_options
 from pytest_accel.options import baselines_root
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.report.lines import (
-    MARKUP,
+from pytest_accel.report.terminal import (
     frozen_line,
     host_bound,
+    note,
     shortfall_line,
     unsteady,
     vanished_line,
     verdict_line,
+    write_table,
 )
-from pytest_accel.report.table import write_table
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.case import Case
 from pytest_accel.session.columns import all_synthetic, columns_and_rows, gated_without_column
 from pytest_accel.session.items import is_of_wheel
@@ -102,7 +103,7 @@ def _write_unfrozen(terminal: pytest.TerminalReporter, measured: Sequence[Case])
     none = [case for case in asked if case.entry and case.entry.tolerance is None]
     if none:
         terminal.write_line(
-            f"TOLERANCE  auto: the baselines of {counted(len(none), 'benchmark')} have none frozen, so that "
+            f"note: tolerance auto: the baselines of {counted(len(none), 'benchmark')} have none frozen, so that "
             f"{percent(none[0].policy.tolerance)} was tolerated. Freeze one with --accel-record --accel-tolerance=auto.",
             yellow=True,
         )
@@ -130,7 +131,7 @@ def _write_recorded(
             terminal.write_line(frozen_line(case.label, case.frozen), yellow=case.frozen.would_widen)
         if found.is_surely_noisy:
             terminal.write_line(
-                f"NOISY  {case.label}: run-to-run noise {percent(found.noise)} resolves a loss of {percent(found.resolution)} "
+                f"note: {case.label}: run-to-run noise {percent(found.noise)} resolves a loss of {percent(found.resolution)} "
                 f"here, and its tolerance is {percent(found.tolerance)}: quieten the machine (pytest-accel doctor), and "
                 "record anew",
                 yellow=True,
@@ -151,7 +152,7 @@ def _scaling_legend(cases: Sequence[Case]) -> str:
 def write_unmatched(terminal: pytest.TerminalReporter, names: Sequence[str]) -> None:
     for name in names:
         terminal.write_line(
-            f"UNMATCHED  pyproject.toml expects something of {name!r}, and no benchmark here has that id",
+            f"note: pyproject.toml expects something of {name!r}, and no benchmark here has that id",
             yellow=True,
         )
 
@@ -169,7 +170,7 @@ def gang_lines(looked_over: Mapping[tuple[PlatformName, str], Mapping[str, Any]]
         together[platform] = report["lines"][-1]
     return [
         *((f"{platform}: {line}", {}) for platform, line in together.items()),
-        *((f"STRAGGLER  {line}", {"yellow": True}) for line in stragglers.values()),
+        *((note("", line), {"yellow": True}) for line in stragglers.values()),
     ]
 
 
@@ -188,7 +189,7 @@ def idle_ranks(config: pytest.Config, cases: Sequence[Case]) -> list[str]:
         return []
     idle = seats.seat.world_size - used.devices
     text = (
-        f"IDLE  {idle} of the {seats.seat.world_size} ranks that {seats.seat.launcher} started had nothing to do: the "
+        f"note: {idle} of the {seats.seat.world_size} ranks that {seats.seat.launcher} started had nothing to do: the "
         f"largest platform here is {used}."
     )
     return [text]
@@ -204,7 +205,7 @@ def _write_scaling(terminal: pytest.TerminalReporter, case: Case) -> None:
     if case.scaling and case.scaling[1].is_superlinear:
         few, scaling = case.scaling
         terminal.write_line(
-            f"SUPER-LINEAR  {case.label}: {scaling.speedup:.2f} times the throughput of {few} on "
+            f"note: {case.label}: {scaling.speedup:.2f} times the throughput of {few} on "
             f"{scaling.many.devices / scaling.few.devices:g} times its devices. Is the baseline of {few} of an older "
             "environment, or do the ranks do less work than it did?",
             red=True,
@@ -225,7 +226,7 @@ def _write_references(
         for line in lines:
             terminal.write_line(line)
         if not lines:
-            terminal.write_line("REFERENCE  nothing was published that these benchmarks could stand beside")
+            terminal.write_line("note: nothing was published that these benchmarks could stand beside")
     if settings.record:
         for case in measured:
             for text in case.shortfalls:
@@ -243,22 +244,22 @@ def _write_references(
 def _write_metrics(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Gated metrics of the user's own."""
     for name, value in gated_without_column(case).items():
-        terminal.write_line(f"METRIC  {case.label}: {name} {value:.6g}")
+        terminal.write_line(note(case.label, f"{name} {value:.6g}"))
 
 
 def _write_notes(terminal: pytest.TerminalReporter, settings: Settings, measured: Sequence[Case]) -> None:
     """What should be known of devices and baselines, each once; why there is no energy, where somebody asked for it."""
     notes: dict[str, list[Case]] = {}
     for case in measured:
-        for note in case.notes:
-            notes.setdefault(note, []).append(case)
-    for note, cases in notes.items():
+        for text in case.notes:
+            notes.setdefault(text, []).append(case)
+    for text, cases in notes.items():
         of = cases[0].label if len(cases) == 1 else counted(len(cases), "benchmark")
-        terminal.write_line(f"NOTE  {of}: {note}", yellow=True)
+        terminal.write_line(note(of, text), yellow=True)
     _write_ungated(terminal, settings, measured)
     if {"energy", "power"} & {*settings.columns}:
         for why in dict.fromkeys(case.latest.no_energy for case in measured if case.latest.no_energy):
-            terminal.write_line(f"NO-ENERGY  {why}", yellow=True)
+            terminal.write_line(note("", f"no energy: {why}"), yellow=True)
 
 
 def _write_ungated(terminal: pytest.TerminalReporter, settings: Settings, measured: Sequence[Case]) -> None:
@@ -279,17 +280,17 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
         for verdict in (case.verdict, *(facet.verdict for facet in case.facets)):
             settled_by_another = verdict.wants_another_run and failing
             if _needs_words(verdict) and verdict not in failing and not settled_by_another:
-                terminal.write_line(verdict_line(case.label, verdict), **MARKUP[verdict.outcome])
+                terminal.write_line(verdict_line(case.label, verdict), **VERDICTS[verdict.outcome].markup)
         if news := case.loss_change():
-            terminal.write_line(f"NUMERICS  {case.label}: {news}", yellow=True)
+            terminal.write_line(note(case.label, f"numerics changed: {news}"), yellow=True)
     for each in case.replaced:
-        terminal.write_line(f"REPLACED  {case.label}: a run was disturbed: {each.invalid}", yellow=True)
+        terminal.write_line(note(case.label, f"a disturbed run was replaced: {each.invalid}"), yellow=True)
     if case.measurements and not case.latest.steady:
-        terminal.write_line(f"UNSTEADY  {case.label}: {unsteady(case.latest.run.warmup_s)}", yellow=True)
+        terminal.write_line(note(case.label, unsteady(case.latest.run.warmup_s)), yellow=True)
     if case.measurements and case.verdict is not None:
         pace = host_bound([case.verdict], case.latest.run, case.comparable_runs())
         if pace is not None:
-            terminal.write_line(f"HOST-BOUND  {case.label}: {pace}", yellow=True)
+            terminal.write_line(note(case.label, pace), yellow=True)
 
 
 def _needs_words(verdict: Verdict) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_accel.report.progress import Progress
+from pytest_accel.report.terminal import Progress
 from pytest_accel.session.placement import RANK_END
 from pytest_accel.stats.quantities import seconds
 

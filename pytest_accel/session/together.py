@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
-from pytest_accel.report.lines import platform_line
+from pytest_accel.report.terminal import platform_line
 from pytest_accel.session.case import Case
 from pytest_accel.session.reports import is_expected_to_fail
 from pytest_accel.stats.together import FEWEST, Member, Together, judge_together
@@ -64,17 +64,13 @@ class Platforms:
         """A failed report for each platform, so that the exit status and JUnit have it too."""
         for platform in self.found:
             yield pytest.TestReport(
-                nodeid=platform_id(platform),
-                location=(f"baselines/{platform}", None, "platform"),
+                nodeid=platform,
+                location=(f"baselines/{platform}", None, platform),
                 keywords={},
                 outcome="failed",
                 longrepr=self.text(platform),
                 when="call",
             )
-
-
-def platform_id(platform: str) -> str:
-    return f"baselines/{platform}::platform"
 
 
 def _by_platform(cases: Iterable[Case]) -> list[tuple[str, list[Case]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytest_accel.options import BEGUN_S
-from pytest_accel.report.progress import Progress
+from pytest_accel.report.terminal import Progress
 from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.endings import Endings
 from pytest_accel.session.gangs import Found, Gangs
@@ -123,7 +123,7 @@ class Turns:
         if not left:
             return ""
         return (
-            f"TIME  {seconds(self.settings.within_s or 0)} ({self.settings.origin('within_s')}) left none to look again at "
+            f"note: {seconds(self.settings.within_s or 0)} ({self.settings.origin('within_s')}) left none to look again at "
             f"{counted(left, 'benchmark')} that another run may decide. Give it longer, or record more baseline runs."
         )
 

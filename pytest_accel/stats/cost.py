@@ -50,7 +50,7 @@ def cost_line(spent: Iterable[Spent], noun: str) -> str:
         f"{device_s:,.0f} device-seconds" if device_s else "",
     ]
     return (
-        f"COST  {counted(decided, noun)}{without} in {', '.join(filter(None, total))}: {_shares(paid, held_s)}"
+        f"note: {counted(decided, noun)}{without} in {', '.join(filter(None, total))}: {_shares(paid, held_s)}"
         f"{_dearest(paid)}"
     )
 

@@ -14,15 +14,12 @@ from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 
 class Ending(Enum):
-    """What becomes of a benchmark that no verdict is said of."""
+    """Status of a benchmark without a verdict."""
 
-    FAILED = "failed"  # it measured nothing, or a check of its own failed
-    OFF_REFERENCE = "off-reference"  # not what was published or is expected, and nothing else is wrong
+    FAILED = "failed"  # it measured nothing, a check of its own failed, or it misses a gated reference
     SKIPPED = "skipped"  # this machine cannot run it, or it skipped itself
     RECORDED = "recorded"  # its runs went into the baseline, and nothing was judged
     NOT_MEASURED = "not-measured"  # the session ended before, or measuring was switched off
-    VANISHED = "vanished"  # it stands in the baseline and was not found
-    PLATFORM = "platform"  # no benchmark: what all of a platform lost together
 
 
 Status = Outcome | Ending
@@ -90,6 +87,11 @@ class Result:
     def name(self) -> str:
         """Without the path of its file."""
         return self.benchmark.partition("::")[2] or self.benchmark
+
+    @property
+    def is_platform(self) -> bool:
+        """Whether it is the slowdown that all benchmarks of a platform share, and no benchmark."""
+        return self.benchmark == self.disk_name
 
     @property
     def was_measured(self) -> bool:

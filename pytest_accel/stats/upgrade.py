@@ -179,7 +179,7 @@ def assess(old: SessionResults, new: SessionResults, again: SessionResults | Non
 
 
 def _by_benchmark(session: SessionResults) -> dict[str, Result]:
-    return {result.benchmark: result for result in session.results if result.status is not Ending.PLATFORM}
+    return {result.benchmark: result for result in session.results if not result.is_platform}
 
 
 def _slower_together(session: SessionResults) -> dict[str, str]:
@@ -187,7 +187,7 @@ def _slower_together(session: SessionResults) -> dict[str, str]:
 
     Each of them was judged on the rest there. Between two environments what they share is what the upgrade did, or the machine.
     """
-    return {each.disk_name: each.text for each in session.results if each.status is Ending.PLATFORM}
+    return {each.disk_name: each.text for each in session.results if each.is_platform}
 
 
 def is_elsewhere(result: Result | None) -> bool:

@@ -10,7 +10,7 @@ THROUGHPUT = "throughput"  # what a verdict is of, where it names no metric
 
 
 class Outcome(Enum):
-    """Every end that a judged benchmark can come to; the last four are not the statistics' to say."""
+    """Verdicts of the gate; report/verdicts.py holds the word, effect and explanation of each."""
 
     REGRESSED = "regressed"  # worse by more than half the tolerance, beyond noise, in all of two runs or more
     OK = "ok"  # not worse by as much as is tolerated
@@ -20,6 +20,7 @@ class Outcome(Enum):
     NO_BASELINE = "no-baseline"  # nothing is stored for it on this platform
     STALE_BASELINE = "stale-baseline"  # what is stored is of another configuration or of another machine
     DOES_NOT_FIT = "does-not-fit"  # its batch is larger than the device's memory; it was not made smaller
+    VANISHED = "vanished"  # stored in the baseline, and not found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

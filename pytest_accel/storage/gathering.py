@@ -13,6 +13,7 @@ from pytest_accel.stats.figures import Value, figures
 from pytest_accel.stats.judgement import Entry
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import read_text
 from pytest_accel.storage.comparison import Side
 from pytest_accel.storage.reading import MAX_BYTES, BaselineError, decode, load, restore_remedy
@@ -253,7 +254,7 @@ def _measured_side(name: str, platform: str, entries: Mapping[str, Entry], about
 def _of_results(name: str, session: SessionResults, source: tuple[object, ...]) -> Gathered:
     platforms: dict[str, dict[str, Entry]] = {}
     for result in session.results:
-        if result.status in {Ending.VANISHED, Ending.PLATFORM}:
+        if result.status is Outcome.VANISHED or result.is_platform:
             continue
         key = result.key or result.benchmark
         entries = platforms.setdefault(result.disk_name, {})

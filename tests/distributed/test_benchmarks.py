@@ -204,7 +204,7 @@ def test_every_run_is_recorded_in_a_fresh_gang(judged):
 
 def test_a_gang_is_judged_and_scaled(judged):
     project, output = judged
-    assert "SUPER-LINEAR  test_first (cpux2): " in output
+    assert "note: test_first (cpux2): " in output
     assert "weak, against cpu)" in output
     info = project.benchmarks("gang.json")["test_first"]["extra_info"]["accel"]
     assert info["verdict"]["outcome"] in {"ok", "improved", "inconclusive"}

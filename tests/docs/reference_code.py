@@ -163,7 +163,7 @@ def hooks() -> str:
 
 
 def verdicts() -> str:
-    from pytest_accel.report.lines import word
+    from pytest_accel.report.verdicts import word
 
     outcomes = [
         (
@@ -201,7 +201,7 @@ def _cost(outcome: Outcome) -> str:
     """What the code itself does with it, by default and with the option that changes it."""
     from dataclasses import replace
 
-    from pytest_accel.session.reports import costs
+    from pytest_accel.report.verdicts import fails as costs
 
     fails = costs(outcome, Settings())
     said = "fails" if fails else "passes"

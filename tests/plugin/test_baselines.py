@@ -507,7 +507,7 @@ class TestVanished:
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(
             [
-                "VANISHED  test_suite.py::test_gone: stands in the baseline and was not found; *prune --benchmark test_suite.py::test_gone"
+                "VANISHED  test_suite.py::test_gone: is stored in the baseline and was not found; *prune --benchmark test_suite.py::test_gone"
             ]
         )
 
@@ -516,7 +516,7 @@ class TestVanished:
         result.assert_outcomes(passed=1, failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         (failure,) = vanished.testcase("test_gone").findall("failure")
-        assert "stands in the baseline and was not found" in failure.text
+        assert "is stored in the baseline and was not found" in failure.text
 
     @pytest.mark.parametrize(
         "selection",

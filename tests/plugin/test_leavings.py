@@ -63,7 +63,7 @@ def test_every_benchmark_is_in_the_results_with_its_end(results):
         "test_silent": Ending.SKIPPED,
         "test_elsewhere": Outcome.NO_BASELINE,
         "test_expected": Ending.SKIPPED,
-        "test_gone": Ending.VANISHED,
+        "test_gone": Outcome.VANISHED,
     }
     assert {name for name, result in results.items() if result.failed} == {"test_regressed", "test_broken"}
     assert "slower" in results["test_regressed"].text

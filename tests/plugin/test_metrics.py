@@ -169,8 +169,8 @@ def test_a_gated_metric_without_a_column_stands_below_the_table(bench):
     )
     result = bench.run()
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["METRIC  test_step (cpu): reach 0.75"])
-    result.stdout.no_fnmatch_line("METRIC *other*")
+    result.stdout.fnmatch_lines(["note: test_step (cpu): reach 0.75"])
+    result.stdout.no_fnmatch_line("note: *other*")
 
 
 def test_metrics_are_recorded_and_judged_from_there(gated):

@@ -22,7 +22,7 @@ def test_is_frozen_when_it_is_recorded_and_never_widened_by_a_later_recording(be
     bench.write(STEP)
     result = bench.run("--accel-record=3", "--accel-tolerance=auto")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["TOLERANCE  test_step (cpu): auto: * %, frozen in its baseline"])
+    result.stdout.fnmatch_lines(["note: test_step (cpu): tolerance auto: * %, frozen in its baseline"])
     frozen = bench.entry("test_step")["tolerance"]
     assert 0.03 <= frozen < 0.08
 
@@ -34,7 +34,7 @@ def test_is_frozen_when_it_is_recorded_and_never_widened_by_a_later_recording(be
     result = bench.run("--accel-record=1", "--accel-tolerance=auto")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["TOLERANCE  test_step (cpu): auto: * % stays, as it was frozen; its runs resolve *"]
+        ["note: test_step (cpu): tolerance auto: * % stays, as it was frozen; its runs resolve *"]
     )
     assert bench.entry("test_step")["tolerance"] == frozen
 
@@ -48,12 +48,12 @@ def test_that_is_frozen_is_what_is_judged_by(bench):
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["TOLERANCE  auto: the baselines of 1 benchmark have none frozen, *5.0 % was tolerated*"]
+        ["note: tolerance auto: the baselines of 1 benchmark have none frozen, *5.0 % was tolerated*"]
     )
     store(bench, tolerance=0.065)
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("TOLERANCE*")
+    result.stdout.no_fnmatch_line("*tolerance auto*")
     assert bench.json()["results"][0]["verdicts"][0]["tolerance"] == pytest.approx(0.065)
 
 
@@ -89,7 +89,7 @@ def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
     bench.save_baseline(content)
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["NOTE  test_step (cpu): its anchor is of another machine*"])
+    result.stdout.fnmatch_lines(["note: test_step (cpu): its anchor is of another machine*"])
     (found,) = bench.json()["results"]
     assert any("its anchor is of another machine" in line for line in found["details"])
 

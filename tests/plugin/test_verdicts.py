@@ -200,7 +200,7 @@ class TestWithin:
             [
                 r"^INCONCLUSIVE  test_step \(cpu\): .*; one run decides nothing, and it was not measured again$",
                 (
-                    r"^TIME  1 ms \(--accel-within\) left none to look again at 2 benchmarks that another run may decide\. "
+                    r"^note: 1 ms \(--accel-within\) left none to look again at 2 benchmarks that another run may decide\. "
                     r"Give it longer, or record more baseline runs\.$"
                 ),
             ]

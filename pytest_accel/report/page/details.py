@@ -6,22 +6,29 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from pytest_accel.report.attention import deciding, plain_word, shortfalls, status_word, told_verdicts
-from pytest_accel.report.lines import explain, host_bound, unsteady
 from pytest_accel.report.page.markup import unbroken
 from pytest_accel.report.page.metrics import failed_metrics, from_to, metric
 from pytest_accel.report.page.rows import times, units_per_wh
-from pytest_accel.report.page.statuses import LOOKS, Look, shown_status
 from pytest_accel.report.repeating import naming
+from pytest_accel.report.terminal import explain, host_bound, unsteady
+from pytest_accel.report.verdicts import (
+    VERDICTS,
+    can_rerun,
+    deciding,
+    misses_reference,
+    shortfalls,
+    shown_status,
+    shown_verdicts,
+)
 from pytest_accel.stats.metrics import shown_name
 from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
-from pytest_accel.stats.results import Ending, ReferenceFigure, Result
+from pytest_accel.stats.results import Ending, ReferenceFigure, Result, Status
 from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
 from pytest_accel.stats.verdict import Outcome, Verdict
 
 Pair = tuple[str, str]
 LONGEST_TEXT = 4000  # characters of a traceback's end; the whole is in pytest's own output
-_REMARK = Look(tone="warn", icon="bang")
+_NOTE = ("note", "warn", "bang")  # word, colour and sign
 _UPDATE = '--accel-update --accel-reason "why it may stay so"'
 
 
@@ -48,19 +55,24 @@ def details(result: Result, command: Sequence[str], *, has_past: bool = False) -
 def _lines(result: Result) -> list[tuple[str, str, str, str]]:
     """Word, colour, sign and text: of the benchmark, then whatever else was found; no text twice."""
     own = words(result)
-    found = {own: (status_word(result), LOOKS[shown_status(result)])}
+    found = {own: _signs(shown_status(result))}
     for text in shortfalls(result):
-        found.setdefault(text, (plain_word(Ending.OFF_REFERENCE), LOOKS[Ending.OFF_REFERENCE]))
+        found.setdefault(text, _signs(Ending.FAILED))
     decided = deciding(result)
-    for verdict in told_verdicts(result):
+    for verdict in shown_verdicts(result):
         is_own = verdict is decided and verdict.outcome is shown_status(result)
         if not is_own and own not in _texts(verdict):
-            found.setdefault(_said(verdict), (plain_word(verdict.outcome), LOOKS[verdict.outcome]))
+            found.setdefault(_said(verdict), _signs(verdict.outcome))
     if not result.steady:
-        found[_unsteady(result)] = ("UNSTEADY", _REMARK)
+        found[_unsteady(result)] = _NOTE
     if result.runs and (pace := host_bound(result.verdicts, result.runs[-1], result.baseline)):
-        found[pace] = ("HOST-BOUND", _REMARK)
-    return [(word, look.tone, look.icon, unbroken(shortened(text))) for text, (word, look) in found.items()]
+        found[pace] = _NOTE
+    return [(*signs, unbroken(shortened(text))) for text, signs in found.items()]
+
+
+def _signs(status: Status) -> tuple[str, str, str]:
+    row = VERDICTS[status]
+    return row.word, row.tone, row.icon
 
 
 def words(result: Result) -> str:
@@ -164,8 +176,7 @@ def _facts(result: Result) -> list[Pair]:
 def commands(result: Result, command: Sequence[str], *, has_past: bool = False) -> list[Pair]:
     """What one would type next: measure it again, look for the cause, and what its end asks for."""
     asked = remedy([result], command)
-    nobody = result.status in {Ending.VANISHED, Ending.PLATFORM}
-    again = [] if nobody else [("Measure it again", rerun([result], command))]
+    again = [("Measure it again", rerun([result], command))] if can_rerun(result) else []
     return [*again, *_causes(result, has_past=has_past), *([asked] if asked else [])]
 
 
@@ -174,12 +185,11 @@ _ASKS_WHY = {
     Outcome.INVALID,
     Outcome.INCONCLUSIVE,
     Outcome.IMPROVED,
-    Ending.OFF_REFERENCE,
 }
 
 
 def _causes(result: Result, *, has_past: bool) -> list[Pair]:
-    if result.status not in _ASKS_WHY and result.steady:
+    if result.status not in _ASKS_WHY and result.steady and not misses_reference(result):
         return []
     named = shlex.join(["pytest-accel", "history", "changes", "-k", keyword(result.name)])
     since = [("See since when", named)] if has_past else []
@@ -194,6 +204,8 @@ def keyword(name: str) -> str:
 
 def remedy(results: Sequence[Result], command: Sequence[str]) -> Pair | None:
     """What the end that these came to asks for, for all of them at once; None where no command helps."""
+    if any(result.is_platform for result in results):
+        return None
     again = rerun(results, command)
     match results[0].status:
         case Outcome.REGRESSED | Outcome.IMPROVED | Outcome.STALE_BASELINE:
@@ -204,7 +216,7 @@ def remedy(results: Sequence[Result], command: Sequence[str]) -> Pair | None:
             room = min(MAX_RUNS - len(each.baseline) for each in more)
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
-        case Ending.VANISHED:
+        case Outcome.VANISHED:
             named = [word for result in results for word in ("--benchmark", result.benchmark)]
             return "See what would go from the baseline", shlex.join(
                 ["pytest-accel", "baseline", "prune", *named]
@@ -225,11 +237,11 @@ def rerun(results: Sequence[Result], command: Sequence[str]) -> str:
 
 
 def _marker(command: Sequence[str]) -> list[str]:
-    for position, word in enumerate(command):
-        if word == "-m" and position + 1 < len(command):
+    for position, part in enumerate(command):
+        if part == "-m" and position + 1 < len(command):
             return ["-m", command[position + 1]]
-        if word.startswith("-m") and not word.startswith("--") and len(word) > 2:
-            return ["-m", word[2:]]
+        if part.startswith("-m") and not part.startswith("--") and len(part) > 2:
+            return ["-m", part[2:]]
     return []
 
 

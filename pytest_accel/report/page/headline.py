@@ -6,11 +6,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_accel.report.attention import in_order, needs_attention, plain_word, status_word
 from pytest_accel.report.page.details import remedy, shortened, words
 from pytest_accel.report.page.markup import Markup, command_line, element, icon, joined, unbroken
 from pytest_accel.report.page.metrics import from_to
-from pytest_accel.report.page.statuses import LOOKS, Tone, rank, shown_status
+from pytest_accel.report.verdicts import (
+    VERDICTS,
+    Tone,
+    VerdictRow,
+    in_order,
+    needs_attention,
+    rank,
+    shown_status,
+    status_word,
+    word,
+)
 from pytest_accel.stats.environment import Change
 from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.quantities import counted
@@ -136,9 +145,9 @@ def _tally(results: Sequence[Result]) -> Markup | None:
             "li",
             element(
                 "a",
-                icon(LOOKS[status].icon),
-                f"{counts[status]} {plain_word(status)}",
-                class_=LOOKS[status].tone,
+                icon(VERDICTS[status].icon),
+                f"{counts[status]} {word(status)}",
+                class_=VERDICTS[status].tone,
                 href="#benchmarks",
                 data_status=status.value,
             ),
@@ -157,7 +166,7 @@ def _failures(failures: Sequence[Result], session: SessionResults) -> Markup:
 
 
 def _failure(result: Result, index: int) -> Markup:
-    look = LOOKS[shown_status(result)]
+    look = VERDICTS[shown_status(result)]
     text = unbroken(shortened(words(result)).strip())
     numbers = from_to(result)
     return element(
@@ -236,12 +245,16 @@ def attention(session: SessionResults) -> Markup | None:
     )
 
 
+def _asks(row: VerdictRow) -> str:
+    return f"{row.meaning} {row.remedy}".strip()
+
+
 def _group(status: Status, results: Sequence[Result], session: SessionResults) -> Markup:
-    look = LOOKS[status]
+    look = VERDICTS[status]
     badge = element(
         "a",
         icon(look.icon),
-        f"{len(results)} {plain_word(status)}",
+        f"{len(results)} {word(status)}",
         class_=f"badge {look.tone}",
         href="#benchmarks",
         data_status=status.value,
@@ -252,7 +265,7 @@ def _group(status: Status, results: Sequence[Result], session: SessionResults) -
         badge,
         element(
             "div",
-            *(_each(results) if status is Outcome.INCONCLUSIVE else [_together(look.asks, results)]),
+            *(_each(results) if status is Outcome.INCONCLUSIVE else [_together(_asks(look), results)]),
             command_line(asked[1]) if asked else None,
         ),
     )

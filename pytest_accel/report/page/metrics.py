@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_accel.report.attention import SETTLED, deciding, told_verdicts
-from pytest_accel.report.lines import changed
+from pytest_accel.report.terminal import changed
+from pytest_accel.report.verdicts import deciding, is_settled, misses_reference, shown_verdicts
 from pytest_accel.stats.metrics import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import percent, seconds, si
-from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.results import Result
 from pytest_accel.stats.runs import Run
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
@@ -49,7 +49,7 @@ def change_of(verdict: Verdict) -> str:
 def from_to(result: Result) -> str:
     """`21,305 → 6,822 products/s`, `loader efficiency 152.0 % → 98.0 %`: what its verdict compared; empty where nothing was."""
     verdict = deciding(result)
-    if result.status is Ending.OFF_REFERENCE:
+    if misses_reference(result):
         return ""  # its sentence has the figures that it failed on, and the baseline's is none of them
     if verdict is not None and verdict.of != THROUGHPUT:
         found = metric_from_to(result, verdict.of)
@@ -85,9 +85,10 @@ def failed_metrics(result: Result) -> list[dict[str, object]]:
             * (1 + verdict.tolerance if less_is_better(verdict.of) else 1 - verdict.tolerance),
             "tolerance_text": percent(verdict.tolerance),
         }
-        for verdict in told_verdicts(result)
+        for verdict in shown_verdicts(result)
         if verdict.of != THROUGHPUT
-        and verdict.outcome not in {*SETTLED, Outcome.IMPROVED}
+        and not is_settled(verdict.outcome)
+        and verdict.outcome is not Outcome.IMPROVED
         and (then := _values(result.baseline, verdict.of))
     ]
 

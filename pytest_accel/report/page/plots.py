@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pytest_accel.report.history import unchanged
-from pytest_accel.report.lines import changed
+from pytest_accel.report.terminal import changed
 from pytest_accel.stats.changepoints import Trend
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.judgement import was_slowed

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pytest_accel.report.attention import deciding, in_order, plain_word, status_word
 from pytest_accel.report.page.metrics import change_of, metric_from_to
-from pytest_accel.report.page.statuses import LOOKS, rank, shown_status
+from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word, word
 from pytest_accel.stats import energy
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import percent, si
@@ -53,8 +52,8 @@ def table(results: Sequence[Result]) -> dict[str, object]:
             _row(index, result, [cells[column.key][index] for column in shown]) for index, result in ordered
         ],
         "statuses": [
-            {"status": status.value, "word": plain_word(status), "tone": look.tone, "icon": look.icon}
-            for status, look in LOOKS.items()
+            {"status": status.value, "word": word(status), "tone": look.tone, "icon": look.icon}
+            for status, look in VERDICTS.items()
             if any(shown_status(result) is status for result in results)
         ],
     }
@@ -71,7 +70,7 @@ def _row(index: int, result: Result, cells: list[Cell]) -> dict[str, object]:
         "platform": result.platform,
         "suite": result.suite,
         "picture": picture(decided),
-        "tone": LOOKS[decided.outcome].tone
+        "tone": VERDICTS[decided.outcome].tone
         if decided
         else "",  # of the picture: what failed may be something else
         "unsteady": not result.steady,

@@ -106,9 +106,9 @@ def test_files_are_relative_to_the_repository(rootdir, file):
 
 
 def test_a_place_that_is_not_known_is_not_invented():
-    [(_, properties, _)] = of(make_result(Ending.VANISHED, line=0))
+    [(_, properties, _)] = of(make_result(Outcome.VANISHED, line=0))
     assert "line" not in properties
-    [(_, properties, _)] = of(make_result(Ending.VANISHED, line=3, file="", platform=""))
+    [(_, properties, _)] = of(make_result(Outcome.VANISHED, line=3, file="", platform=""))
     assert list(properties) == ["title"]
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.attention import in_order, needs_attention, plain_word, status_word
 from pytest_accel.report.escaping import printable
 from pytest_accel.report.markdown import LEAST_BYTES, render_summary
+from pytest_accel.report.verdicts import in_order, needs_attention, status_word, word
 from pytest_accel.stats.environment import Change
 from pytest_accel.stats.results import Ending, ReferenceFigure
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
@@ -28,7 +28,7 @@ anything = st.text(max_size=60) | st.text(alphabet="`|\\<>*_[]()!#@$~&:-+=1. \n\
 @pytest.mark.parametrize("status", STATUSES, ids=lambda status: status.value)
 def test_every_status_has_a_word_and_a_place(status):
     result = make_result(status)
-    assert plain_word(result.status).lower() == result.status.value
+    assert word(result.status).lower() == result.status.value
     assert in_order([result]) == [result]
     page = render_summary(make_session([replace(result, failed=False)]))
     assert status_word(replace(result, failed=False)) in page

@@ -161,7 +161,7 @@ def test_two_of_one_name_stand_there_once_and_the_failure_counts():
 
 
 def test_an_unknown_platform_is_no_label():
-    found = parsed(render_metrics(make_session([make_result(Ending.VANISHED, platform="")])))
+    found = parsed(render_metrics(make_session([make_result(Outcome.VANISHED, platform="")])))
     assert (
         "accel_failed",
         labelled(benchmark="bench_suites/test_cnn.py::test_cnn[resnet50-bf16-256]"),

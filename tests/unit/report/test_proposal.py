@@ -30,7 +30,7 @@ def commands(text: str) -> list[list[str]]:
     "status",
     [
         *(Outcome.OK, Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.DOES_NOT_FIT),
-        *(Ending.FAILED, Ending.SKIPPED, Ending.NOT_MEASURED, Ending.OFF_REFERENCE),
+        *(Ending.FAILED, Ending.SKIPPED, Ending.NOT_MEASURED),
     ],
 )
 def test_what_moves_no_baseline_proposes_nothing(status):
@@ -123,7 +123,7 @@ def test_a_stale_baseline_is_recorded_anew_because_of_what_changed_in_it():
 
 def test_what_is_missing_is_recorded_and_what_is_gone_is_removed():
     session = make_session(
-        [make_result(Outcome.NO_BASELINE, name="test_a"), make_result(Ending.VANISHED, name="test_b")]
+        [make_result(Outcome.NO_BASELINE, name="test_a"), make_result(Outcome.VANISHED, name="test_b")]
     )
     record, remove = commands(render_proposal(session))
     assert record == ["pytest", f"{FILE}::test_a", "-m", "gh200", "--accel-record"]
@@ -152,7 +152,7 @@ def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
             "--accel-slowdown=5%",
         ),
     )
-    session = make_session([make_result(Outcome.IMPROVED), make_result(Ending.VANISHED)], command=command)
+    session = make_session([make_result(Outcome.IMPROVED), make_result(Outcome.VANISHED)], command=command)
     update, remove = commands(render_proposal(session))
     assert update[4:-2] == [
         *(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.report.lines import frozen_line
+from pytest_accel.report.terminal import frozen_line
 from pytest_accel.session.recording import refuse_disturbed, write_down
 from pytest_accel.storage.baselines import BaselineStore
 from tests.support.measured import make_case

@@ -31,7 +31,7 @@ class TestIdleRanks:
     def test_are_counted(self, terminal):
         write_idle_ranks(terminal, under_torchrun(3), self.cases)
         assert terminal.written == [
-            "IDLE  1 of the 3 ranks that torchrun started had nothing to do: the largest platform here is cpux2."
+            "note: 1 of the 3 ranks that torchrun started had nothing to do: the largest platform here is cpux2."
         ]
 
     @pytest.mark.parametrize("config", [under_torchrun(2), SimpleNamespace(stash={})])
@@ -53,5 +53,5 @@ class TestGangs:
         write_gangs(terminal, {(CPUX2, "first"): found[0], (CPUX2, "second"): found[1]})
         assert terminal.written == [
             "cpux2: all-reduce now",
-            "STRAGGLER  rank 1 (CPU, node n0): copy 8.3 % under the median of 2 devices",
+            "note: rank 1 (CPU, node n0): copy 8.3 % under the median of 2 devices",
         ]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_accel.report.lines import verdict_line
+from pytest_accel.report.terminal import verdict_line
 from pytest_accel.stats.anchor import judge_anchor
 from pytest_accel.stats.facets import want_another_run, worst
 from pytest_accel.stats.gate import judge

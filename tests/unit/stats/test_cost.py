@@ -18,7 +18,7 @@ def test_where_the_time_went():
     spent = Spent(name="test_gpt (h200)", held_s=40.0, devices=1, runs=[RUN, RUN])
     assert (spent.measuring_s, spent.warming_s, spent.device_s) == (8.0, 12.0, 40.0)
     assert cost_line([spent], "verdict") == (
-        "COST  1 verdict in 40 s, 40 device-seconds: 20 % measuring, 30 % compiling and warming up, "
+        "note: 1 verdict in 40 s, 40 device-seconds: 20 % measuring, 30 % compiling and warming up, "
         "50 % starting, building and checking"
     )
 
@@ -27,15 +27,15 @@ def test_four_devices_are_held_together_and_the_dearest_is_named():
     few = Spent(name="test_cnn (a100)", held_s=10.0, devices=1)
     many = Spent(name="test_ddp (a100x4)", held_s=50.0, devices=4)
     line = cost_line([few, many], "verdict")
-    assert line.startswith("COST  2 verdicts in 60 s, 30 s each, 210 device-seconds: ")
+    assert line.startswith("note: 2 verdicts in 60 s, 30 s each, 210 device-seconds: ")
     assert line.endswith("; the most for test_ddp (a100x4), 50 s")
 
 
 def test_what_came_to_no_verdict_is_paid_for_by_the_others():
     hung = Spent(name="test_hung (a100x4)", held_s=600.0, devices=4, decided=False)
     line = cost_line([Spent(name="test_cnn (a100)", held_s=20.0, devices=1, runs=[RUN]), hung], "verdict")
-    assert line.startswith("COST  1 verdict and 1 benchmark without in 10.3 min, 2,420 device-seconds: ")
-    assert cost_line([hung], "verdict").startswith("COST  0 verdicts and 1 benchmark without in 10.0 min, ")
+    assert line.startswith("note: 1 verdict and 1 benchmark without in 10.3 min, 2,420 device-seconds: ")
+    assert cost_line([hung], "verdict").startswith("note: 0 verdicts and 1 benchmark without in 10.0 min, ")
 
 
 def test_a_host_alone_has_no_device_seconds():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.report.lines import frozen_line
+from pytest_accel.report.terminal import frozen_line
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.standing import Frozen, auto_tolerance, rounded_up, standing
 from pytest_accel.stats.verdict import Policy
@@ -76,7 +76,7 @@ class TestAuto:
     def test_that_would_be_another_by_now_is_said_in_both_directions(self):
         stays = frozen_line("test_x (h200)", Frozen(chosen=0.06, stored=0.04, before=0.04))
         assert stays.startswith(
-            "TOLERANCE  test_x (h200): auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % "
+            "note: test_x (h200): tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % "
         )
         narrower = frozen_line("test_x (h200)", Frozen(chosen=0.03, stored=0.04, before=0.04))
         assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: narrow it with " in narrower

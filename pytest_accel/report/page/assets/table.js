@@ -68,7 +68,7 @@ function cell(row, column, text, _, below) {
   const then = column.key === "throughput" && place.baseline !== undefined && row.cells[place.baseline][0];
   switch (column.key) {
     case "verdict":
-      return make("td", { class: "nowrap" }, badge(look.tone, look.icon, text), row.unsteady && make("div", null, badge("warn", "bang", "UNSTEADY")));
+      return make("td", { class: "nowrap" }, badge(look.tone, look.icon, text), row.unsteady && make("div", null, badge("warn", "bang", "not steady")));
     case "benchmark":
       row.opener = make("button", { type: "button", class: "opener", "aria-expanded": "false" }, icon("open"), make("span", { class: "long" }, breakable(text)));
       return make("td", { class: "name" }, row.opener);

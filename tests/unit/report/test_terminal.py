@@ -1,10 +1,21 @@
-"""One line per verdict, as GATE.md writes them."""
+"""Terminal output: lines of verdicts, the table after the run, the progress line."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
-from pytest_accel.report.lines import MARKUP, explain, host_bound, verdict_line, word
+from pytest_accel.report.terminal import (
+    Cell,
+    Column,
+    Progress,
+    host_bound,
+    lines_of,
+    note,
+    verdict_line,
+    write_table,
+)
 from pytest_accel.stats.runs import Run
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
@@ -127,30 +138,13 @@ LINES = [
 @pytest.mark.parametrize(
     ("found", "line"), LINES, ids=lambda value: getattr(getattr(value, "outcome", ""), "name", "")
 )
-def test_line(found, line):
+def test_line_of_a_verdict(found, line):
     assert verdict_line("test_gpt (h200)", found) == line
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_every_outcome_has_a_word_a_colour_and_one_line(outcome):
-    assert word(outcome)
-    assert MARKUP[outcome]
-    shown = verdict_line("x", verdict(outcome, 0.1, 0.05, 0.2, reason="because"))
-    assert "\n" not in shown
-    assert shown.startswith(f"{word(outcome)}  x: ")
-
-
-def test_what_needs_attention_is_in_capitals():
-    assert {outcome for outcome in Outcome if word(outcome).islower()} == {Outcome.OK, Outcome.IMPROVED}
-
-
-def test_colours_tell_outcomes_apart():
-    looks = [tuple(sorted(markup)) for markup in MARKUP.values()]
-    assert len(looks) == len(set(looks))
-
-
-def test_explanation_has_no_label():
-    assert "test_gpt" not in explain(verdict(Outcome.OK, 0.0, 0.0, 0.0))
+def test_note_begins_with_its_word():
+    assert note("test_x (h200)", "the host is busy.") == "note: test_x (h200): the host is busy."
+    assert note("", "no energy: no sensor") == "note: no energy: no sensor"
 
 
 def launched(step_s: float, launch_s: float | None) -> Run:
@@ -191,3 +185,157 @@ class TestHostBound:
 
     def test_not_where_nothing_is_launched(self):
         assert host_bound([self.LOST], launched(0.5, None), []) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "lines"),
+    [
+        (
+            [Column(title="name"), Column(title="rate", right=True)],
+            [["a", "1,000"], ["longer", "5"]],
+            ["name     rate", "a       1,000", "longer      5"],
+        ),
+        (
+            [Column(title="name"), Column(title="memory"), Column(title="x")],
+            [["a", "", "1"], ["b", "", ""]],
+            ["name  x", "a     1", "b"],
+        ),
+        ([Column(title="name"), Column(title="verdict")], [["a", "ok"]], ["name  verdict", "a     ok"]),
+        (
+            [Column(title="first step", right=True), Column(title="x")],
+            [["1 s", "y"]],
+            ["first step  x", "       1 s  y"],
+        ),
+    ],
+    ids=["numbers right, words left", "empty column left out", "last not padded", "wide title"],
+)
+def test_table_is_aligned(columns, rows, lines):
+    assert lines_of(columns, [[Cell(text=text) for text in row] for row in rows]) == lines
+
+
+def test_markup_belongs_to_its_cell():
+    written = []
+
+    class Paper:
+        def write(self, content: str, **markup: bool) -> None:
+            written.append((content, markup))
+
+    write_table(Paper(), [Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]])
+    assert ("REGRESSED", {"red": True}) in written
+    assert ("verdict", {"bold": True}) in written
+
+
+class Terminal:
+    fullwidth = 80
+    width_of_current_line = 20
+    hasmarkup = True
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def write(self, msg: str, *, flush: bool = False) -> None:
+        assert flush
+        self.written.append(msg)
+
+    @property
+    def shown(self) -> str:
+        """What the reader sees behind pytest's own line."""
+        last = self.written[-1]
+        assert last.startswith("\x1b7\x1b[K")
+        assert last.endswith("\x1b8")
+        return last.removeprefix("\x1b7\x1b[K").removesuffix("\x1b8")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def terminal():
+    return Terminal()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def progress(terminal, clock):
+    return Progress("test_gpt", terminal, clock=clock)
+
+
+def test_phase_is_shown_at_once(progress, terminal):
+    progress.phase("measuring", 5.0)
+    assert terminal.shown == " test_gpt: measuring, about 5 s left"
+
+
+def test_phase_of_unknown_length_counts_up(progress, terminal, clock):
+    progress.phase("warming up", None)
+    clock.now += 12
+    progress.tick()
+    assert terminal.shown == " test_gpt: warming up, 12 s so far"
+
+
+def test_time_left_runs_down_and_never_below_nothing(progress, terminal, clock):
+    progress.phase("measuring", 5.0)
+    clock.now += 2
+    progress.tick()
+    assert "about 3 s left" in terminal.shown
+    clock.now += 60
+    progress.tick()
+    assert "-" not in terminal.shown
+    assert "left" in terminal.shown
+
+
+def test_ticks_are_rare_however_often_they_come(progress, terminal, clock):
+    progress.phase("measuring", 100.0)
+    for _ in range(1000):
+        clock.now += 0.01
+        progress.tick()
+    assert 10 / Progress.interval_s * 0.9 <= len(terminal.written) <= 10 / Progress.interval_s + 2
+
+
+def test_line_is_erased_at_the_end(progress, terminal):
+    progress.phase("measuring", 5.0)
+    progress.close()
+    assert terminal.shown == ""
+
+
+@pytest.mark.parametrize("taken", [0, 60, 75, 79, 80, 200])
+def test_line_never_wraps(progress, terminal, taken):
+    terminal.width_of_current_line = taken
+    progress.phase("measuring a benchmark with a rather long description of what it does", 5.0)
+    assert taken + len(terminal.shown) < max(terminal.fullwidth, taken + 1)
+
+
+def test_without_a_terminal_nothing_happens():
+    progress = Progress("x", None)
+    progress.phase("measuring", None)
+    progress.tick()
+    progress.close()
+
+
+def test_writing_happens_outside_capture(terminal):
+    depth, seen = [0], []
+
+    @contextmanager
+    def uncaptured():
+        depth[0] += 1
+        try:
+            yield
+        finally:
+            depth[0] -= 1
+
+    class Watched(Terminal):
+        def write(self, msg, *, flush=False):
+            seen.append(depth[0])
+
+    progress = Progress("x", Watched(), uncaptured)
+    progress.phase("measuring", 1.0)
+    progress.close()
+    assert seen == [1, 1]

@@ -1,55 +1,55 @@
-"""One line per verdict: by how much, how surely, from how many runs, and what to do about it."""
+"""Terminal output: lines of verdicts and notes, the table after the run, the live progress line."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from statistics import median
-from typing import assert_never
+from typing import Protocol
 
+from pytest_accel.report.verdicts import word
 from pytest_accel.stats.gate import loss
 from pytest_accel.stats.metrics import ANCHOR, less_is_better, shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds
+from pytest_accel.stats.results import Ending, Status
 from pytest_accel.stats.runs import MAX_RUNS, Run
 from pytest_accel.stats.standing import NO_GATE, Frozen
 from pytest_accel.stats.together import Together
 from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
-# The terminal's colours; every outcome has one, so that none looks like another by accident.
-MARKUP: dict[Outcome, dict[str, bool]] = {
-    Outcome.REGRESSED: {"red": True, "bold": True},
-    Outcome.OK: {"green": True},
-    Outcome.IMPROVED: {"cyan": True},
-    Outcome.INCONCLUSIVE: {"yellow": True, "bold": True},
-    Outcome.INVALID: {"purple": True, "bold": True},
-    Outcome.NO_BASELINE: {"yellow": True},
-    Outcome.STALE_BASELINE: {"red": True},
-    Outcome.DOES_NOT_FIT: {"yellow": True, "light": True},
-}
+GAP = "  "
+_HOST_BOUND = 0.95  # share of a step above which launching sets the pace
 
-_HOST_BOUND = 0.95  # of a step: a device that waits less sets the pace itself
+# --- lines ------------------------------------------------------------------------------------------
 
 
-def word(outcome: Outcome) -> str:
-    """The outcome as the terminal shows it: what needs attention in capitals."""
-    text = str(outcome.value)
-    return text if outcome in {Outcome.OK, Outcome.IMPROVED} else text.upper()
+def status_line(status: Status, label: str, text: str) -> str:
+    return f"{word(status)}  {label}: {text}"
+
+
+def note(label: str, text: str) -> str:
+    """Return a note below a result: a sentence that changes no outcome."""
+    return f"note: {label}: {text}" if label else f"note: {text}"
 
 
 def verdict_line(label: str, verdict: Verdict) -> str:
     what = label if verdict.of == THROUGHPUT else f"{label} {shown_name(verdict.of)}"
-    return f"{word(verdict.outcome)}  {what}: {explain(verdict)}"
+    return status_line(verdict.outcome, what, explain(verdict))
 
 
 def vanished_line(node_id: str) -> str:
-    return (
-        f"VANISHED  {node_id}: stands in the baseline and was not found; restore it, or see what would be removed with "
+    text = (
+        "is stored in the baseline and was not found; restore it, or see what would be removed with "
         f"pytest-accel baseline prune --benchmark {shlex.quote(node_id)}"
     )
+    return status_line(Outcome.VANISHED, node_id, text)
 
 
 def platform_text(found: Together) -> str:
-    """What all benchmarks of a platform lost together, without its name."""
+    """Return what all benchmarks of a platform lost together, without its name."""
     seen = [f"{name} {100 * change:+.1f} %" for name, change in found.witnesses.items()]
     beside = f"; {', '.join(seen)}" if seen else ""
     return (
@@ -60,33 +60,35 @@ def platform_text(found: Together) -> str:
 
 
 def platform_line(platform: str, found: Together) -> str:
-    return f"PLATFORM  {platform}: {platform_text(found)}"
+    return status_line(Outcome.REGRESSED, platform, platform_text(found))
 
 
 def frozen_line(label: str, found: Frozen) -> str:
-    """What tolerance="auto" came to; what it would be by now is said, and does not happen by itself."""
+    """Return what tolerance="auto" came to; a frozen tolerance changes only on request."""
     if found.stored is None:
-        return (
-            f"TOLERANCE  {label}: auto: not frozen, the recording was not finished; its runs resolve "
-            f"{percent(found.chosen)} so far: record the rest with --accel-record --accel-tolerance=auto"
+        return note(
+            label,
+            "tolerance auto: not frozen, the recording was not finished; its runs resolve "
+            f"{percent(found.chosen)} so far: record the rest with --accel-record --accel-tolerance=auto",
         )
-    here = f"TOLERANCE  {label}: auto: {percent(found.stored)}"
+    here = f"tolerance auto: {percent(found.stored)}"
     if found.before is None:
-        return f"{here}, frozen in its baseline"
+        return note(label, f"{here}, frozen in its baseline")
     if found.stored != found.before:  # the baseline was replaced
         wider = f", wider than the {percent(found.before)} before" if found.would_widen else ""
-        return f"{here}, frozen in its new baseline{wider}"
+        return note(label, f"{here}, frozen in its new baseline{wider}")
     if found.chosen == found.before:
-        return f"{here} stays, as it was frozen"
+        return note(label, f"{here} stays, as it was frozen")
     way = "quieten the machine (pytest-accel doctor), or widen" if found.would_widen else "narrow"
-    return (
+    return note(
+        label,
         f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: {way} it with "
-        '--accel-update --accel-reason "..."'
+        '--accel-update --accel-reason "..."',
     )
 
 
 def shortfall_line(label: str, text: str) -> str:
-    return f"OFF-REFERENCE  {label}: {text}"
+    return status_line(Ending.FAILED, label, text)
 
 
 def explain(verdict: Verdict) -> str:
@@ -128,10 +130,8 @@ def in_words(
                 f"{change} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
                 f"{observed}; {way_out()}"
             )
-        case Outcome.INVALID | Outcome.NO_BASELINE | Outcome.STALE_BASELINE | Outcome.DOES_NOT_FIT:
+        case _:
             return verdict.reason
-        case _ as never:
-            assert_never(never)
 
 
 def _way_out(verdict: Verdict) -> str:
@@ -205,3 +205,121 @@ def unsteady(warmup_s: float | None) -> str:
         f"steps still drifted after {lasted}. Look for who else uses the machine; where that was all of --accel-warmup, "
         "give it longer"
     )
+
+
+# --- the table after the run -----------------------------------------------------------------------
+
+
+class Writer(Protocol):
+    """What is used of pytest's terminal reporter."""
+
+    def write(self, content: str, **markup: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    title: str
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    text: str
+    markup: Mapping[str, bool] = field(default_factory=dict)
+
+
+def write_table(writer: Writer, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Write a header and the rows; columns without a value in any row are left out."""
+    shown = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
+    widths = {i: max(len(columns[i].title), *(len(row[i].text) for row in rows)) for i in shown}
+    header = [Cell(text=column.title, markup={"bold": True}) for column in columns]
+    for row in [header, *rows]:
+        for position, index in enumerate(shown):
+            last = position == len(shown) - 1
+            text = row[index].text
+            padded = text.rjust(widths[index]) if columns[index].right else text.ljust(widths[index])
+            writer.write((padded.rstrip() if last else padded + GAP), **row[index].markup)
+        writer.write("\n")
+
+
+class _Text:
+    """A terminal without colours."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def write(self, content: str, **_markup: bool) -> None:
+        self.parts.append(content)
+
+
+def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """The table as plain lines."""
+    text = _Text()
+    write_table(text, columns, rows)
+    return [line.rstrip() for line in "".join(text.parts).splitlines()]
+
+
+# --- the live progress line ------------------------------------------------------------------------
+
+
+class TerminalLike(Protocol):
+    """What is used of pytest's terminal writer."""
+
+    @property
+    def fullwidth(self) -> int: ...
+    @property
+    def width_of_current_line(self) -> int: ...
+    @property
+    def hasmarkup(self) -> bool: ...
+    def write(self, msg: str, *, flush: bool = False) -> None: ...
+
+
+class Progress:
+    """Writes behind the cursor and takes it back, so that pytest's own line of dots stays whole."""
+
+    interval_s = 0.25
+
+    def __init__(
+        self,
+        label: str,
+        terminal: TerminalLike | None,
+        uncaptured: Callable[[], AbstractContextManager[None]] = nullcontext,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label = label
+        self._terminal = terminal
+        self._uncaptured = uncaptured
+        self._clock = clock
+        self._phase = ""
+        self._until: float | None = None
+        self._began = self._shown = clock()
+
+    def phase(self, text: str, remaining_s: float | None) -> None:
+        now = self._clock()
+        self._phase, self._began = text, now
+        self._until = None if remaining_s is None else now + remaining_s
+        self._show(now)
+
+    def tick(self) -> None:
+        now = self._clock()
+        if now - self._shown >= self.interval_s:
+            self._show(now)
+
+    def close(self) -> None:
+        self._write("")
+
+    def _show(self, now: float) -> None:
+        self._shown = now
+        if self._until is None:
+            when = f"{seconds(max(now - self._began, 0.001))} so far"
+        else:
+            when = f"about {seconds(max(self._until - now, 0.001))} left"
+        self._write(f" {self._label}: {self._phase}, {when}")
+
+    def _write(self, text: str) -> None:
+        if self._terminal is None:
+            return
+        with self._uncaptured():
+            room = max(0, self._terminal.fullwidth - self._terminal.width_of_current_line - 1)
+            # DEC save, erase to the end of the line, text, restore.
+            self._terminal.write(f"\x1b7\x1b[K{text[:room]}\x1b8", flush=True)

@@ -1,0 +1,266 @@
+"""The table of verdicts: word, effect on the test, colours, explanation and remedy of every status a result can have.
+
+Terminal, JUnit, Markdown, the HTML page, annotations and the documentation read this table. A new verdict is one member of
+`Outcome` and one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_accel.settings import Settings
+from pytest_accel.stats.results import Ending, Result, Status
+from pytest_accel.stats.verdict import Outcome, Verdict
+
+Effect = Literal["passes", "fails", "inconclusive", "missing_baseline", "stale_baseline", "vanished"]
+Tone = Literal["bad", "warn", "gain", "good", "mute"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRow:
+    word: str  # as printed; upper case for what needs attention
+    effect: Effect  # on the test; else the name of the setting that decides
+    markup: Mapping[str, bool]  # of the terminal
+    letter: str = ""  # in pytest's progress line; empty: pytest's own
+    tone: Tone  # colour class of the HTML page
+    icon: str  # sign of the HTML page: colour is never the only one
+    meaning: str
+    remedy: str = ""
+    annotated: bool = True  # on GitHub, also where it fails nothing
+    suspects: bool = False  # whether changes of the environment since the baseline may explain it
+
+
+# The order is that of attention: what is read first comes first.
+VERDICTS: dict[Status, VerdictRow] = {
+    Outcome.REGRESSED: VerdictRow(
+        word="REGRESSED",
+        effect="fails",
+        markup={"red": True, "bold": True},
+        tone="bad",
+        icon="down",
+        meaning="Worse than the baseline by more than half the tolerance, beyond noise, in at least two runs.",
+        remedy="Look at what changed, and at the machine with pytest-accel doctor. "
+        "A loss that is accepted: record it with --accel-update --accel-reason.",
+        suspects=True,
+    ),
+    Outcome.INVALID: VerdictRow(
+        word="INVALID",
+        effect="fails",
+        markup={"purple": True, "bold": True},
+        tone="bad",
+        icon="bang",
+        meaning="Disturbed: three runs were throttled or shared the device, so nothing was judged.",
+        remedy="Look at the device with pytest-accel doctor; it was not judged, and its baseline is as it was.",
+    ),
+    Ending.FAILED: VerdictRow(
+        word="FAILED",
+        effect="fails",
+        markup={"red": True},
+        tone="bad",
+        icon="cross",
+        meaning="It measured nothing, a check of its own failed, or it misses a gated reference.",
+        remedy="Read its message: it is the test that failed.",
+    ),
+    Outcome.STALE_BASELINE: VerdictRow(
+        word="STALE-BASELINE",
+        effect="stale_baseline",
+        markup={"red": True},
+        letter="~",
+        tone="warn",
+        icon="clock",
+        meaning="The baseline is of another configuration or of another machine.",
+        remedy="Record it anew with --accel-update --accel-reason.",
+    ),
+    Outcome.VANISHED: VerdictRow(
+        word="VANISHED",
+        effect="vanished",
+        markup={"purple": True},
+        tone="warn",
+        icon="ghost",
+        meaning="It is stored in the baseline and was not found. It may have been renamed.",
+        remedy="Restore it, or remove its runs with pytest-accel baseline prune.",
+    ),
+    Outcome.INCONCLUSIVE: VerdictRow(
+        word="INCONCLUSIVE",
+        effect="inconclusive",
+        markup={"yellow": True, "bold": True},
+        letter="?",
+        tone="warn",
+        icon="question",
+        meaning="Neither a loss nor its absence could be shown: too much noise, or runs that disagree.",
+        remedy="Its line ends with what would decide it: a quieter machine, more baseline runs, a larger tolerance.",
+        suspects=True,
+    ),
+    Outcome.NO_BASELINE: VerdictRow(
+        word="NO-BASELINE",
+        effect="missing_baseline",
+        markup={"yellow": True},
+        letter="n",
+        tone="warn",
+        icon="ring",
+        meaning="Nothing is stored for it on this platform.",
+        remedy="Record it with --accel-record.",
+    ),
+    Ending.NOT_MEASURED: VerdictRow(
+        word="NOT-MEASURED",
+        effect="passes",
+        markup={"yellow": True},
+        tone="warn",
+        icon="ring",
+        meaning="The session ended before, or measuring was switched off.",
+        remedy="Run it again.",
+        annotated=False,  # an interrupted session reports that itself
+    ),
+    Outcome.DOES_NOT_FIT: VerdictRow(
+        word="DOES-NOT-FIT",
+        effect="passes",
+        markup={"yellow": True, "light": True},
+        letter="o",
+        tone="warn",
+        icon="box",
+        meaning="Its batch is larger than the memory of the device. It was not made smaller.",
+        remedy="Choose a smaller batch_size, or a platform with more memory.",
+        annotated=False,  # a sweep over batch sizes is meant to end there
+    ),
+    Outcome.IMPROVED: VerdictRow(
+        word="improved",
+        effect="passes",
+        markup={"cyan": True},
+        tone="gain",
+        icon="up",
+        meaning="Better than the baseline by more than half the tolerance, beyond noise.",
+        remedy="Refresh the baseline with --accel-update, or the loss of this gain will go unnoticed.",
+    ),
+    Outcome.OK: VerdictRow(
+        word="ok",
+        effect="passes",
+        markup={"green": True},
+        tone="good",
+        icon="check",
+        meaning="Not worse by as much as the tolerance.",
+        annotated=False,
+    ),
+    Ending.RECORDED: VerdictRow(
+        word="recorded",
+        effect="passes",
+        markup={"green": True},
+        tone="good",
+        icon="dot",
+        meaning="Its runs went into the baseline, and nothing was judged.",
+        annotated=False,
+    ),
+    Ending.SKIPPED: VerdictRow(
+        word="skipped",
+        effect="passes",
+        markup={"yellow": True},
+        tone="mute",
+        icon="dash",
+        meaning="This machine cannot run it, or it skipped itself.",
+        annotated=False,
+    ),
+}
+_RANKS = {status: rank for rank, status in enumerate(VERDICTS)}
+
+
+def word(status: Status) -> str:
+    return VERDICTS[status].word
+
+
+def fails(outcome: Status, settings: Settings) -> bool:
+    """Return whether an outcome fails its test under these settings."""
+    effect = VERDICTS[outcome].effect
+    if effect in ("passes", "fails"):
+        return effect == "fails"
+    return bool(getattr(settings, effect) == "fail")
+
+
+def is_settled(status: Status) -> bool:
+    """Return whether nothing has to be done about it."""
+    return VERDICTS[status].tone in ("good", "mute")
+
+
+def rank(status: Status) -> int:
+    """Return its place in the order of attention."""
+    return _RANKS[status]
+
+
+def shown_status(result: Result) -> Status:
+    """Return what a result counts as: one that failed in its teardown has failed, whatever its verdict."""
+    fine = is_settled(result.status) or result.status is Outcome.IMPROVED
+    return Ending.FAILED if result.failed and fine else result.status
+
+
+def status_word(result: Result) -> str:
+    return word(shown_status(result))
+
+
+def needs_attention(result: Result) -> bool:
+    """Return whether it fails nothing, and should be looked at all the same."""
+    return not result.failed and not is_settled(result.status)
+
+
+def in_order(results: Iterable[Result]) -> list[Result]:
+    """Sort failures first, then what needs attention, then the rest.
+
+    Within both: a platform before its benchmarks, then by the order of the table, then the largest loss.
+    """
+    return sorted(results, key=_order)  # stable: equals stay in the order of the session
+
+
+def _order(result: Result) -> tuple[int, bool, int, float]:
+    if not result.failed and not needs_attention(result):
+        return 2, True, 0, 0.0
+    losses = [verdict.slowdown.point for verdict in result.verdicts if verdict.slowdown]
+    return int(not result.failed), not result.is_platform, rank(result.status), -max(losses, default=0.0)
+
+
+def shown_verdicts(result: Result) -> list[Verdict]:
+    """Return the verdicts to show: an open question is left out where another verdict decided."""
+    final = [verdict for verdict in result.verdicts if not verdict.wants_another_run]
+    is_decided = any(verdict.outcome is result.status for verdict in final)
+    return final if is_decided else list(result.verdicts)
+
+
+def deciding(result: Result) -> Verdict | None:
+    """Return the verdict that gave the result its status: of its throughput, or of a metric that it gates."""
+    shown = shown_verdicts(result)
+    return next(
+        (verdict for verdict in shown if verdict.outcome is result.status), shown[0] if shown else None
+    )
+
+
+def shortfalls(result: Result) -> list[str]:
+    """Return why it falls short of references that are gated."""
+    return [reference.shortfall for reference in result.references if reference.shortfall]
+
+
+def misses_reference(result: Result) -> bool:
+    """Return whether it failed by nothing but a gated reference: its text and details are sentences then."""
+    return result.status is Ending.FAILED and result.text in shortfalls(result)
+
+
+def can_rerun(result: Result) -> bool:
+    """Return whether pytest can measure it again by its name."""
+    return not result.is_platform and result.status is not Outcome.VANISHED
+
+
+def effect_text(status: Status) -> str:
+    """Return the effect on the test in words, with the option that changes it."""
+    effect = VERDICTS[status].effect
+    if effect in ("passes", "fails"):
+        return effect
+    default = str(getattr(Settings(), effect))
+    verb, other = ("fails", "passes") if default == "fail" else ("passes", "fails")
+    changed = "warn" if default == "fail" else "fail"
+    return f"{verb}; with `--accel-{effect.replace('_', '-')}={changed}` it {other}"
+
+
+def table_lines() -> list[str]:
+    """Return the table as the documentation prints it (docs/guide/verdicts.md)."""
+    rows = [
+        f"| `{row.word}` | `{status.value}` | {row.meaning} | {effect_text(status)} | {row.remedy} |"
+        for status, row in VERDICTS.items()
+    ]
+    return ["| printed | in files | meaning | the test | what to do |", "|---|---|---|---|---|", *rows]

@@ -1,0 +1,114 @@
+"""The table of verdicts: complete, consistent, and the one that every report and the documentation read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.report.terminal import verdict_line
+from pytest_accel.report.verdicts import (
+    VERDICTS,
+    fails,
+    in_order,
+    is_settled,
+    needs_attention,
+    shown_status,
+    table_lines,
+)
+from pytest_accel.settings import Settings
+from pytest_accel.stats.results import Ending
+from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
+from tests.support.results import a_platform_shift, make_result
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_status_has_a_row():
+    assert set(VERDICTS) == {*Outcome, *Ending}
+
+
+def test_there_are_at_most_ten_outcomes():
+    assert len(Outcome) <= 10
+
+
+@pytest.mark.parametrize(("status", "row"), VERDICTS.items(), ids=lambda value: getattr(value, "value", ""))
+def test_row_is_complete(status, row):
+    assert row.word.lower() == status.value
+    assert row.meaning.endswith(".")
+    assert row.remedy.endswith(".") or is_settled(status)
+    assert row.markup
+    assert f'id="i-{row.icon}"' in (ROOT / "pytest_accel/report/page/assets/page.html").read_text()
+
+
+def test_what_needs_attention_is_in_capitals():
+    lower = {status for status, row in VERDICTS.items() if row.word.islower()}
+    assert lower == {*filter(is_settled, VERDICTS), Outcome.IMPROVED}
+
+
+def test_colours_of_outcomes_differ():
+    colours = [
+        tuple(sorted(VERDICTS[outcome].markup)) for outcome in Outcome if outcome is not Outcome.VANISHED
+    ]
+    assert len(colours) == len(set(colours))
+
+
+def test_letters_differ():
+    letters = [row.letter for row in VERDICTS.values() if row.letter]
+    assert len(letters) == len(set(letters))
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_line_begins_with_the_word_and_is_one_line(outcome):
+    verdict = Verdict(
+        outcome=outcome, tolerance=0.05, slowdown=Estimate(point=0.1, low=0.05, high=0.2), reason="because"
+    )
+    line = verdict_line("x", verdict)
+    assert line.startswith(f"{VERDICTS[outcome].word}  x: ")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("status", VERDICTS, ids=lambda status: status.value)
+def test_effect_on_the_test_follows_its_setting(status):
+    effect = VERDICTS[status].effect
+    if effect in ("passes", "fails"):
+        assert fails(status, Settings()) is (effect == "fails")
+        return
+    assert fails(status, replace(Settings(), **{effect: "fail"}))
+    assert not fails(status, replace(Settings(), **{effect: "warn"}))
+
+
+def test_failures_come_first_and_a_platform_before_its_benchmarks():
+    ok, gain, slow = make_result(), make_result(Outcome.IMPROVED), make_result(Outcome.REGRESSED)
+    broken, shift = make_result(Ending.FAILED), a_platform_shift()
+    assert in_order([ok, gain, broken, slow, shift]) == [shift, slow, broken, gain, ok]
+
+
+def test_the_larger_loss_comes_first():
+    small = make_result(Outcome.REGRESSED)
+    (verdict,) = small.verdicts
+    large = replace(small, verdicts=(replace(verdict, slowdown=Estimate(point=0.5, low=0.4, high=0.6)),))
+    assert in_order([small, large]) == [large, small]
+
+
+def test_a_gain_that_failed_in_its_teardown_has_failed():
+    assert shown_status(replace(make_result(Outcome.IMPROVED), failed=True)) is Ending.FAILED
+    assert shown_status(replace(make_result(Outcome.INCONCLUSIVE), failed=True)) is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("status", [Outcome.OK, Ending.RECORDED, Ending.SKIPPED])
+def test_what_is_settled_needs_no_attention(status):
+    assert not needs_attention(make_result(status))
+
+
+def test_guide_has_the_table():
+    page = (ROOT / "docs/guide/verdicts.md").read_text()
+    assert "\n".join(table_lines()) in page, "run python -m tests.unit.report.test_verdicts"
+
+
+if __name__ == "__main__":  # writes the table into the guide
+    path = ROOT / "docs/guide/verdicts.md"
+    before, _, rest = path.read_text().partition("| printed |")
+    after = rest.split("\n\n", 1)[1]
+    path.write_text(before + "\n".join(table_lines()) + "\n\n" + after)

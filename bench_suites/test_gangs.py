@@ -18,7 +18,7 @@ def test_small_scaling(train, scaling):
 
 
 @on("a100 gh200 h100 h200")
-@pytest.mark.accel(gang=True)
+@pytest.mark.accel(process_group=True)
 @pytest.mark.parametrize("ddp", [True, False], ids=["ddp", "plain"])
 def test_gang_of_one(train, ddp):
     train("resnet50", data="imagenet", batch_size=256, precision="bf16", ddp=ddp)

@@ -63,7 +63,7 @@ def test_gpt_at_once(train, batch):
 
 
 @on(f"{ONE} {FOUR}")
-@pytest.mark.accel(gang=True)
+@pytest.mark.accel(process_group=True)
 @pytest.mark.parametrize("size", ["13b", "175b"])
 def test_gpt_large(train, size):
     """In shards, over all devices there are; where those are too few it says how many it takes."""

@@ -299,7 +299,7 @@ def accel_precision(accel_device: torch.device) -> Iterator[Built]:
 def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     """`accel_data("imagenet")`: the root of real data that holds the set; where none does, the test is skipped.
 
-    With --accel-data-required it fails.
+    With --accel-require and --accel-data it fails.
     """
     from pytest_accel.options import data_root
     from pytest_accel.session.fitting import fail_plainly
@@ -313,7 +313,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
         try:
             find_set(root, name)
         except DataMissing as missing:
-            if not settings.data_required:
+            if not settings.require or root is None:
                 pytest.skip(f"needs real data, with --accel-data: {missing}".replace("\n", " "))
             fail_plainly(str(missing))
         except DataError as error:

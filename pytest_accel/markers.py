@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_accel.options import MARKER_KEYS
 from pytest_accel.platforms.catalogue import (
     Catalogue,
     CatalogueError,
@@ -34,7 +35,7 @@ def register_platforms(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.addinivalue_line(
         "markers",
-        "accel(tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference): settings of one benchmark, before those of the session",
+        f"accel({', '.join(MARKER_KEYS)}): settings of one benchmark, before those of the session",
     )
     _register_names(config, catalogue, catalogue.names())
     _configs.append(config)

@@ -1,56 +1,387 @@
-"""Options, environment variables, ini values and markers, resolved into one frozen `Settings`.
+"""Settings of a session: one table of options, variables, ini keys and marker keys, read into `Settings`.
 
-Marker > command line > environment > ini > default; every value remembers where it came from, so
-that an error can say it.
+Marker > command line > environment > ini > default; every value keeps its origin for error messages.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 
-from pytest_accel.settings import MARKER_KEYS, OPTIONS, REFERENCE, Option, Settings
-from pytest_accel.stats.runs import RECORD_RUNS
+from pytest_accel.stats import parsing
+from pytest_accel.stats.quantities import parse_fraction, parse_seconds
+from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-# Either is set where a launcher started this pytest, once for every rank: by torchrun, or by a step of Slurm's.
+# One of them is set where a launcher started this pytest, once for every rank: by torchrun, or by a Slurm step.
 LAUNCHER_VARIABLES = frozenset({"RANK", "SLURM_STEP_NUM_TASKS"})
 
 # Set by a session for the ranks that it starts; never by users.
-GANG_VARIABLE = "PYTEST_ACCEL_GANG"  # what a rank is told; taken out of the environment when it is read
-GANG_ID_VARIABLE = "PYTEST_ACCEL_GANG_ID"  # stays, so that everything a rank starts can be found and ended
+GANG_VARIABLE = "PYTEST_ACCEL_GANG"  # what a rank must know; removed from the environment when it is read
+GANG_ID_VARIABLE = (
+    "PYTEST_ACCEL_GANG_ID"  # stays, so that all processes that a rank starts can be found and ended
+)
+
+Consequence = Literal["warn", "fail"]
+COMPILE_MODES = (
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)  # of torch.compile
+REPORT_FORMATS = {".html": "report", ".md": "summary", ".txt": "metrics"}  # by suffix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Resolved settings of a session, or of one benchmark."""
+
+    record: int = 0  # runs to record; 0 measures and judges
+    update: bool = False
+    reason: str = ""
+    require: bool = False
+    # None: the baseline's own, else the gate's default; auto: the same, and a recording stores one that its runs resolve.
+    tolerance: float | Literal["auto"] | None = None
+    # Metrics gated beside throughput, with the tolerance of each; None: the tolerance above, else 5 %.
+    gate: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+    inconclusive: Consequence = "warn"
+    missing_baseline: Consequence = "warn"
+    stale_baseline: Consequence = "fail"
+    vanished: Consequence = "warn"
+    baselines: str = "baselines"
+    budget_s: float = 5.0
+    warmup_s: float = 30.0
+    repeats: int = 5
+    within_s: float | None = None  # of the session: no repeat begins that would end later
+    timeout_s: float = 600.0
+    rendezvous_s: float = 120.0
+    threads: int = 1
+    bind: Literal["auto", "none"] = "auto"
+    lock: Literal["wait", "fail", "off"] = "wait"  # while another session measures on the same device
+    data: str | None = None  # root folder of real data sets
+    compile: str = "auto"
+    references: float | Literal["show"] | None = None  # a fraction also gates published throughputs
+    reference: str = ""  # marker only: the published figures of this benchmark
+    process_group: bool = False  # marker only: a process group even on one device
+    reports: tuple[str, ...] = ()  # files, by suffix, relative to where pytest was called
+    json: str = ""
+    history: str = ".accel/history.sqlite"  # relative to the root directory; empty: none is kept
+    slowdown: float = 0.0
+    in_process: bool = False  # benchmarks of one device run in the session itself
+    origins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def origin(self, name: str) -> str:
+        return self.origins.get(name, "the default")
+
+    @property
+    def fixed_tolerance(self) -> float | None:
+        """The tolerance, where it is a number."""
+        return None if self.tolerance == "auto" else self.tolerance
+
+    @property
+    def gate_reference(self) -> float | None:
+        """The tolerated shortfall against a published throughput of this platform, where one was given."""
+        return None if self.references == "show" else self.references
+
+    @property
+    def output_files(self) -> tuple[tuple[str, str], ...]:
+        """Requested files as (option, file)."""
+        json = (("json", self.json),) if self.json else ()
+        return (*(("report", file) for file in self.reports), *json)
+
+    @property
+    def recording(self) -> bool:
+        return self.record > 0
+
 
 SETTINGS = pytest.StashKey[Settings]()
-BEGUN_S = pytest.StashKey[float]()  # when the session began, by the clock that only goes on
+SESSION_START_S = pytest.StashKey[float]()  # time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: its flag is `--accel-NAME`, its variable PYTEST_ACCEL_NAME, its ini key accel_name."""
+
+    name: str
+    parse: Callable[[str], Any]
+    help: str = ""
+    metavar: str = ""
+    target: str = ""  # the field of Settings, where it has another name
+    kind: Literal["value", "flag", "optional", "list"] = "value"
+    const: str = ""  # of an optional value that was not given
+    on_command_line: bool = True
+    in_ini: bool = True  # and in the environment
+    in_marker: bool = False
+
+    @property
+    def field(self) -> str:
+        return self.target or self.name.replace("-", "_")
+
+    @property
+    def flag(self) -> str:
+        return f"--accel-{self.name}"
+
+    @property
+    def key(self) -> str:
+        return f"accel_{self.name.replace('-', '_')}"
+
+    @property
+    def variable(self) -> str:
+        return f"PYTEST_{self.key.upper()}"
+
+    def read(self, text: str, origin: str) -> Any:  # noqa: ANN401 - as many types as settings
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"{self.key}: {text!r} (from {origin}) {error}") from None
+
+
+def _parse_references(text: str) -> float | Literal["show"]:
+    if text == "show":
+        return "show"
+    try:
+        return parse_fraction(text)
+    except ValueError as error:
+        raise ValueError(f"{error} Write --accel-reference=10%, or put paths before it.") from None
+
+
+def _parse_reports(text: str) -> tuple[str, ...]:
+    files = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    wrong = [file for file in files if Path(file).suffix.lower() not in REPORT_FORMATS]
+    if wrong or not files:
+        raise ValueError(
+            "is no file of a known format. Write a name that ends in .html (a page), .md (a Markdown summary) or .txt "
+            "(OpenMetrics); several are separated by commas."
+        )
+    return files
+
+
+_CONSEQUENCE = parsing.choice("warn", "fail")
+OPTIONS = (
+    Option(
+        "record",
+        parsing.count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
+        f"measure each benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
+        "RUNS",
+        kind="optional",
+        const=str(RECORD_RUNS),
+        in_ini=False,
+    ),
+    Option(
+        "update",
+        parsing.truth,
+        "like --accel-record, but replace the baseline; needs --accel-reason",
+        kind="flag",
+        in_ini=False,
+    ),
+    Option("reason", str, "why the baseline changes; stored in its ledger", "TEXT", in_ini=False),
+    Option(
+        "require",
+        parsing.truth,
+        "missing hardware, data that --accel-data does not hold, and a session that measured nothing are failures "
+        "(for CI runners)",
+        kind="flag",
+    ),
+    Option(
+        "tolerance",
+        parsing.tolerance,
+        "tolerated loss of throughput, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
+        "recorded runs resolve, 3%% or more, stored in the baseline",
+        "FRACTION|auto",
+        in_marker=True,
+    ),
+    Option(
+        "gate",
+        parsing.gates,
+        "metrics to gate, such as throughput,energy=8%% (default: throughput, which is always gated)",
+        "METRICS",
+        in_marker=True,
+    ),
+    Option(
+        "inconclusive",
+        _CONSEQUENCE,
+        "consequence of a benchmark that stays undecided after all repeats (default warn)",
+        "warn|fail",
+    ),
+    Option(
+        "missing-baseline",
+        _CONSEQUENCE,
+        "consequence of a benchmark without a baseline (default warn)",
+        "warn|fail",
+    ),
+    Option(
+        "stale-baseline",
+        _CONSEQUENCE,
+        "consequence of a baseline of another configuration of the benchmark (default fail)",
+        "warn|fail",
+    ),
+    Option(
+        "vanished",
+        _CONSEQUENCE,
+        "consequence of a benchmark that has a baseline and was not collected (default warn)",
+        "warn|fail",
+    ),
+    Option(
+        "baselines", str, "folder of baselines, relative to the root directory (default baselines)", "DIR"
+    ),
+    Option(
+        "budget",
+        parse_seconds,
+        "time for the measured rounds of one benchmark (default 5 s; never fewer than 6 rounds)",
+        "SECONDS",
+        in_marker=True,
+        target="budget_s",
+    ),
+    Option(
+        "warmup",
+        parse_seconds,
+        "longest time to wait for steady steps (default 30 s)",
+        "SECONDS",
+        on_command_line=False,
+        in_marker=True,
+        target="warmup_s",
+    ),
+    Option(
+        "repeats",
+        parsing.count(1, 5),
+        "runs that the gate may take for one verdict, the first included (default 5)",
+        "N",
+    ),
+    Option(
+        "within",
+        parse_seconds,
+        "begin no repeat that would end later than this in the session, such as 20min, and repeat first what lost "
+        "most; every benchmark is measured once (default: no limit)",
+        "TIME",
+        target="within_s",
+    ),
+    Option(
+        "timeout",
+        parse_seconds,
+        "longest time for one run of a benchmark (default 10 min)",
+        "SECONDS",
+        in_marker=True,
+        target="timeout_s",
+    ),
+    Option(
+        "rendezvous",
+        parse_seconds,
+        "longest time until all ranks of a process group are connected (default 2 min)",
+        "SECONDS",
+        on_command_line=False,
+        target="rendezvous_s",
+    ),
+    Option(
+        "threads",
+        parsing.count(1, 4096),
+        "threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
+        "N",
+        on_command_line=False,
+    ),
+    Option(
+        "bind",
+        parsing.choice("auto", "none"),
+        "bind each rank to the CPUs and the memory nearest to its device (default auto)",
+        "auto|none",
+        on_command_line=False,
+        in_marker=True,
+    ),
+    Option(
+        "lock",
+        parsing.choice("wait", "fail", "off"),
+        "while another session measures on the same device: wait (default), fail, or measure beside it (off)",
+        "wait|fail|off",
+        on_command_line=False,
+    ),
+    Option(
+        "data",
+        str,
+        "folder of real data sets, in their published layouts (default: none, data is synthetic)",
+        "DIR",
+    ),
+    Option(
+        "compile",
+        parsing.choice("auto", "off", *COMPILE_MODES),
+        "how train and infer compile a model (default auto: on accelerators)",
+        "auto|off|MODE",
+        in_marker=True,
+    ),
+    Option(
+        "reference",
+        _parse_references,
+        "show published figures beside each result; with FRACTION, fail where throughput is lower by more than that "
+        "than the one published for this platform",
+        "FRACTION",
+        kind="optional",
+        const="show",
+        target="references",
+    ),
+    Option(
+        "report",
+        _parse_reports,
+        "write a report; its suffix is its format: .html (a page; needs pytest-accel[report]), .md (Markdown), .txt "
+        "(OpenMetrics). Repeatable",
+        "FILE",
+        kind="list",
+        target="reports",
+    ),
+    Option(
+        "json",
+        str,
+        "write all results as JSON, for `pytest-accel compare` and `report`; updated after every run",
+        "FILE",
+    ),
+    Option(
+        "history",
+        parsing.history,
+        "database of all runs, relative to the root directory (default .accel/history.sqlite)",
+        "FILE|off",
+    ),
+    Option(
+        "slowdown",
+        parse_fraction,
+        "delay every step until throughput is lower by FRACTION, to see the gate fail",
+        "FRACTION",
+        in_ini=False,
+    ),
+    Option(
+        "in-process",
+        parsing.truth,
+        "measure benchmarks of one device in pytest's own process, for debugging; --pdb and --trace imply it",
+        kind="flag",
+        in_ini=False,
+    ),
+)
+# Keys of `@pytest.mark.accel` that are no options. `reference=` links published figures; the option shows them.
+_MARKER_ONLY = (
+    Option("process_group", parsing.truth, "measure in a process group even on one device", in_marker=True),
+    Option("reference", str, "published figures of this benchmark", in_marker=True),
+)
+MARKER_OPTIONS = {option.name: option for option in (*OPTIONS, *_MARKER_ONLY) if option.in_marker}
+MARKER_KEYS = tuple(MARKER_OPTIONS)
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare every setting as an option and, where it makes sense, as an ini value."""
+    """Declare every setting as an option, an ini value, or both."""
     group = parser.getgroup("accel", "accelerator benchmarks (pytest-accel)")
+    arguments: Mapping[str, Mapping[str, Any]] = {
+        "flag": {"action": "store_const", "const": "true"},
+        "optional": {"nargs": "?"},
+        "list": {"action": "append"},
+        "value": {},
+    }
     for option in OPTIONS:
-        match option.kind:
-            case "flag":
-                group.addoption(
-                    option.flag, action="store_const", const="true", default=None, help=option.help
-                )
-            case "optional":
-                group.addoption(
-                    option.flag,
-                    nargs="?",
-                    const=option.const,
-                    default=None,
-                    metavar=option.metavar,
-                    help=option.help,
-                )
-            case "value":
-                group.addoption(option.flag, default=None, metavar=option.metavar, help=option.help)
+        if option.on_command_line:
+            more = {"const": option.const} if option.kind == "optional" else {}
+            metavar = {} if option.kind == "flag" else {"metavar": option.metavar}
+            group.addoption(
+                option.flag, default=None, help=option.help, **arguments[option.kind], **more, **metavar
+            )
         if option.in_ini:
             kind: Literal["bool", "string"] = "bool" if option.kind == "flag" else "string"
             parser.addini(option.key, option.help.replace("%%", "%"), type=kind, default=None)
@@ -64,49 +395,48 @@ def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ
         found = _find(option, config, environ)
         if found is not None:
             text, origin = found
-            values[option.target] = option.read(text, origin)
-            origins[option.target] = origin
-    return _complete(Settings(**values, origins=origins))
-
-
-def _find(option: Option, config: pytest.Config, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    on_command_line = config.getoption(option.flag, None)
-    if on_command_line is not None:
-        return str(on_command_line), option.flag
-    if option.in_ini and option.variable in environ:
-        return environ[option.variable], option.variable
-    if option.in_ini:
-        where = config.inipath.name if config.inipath else "the ini file"
-        try:
-            in_ini = config.getini(option.key)
-        except (TypeError, ValueError) as error:  # pytest's own words, when TOML holds another type
-            raise pytest.UsageError(f"{option.key} (from {where}): {error}") from None
-        if in_ini not in (None, ""):
-            return str(in_ini), where
-    return None
-
-
-def _complete(settings: Settings) -> Settings:
+            values[option.field] = option.read(text, origin)
+            origins[option.field] = origin
+    settings = Settings(**values, origins=origins)
     if settings.update:
-        if not settings.reason.strip():
-            raise pytest.UsageError(
-                "--accel-update replaces a baseline and needs a reason for its ledger: "
-                '--accel-reason "cuDNN 9.19 is faster"'
-            )
         settings = replace(settings, record=settings.record or RECORD_RUNS)
-    if settings.reason and not settings.recording:
-        raise pytest.UsageError("--accel-reason goes with --accel-record or --accel-update.")
-    if settings.recording and settings.slowdown:
-        raise pytest.UsageError(
-            "--accel-slowdown would be recorded into the baseline. Record without it, then run with it."
-        )
+    _refuse_contradictions(settings)
     return settings
 
 
+def _find(option: Option, config: pytest.Config, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    given = config.getoption(option.flag, None) if option.on_command_line else None
+    if given is not None:
+        return ",".join(given) if isinstance(given, list) else str(given), option.flag
+    if not option.in_ini:
+        return None
+    if option.variable in environ:
+        return environ[option.variable], option.variable
+    where = config.inipath.name if config.inipath else "the ini file"
+    try:
+        in_ini = config.getini(option.key)
+    except (TypeError, ValueError) as error:  # TOML holds another type
+        raise pytest.UsageError(f"{option.key} (from {where}): {error}") from None
+    return None if in_ini in (None, "") else (str(in_ini), where)
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    if settings.update and not settings.reason.strip():
+        raise pytest.UsageError(
+            "--accel-update replaces a baseline and needs a reason for its ledger: "
+            '--accel-reason "cuDNN 9.19 is faster"'
+        )
+    if settings.reason and not settings.recording:
+        raise pytest.UsageError("--accel-reason goes with --accel-record or --accel-update.")
+    if settings.slowdown and settings.recording:
+        raise pytest.UsageError(
+            "--accel-slowdown would be recorded into the baseline. Record without it, then run with it."
+        )
+
+
 def for_item(settings: Settings, markers: Iterable[pytest.Mark], node_id: str = "a test") -> Settings:
-    """The settings of one benchmark: its `@pytest.mark.accel(...)` goes before everything else."""
+    """Return the settings of one benchmark: its `@pytest.mark.accel(...)` goes before everything else."""
     origin = f"@pytest.mark.accel of {node_id}"
-    options = {option.name: option for option in (*OPTIONS, REFERENCE)}
     values: dict[str, Any] = {}
     for mark in markers:  # closest first
         if mark.args:
@@ -116,19 +446,19 @@ def for_item(settings: Settings, markers: Iterable[pytest.Mark], node_id: str = 
                 raise pytest.UsageError(
                     f"{origin}: {key}=... is unknown. It takes: {', '.join(MARKER_KEYS)}."
                 )
-            option = options[key]
-            values.setdefault(option.target, option.read(str(value), origin))
+            option = MARKER_OPTIONS[key]
+            values.setdefault(option.field, option.read(str(value), origin))
     origins = {**settings.origins, **dict.fromkeys(values, origin)}
     return replace(settings, **values, origins=origins)
 
 
 def settings_of(item: pytest.Item) -> Settings:
-    """The settings of an item: the session's, and what its own mark says."""
+    """Return the settings of an item: the session's, changed by its own marker."""
     return for_item(item.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
 
 
 def data_root(settings: Settings, config: pytest.Config) -> Path | None:
-    """The directory of real data sets, which exists; relative to where pytest was called, or to the ini file."""
+    """Return the existing folder of real data sets; relative to where pytest was called, or to the ini file."""
     if settings.data is None:
         return None
     from_ini = config.inipath is not None and settings.origin("data") == config.inipath.name
@@ -143,15 +473,15 @@ def data_root(settings: Settings, config: pytest.Config) -> Path | None:
 
 
 def file_to_write(named: str, config: pytest.Config) -> Path:
-    """A file that the session is to leave, relative to where pytest was called."""
+    """Return the path of an output file, relative to where pytest was called."""
     return (config.invocation_params.dir / Path(named).expanduser()).absolute()
 
 
 def history_file(settings: Settings, rootpath: Path) -> Path | None:
-    """Where runs are kept; None where they are not to be."""
+    """Return the database of runs; None where none is kept."""
     return (rootpath / Path(settings.history).expanduser()).absolute() if settings.history else None
 
 
 def baselines_root(settings: Settings, rootpath: Path) -> Path:
-    """The directory of baselines."""
+    """Return the folder of baselines."""
     return (rootpath / Path(settings.baselines).expanduser()).resolve()

@@ -36,9 +36,9 @@ from pytest_accel.markers import (
     unregister_platforms,
 )
 from pytest_accel.options import (
-    BEGUN_S,
     GANG_VARIABLE,
     LAUNCHER_VARIABLES,
+    SESSION_START_S,
     SETTINGS,
     add_options,
     read_settings,
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_accel.session.rank_process import become_rank
 
         become_rank(config)
-    config.stash[BEGUN_S] = time.monotonic()
+    config.stash[SESSION_START_S] = time.monotonic()
     config.stash[SETTINGS] = read_settings(config)
     register_platforms(config)
 
@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     refuse_unknown_names(config, items)
     settings = config.stash[SETTINGS]
-    if settings.require or settings.leaves or _is_rank(config) or ask_for_hardware(config, items):
+    if settings.require or settings.output_files or _is_rank(config) or ask_for_hardware(config, items):
         from pytest_accel.session.start import start
 
         start(config, items)
@@ -98,8 +98,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Where others collect, as under xdist, nothing is left behind; that is said, or an old file would be taken for new."""
     unseen = not config.pluginmanager.has_plugin("accel-leavings")
     if unseen and not config.getoption("collectonly", default=False):
-        for option in config.stash[SETTINGS].leaves:
-            terminalreporter.write_line(f"--accel-{option}: nothing was written", yellow=True)
+        for option, file in config.stash[SETTINGS].output_files:
+            terminalreporter.write_line(f"--accel-{option}={file}: nothing was written", yellow=True)
 
 
 @pytest.hookimpl(trylast=True)
@@ -107,5 +107,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Where others collect, as under xdist, no benchmark was ever seen here: nothing was measured."""
     unseen = not session.config.pluginmanager.has_plugin("accel-bench")
     listing = session.config.getoption("collectonly", default=False)
-    if session.config.stash[SETTINGS].require and unseen and not listing and exitstatus == pytest.ExitCode.OK:
+    required = session.config.stash[SETTINGS].require and not _is_rank(session.config)
+    if required and unseen and not listing and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -193,7 +193,7 @@ def _until_all_wait(children: Sequence[Child], timeout_s: float) -> None:
         if ended := next((child for child in children if child.has_ended), None):
             the_result(ended.results())  # says why, where it failed
             raise GatherError(
-                "a process measured without waiting for the device: benchmarks on the CPU take no lock, and --accel-lock=off "
+                "a process measured without waiting for the device: benchmarks on the CPU take no lock, and accel_lock=off "
                 "takes none. Leave --ahead out."
             )
         if time.monotonic() >= until_s:

@@ -94,7 +94,7 @@ def start(
         *([f"--accel-timeout={wait_s:g}"] if wait_s else []),
         *(*arguments, "-p", "no:cacheprovider"),
         f"--accel-baselines={folder / 'no-baselines'}",
-        *("--accel-history=off", "--accel-looks=1", f"--accel-json={folder / 'results.json'}"),
+        *("--accel-history=off", "--accel-repeats=1", f"--accel-json={folder / 'results.json'}"),
         *([f"--accel-slowdown={slowdown:g}"] if slowdown else []),
     ]
     with (folder / "log.txt").open("wb") as log:

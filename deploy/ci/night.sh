@@ -173,7 +173,7 @@ fi
 arguments=(
     "${suites[@]}" -m "${ACCEL_SELECT:-$platform and not sweep}" --accel-require
     "--accel-baselines=$baselines" "--accel-history=$history"
-    "--accel-json=$out/results.json" "--accel-summary=$out/summary.md" "--accel-metrics=$out/metrics.txt"
+    "--accel-json=$out/results.json" "--accel-report=$out/summary.md" "--accel-report=$out/metrics.txt"
     "--junitxml=$out/junit.xml" ${ACCEL_DATA:+"--accel-data=$ACCEL_DATA"}
 )
 if [[ -n $has_plotly ]]; then

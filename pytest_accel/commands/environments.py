@@ -31,7 +31,7 @@ _OURS = frozenset(
 )
 _OVERWRITTEN = frozenset(
     {
-        *("--accel-report", "--accel-summary", "--accel-metrics", "--benchmark-json", "--junitxml"),
+        *("--accel-report", "--benchmark-json", "--junitxml"),
         "--junit-xml",
     }
 )

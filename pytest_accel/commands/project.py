@@ -80,7 +80,7 @@ def _setup(start: Path, called: argparse.Namespace) -> tuple[Path, Path | None, 
 
 def _text(key: str, found: object, where: str) -> str:
     """A value as text; what a session would refuse in TOML's own types is refused here."""
-    from pytest_accel.settings import OPTIONS
+    from pytest_accel.options import OPTIONS
 
     value = _value(found)
     is_flag = any(option.key == key and option.kind == "flag" for option in OPTIONS)
@@ -103,7 +103,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parsed(words: Sequence[str], where: str) -> argparse.Namespace:
     """Those options that say where things are; all others are passed over."""
-    from pytest_accel.settings import OPTIONS
+    from pytest_accel.options import OPTIONS
 
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--config-file", dest="inifile")

@@ -74,7 +74,7 @@ def _setting(name: str, told: str | None = None) -> _Setting:
     """A setting by the rules of a session: option, variable, ini file, default."""
     import pytest
 
-    from pytest_accel.settings import OPTIONS, Settings
+    from pytest_accel.options import OPTIONS, Settings
 
     option = next(each for each in OPTIONS if each.name == name)
     try:
@@ -95,7 +95,7 @@ def _setting(name: str, told: str | None = None) -> _Setting:
                 )
     except pytest.UsageError as error:
         raise ValueError(str(error)) from None
-    return _Setting(value=getattr(Settings(), option.target), origin="the default", root=project.root)
+    return _Setting(value=getattr(Settings(), option.field), origin="the default", root=project.root)
 
 
 def by_keyword(expression: str) -> Callable[[str], bool]:

@@ -14,11 +14,9 @@ _DROPPED: Mapping[str, Takes] = {
     "--accel-update": "none",
     "--accel-history": "one",
     "--accel-json": "one",
-    "--accel-metrics": "one",
     "--accel-reason": "one",
     "--accel-report": "one",
-    "--accel-require": "none",
-    "--accel-summary": "one",
+    "--accel-in-process": "none",
     "--basetemp": "one",  # a process empties it when it starts
     "--benchmark-autosave": "none",
     "--benchmark-compare": "optional",

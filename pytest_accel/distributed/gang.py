@@ -240,7 +240,7 @@ def _why_not(come: Mapping[int, Connection], launch: Launch, launched: Launched,
         if connection.end:
             return f"rank {rank} {connection.end} before all had come"
     if late:
-        return f"not all ranks came within {launch.rendezvous_s:g} s (--accel-rendezvous)"
+        return f"not all ranks came within {launch.rendezvous_s:g} s (accel_rendezvous)"
     return ""
 
 

@@ -20,13 +20,19 @@ class Order:
     node_id: str
     session: str
     platform: str
+    next_node_id: str = ""  # of the item that the same processes run next: fixtures that it shares are kept
 
     def to_plain(self) -> dict[str, str]:
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, str]) -> Order:
-        return cls(node_id=plain["node_id"], session=plain["session"], platform=plain["platform"])
+        return cls(
+            node_id=plain["node_id"],
+            session=plain["session"],
+            platform=plain["platform"],
+            next_node_id=plain.get("next_node_id", ""),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,7 +213,7 @@ def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvou
         remedy = (
             "Has another program taken the port meanwhile? Then try again; the session chooses another one."
             if hosting
-            else f"Is rank 0 running there, and does {host} resolve here? --accel-rendezvous gives it more time."
+            else f"Is rank 0 running there, and does {host} resolve here? accel_rendezvous gives it more time."
         )
         doing = "open the store at" if hosting else "reach the store of rank 0 at"
         raise GangError(
@@ -233,7 +233,7 @@ def _assembled(store: Any, rank: int, size: int, device: torch.device, rendezvou
     except RuntimeError as error:
         raise GangError(
             f"rank {rank} of {size}: {_absent(store, keys)} within {rendezvous_s:g} s. Look at what it last wrote; "
-            "--accel-rendezvous gives slow starts more time."
+            "accel_rendezvous gives slow starts more time."
         ) from error
 
 

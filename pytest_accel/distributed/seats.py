@@ -193,8 +193,8 @@ class Seats:
 
 
 _REMEDIES = {
-    "torchrun": "Did torchrun start on every node, with the same arguments? --accel-rendezvous sets how long to wait.",
-    "srun": "Does srun's output say why? --accel-rendezvous sets how long to wait.",
+    "torchrun": "Did torchrun start on every node, with the same arguments? accel_rendezvous sets how long to wait.",
+    "srun": "Does srun's output say why? accel_rendezvous sets how long to wait.",
 }
 
 

@@ -154,13 +154,13 @@ def _take(
         now_s = time.monotonic()
         if mode == "fail":
             raise LockedError(
-                f"{short(device.uuid)} is {held_by}. Measure when it is done: --accel-lock=wait does that by itself, "
-                "--accel-lock=off measures beside it. Or take another device."
+                f"{short(device.uuid)} is {held_by}. Measure when it is done: accel_lock=wait does that by itself, "
+                "-oaccel_lock=off measures beside it. Or take another device."
             )
         if now_s >= until_s:
             raise LockedError(
                 f"{short(device.uuid)} is {held_by}, and was not free within {seconds(timeout_s)}. Wait for it or end it, "
-                "or take another device; --accel-lock=off measures beside it."
+                "or take another device; accel_lock=off measures beside it."
             )
         if now_s >= tell_s:
             waiting(f"waiting for {short(device.uuid)}: {held_by}")
@@ -217,7 +217,7 @@ def _say_once(device: _Device, error: OSError, unlocked: Callable[[str], object]
     where = named if named.is_absolute() else device.path  # what is in the way may be a folder above
     unlocked(
         f"{short(device.uuid)} is not locked, and others may measure on it meanwhile: {where}: {why}. "
-        f"{_remedy(error)}; --accel-lock=off silences this."
+        f"{_remedy(error)}; accel_lock=off silences this."
     )
 
 

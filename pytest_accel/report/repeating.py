@@ -12,7 +12,7 @@ _KEPT_WITH_VALUE = (
     *(f"--accel-{name}" for name in ("threads", "timeout", "rendezvous", "bind", "compile", "gate")),
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
-_KEPT_ALONE = ("--accel-data-required", "--accel-gang")
+_KEPT_ALONE = ("--accel-require",)
 
 
 def naming(ids: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 STEP_BYTES = 1024 * 1024  # a step's file that is larger is not shown at all
 _SPARE_BYTES = 8 * 1024  # for what the step may write after us
-_CUT = "\n\n**The rest is left out: GitHub shows 1 MiB a step.** The log and `--accel-summary` have it all.\n"
+_CUT = "\n\n**The rest is left out: GitHub shows 1 MiB a step.** The log and `--accel-report` have it all.\n"
 _FENCE = re.compile(r"^ *(`{3,})", re.MULTILINE)
 
 
@@ -27,7 +27,7 @@ def append_step_summary(environ: Mapping[str, str], text: str) -> str:
         return _append(Path(name), text)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         why = getattr(error, "strerror", None) or error
-        return f"{STEP_SUMMARY}={name}: the summary cannot be written: {why}. --accel-summary writes it elsewhere."
+        return f"{STEP_SUMMARY}={name}: the summary cannot be written: {why}. --accel-report writes it elsewhere."
 
 
 def _append(path: Path, text: str) -> str:
@@ -37,7 +37,7 @@ def _append(path: Path, text: str) -> str:
     with os.fdopen(fd, "ab") as stream:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
-            return f"{STEP_SUMMARY}={path}: is not a regular file, and was left alone. --accel-summary writes one."
+            return f"{STEP_SUMMARY}={path}: is not a regular file, and was left alone. --accel-report writes one."
         apart = b"\n\n" if facts.st_size else b""
         room_bytes = STEP_BYTES - _SPARE_BYTES - facts.st_size - len(apart)
         data = text.encode("utf-8", "backslashreplace")
@@ -48,7 +48,7 @@ def _append(path: Path, text: str) -> str:
             stream.write(apart + _cut(data, room_bytes))
         return (
             f"{STEP_SUMMARY}: the summary has {len(data)} bytes, and of GitHub's {STEP_BYTES} a step "
-            f"{max(0, room_bytes)} were left: the rest was left out. --accel-summary writes all of it."
+            f"{max(0, room_bytes)} were left: the rest was left out. --accel-report writes all of it."
         )
 
 

@@ -202,7 +202,7 @@ def unsteady(warmup_s: float | None) -> str:
     """Of steps that had not settled when they were timed."""
     lasted = f"a warm-up of {seconds(warmup_s)}" if warmup_s else "their warm-up"
     return (
-        f"steps still drifted after {lasted}. Look for who else uses the machine; where that was all of --accel-warmup, "
+        f"steps still drifted after {lasted}. Look for who else uses the machine; where that was all of accel_warmup, "
         "give it longer"
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_accel.settings import Settings
+from pytest_accel.options import Settings
 from pytest_accel.stats.results import Ending, Result, Status
 from pytest_accel.stats.verdict import Outcome, Verdict
 

@@ -25,6 +25,7 @@ from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.measure.rounds import SynchronizingTimer, Timed, launch_time_s, time_rounds
 from pytest_accel.measure.warmup import Step, frozen_garbage, steady_rounds, warm_up
+from pytest_accel.options import Settings
 from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.binding import BINDING
@@ -33,7 +34,6 @@ from pytest_accel.session.exclusivity import exclusive_devices
 from pytest_accel.session.fitting import fail_plainly
 from pytest_accel.session.observation import Observation, Observed
 from pytest_accel.session.terminal import live_progress
-from pytest_accel.settings import Settings
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.measurement import Measurement, merge

@@ -12,11 +12,11 @@ from functools import cache
 from pytest_accel.distributed.gang import Coming, Gang
 from pytest_accel.distributed.launch import GangError
 from pytest_accel.distributed.orders import Preparation
+from pytest_accel.options import Settings
 from pytest_accel.platforms.cpu import available_cores
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.shapes import Shape
-from pytest_accel.settings import Settings
 
 MOST = 8  # at a time, each with its own copy of what it imports
 CORES_EACH = 2  # of the host, for importing

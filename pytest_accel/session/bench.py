@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
-from pytest_accel.options import baselines_root, settings_of
+from pytest_accel.options import Settings, baselines_root, settings_of
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import vanished_line
 from pytest_accel.report.verdicts import VERDICTS
@@ -33,17 +33,17 @@ from pytest_accel.session.replay import replay
 from pytest_accel.session.reports import (
     does_not_fit_report,
     fail,
+    record_warnings,
     reports_of_ranks,
     vanished_report,
 )
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.seating import unseated
-from pytest_accel.session.shapes import needs_gang
+from pytest_accel.session.shapes import Shape, shape_of
 from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
 from pytest_accel.session.terminal import live_progress, show_uncaptured
 from pytest_accel.session.turns import Turns
 from pytest_accel.session.vanished import find_vanished
-from pytest_accel.settings import Settings
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.standing import NoisePrior, platform_prior
 from pytest_accel.stats.verdict import Outcome
@@ -51,6 +51,8 @@ from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.schema import BaselineError, BaselineFile
 from pytest_accel.storage.stored_runs import runs_of_platform
 
+# Options whose output or input a worker process does not have.
+DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
 NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
 
 
@@ -134,20 +136,20 @@ class Bench:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        case = self.cases.get(item.nodeid)
-        in_gang = self.in_gang(item)
+        case, shape = self.cases.get(item.nodeid), self.shape_of(item)
+        if shape is None and case is None:
+            if what.takes_device(item):
+                self.gangs.close()  # a worker would hold memory of the device
+            return None
         holding = case.holding() if case is not None else nullcontext()
-        if in_gang is not None:
+        if shape is not None:
             with holding:
-                reports = self.run_in_gang(item, in_gang, nextitem)
-        elif case is not None:
-            self.gangs.close()  # its ranks would hold the devices' memory
+                reports = self.run_in_workers(item, shape, nextitem)
+        else:
+            assert case is not None
+            self.gangs.close()
             with holding, bound_to(item, case.settings):
                 reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        else:
-            if what.takes_device(item):
-                self.gangs.close()
-            return None
         if case is not None and case.undecided:
             case.held = reports
             self.turns.waiting.append(case)
@@ -155,28 +157,41 @@ class Bench:
             self.endings.log(item, reports, case)
         return True
 
-    def in_gang(self, item: pytest.Item) -> PlatformName | None:
-        """The platform of an item that runs on several ranks."""
+    def shape_of(self, item: pytest.Item) -> Shape | None:
+        """Return the shape of the workers that run an item; None where it runs in this process."""
         case = self.cases.get(item.nodeid)
         if case is not None:
-            return case.platform if needs_gang(case.platform, case.settings) else None
+            shape = shape_of(case.platform, case.settings)
+            return shape if shape.process_group or not self.in_process else None
         if is_xdist_worker(self.config) or not what.takes_process_group(item):
             return None
         platform = self.placement.place(item).platform
-        return platform if platform is not None and needs_gang(platform, settings_of(item)) else None
+        if platform is None:
+            return None
+        shape = shape_of(platform, settings_of(item))
+        return shape if shape.process_group else None
 
-    def run_in_gang(
-        self, item: pytest.Item, platform: PlatformName, nextitem: pytest.Item | None
+    @property
+    def in_process(self) -> bool:
+        """Whether benchmarks of one device run in this process, for debugging."""
+        return self.settings.in_process or any(
+            self.config.getoption(name, default=False) for name in DEBUGGING_OPTIONS
+        )
+
+    def run_in_workers(
+        self, item: pytest.Item, shape: Shape, nextitem: pytest.Item | None
     ) -> list[pytest.TestReport]:
-        """The item on every rank, as the reports that it would have had here."""
+        """Run the item on every rank; return the reports that it would have had here."""
         case = self.cases.get(item.nodeid)
         settings = case.settings if case else settings_of(item)
         begun = time.monotonic()
         if why_not := unseated(self.config):
             found = Found.failed(why_not)
         else:
+            same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
             with live_progress(self.config, item.name) as progress:
-                found = self.gangs.run(item, platform, settings, progress, fresh=False)
+                found = self.gangs.run(item, shape.platform, settings, progress, fresh=False, nextitem=same)
+        record_warnings(item, found.warnings)
         reports = reports_of_ranks(item, found, nextitem, seconds=time.monotonic() - begun)
         call = next((report for report in reports if report.when == "call"), None)
         skipped = next((report for report in reports if report.skipped), None)
@@ -240,7 +255,7 @@ class Bench:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        ours = bool(self.cases) or any(self.in_gang(item) for item in session.items)
+        ours = bool(self.cases) or any(self.shape_of(item) for item in session.items)
         with terminated_like_interrupted(active=ours):
             try:
                 if self.settings.record:  # not here: the loop tears down as if they did not exist

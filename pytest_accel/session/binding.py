@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_accel.distributed.binding import Bound, bind_rank
+from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.placement import PLACEMENT, RANK_END, Placement, hardware_of
-from pytest_accel.settings import Settings
 
 BINDING = pytest.StashKey[str]()  # in words, for the environment of what is measured
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_accel.measure.warmup import PILOT_STEPS
+from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.exclusivity import WAITED_S
 from pytest_accel.session.fitting import Unfit
-from pytest_accel.settings import Settings
 from pytest_accel.stats.anchor import judge_anchor
 from pytest_accel.stats.cost import Spent
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
@@ -191,7 +191,7 @@ class Case:
         stored = self.entry.tolerance if self.entry else None
         asked = self.settings.fixed_tolerance
         tolerance = asked if asked is not None else stored
-        policy = Policy(max_looks=self.settings.looks)
+        policy = Policy(max_looks=self.settings.repeats)
         if tolerance is not None:
             policy = replace(policy, tolerance=tolerance)
         return policy

@@ -9,7 +9,7 @@ from pytest_accel.report.terminal import Cell, Column, changed
 from pytest_accel.report.verdicts import VERDICTS, is_settled
 from pytest_accel.session.case import Case
 from pytest_accel.session.reports import failures
-from pytest_accel.stats.energy import joules_per_unit, units_per_wh, wh_per_epoch
+from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.keys import SOURCE, is_real
 from pytest_accel.stats.metrics import shown_name
@@ -22,7 +22,6 @@ SYNTHETIC = "synthetic"
 _IN_COLUMNS = frozenset(
     {
         "mfu",
-        "roofline_share",
         "scaling_efficiency",
         "loader_step_s",
         "compute_step_s",
@@ -41,17 +40,12 @@ _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 Text: TypeAlias = Callable[[Case], str]
 
 
-def columns_and_rows(
-    cases: Sequence[Case], wanted: Sequence[str] = ()
-) -> tuple[list[Column], list[list[Cell]]]:
-    """The columns that are wanted, in that order, or all; the table leaves out those in which no row has anything."""
-    chosen = COLUMNS if wanted else COLUMNS | UNASKED
-    names = [*ALWAYS, *(wanted or [name for name in COLUMNS if name not in ALWAYS])]
-    if all_synthetic(cases) and not wanted:  # said once below the table
-        names.remove("data")
-    texts = [each for name in names for each in chosen[name]]
-    rows = [[*(Cell(text=text(case)) for _, text in texts), verdict_cell(case)] for case in cases]
-    return [*(column for column, _ in texts), Column(title="verdict")], rows
+def columns_and_rows(cases: Sequence[Case]) -> tuple[list[Column], list[list[Cell]]]:
+    """Return all columns of the table and a row for each case."""
+    hidden = {"data"} if all_synthetic(cases) else set()  # a line below the table says it once
+    shown = [(column, text) for column, text in COLUMNS if column.title not in hidden]
+    rows = [[*(Cell(text=text(case)) for _, text in shown), verdict_cell(case)] for case in cases]
+    return [*(column for column, _ in shown), Column(title="verdict")], rows
 
 
 def all_synthetic(cases: Sequence[Case]) -> bool:
@@ -229,47 +223,11 @@ def energy_of_epoch(case: Case) -> str:
 
 
 def work_per_energy(case: Case) -> str:
-    """Units of work that a watt-hour buys."""
+    """Units of work per watt-hour; only beside the energy of an epoch or where it is gated, to save width."""
     step_j = _metric(case, _ENERGY)
-    return si(units_per_wh(step_j, case.latest.work_per_step)) if step_j else ""
-
-
-def work_per_energy_unasked(case: Case) -> str:
-    """Beside the energy of an epoch, or where it is gated: of other benchmarks it would only widen the table."""
     gated = case.measurements and _ENERGY in case.latest.gates
-    return work_per_energy(case) if gated or _metric(case, "epoch_size") is not None else ""
-
-
-def energy_of_unit(case: Case) -> str:
-    """What a unit of work takes, in joules."""
-    step_j = _metric(case, _ENERGY)
-    return si(joules_per_unit(step_j, case.latest.work_per_step)) if step_j else ""
-
-
-def mean_power(case: Case) -> str:
-    """Over the measured window."""
-    return _rounded(case, "power_mean_w")
-
-
-def peak_power(case: Case) -> str:
-    """The highest that was sampled."""
-    return _rounded(case, "power_peak_w")
-
-
-def share_of_tdp(case: Case) -> str:
-    """Mean power over what the device is built for."""
-    share = _metric(case, "tdp_share")
-    return "" if share is None else percent(share)
-
-
-def sm_clock(case: Case) -> str:
-    """Of the multiprocessors, its mean."""
-    return _rounded(case, "sm_clock_mhz")
-
-
-def temperature(case: Case) -> str:
-    """The highest in the window."""
-    return _rounded(case, "temperature_c")
+    shown = step_j and (gated or _metric(case, "epoch_size") is not None)
+    return si(units_per_wh(step_j, case.latest.work_per_step)) if shown and step_j else ""
 
 
 def mfu(case: Case) -> str:
@@ -278,72 +236,41 @@ def mfu(case: Case) -> str:
     return "" if found is None else percent(found)
 
 
-def of_roofline(case: Case) -> str:
-    """The least time that arithmetic and memory allow, as a share of the step's."""
-    share = _metric(case, "roofline_share")
-    return "" if share is None else percent(share)
-
-
 def scaling(case: Case) -> str:
     """Throughput per device against the baseline of the same benchmark on fewer devices."""
     return percent(case.scaling[1].efficiency) if case.scaling else ""
 
 
-ALWAYS = ("benchmark", "platform")
-# By the names that --accel-columns takes; settings.COLUMN_NAMES are those that may be left out.
-COLUMNS: dict[str, tuple[tuple[Column, Text], ...]] = {
-    "benchmark": ((Column(title="benchmark"), name),),
-    "platform": ((Column(title="platform"), platform),),
-    "data": ((Column(title="data"), data),),
-    "throughput": ((Column(title="throughput", right=True), throughput), (Column(title="unit"), unit)),
-    "noise": ((Column(title="±", right=True), noise),),
-    "step": ((Column(title="step", right=True), step),),
-    "latency": ((Column(title="latency p50 / p99", right=True), latency),),
-    "first-step": ((Column(title="first step", right=True), first_step),),
-    "warm-up": ((Column(title="warm-up", right=True), warmup),),
-    "loading": (
-        (Column(title="loader", right=True), loader),
-        (Column(title="compute", right=True), compute),
-        (Column(title="bound by"), bound_by),
-        (Column(title="loader eff.", right=True), loader_efficiency),
-    ),
-    "epochs": (
-        (Column(title="first epoch", right=True), first_epoch),
-        (Column(title="epoch", right=True), epoch),
-    ),
-    "accuracy": (
-        (Column(title="accuracy", right=True), accuracy),
-        (Column(title="to target", right=True), to_target),
-    ),
-    "memory": ((Column(title="memory", right=True), memory),),
-    "mfu": ((Column(title="MFU", right=True), mfu),),
-    "roofline": ((Column(title="of roofline", right=True), of_roofline),),
-    "energy": (
-        (Column(title="Wh/epoch", right=True), energy_of_epoch),
-        (Column(title="units/Wh", right=True), work_per_energy),
-        (Column(title="J/unit", right=True), energy_of_unit),
-    ),
-    "power": (
-        (Column(title="mean W", right=True), mean_power),
-        (Column(title="peak W", right=True), peak_power),
-        (Column(title="of TDP", right=True), share_of_tdp),
-    ),
-    "clocks": (
-        (Column(title="SM MHz", right=True), sm_clock),
-        (Column(title="peak °C", right=True), temperature),
-    ),
-    "scaling": ((Column(title="scaling", right=True), scaling),),
-}
-# Where nobody asked for columns the table is wide already.
-UNASKED: dict[str, tuple[tuple[Column, Text], ...]] = {
-    "energy": (
-        (Column(title="Wh/epoch", right=True), energy_of_epoch),
-        (Column(title="units/Wh", right=True), work_per_energy_unasked),
-    ),
-    "power": (),
-    "clocks": (),
-    "roofline": (),
-}
+def _right(title: str) -> Column:
+    return Column(title=title, right=True)
+
+
+# In the order of the table, which leaves out those in which no row has anything.
+COLUMNS: tuple[tuple[Column, Text], ...] = (
+    (Column(title="benchmark"), name),
+    (Column(title="platform"), platform),
+    (Column(title="data"), data),
+    (_right("throughput"), throughput),
+    (Column(title="unit"), unit),
+    (_right("±"), noise),
+    (_right("step"), step),
+    (_right("latency p50 / p99"), latency),
+    (_right("first step"), first_step),
+    (_right("warm-up"), warmup),
+    (_right("loader"), loader),
+    (_right("compute"), compute),
+    (Column(title="bound by"), bound_by),
+    (_right("loader eff."), loader_efficiency),
+    (_right("first epoch"), first_epoch),
+    (_right("epoch"), epoch),
+    (_right("accuracy"), accuracy),
+    (_right("to target"), to_target),
+    (_right("memory"), memory),
+    (_right("MFU"), mfu),
+    (_right("Wh/epoch"), energy_of_epoch),
+    (_right("units/Wh"), work_per_energy),
+    (_right("scaling"), scaling),
+)
 
 
 def _metric(case: Case, metric: str) -> float | None:
@@ -354,9 +281,3 @@ def _rate(case: Case, metric: str) -> str:
     """The work of a step over its time, in the unit of the throughput."""
     step_s = _metric(case, metric)
     return si(case.latest.work_per_step / step_s) if step_s else ""
-
-
-def _rounded(case: Case, metric: str) -> str:
-    """As a whole number; its column's title has the unit."""
-    value = _metric(case, metric)
-    return "" if value is None else f"{value:.0f}"

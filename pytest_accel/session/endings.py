@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from pytest_accel.options import Settings
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.recording import refuse_disturbed, write_down
 from pytest_accel.session.references import References
 from pytest_accel.session.reports import apply_verdict, built_reports, fail, note_verdict, properties
-from pytest_accel.settings import Settings
 from pytest_accel.storage.baselines import BaselineStore
 
 

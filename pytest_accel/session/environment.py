@@ -13,9 +13,9 @@ from pytest_accel.session.placement import PLACEMENT
 
 if TYPE_CHECKING:
     from pytest_accel.measure.device import Device
+    from pytest_accel.options import Settings
     from pytest_accel.platforms.machine import Device as Hardware
     from pytest_accel.platforms.names import PlatformName
-    from pytest_accel.settings import Settings
     from pytest_accel.stats.environment import Environment
 
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the step that was built: what an upgrade may change

@@ -21,9 +21,9 @@ from pytest_accel.session.terminal import live_progress, say_in_log
 
 if TYPE_CHECKING:
     from pytest_accel.measure.ranks import Ranks
+    from pytest_accel.options import Settings
     from pytest_accel.platforms.machine import Device as Hardware
     from pytest_accel.report.terminal import Progress
-    from pytest_accel.settings import Settings
 
 WAITED_S = pytest.StashKey[float]()  # of this session, for others to leave its devices
 IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer

@@ -13,6 +13,7 @@ from pytest_accel.distributed.launch import GangError, Launcher
 from pytest_accel.distributed.launchers import OneMachine, OneProcess
 from pytest_accel.distributed.orders import GangAnswer, Order
 from pytest_accel.distributed.seats import SeatLauncher
+from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session import items as what
@@ -24,7 +25,6 @@ from pytest_accel.session.fitting import Unfit
 from pytest_accel.session.placement import PLACEMENT
 from pytest_accel.session.seating import SEATS, bound_by_launcher
 from pytest_accel.session.shapes import Shape, shape_of
-from pytest_accel.settings import Settings
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.storage.codec import decode
 
@@ -43,6 +43,7 @@ class Found:
     sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and what the others printed
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     gang: Mapping[str, Any] | None = None  # what the gang found out about its devices when it came together
+    warnings: Sequence[Mapping[str, Any]] = ()
     sound: bool = False  # nothing went wrong that could have left a collective half done
 
     @classmethod
@@ -70,8 +71,12 @@ class Gangs:
         progress: Progress,
         *,
         fresh: bool,
+        nextitem: pytest.Item | None = None,
     ) -> Found:
-        """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`."""
+        """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`.
+
+        `nextitem` runs in the same processes next: fixtures that both share are kept.
+        """
         shape = shape_of(platform, settings)
         if fresh or shape != self._shape or self._gang is None or not self._gang.alive:
             self._close_gang()
@@ -82,7 +87,12 @@ class Gangs:
                 self._gang = self._ahead.take(shape) or self._start(shape, settings, progress)
                 self._shape = shape
             answer = self._gang.run(
-                Order(node_id=item.nodeid, session=self._config.stash[SESSION_ID], platform=str(platform)),
+                Order(
+                    node_id=item.nodeid,
+                    session=self._config.stash[SESSION_ID],
+                    platform=str(platform),
+                    next_node_id=nextitem.nodeid if nextitem is not None else "",
+                ),
                 timeout_s=settings.timeout_s,
                 waiting=progress.tick,
                 phase=progress.phase,
@@ -231,7 +241,11 @@ def _found(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[in
         sections=sections,
         extra_info=payload.get("extra_info", {}),
         gang=payload.get("stragglers"),
-        sound=payload["outcome"] == "passed" or payload.get("when") == "setup",
+        warnings=payload.get("warnings", ()),
+        # One process waits for no other: what it skipped leaves nothing half done.
+        sound=payload["outcome"] == "passed"
+        or payload.get("when") == "setup"
+        or (size == 1 and payload["outcome"] == "skipped"),
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_accel.distributed.process_group import ProcessGroup
     from pytest_accel.measure.device import Device
-    from pytest_accel.settings import Settings
+    from pytest_accel.options import Settings
 
 PROCESS_GROUP = pytest.StashKey["ProcessGroup"]()
 STRAGGLERS = pytest.StashKey[dict[str, Any]]()  # of this gang, found before its first timing

@@ -7,14 +7,14 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
+from pytest_accel.options import REPORT_FORMATS, baselines_root, data_root, file_to_write, history_file
 from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
@@ -71,20 +71,18 @@ class Leavings:
 
     def refuse_what_cannot_be_written(self) -> None:
         """Said before anything is measured."""
-        settings = self.settings
-        if settings.report and find_spec("plotly") is None:
+        pages = [file for file in self.settings.reports if _format_of(file) == "report"]
+        if pages and find_spec("plotly") is None:
             raise pytest.UsageError(
-                "--accel-report draws with plotly, which is not installed: pip install 'pytest-accel[report]'."
+                f"--accel-report={pages[0]} draws with plotly, which is not installed: pip install 'pytest-accel[report]'."
             )
-        taken: dict[Path, str] = {}
-        for option in settings.leaves:
-            path = file_to_write(getattr(settings, option), self.config)
+        taken: set[Path] = set()
+        for option, file in self.settings.output_files:
+            path = file_to_write(file, self.config)
             _refuse_unwritable(option, path)
-            other = taken.setdefault(path, option)
-            if other != option:
-                raise pytest.UsageError(
-                    f"--accel-{option} and --accel-{other} name one file, {path}. Name two."
-                )
+            if path in taken:
+                raise pytest.UsageError(f"--accel-report and --accel-json name one file, {path}. Name two.")
+            taken.add(path)
 
     # --- hearing what became of each ------------------------------------------------------------
 
@@ -181,7 +179,8 @@ class Leavings:
     @property
     def is_read_by_people(self) -> bool:
         settings = self.settings
-        return bool(settings.report or settings.json or settings.summary or self.step_summary)
+        formats = {_format_of(file) for file in settings.reports}
+        return bool({"report", "summary"} & formats or settings.json or self.step_summary)
 
     @property
     def step_summary(self) -> str:
@@ -202,18 +201,18 @@ class Leavings:
         results = self.results(int(session.exitstatus), self.remarks())
         self.keep(results)
         self.tell_ci(results)
-        self.write("report", lambda path: self.write_report(results, path))
-        self.write("summary", lambda path: _write_summary(results, path))
-        self.write("metrics", lambda path: _write_metrics(results, path))
+        for file in self.settings.reports:
+            write = {"report": self.write_report, "summary": _write_summary, "metrics": _write_metrics}[
+                _format_of(file)
+            ]
+            self.write("report", file, partial(write, results))
         failed = not self.complete and results.exit_status == pytest.ExitCode.OK
         told = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
-        self.write("json", lambda path: _write_json(told, path))
+        if self.settings.json:
+            self.write("json", self.settings.json, partial(_write_json, told))
 
-    def write(self, option: str, write: Callable[[Path], None]) -> None:
-        named = getattr(self.settings, option)
-        if not named:
-            return
-        path = file_to_write(named, self.config)
+    def write(self, option: str, file: str, write: Callable[[Path], None]) -> None:
+        path = file_to_write(file, self.config)
         if self.attempt(f"--accel-{option}: {path}", lambda: write(path)):
             self.words.append(Word(text=f"{option}: {path}", markup={}))
         else:
@@ -268,6 +267,10 @@ class Leavings:
 
         if self.step_summary and (problem := append_step_summary(self.environ, render_summary(results))):
             self.words.append(Word(text=problem, markup={"yellow": True}))
+
+
+def _format_of(file: str) -> str:
+    return REPORT_FORMATS[Path(file).suffix.lower()]
 
 
 def _why(error: Exception) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
 from pytest_accel.measure.rounds import SynchronizingTimer
+from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.detect import detect
 from pytest_accel.platforms.machine import Device as Hardware
@@ -16,7 +17,6 @@ from pytest_accel.platforms.machine import Machine
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import items as what
 from pytest_accel.session.seating import unseated, whole_machine
-from pytest_accel.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_accel.distributed.rank import RankEnd  # noqa: F401 - in the string below: pytest evaluates it never

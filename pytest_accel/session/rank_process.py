@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -23,6 +24,7 @@ from pytest_accel.stats.measurement import Measurement
 from pytest_accel.storage.codec import encode
 
 _MAX_OUTPUT = 200_000  # characters of one section of a report
+WARNINGS = pytest.StashKey[list[dict[str, Any]]]()  # of the item that runs
 _VERBOSITY = pytest.StashKey[int]()  # as the user chose it
 
 __all__ = ["RANK_END", "RankProcess", "become_rank"]
@@ -45,6 +47,8 @@ class RankProcess:
         self._items = {item.nodeid: item for item in items}  # all of them, before -m and -k are looked at
         self._measurement: Measurement | None = None
         self._extra_info: dict[str, Any] = {}
+        self._reports: list[pytest.TestReport] = []
+        config.stash[WARNINGS] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool:
@@ -54,9 +58,32 @@ class RankProcess:
             self._end.answer(answer)
         return True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        self._reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        return True
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             sys.stderr.write(f"{report.longreprtext}\n")
+
+    def pytest_warning_recorded(
+        self,
+        warning_message: warnings.WarningMessage,
+        when: str,
+        location: tuple[str, int, str] | None,
+    ) -> None:
+        """Keep the warnings of an item for the summary of the session."""
+        if when == "runtest":
+            self._config.stash[WARNINGS].append(
+                {
+                    "category": warning_message.category.__name__,
+                    "message": str(warning_message.message),
+                    "filename": warning_message.filename,
+                    "lineno": warning_message.lineno,
+                    "location": location,
+                }
+            )
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         """Keep what the fixtures hold, before they are gone."""
@@ -88,7 +115,10 @@ class RankProcess:
         self._config.stash[SESSION_ID] = order.session
         self._take_platform(order.platform)
         self._measurement, self._extra_info = None, {}
-        reports = runtestprotocol(item, log=False, nextitem=None)
+        self._config.stash[WARNINGS].clear()
+        # Through the hook: others' wrappers apply warning filters and explain assertions.
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
+        reports = self._reports
         off, unfit = item.stash.get(MEASURING_OFF, False), item.stash.get(UNFIT, None)
         for report in reports:
             report.sections = [(title, _shortened(text)) for title, text in without_traces(report.sections)]
@@ -105,6 +135,7 @@ class RankProcess:
                 "unfit": encode(unfit),
                 "extra_info": self._extra_info,
                 "stragglers": self._config.stash.get(STRAGGLERS, None),
+                "warnings": self._config.stash[WARNINGS],
             }
         )
         return answer

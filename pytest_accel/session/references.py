@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.session.case import Case
-from pytest_accel.settings import Settings
 from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import ReferenceFigure

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import builtins
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -252,6 +254,24 @@ def reports_of_ranks(
     if teardown.excinfo is not None:
         reports[-1] = pytest.TestReport.from_item_and_call(item, teardown)
     return reports
+
+
+def record_warnings(item: pytest.Item, received: Iterable[Mapping[str, Any]]) -> None:
+    """Record the warnings that a worker caught, so that pytest's summary has them."""
+    for plain in received:
+        known = getattr(builtins, plain["category"], getattr(pytest, plain["category"], None))
+        category = known if isinstance(known, type) and issubclass(known, Warning) else UserWarning
+        location = plain["location"]
+        item.ihook.pytest_warning_recorded.call_historic(
+            kwargs={
+                "warning_message": warnings.WarningMessage(
+                    category(plain["message"]), category, plain["filename"], plain["lineno"]
+                ),
+                "nodeid": item.nodeid,
+                "when": "runtest",
+                "location": tuple(location) if location else None,
+            }
+        )
 
 
 def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestReport:

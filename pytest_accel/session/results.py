@@ -183,8 +183,6 @@ def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
     lines[len(failing) : len(failing)] = case.shortfalls
     lines += [f"replaced a disturbed run: {each.invalid}" for each in case.replaced]
     lines += case.notes
-    if case.measurements and case.latest.no_energy and {"energy", "power"} & {*case.settings.columns}:
-        lines.append(f"no energy: {case.latest.no_energy}")
     if told.failed and not told.broken:
         lines += [f"torn down: {told.text}", *told.details]
     return (lines[0], tuple(lines[1:])) if lines else (told.text, ())

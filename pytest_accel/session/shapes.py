@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,4 +24,4 @@ def shape_of(platform: PlatformName, settings: Settings) -> Shape:
 
 def needs_gang(platform: PlatformName, settings: Settings) -> bool:
     """Whether an item runs in a process group; on one device only where it was asked for."""
-    return platform.devices > 1 or settings.gang
+    return platform.devices > 1 or settings.process_group

@@ -38,7 +38,7 @@ def start(config: pytest.Config, items: list[pytest.Item]) -> None:
     collected = {item.nodeid: what.platforms_of(item, config.stash[CATALOGUE]) for item in items}
     bench = Bench(config, settings, placement, collected)
     config.pluginmanager.register(bench, "accel-bench")
-    if (benchmarks or settings.leaves) and not is_xdist_worker(config):
+    if (benchmarks or settings.output_files) and not is_xdist_worker(config):
         config.pluginmanager.register(Leavings(bench), "accel-leavings")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_accel.distributed.arguments import Takes, without_options
-from pytest_accel.options import baselines_root
+from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import (
     frozen_line,
@@ -32,7 +32,6 @@ from pytest_accel.session.items import is_of_wheel
 from pytest_accel.session.references import reference_line
 from pytest_accel.session.reports import failures
 from pytest_accel.session.seating import SEATS
-from pytest_accel.settings import Settings
 from pytest_accel.stats.cost import cost_line
 from pytest_accel.stats.keys import in_wheel
 from pytest_accel.stats.metrics import shown_name
@@ -43,14 +42,11 @@ from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 # Of the command that measured: what a recording has no use for.
 _NOT_FOR_RECORDING: Mapping[str, Takes] = {
     "--accel-gate": "one",
-    "--accel-gate-reference": "one",
     "--accel-json": "one",
-    "--accel-looks": "one",
-    "--accel-metrics": "one",
-    "--accel-reference": "none",
+    "--accel-reference": "optional",
+    "--accel-repeats": "one",
     "--accel-report": "one",
     "--accel-slowdown": "one",
-    "--accel-summary": "one",
     "--benchmark-json": "one",
     "--junitxml": "one",
     "--junit-xml": "one",
@@ -68,7 +64,7 @@ def write_summary(
     shown = [case for case in cases if case.measurements or case.disturbed or case.unfit]
     if shown:
         terminal.section("accelerator benchmarks", sep="-", blue=True)
-        write_table(terminal, *columns_and_rows(shown, settings.columns))
+        write_table(terminal, *columns_and_rows(shown))
     if measured:
         legend = [
             "± is the 95 % interval of run-to-run noise.",
@@ -222,7 +218,7 @@ def _write_references(
         for each in case.references
         if each.ratio is not None
     ]
-    if settings.references:
+    if settings.references is not None:
         for line in lines:
             terminal.write_line(line)
         if not lines:
@@ -235,7 +231,7 @@ def _write_references(
     gated = any(each.gated for case in measured for each in case.references)
     if settings.gate_reference is not None and not gated:
         terminal.write_line(
-            "--accel-gate-reference: no throughput was published for these benchmarks on this platform, so that "
+            "--accel-reference: no throughput was published for these benchmarks on this platform, so that "
             "nothing was gated on. What a site expects of its own machines goes into pyproject.toml (docs/references.md)",
             yellow=True,
         )
@@ -257,9 +253,6 @@ def _write_notes(terminal: pytest.TerminalReporter, settings: Settings, measured
         of = cases[0].label if len(cases) == 1 else counted(len(cases), "benchmark")
         terminal.write_line(note(of, text), yellow=True)
     _write_ungated(terminal, settings, measured)
-    if {"energy", "power"} & {*settings.columns}:
-        for why in dict.fromkeys(case.latest.no_energy for case in measured if case.latest.no_energy):
-            terminal.write_line(note("", f"no energy: {why}"), yellow=True)
 
 
 def _write_ungated(terminal: pytest.TerminalReporter, settings: Settings, measured: Sequence[Case]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_accel.options import BEGUN_S
+from pytest_accel.options import SESSION_START_S, Settings
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.endings import Endings
@@ -16,7 +16,6 @@ from pytest_accel.session.gangs import Found, Gangs
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.terminal import Pacemaker, live_progress
 from pytest_accel.session.together import Platforms
-from pytest_accel.settings import Settings
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import counted, seconds
 from pytest_accel.stats.verdict import Outcome
@@ -48,7 +47,7 @@ class Turns:
         too late, if it took as long as the longest so far.
         """
         unjudged = self.settings.record
-        first, last = (1, unjudged) if unjudged else (2, self.settings.looks)
+        first, last = (1, unjudged) if unjudged else (2, self.settings.repeats)
         pace, longest_s = Pacemaker(self.config), 0.0  # of a look, with starting its process
         for look in range(first, 2 * last + MOST_REPLACED + 1):
             in_suite = not unjudged and self.platforms.may_share(self.cases.values())
@@ -132,7 +131,7 @@ class Turns:
         within_s = self.settings.within_s
         if within_s is None or self.settings.record:
             return False
-        return time.monotonic() - self.config.stash[BEGUN_S] + look_s > within_s
+        return time.monotonic() - self.config.stash[SESSION_START_S] + look_s > within_s
 
     def _open(self) -> list[Case]:
         """Those that wait for a run; a regression of a suite may only wait for the others."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from pytest_accel.measure.errors import unknown_value
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.settings import COMPILE_MODES
+from pytest_accel.options import COMPILE_MODES
 from pytest_accel.workloads.choices import Choices
 from pytest_accel.workloads.feeding import Task
 from pytest_accel.workloads.flops import count

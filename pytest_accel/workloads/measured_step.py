@@ -104,7 +104,7 @@ def build_step(
     """A step on the item's device, of the session's data, that is freed at the end."""
     asked: dict[str, Any] = {
         "data_root": data_root(accel.settings, accel.item.config),
-        "data_required": accel.settings.data_required,
+        "data_required": accel.settings.require and accel.settings.data is not None,
     }
     if accel.benchmark.disabled:
         # One step is taken, and what a search found would go with the process.

@@ -32,7 +32,7 @@ def check_sharding(sharding: str | None, *, ranks: Ranks, ddp: bool, precision: 
     if alone:
         raise ValueError(
             f"sharding: {sharding!r} deals a model out to the ranks of a gang, and this benchmark runs alone. Mark it "
-            "with a platform of several devices (a100x4), or with @pytest.mark.accel(gang=True) for a gang of one."
+            "with a platform of several devices (a100x4), or with @pytest.mark.accel(process_group=True) for a gang of one."
         )
     if not ddp:
         raise ValueError(f"sharding: {sharding!r} makes one model of all ranks. Leave ddp=False out.")

@@ -352,7 +352,7 @@ def on_a_gpu(fake_nvml, tmp_path):
             "-p",
             "accel",
             "--accel-budget=60ms",
-            "--accel-warmup=50ms",
+            "-oaccel_warmup=50ms",
         ]
         return subprocess.run(
             [*command, *arguments],

@@ -304,7 +304,7 @@ def test_what_a_tuner_that_does_not_wait_has_chosen_is_forgotten(tuner, capsys):
 def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, capsys, monkeypatch):
     root = suite(ENDS)
     (root / "pytest.ini").write_text("[pytest]\naddopts = --accel-json=of-ini.json -v\n")
-    added = "--accel-metrics=of-environment.txt --junitxml=of-environment.xml --log-file=of-environment.log"
+    added = "--accel-report=of-environment.txt --junitxml=of-environment.xml --log-file=of-environment.log"
     monkeypatch.setenv("PYTEST_ADDOPTS", f"-p benchmark -p accel {added}")
     words = ["-q", "--junitxml=of-words.xml", "--accel-require", "--benchmark-enable", "-k", "eager"]
     assert main(["compile", "--", *words, "--", "test_suite.py"]) == 0

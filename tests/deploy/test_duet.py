@@ -143,7 +143,7 @@ def test_two_settings_of_one_environment_are_told_apart(site):
     """The slower one fails after two groups; the other is decided by one, and not measured again."""
     python = shlex.quote(sys.executable)
     done = site.duet(
-        *("--json", "out.json", "--", "test_tiny.py", "--accel-budget=20ms", "--accel-warmup=20ms"),
+        *("--json", "out.json", "--", "test_tiny.py", "--accel-budget=20ms", "-oaccel_warmup=20ms"),
         old=python,
         new=f"env NEW_IS_SLOWER=1 {python}",
     )

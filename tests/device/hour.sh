@@ -63,7 +63,7 @@ photographs=${TMPDIR:-/tmp}/photographs
 b=bench_suites
 rows=(-p no:cacheprovider -W ignore --tb=short -m "$platform and not sweep")
 [ -n "$only" ] && rows+=(-k "$only")
-telling=(-v --accel-history=off "--accel-columns=data,throughput,noise,step,first-step,warm-up,memory,mfu,energy,loading")
+telling=(-v --accel-history=off)
 called=$(date +%m%d-%H%M%S) # in the names of files
 status=0
 ended=0 # of what ran last
@@ -176,7 +176,7 @@ stage() {
         [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] || find "$TORCHINDUCTOR_CACHE_DIR" -name '*.best_config' -newer "$results/begun" -delete
         ;;
     whole) # as a night is: one session, judged, at the default budget. It takes longer than a call may: begin it in the background (setsid)
-        run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-looks="$looks" ${within:+"--accel-within=$within"} --accel-json="$results/whole-$called.json"
+        run whole "$python" -m pytest $b "${rows[@]}" "${telling[@]}" --accel-repeats="$looks" ${within:+"--accel-within=$within"} --accel-json="$results/whole-$called.json"
         ;;
     loading) # rows that are fed with photographs: with them other rows would be, too, and nobody has recorded those
         photographs && fed_by_photographs

@@ -56,7 +56,7 @@ def run(pytester, command, *arguments):
 
 
 def test_the_counter_agrees_with_sampled_power_and_clocks_are_read(pytester, suite):
-    done, found = run(pytester, suite, "--accel-budget=5s", "--accel-columns=throughput,energy,power,clocks")
+    done, found = run(pytester, suite, "--accel-budget=5s")
     assert found["status"] == "no-baseline", done.stdout
     metrics = found["runs"][0]["metrics"]
     sys.stdout.write(json.dumps(metrics, indent=1))
@@ -90,11 +90,11 @@ def test_a_lock_is_held_while_measuring_and_free_after_a_kill(pytester, suite):
             file.read_text() for file in (lock.iterdir() if lock.exists() else ())
         ):
             time.sleep(0.2)
-        refused, found = run(pytester, suite, "--accel-lock=fail", "--accel-budget=1s")
+        refused, found = run(pytester, suite, "-oaccel_lock=fail", "--accel-budget=1s")
         assert f"held by pid {first.pid}" in refused.stdout
         assert found["status"] == "failed"
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
-    after, found = run(pytester, suite, "--accel-lock=fail", "--accel-budget=1s")
+    after, found = run(pytester, suite, "-oaccel_lock=fail", "--accel-budget=1s")
     assert found["status"] == "no-baseline", after.stdout

@@ -78,7 +78,7 @@ SUITE = """
     import pytest
     import torch
 
-    pytestmark = [pytest.mark.{platform}, pytest.mark.accel(gang=True)]
+    pytestmark = [pytest.mark.{platform}, pytest.mark.accel(process_group=True)]
 
 
     def measure(accel):

@@ -24,7 +24,7 @@ OPTIONS = (
     "-p",
     "accel",
     "--accel-budget=30ms",
-    "--accel-warmup=20ms",
+    "-oaccel_warmup=20ms",
     "--accel-tolerance=99%",
 )
 
@@ -130,7 +130,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
     project.passes("-m", "cpu", "-k", "first", "--accel-record=1")
     project.passes("-m", "cpux2", "-k", "first", "--accel-record=2")
     reports = ("--benchmark-json=single.json", "--junitxml=single.xml")
-    project.passes("-m", "cpu", "--accel-looks=1", *reports)
+    project.passes("-m", "cpu", "--accel-repeats=1", *reports)
 
     # As if one rank alone had been a thousand times slower: no two ranks can be that much better, on the busiest machine.
     (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
@@ -139,7 +139,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
     run["rounds_s"] = [1000 * seconds for seconds in run["rounds_s"]]
     alone.write_text(json.dumps(content))
     reports = ("--benchmark-json=gang.json", "--junitxml=gang.xml")
-    yield project, project.passes("-m", "cpux2", "--accel-looks=1", *reports)
+    yield project, project.passes("-m", "cpux2", "--accel-repeats=1", *reports)
     assert project.left_behind() == []
 
 
@@ -271,7 +271,7 @@ def test_killed(accel, rank):
 
 
 @cpu
-@pytest.mark.accel(gang=True)
+@pytest.mark.accel(process_group=True)
 def test_gang_of_one(accel, world_size):
     import torch
 

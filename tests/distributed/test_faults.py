@@ -333,7 +333,7 @@ class TestRendezvous:
             "if os.environ['RANK'] == '1': load()\n",
             rendezvous_s=1000,
         )
-        assert words.startswith("not all ranks came within 1000 s (--accel-rendezvous)")
+        assert words.startswith("not all ranks came within 1000 s (accel_rendezvous)")
         # The deadline passes when rank 1 hangs: rank 0 may not have called by then either.
         assert re.search("rank 1|ranks 0, 1", words.splitlines()[0])
         assert "in load" in words

@@ -21,7 +21,7 @@ from tests.support.processes import left_in
 
 LONG_S = 180.0  # only a broken test waits so long
 PLUGINS = ("-p", "benchmark", "-p", "accel")  # others of this environment cost a second in every process
-QUICK = ("--accel-budget=60ms", "--accel-warmup=50ms")
+QUICK = ("--accel-budget=60ms", "-oaccel_warmup=50ms")
 
 SUITE = """
 import os

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from pytest_accel.settings import COMPILE_MODES, OPTIONS, Settings
+from pytest_accel.options import COMPILE_MODES, OPTIONS, Settings
 from pytest_accel.stats.metrics import MEASURED
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.reference_values import METRICS as PUBLISHED
@@ -206,28 +206,22 @@ def _cost(outcome: Outcome) -> str:
     fails = costs(outcome, Settings())
     said = "fails" if fails else "passes"
     for option in OPTIONS:
-        if getattr(Settings(), option.target) not in ("warn", "fail"):
+        if getattr(Settings(), option.field) not in ("warn", "fail"):
             continue
-        other = "warn" if getattr(Settings(), option.target) == "fail" else "fail"
-        if costs(outcome, replace(Settings(), **{option.target: other})) != fails:
+        other = "warn" if getattr(Settings(), option.field) == "fail" else "fail"
+        if costs(outcome, replace(Settings(), **{option.field: other})) != fails:
             said += f"; with `{option.flag}={other}` it {'passes' if fails else 'fails'}"
     return said + "."
 
 
 def table_columns() -> str:
-    from pytest_accel.session.columns import ALWAYS, COLUMNS
+    from pytest_accel.session.columns import COLUMNS
 
-    rows = [
-        (code(name) if at == 0 else "", column.title, capital((text.__doc__ or "").strip()))
-        for name, shown in COLUMNS.items()
-        for at, (column, text) in enumerate(shown)
-    ]
-    always = " and ".join(map(code, ALWAYS))
+    rows = [(column.title, capital((text.__doc__ or "").strip())) for column, text in COLUMNS]
     return (
         "# The table\n\n"
-        "Columns of the table after a run, by the names that `--accel-columns` takes.\n\n"
-        f"{always} are always there, and the verdict comes last. Without `--accel-columns` a column is shown where a row has something in it.\n\n"
-        + table(("name", "column", "meaning"), rows)
+        "Columns of the table after a run. A column is shown where a row has something in it; the verdict comes last.\n\n"
+        + table(("column", "meaning"), rows)
     )
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_accel.platforms.kinds import PRECISIONS
-from pytest_accel.settings import (
-    COLUMN_NAMES,
+from pytest_accel.options import (
     COMPILE_MODES,
     MARKER_KEYS,
+    MARKER_OPTIONS,
     OPTIONS,
-    REFERENCE,
     Option,
     Settings,
 )
+from pytest_accel.platforms.kinds import PRECISIONS
 from pytest_accel.stats.gating import NAMES
 from pytest_accel.stats.quantities import parse_fraction, parse_seconds
 from tests.docs import source
@@ -34,7 +33,6 @@ def options() -> str:
     written = {
         "FRACTION": parse_fraction.__doc__,
         "SECONDS": parse_seconds.__doc__,
-        "NAMES": f"separated by commas: {', '.join(map(code, COLUMN_NAMES))}",
         "METRICS": f"separated by commas: {', '.join(map(code, NAMES))}; each with a tolerance of its own where it needs one, "
         "`energy=8%`",
         "MODE": f"of torch.compile: {', '.join(map(code, COMPILE_MODES))}",
@@ -58,7 +56,7 @@ def _option(option: Option) -> str:
         (
             "mark",
             code(f"@pytest.mark.accel({option.name}=...)")
-            if option.name in MARKER_KEYS and option.target != "references"
+            if option.name in MARKER_KEYS and option.field != "references"
             else "",
         ),
         ("default", _default(option)),
@@ -70,23 +68,17 @@ def _option(option: Option) -> str:
 
 def _default(option: Option) -> str:
     """As the settings have it; what is off or not there by default needs no words."""
-    value = getattr(Settings(), option.target)
+    value = getattr(Settings(), option.field)
     if value in (None, False, "", (), {}, 0):
         return ""
-    return code(f"{value:g} s" if option.target.endswith("_s") else str(value))
+    return code(f"{value:g} s" if option.field.endswith("_s") else str(value))
 
 
 def markers() -> str:
-    known = {option.name: option for option in (*OPTIONS, REFERENCE)}
     rows = [
-        (
-            code(f"{key}=..."),
-            capital(known[key if key != "reference" else "reference"].help.replace("%%", "%")),
-        )
-        for key in MARKER_KEYS
-        if key != "reference"
+        (code(f"{key}=..."), capital(option.help.replace("%%", "%")))
+        for key, option in MARKER_OPTIONS.items()
     ]
-    rows.append((code("reference=..."), capital(REFERENCE.help)))
     described = source.docstring("__init__.py", "on")
     return (
         "# Marks\n\n"

@@ -20,7 +20,7 @@ import yaml
 
 from pytest_accel.cli import _divided, _parser
 from pytest_accel.commands.registry import COMMANDS, GROUPS
-from pytest_accel.settings import OPTIONS
+from pytest_accel.options import OPTIONS
 from pytest_accel.storage.results import KIND
 from tests.docs.pages import ROOT, Block, all_blocks, inline_code, named, pages
 
@@ -64,7 +64,7 @@ def ran(tmp_path_factory) -> dict[str, str]:
     for block in BENCHMARKS:
         text = textwrap.dedent(block.text)
         (folder / _file(block)).write_text(text if "import pytest\n" in text else f"import pytest\n{text}")
-    quick = ("--accel-budget=50ms", "--accel-warmup=50ms", "--accel-history=off", "--accel-compile=off")
+    quick = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-history=off", "--accel-compile=off")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *quick, "-q", "-rA", "--junitxml=out.xml", "--accel-json=out.json"],
         cwd=folder,

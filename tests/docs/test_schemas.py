@@ -120,9 +120,9 @@ def test_fresh_results_of_a_session_are_valid(pytester, monkeypatch):
         "@cpu\ndef test_sum(accel):\n    accel.measure(lambda: sum(range(20_000)), work=1, unit='calls')\n"
         "@gh200\ndef test_elsewhere(accel): ...\n"
     )
-    quick = ("-p", "benchmark", "-p", "accel", "--accel-budget=60ms", "--accel-warmup=50ms")
+    quick = ("-p", "benchmark", "-p", "accel", "--accel-budget=60ms", "-oaccel_warmup=50ms")
     pytester.runpytest_inprocess(*quick, "--accel-record=1", "--accel-json=recorded.json")
-    pytester.runpytest_inprocess(*quick, "--accel-looks=1", "--accel-json=judged.json")
+    pytester.runpytest_inprocess(*quick, "--accel-repeats=1", "--accel-json=judged.json")
     for name in ("recorded.json", "judged.json"):
         content = json.loads((pytester.path / name).read_text())
         assert faults("results", content) == []

@@ -101,7 +101,7 @@ def test_the_version_is_of_one_place(built, in_bare):
 
 # --- installed, without torch -------------------------------------------------------------------------
 
-QUICK = ("--accel-budget=50ms", "--accel-warmup=50ms", "--accel-looks=1")
+QUICK = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-repeats=1")
 THEIRS = """
 import pytest
 

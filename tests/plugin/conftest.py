@@ -40,7 +40,7 @@ platform.architecture = cache(platform.architecture)
 
 # Other plugins of this environment cost a second in every process.
 PLUGINS = ("-p", "benchmark", "-p", "accel")
-QUICK = ("--accel-budget=30ms", "--accel-warmup=20ms")
+QUICK = ("--accel-budget=30ms", "-oaccel_warmup=20ms")
 LONG_S = 120.0  # of waiting for a process; only a broken test waits so long
 
 PREAMBLE = """
@@ -209,7 +209,11 @@ class Bench:
     # --- running --------------------------------------------------------------------------------
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        """Run pytest in this process; fresh ones are still processes."""
+        """Run pytest and the first run of benchmarks in this process; repeats are still processes."""
+        return self.run_with_workers("--accel-in-process", *arguments)
+
+    def run_with_workers(self, *arguments: str) -> pytest.RunResult:
+        """Run pytest in this process and benchmarks in workers, as users do."""
         return self.pytester.runpytest_inprocess(*PLUGINS, *QUICK, *arguments)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:

@@ -71,7 +71,7 @@ class Host:
         self._monkeypatch.setattr(ahead, "_modules", lambda platform: ("slow_to_import",))
         self._monkeypatch.setitem(sys.modules, "slow_to_import", types.ModuleType("slow_to_import"))
         self.bench.pytester.makepyfile(slow_to_import=module)
-        self._monkeypatch.setenv("PYTHONPATH", str(self.bench.pytester.path))
+        self._monkeypatch.setenv("PYTHONPATH", str(self.bench.pytester.path), prepend=os.pathsep)
 
     @property
     def events(self):
@@ -128,7 +128,7 @@ def test_more_than_cores_allow_come_in_batches(bench, host):
 def test_second_looks_of_a_judged_session_are_started_ahead_too(bench, host):
     bench.benchmarks(*TWO)
     bench.baseline(test_a=bench.APART, test_b=bench.APART)
-    bench.run("--accel-looks=2")
+    bench.run("--accel-repeats=2")
     assert host.happened == ["here"] * 2 + ["bare", "measures"] * 2
 
 

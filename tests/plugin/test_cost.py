@@ -27,7 +27,6 @@ AT_START = {
     "pytest_accel.hookspecs",
     "pytest_accel.markers",
     "pytest_accel.options",
-    "pytest_accel.settings",
     "pytest_accel.platforms",
     "pytest_accel.platforms.catalogue",
     "pytest_accel.platforms.kinds",
@@ -66,7 +65,7 @@ def test_starting_imports_nothing_heavy_and_only_what_is_listed(bench, arguments
 def test_torch_free_benchmark_imports_nothing_heavy(bench):
     bench.benchmarks("test_step")
     bench.baseline(test_step=bench.SAME)
-    modules = modules_after(bench, "--accel-budget=60ms", "--accel-warmup=50ms", bench.TOLERANT)
+    modules = modules_after(bench, "--accel-budget=60ms", "-oaccel_warmup=50ms", bench.TOLERANT)
     assert "pytest_accel.session.bench" in modules
     # Finding out whether there is an NVIDIA device takes pynvml, if it is installed.
     assert not modules & (HEAVY - {"pynvml"})

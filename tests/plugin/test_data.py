@@ -98,7 +98,7 @@ def test_the_command_that_records_what_is_missing_keeps_its_options_and_works_fr
     ("arguments", "looked"), [((), "*none was given*"), (("--accel-data=.",), "*cifar-100-binary*")]
 )
 def test_required_data_that_is_missing_fails_and_says_where_it_was_looked_for(fed, arguments, looked):
-    result = fed().run("--accel-data-required", *arguments)
+    result = fed().run("--accel-require", *arguments)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [f"*cifar100: not found. Looked for {looked}", "*Real data is required here*"]
@@ -193,7 +193,7 @@ def test_a_benchmark_may_need_real_data(bench):
     result = bench.run("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*needs real data, with --accel-data: cifar100: not found.*"])
-    result = bench.run("--accel-data-required")
+    result = bench.run("--accel-require")
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*During handling*")
     write_cifar_binary(bench.path("data"))
@@ -240,7 +240,7 @@ class TestConvergence:
         entry["runs"][0]["metrics"]["accuracy"] = 0.99  # of which one epoch is far
         entry["runs"] *= 2  # as many as it takes to judge
         bench.save_baseline(content)
-        result = bench.run(bench.TOLERANT, "--accel-looks=2")
+        result = bench.run(bench.TOLERANT, "--accel-repeats=2")
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*REGRESSED  test_step (cpu) accuracy: * lower (at least *"])
 

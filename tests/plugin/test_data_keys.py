@@ -46,8 +46,8 @@ def test_each_is_judged_by_its_own(both):
     for run in content["benchmarks"][SYNTHETIC]["runs"]:  # which would be a regression beyond doubt
         run["rounds_s"] = [seconds / 1000 for seconds in run["rounds_s"]]
     bench.save_baseline(content)
-    bench.run(bench.TOLERANT, "--accel-looks=2").assert_outcomes(passed=1)
-    both("synthetic").run(bench.TOLERANT, "--accel-looks=2").assert_outcomes(failed=1)
+    bench.run(bench.TOLERANT, "--accel-repeats=2").assert_outcomes(passed=1)
+    both("synthetic").run(bench.TOLERANT, "--accel-repeats=2").assert_outcomes(failed=1)
 
 
 def test_an_update_of_one_leaves_the_other(both):

@@ -92,7 +92,7 @@ def test_a_device_that_disturbs_three_runs_is_not_judged_and_fails(disturbed):
 def test_a_disturbed_second_look_does_not_cost_a_look(disturbed):
     bench = disturbed(1)
     bench.baseline(test_step=bench.FASTER)  # regressed, which takes two looks to say
-    result = bench.run("--accel-looks=2")
+    result = bench.run("--accel-repeats=2")
     result.assert_outcomes(failed=1)
     assert runs_of(bench) == 3
     result.stdout.fnmatch_lines(["REGRESSED  test_step (cpu)*2 runs vs*", "a run before was replaced: *"])

@@ -132,7 +132,7 @@ class TestMarkers:
         result = bench.run("--markers")
         result.stdout.fnmatch_lines(
             [
-                "@pytest.mark.accel(tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference): *",
+                "@pytest.mark.accel(tolerance, gate, budget, warmup, timeout, bind, compile, process_group, reference): *",
                 "@pytest.mark.gh200: needs *GH200*",
                 "@pytest.mark.gh200x4n2: needs 4 x *GH200* on each of 2 nodes",
             ]

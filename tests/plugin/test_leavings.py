@@ -50,7 +50,7 @@ def results(bench):
     """Every way to end, in one session."""
     bench.write(ENDINGS.replace("test_elsewhere.pytestmark = [pytest.mark.h200]", ""))
     bench.baseline(test_step=bench.SAME, test_regressed=1e-3, test_gone=bench.SAME)
-    ran = bench.run(bench.TOLERANT, "--accel-json=out/results.json", "--accel-looks=2")
+    ran = bench.run(bench.TOLERANT, "--accel-json=out/results.json", "--accel-repeats=2")
     assert ran.ret == pytest.ExitCode.TESTS_FAILED
     return {result.name: result for result in read_results(bench.path("out/results.json")).results}
 
@@ -154,7 +154,7 @@ def test_credentials_of_the_command_line_are_not_passed_on(bench):
         """
     )
     bench.benchmarks("test_step")
-    options = ["--api-token", "hunter2", "--address=https://me:secret@example.org", "--accel-summary=r.md"]
+    options = ["--api-token", "hunter2", "--address=https://me:secret@example.org", "--accel-report=r.md"]
     bench.run(*options, "--accel-json=r.json").assert_outcomes(passed=1)
     for name in ("r.json", "r.md"):
         text = bench.path(name).read_text()
@@ -165,7 +165,7 @@ def test_credentials_of_the_command_line_are_not_passed_on(bench):
 def test_every_figure_of_a_session_is_the_same_everywhere(bench):
     bench.benchmarks("test_step")
     bench.baseline(test_step=bench.APART)
-    bench.run("--accel-json=r.json", "--junitxml=out.xml", "--accel-metrics=m.txt", "--accel-looks=3")
+    bench.run("--accel-json=r.json", "--junitxml=out.xml", "--accel-report=m.txt", "--accel-repeats=3")
     (result,) = read_results(bench.path("r.json")).results
     assert len(result.runs) == 3
     told = {each.get("name"): each.get("value") for each in bench.testcase("test_step").iter("property")}
@@ -183,7 +183,7 @@ class TestFaultsOfOurs:
         ("broken", "said"),
         [
             ("session_results", "nothing was written: *fault of pytest-accel*"),
-            ("_write_summary", "--accel-summary: *fault of pytest-accel*"),
+            ("_write_summary", "--accel-report: *fault of pytest-accel*"),
             ("_make_folder", "the history was not written: *fault of pytest-accel*"),
         ],
     )
@@ -193,7 +193,7 @@ class TestFaultsOfOurs:
 
         monkeypatch.setattr(leavings, broken, fail)
         bench.benchmarks("test_step")
-        result = bench.run("--accel-summary=r.md")
+        result = bench.run("--accel-report=r.md")
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["test_step*NO-BASELINE", said, "*1 passed*"])
         lost = broken != "_make_folder"
@@ -285,14 +285,14 @@ class TestFiles:
                 pathlib.Path("out").write_text("in the way")
             """
         )
-        result = bench.run("--accel-json=out/r.json", "--accel-summary=r.md")
+        result = bench.run("--accel-json=out/r.json", "--accel-report=r.md")
         result.assert_outcomes(passed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(["summary: *r.md", "--accel-json: *out/r.json: *"])
 
     def test_two_of_them_in_one_file_are_refused(self, bench):
         bench.benchmarks("test_step")
-        result = bench.run("--accel-json=out", "--accel-summary=out")
+        result = bench.run("--accel-json=out.md", "--accel-report=out.md")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(["ERROR: *name one file*"])
 

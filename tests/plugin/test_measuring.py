@@ -372,7 +372,7 @@ class TestTable:
 
     def test_threads_are_named(self, bench):
         bench.benchmarks("test_step")
-        result = bench.run("--accel-threads=2")
+        result = bench.run("-oaccel_threads=2")
         result.stdout.fnmatch_lines(["*The CPU was measured with 2 threads."])
 
     def test_unsteady_steps_are_named_with_the_remedy(self, bench):
@@ -387,10 +387,10 @@ class TestTable:
                 measure(accel, step)
             """
         )
-        result = bench.run("--accel-warmup=2s")
+        result = bench.run("-oaccel_warmup=2s")
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(
-            ["note: test_step (cpu): steps still drifted after a warm-up of *--accel-warmup*"]
+            ["note: test_step (cpu): steps still drifted after a warm-up of *accel_warmup*"]
         )
 
     @pytest.mark.parametrize(("step_s", "status"), [(0.0013, "failed"), (0.001, "passed")], ids=str)
@@ -439,7 +439,7 @@ class TestTable:
                 measure(accel, step, burst=3)
             """
         )
-        bench.run("--accel-warmup=1s", "--benchmark-json=out.json").assert_outcomes(passed=1)
+        bench.run("-oaccel_warmup=1s", "--benchmark-json=out.json").assert_outcomes(passed=1)
         run = bench.accel_info()["run"]
         assert run["steps_per_round"] % 3 == 0
         assert run["rounds_s"] == pytest.approx([0.022 / 3] * len(run["rounds_s"]))
@@ -454,7 +454,7 @@ class TestTable:
     def test_steady_steps_are_not(self, bench):
         bench.virtual_clock()
         bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
-        result = bench.run("--accel-warmup=2s")
+        result = bench.run("-oaccel_warmup=2s")
         result.assert_outcomes(passed=1)
         result.stdout.no_fnmatch_line("*still drifted*")
 

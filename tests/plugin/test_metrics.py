@@ -108,12 +108,12 @@ def test_an_undecided_metric_is_measured_again_in_fresh_processes(gated):
 
 def test_what_stays_undecided_is_inconclusive_and_costs_what_that_costs(gated):
     bench = gated(0.87)
-    result = bench.run(bench.TOLERANT, "--accel-looks=1", "-v")
+    result = bench.run(bench.TOLERANT, "--accel-repeats=1", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines(
         [r".*::test_step INCONCLUSIVE", r"^INCONCLUSIVE  test_step \(cpu\) accuracy: 3\.3 % lower \("]
     )
-    bench.run(bench.TOLERANT, "--accel-looks=1", "--accel-inconclusive=fail").assert_outcomes(failed=1)
+    bench.run(bench.TOLERANT, "--accel-repeats=1", "--accel-inconclusive=fail").assert_outcomes(failed=1)
 
 
 def test_all_that_regressed_has_a_line(gated):

@@ -71,7 +71,7 @@ def test_what_is_only_relative_stands_beside_nothing(published):
 class TestGate:
     def test_below_the_figure_of_this_platform_is_a_failed_test(self, published):
         bench = published(figure("plain/cpu", 1e12), figure("plain/gh200", 1e15))
-        result = bench.run("--accel-gate-reference=10%", "--junitxml=out.xml", "--accel-json=r.json")
+        result = bench.run("--accel-reference=10%", "--junitxml=out.xml", "--accel-json=r.json")
         result.assert_outcomes(failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.re_match_lines(
@@ -85,19 +85,19 @@ class TestGate:
         assert "below" in measured.text
 
     def test_above_it_passes(self, published):
-        published(figure("plain/cpu", 1.0)).run("--accel-gate-reference=10%").assert_outcomes(passed=1)
+        published(figure("plain/cpu", 1.0)).run("--accel-reference=10%").assert_outcomes(passed=1)
 
     @pytest.mark.parametrize("flag", ["contradictory", "implausible"])
     def test_nothing_is_gated_on_a_doubtful_figure_and_that_is_said(self, published, flag):
         bench = published(figure("plain/cpu", 1e12, flags=[flag], note="it cannot be"))
-        result = bench.run("--accel-gate-reference=10%")
+        result = bench.run("--accel-reference=10%")
         result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["--accel-gate-reference: *nothing was gated on*"])
+        result.stdout.fnmatch_lines(["--accel-reference: *nothing was gated on*"])
 
     def test_expected_failures_stay_expected(self, published):
         marked = SUITE.replace("    @pytest", '    @pytest.mark.xfail(reason="known")\n    @pytest', 1)
         bench = published(figure("plain/cpu", 1e12), suite=marked)
-        bench.run("--accel-gate-reference=10%").assert_outcomes(xfailed=1)
+        bench.run("--accel-reference=10%").assert_outcomes(xfailed=1)
 
 
 def test_another_configuration_is_said_beside_it(published):
@@ -114,7 +114,7 @@ def test_another_configuration_is_said_beside_it(published):
 def test_recording_shows_them_and_judges_nothing(published):
     bench = published(figure("plain/cpu", 1e12))
     result = bench.run(
-        "--accel-record=1", "--accel-reference", "--accel-gate-reference=10%", "--accel-json=r.json"
+        "--accel-record=1", "--accel-reference", "--accel-reference=10%", "--accel-json=r.json"
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["note: test_step*", "FAILED  test_step*"])
@@ -144,7 +144,7 @@ class TestExpectations:
     def test_is_a_verdict_of_its_own_everywhere(self, bench):
         bench.write('def test_step(accel):\n    measure(accel, unit="images")\n')
         self.expect(bench, 'cpu = [1e12, -0.05, "none", "images/s"]')
-        result = bench.run("--accel-json=r.json", "--accel-summary=r.md", "--accel-metrics=m.txt")
+        result = bench.run("--accel-json=r.json", "--accel-report=r.md", "--accel-report=m.txt")
         result.stdout.re_match_lines([r"^test_step .* FAILED$"])
         (measured,) = read_results(bench.path("r.json")).results
         assert measured.status is Ending.FAILED

@@ -21,7 +21,7 @@ def suite(bench, *, slower=1.0, mark="", **own):
 
 def test_all_slower_is_one_failure_of_the_platform_and_each_is_judged_on_the_rest(bench):
     suite(bench, slower=1.1, test_step3=1.3)
-    result = bench.run("--accel-json=out.json", "--junitxml=out.xml", "--accel-summary=out.md")
+    result = bench.run("--accel-json=out.json", "--junitxml=out.xml", "--accel-report=out.md")
     result.assert_outcomes(passed=7, failed=2)  # one lost more than the others, and fails by the rest
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(

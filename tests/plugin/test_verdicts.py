@@ -138,14 +138,14 @@ class TestInconclusive:
     def test_fails_by_option(self, bench):
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.APART)
-        result = bench.run("--accel-looks=1", "--accel-inconclusive=fail")
+        result = bench.run("--accel-repeats=1", "--accel-inconclusive=fail")
         result.assert_outcomes(failed=1)
         result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
 
     def test_one_look_never_measures_again(self, bench):
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.FASTER)
-        result = bench.run("--accel-looks=1")
+        result = bench.run("--accel-repeats=1")
         result.assert_outcomes(passed=1)
         result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
         assert len(bench.processes("test_step")) == 1
@@ -177,7 +177,7 @@ class TestInconclusive:
     def test_open_benchmarks_take_turns(self, bench):
         bench.benchmarks("test_a", "test_b")
         bench.baseline(test_a=bench.APART, test_b=bench.APART)
-        result = bench.run("--accel-looks=3")
+        result = bench.run("--accel-repeats=3")
         result.assert_outcomes(passed=2)
         result.stdout.fnmatch_lines(
             ["test_a: run 2 of 3*", "test_b: run 2 of 3*", "test_a: run 3 of 3*", "test_b: run 3 of 3*"]
@@ -233,7 +233,7 @@ class TestTolerance:
         return bench
 
     def tolerance(self, bench, *arguments: str) -> float:
-        arguments = ("--accel-looks=1", "--benchmark-json=out.json", *arguments)
+        arguments = ("--accel-repeats=1", "--benchmark-json=out.json", *arguments)
         bench.run(*arguments).assert_outcomes(passed=1)
         return bench.accel_info()["verdict"]["tolerance"]
 

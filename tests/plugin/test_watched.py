@@ -78,7 +78,7 @@ def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
         temperature_c=61,
         clock_event_reasons=POWER_CAP,
     )
-    done, found = measured(gpu, "--accel-columns=throughput,energy,power,clocks", "--accel-budget=400ms")
+    done, found = measured(gpu, "--accel-budget=400ms")
     assert found["status"] == "no-baseline", done.stdout
     metrics = found["runs"][0]["metrics"]
     assert metrics["power_mean_w"] == pytest.approx(300.0, rel=0.1)  # of the counter, and not of the samples
@@ -89,8 +89,6 @@ def test_energy_power_and_clocks_are_those_of_the_gpu(measured):
     assert metrics["temperature_c"] == 61
     assert metrics["power_capped_share"] == 1.0
     assert metrics["tdp_share"] == pytest.approx(metrics["power_mean_w"] / 700)
-    header = next(line for line in done.stdout.splitlines() if line.startswith("benchmark  "))
-    assert all(title in header for title in ("J/unit", "mean W", "peak W", "of TDP", "SM MHz", "peak °C"))
 
 
 def test_a_counter_that_the_samples_do_not_bear_out_is_not_believed(measured):
@@ -126,7 +124,7 @@ FRESH = ("--accel-record=1",)  # measures in a process of its own
 
 @pytest.mark.parametrize("arguments", [(), FRESH], ids=["here", "fresh process"])
 def test_a_gpu_that_is_held_by_another_session_is_not_measured_on(measured, held, arguments):
-    done, found = measured(FakeGpu(uuid=UUID), "--accel-lock=fail", *arguments)
+    done, found = measured(FakeGpu(uuid=UUID), "-oaccel_lock=fail", *arguments)
     assert found["status"] == "failed"
     assert "GPU-8f3aab12 is held by pid 4711" in done.stdout
     assert "ana, pytest nightly" in done.stdout

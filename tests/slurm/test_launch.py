@@ -264,7 +264,7 @@ def test_a_benchmark_on_two_nodes_is_one_session_while_another_job_meets_its_tim
     wait_for((tmp_path / "pid-0").exists, "the job that is to meet its time limit")
     # Limits are whole minutes; this moves the end of a running job nearer.
     slurm.ask("scontrol", "update", f"JobId={limited.job()}", "EndTime=now+1")
-    arguments = ("-m", "cpun2", "--accel-budget=60ms", "--accel-warmup=50ms")
+    arguments = ("-m", "cpun2", "--accel-budget=60ms", "-oaccel_warmup=50ms")
     run = launch("--timeout=100s", suite=BENCHMARKS, arguments=arguments, seats=True).result(1)
     assert run.out.count("test session starts") == 1
     assert "of the second node" in run.out

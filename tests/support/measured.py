@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
-from pytest_accel.settings import Settings
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.runs import Run
 from pytest_accel.stats.standing import DEFAULT_PRIOR, NoisePrior

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.options import baselines_root, for_item, read_settings
-from pytest_accel.settings import Settings
+from pytest_accel.options import OPTIONS, Settings, baselines_root, for_item, read_settings
 
 
 class FakeConfig:
@@ -52,10 +51,10 @@ class TestPrecedence:
 
     def test_origins_are_remembered(self):
         ini, environ = {"accel_budget": "1s"}, {"PYTEST_ACCEL_WARMUP": "2s"}
-        settings = read({"looks": "3"}, ini, environ)
+        settings = read({"repeats": "3"}, ini, environ)
         assert settings.origin("budget_s") == "pyproject.toml"
         assert settings.origin("warmup_s") == "PYTEST_ACCEL_WARMUP"
-        assert settings.origin("looks") == "--accel-looks"
+        assert settings.origin("repeats") == "--accel-repeats"
 
     def test_marker_goes_before_all(self):
         settings = read({"tolerance": "5%"})
@@ -99,17 +98,9 @@ class TestErrors:
         assert text == "accel_inconclusive: 'ignore' (from --accel-inconclusive) is not one of: warn, fail."
 
     def test_lists_what_is_valid(self):
-        assert "is not a whole number from 1 to 5." in refused({"looks": "6"})
-        assert "is not a whole number from 1 to 5." in refused({"looks": "two"})
+        assert "is not a whole number from 1 to 5." in refused({"repeats": "6"})
+        assert "is not a whole number from 1 to 5." in refused({"repeats": "two"})
         assert "is not true or false." in refused({}, {"accel_require": "perhaps"})
-
-    def test_columns_are_named_in_their_order(self):
-        assert read({"columns": "mfu, throughput,mfu"}).columns == ("mfu", "throughput")
-        for wrong in ("mfu,speed", "", " , "):
-            said = refused({"columns": wrong})
-            assert "is not a list of columns" in said
-            assert "Valid, separated by commas: data, " in said
-        assert "there is no 'speed'" in refused({"columns": "mfu,speed"})
 
     def test_gates_are_metrics_with_what_is_tolerated(self):
         assert read({}).gate == {}
@@ -135,6 +126,25 @@ class TestErrors:
 
     def test_empty_variable_is_an_error_that_names_it(self):
         assert "(from PYTEST_ACCEL_BUDGET)" in refused({}, {}, {"PYTEST_ACCEL_BUDGET": ""})
+
+    def test_report_formats_are_chosen_by_suffix(self):
+        assert read({"report": ["a.html", "b.md,c.txt"]}).reports == ("a.html", "b.md", "c.txt")
+        for wrong in ("a", "a.pdf", ""):
+            assert "ends in .html (a page), .md" in refused({"report": [wrong]})
+
+    def test_reference_shows_or_gates(self):
+        assert (read({"reference": "show"}).references, read({"reference": "show"}).gate_reference) == (
+            "show",
+            None,
+        )
+        assert read({"reference": "10%"}).gate_reference == 0.1
+        assert "put paths before it" in refused({"reference": "tests"})
+
+
+def test_at_most_24_settings_are_options():
+    shown = [option for option in OPTIONS if option.on_command_line]
+    assert len(shown) <= 24
+    assert not {"warmup", "threads", "lock", "bind", "rendezvous"} & {option.name for option in shown}
 
 
 class TestTruth:

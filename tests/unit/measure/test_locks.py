@@ -18,7 +18,7 @@ import pytest
 
 from pytest_accel.measure import locks
 from pytest_accel.measure.locks import LockedError, lock_devices, lock_folder
-from pytest_accel.settings import OPTIONS, Settings
+from pytest_accel.options import OPTIONS, Settings
 
 A, B = "GPU-8f3aab12-0000-0000-0000-000000000001", "GPU-9c000000-0000-0000-0000-000000000002"
 NOBODY = 65534
@@ -180,7 +180,7 @@ def test_fail_names_the_holder_and_the_way_out(folder):
     with holder(folder, A) as first, pytest.raises(LockedError) as refused, take(folder, A, mode="fail"):
         pass
     assert f"GPU-8f3aab12 is held by pid {first.pid} (" in str(refused.value)
-    assert "--accel-lock=wait" in str(refused.value)
+    assert "-oaccel_lock=wait" in str(refused.value)
     assert isinstance(refused.value, ValueError)
 
 
@@ -188,7 +188,7 @@ def test_waiting_ends_with_the_holders_name_and_the_way_out(folder):
     with holder(folder, A) as first, pytest.raises(LockedError) as refused, take(folder, A, timeout_s=0):
         pass
     assert re.search(rf"held by pid {first.pid} .* was not free within 0", str(refused.value))
-    assert "--accel-lock=off" in str(refused.value)
+    assert "-oaccel_lock=off" in str(refused.value)
 
 
 def test_off_takes_nothing_and_leaves_nothing(folder):
@@ -345,7 +345,7 @@ class TestWithoutALock:
         (tmp_path / "mine").write_text("mine")
         (text,) = said(tmp_path / "mine" / "locks")
         assert text.startswith("GPU-8f3aab12 is not locked, and others may measure on it meanwhile: ")
-        assert text.endswith("Not a directory. Remove it; --accel-lock=off silences this.")
+        assert text.endswith("Not a directory. Remove it; accel_lock=off silences this.")
 
     def test_a_folder_that_is_a_file(self, said, tmp_path):
         (tmp_path / "locks").write_text("mine")

@@ -148,7 +148,7 @@ def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
             "9s",
             "-o",
             "a=b",
-            "--accel-data-required",
+            "--accel-require",
             "--accel-slowdown=5%",
         ),
     )
@@ -163,7 +163,7 @@ def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
             "-o",
             "a=b",
         ),
-        "--accel-data-required",
+        "--accel-require",
     ]
     assert "--baselines=/srv/b" in remove
 

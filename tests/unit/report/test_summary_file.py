@@ -40,7 +40,7 @@ def test_step_summary_stays_below_what_github_takes(tmp_path):
     assert "**The rest is left out: GitHub shows 1 MiB a step.**" in said
     assert said.count("<details>") == said.count("</details>")
     assert said.lstrip().splitlines()[0] == text.splitlines()[0]
-    assert "the rest was left out. --accel-summary writes all of it" in warning
+    assert "the rest was left out. --accel-report writes all of it" in warning
 
 
 def test_a_cut_inside_a_fence_closes_it(tmp_path):
@@ -67,4 +67,4 @@ def test_step_summary_that_cannot_be_written_is_a_warning(tmp_path, what):
     name = f"{path}\0" if what == "null" else str(path)
     warning = append_step_summary({"GITHUB_STEP_SUMMARY": name}, "x")
     assert warning.startswith(f"GITHUB_STEP_SUMMARY={name}: the summary cannot be written: ")
-    assert warning.endswith("--accel-summary writes it elsewhere.")
+    assert warning.endswith("--accel-report writes it elsewhere.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.options import Settings
 from pytest_accel.report.terminal import verdict_line
 from pytest_accel.report.verdicts import (
     VERDICTS,
@@ -17,7 +18,6 @@ from pytest_accel.report.verdicts import (
     shown_status,
     table_lines,
 )
-from pytest_accel.settings import Settings
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.results import a_platform_shift, make_result

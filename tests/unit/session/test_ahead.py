@@ -9,12 +9,12 @@ import pytest
 
 from pytest_accel.distributed.launch import GangError
 from pytest_accel.distributed.orders import GangAnswer, RankAnswer
+from pytest_accel.options import Settings
 from pytest_accel.platforms import cgroups
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import ahead
 from pytest_accel.session.ahead import Ahead
 from pytest_accel.session.shapes import shape_of
-from pytest_accel.settings import Settings
 
 CPU, H200, GANG = PlatformName("cpu"), PlatformName("h200"), PlatformName("h200", 2)
 WELL = GangAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "passed"}),))

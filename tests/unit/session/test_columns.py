@@ -6,17 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
 from pytest_accel.session.columns import (
-    ALWAYS,
-    COLUMNS,
     all_synthetic,
     columns_and_rows,
     gated_without_column,
 )
 from pytest_accel.session.fitting import Unfit
-from pytest_accel.settings import COLUMN_NAMES, Settings
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.facets import Facet
 from pytest_accel.stats.measurement import Measurement
@@ -47,8 +45,8 @@ def case(metrics=None, configuration=None, gates=None, **more) -> Case:
     return unmeasured(measurements=[measured], **more)
 
 
-def cells(*cases: Case, wanted=()) -> list[dict[str, str]]:
-    columns, rows = columns_and_rows(cases, wanted)
+def cells(*cases: Case) -> list[dict[str, str]]:
+    columns, rows = columns_and_rows(cases)
     return [
         {column.title: cell.text for column, cell in zip(columns, row, strict=True) if cell.text}
         for row in rows
@@ -106,29 +104,10 @@ WATCHED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("wanted", "shown"),
-    [
-        ((), {}),
-        (("energy",), {"units/Wh": "6,400", "J/unit": "0.5625"}),
-        (("power",), {"mean W": "651", "peak W": "700", "of TDP": "93.1 %"}),
-        (("clocks",), {"SM MHz": "1515", "peak °C": "61"}),
-    ],
-)
-def test_energy_power_and_clocks_are_shown_when_asked_for(wanted, shown):
-    (found,), (without,) = cells(case(WATCHED), wanted=wanted), cells(case(), wanted=wanted)
-    assert {title: found[title] for title in found.keys() - without.keys()} == shown
-
-
 def test_energy_that_is_gated_is_shown_unasked():
     (found,) = cells(case(WATCHED, gates={"energy_per_step_j": 0.05}))
     assert found["units/Wh"] == "6,400"
     assert "J/unit" not in found
-
-
-def test_what_was_asked_for_and_not_measured_is_empty():
-    (found,) = cells(case({"energy_per_step_j": 0.0}), wanted=("energy", "power", "clocks"))
-    assert found.keys() == {"benchmark", "platform", "verdict"}
 
 
 def test_the_verdict_calls_energy_by_its_name():
@@ -203,13 +182,3 @@ def test_what_does_not_fit_has_a_row_of_its_name_and_its_verdict():
     found.judge()
     assert cells(found) == [{"benchmark": "test_x", "platform": "cpu", "verdict": "DOES-NOT-FIT"}]
     assert gated_without_column(found) == {}
-
-
-def test_columns_are_chosen_by_name_and_in_that_order():
-    columns, rows = columns_and_rows([case({"mfu": 0.4})], ("mfu", "step"))
-    assert [column.title for column in columns] == ["benchmark", "platform", "MFU", "step", "verdict"]
-    assert [cell.text for cell in rows[0]][2] == "40.0 %"
-
-
-def test_every_name_of_the_option_has_its_column_and_every_column_its_name():
-    assert (*ALWAYS, *COLUMN_NAMES) == tuple(COLUMNS)

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.measure.locks import LockedError
+from pytest_accel.options import Settings
 from pytest_accel.session import exclusivity
 from pytest_accel.session.exclusivity import by_leader, exclusive_devices, wait_until_free
 from pytest_accel.session.placement import RANK_END
-from pytest_accel.settings import Settings
 
 ITEM = SimpleNamespace(config=SimpleNamespace(stash={}), name="test_step")
 

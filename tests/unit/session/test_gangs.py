@@ -8,11 +8,11 @@ import pytest
 
 from pytest_accel.distributed.launch import GangError
 from pytest_accel.distributed.orders import GangAnswer, RankAnswer
+from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import gangs
 from pytest_accel.session.gangs import Gangs, found_by
 from pytest_accel.session.placement import PLACEMENT
-from pytest_accel.settings import Settings
 
 
 def answered(*payloads, culprit=None):

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.options import Settings
 from pytest_accel.session import turns as session_turns
 from pytest_accel.session.together import Platforms
 from pytest_accel.session.turns import Turns
-from pytest_accel.settings import Settings
 from pytest_accel.stats.verdict import Outcome
 from tests.support.measured import make_case, measurement
 from tests.support.stored import baseline, runs

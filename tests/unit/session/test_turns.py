@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.options import BEGUN_S
+from pytest_accel.options import SESSION_START_S, Settings
 from pytest_accel.session import turns as session_turns
 from pytest_accel.session.together import Platforms
 from pytest_accel.session.turns import Turns
-from pytest_accel.settings import Settings
 from pytest_accel.stats.verdict import Outcome
 
 START_S = 12.0
@@ -100,15 +99,15 @@ class Played(Turns):
 
 @pytest.fixture
 def played(monkeypatch):
-    def play(within_s, *cases, looks=5, record=0):
+    def play(within_s, *cases, repeats=5, record=0):
         monkeypatch.setattr(session_turns, "time", clock := SimpleNamespace(now_s=100.0))
         clock.monotonic = lambda: clock.now_s
         pace = SimpleNamespace(run=lambda label, left: nullcontext())
         monkeypatch.setattr(session_turns, "Pacemaker", lambda config: pace)
         monkeypatch.setattr(session_turns, "refuse_mixture", lambda case: None)
         found = Played(
-            config=SimpleNamespace(stash={BEGUN_S: 40.0}, getoption=lambda *_, **__: 0),
-            settings=Settings(within_s=within_s, looks=looks, record=record),
+            config=SimpleNamespace(stash={SESSION_START_S: 40.0}, getoption=lambda *_, **__: 0),
+            settings=Settings(within_s=within_s, repeats=repeats, record=record),
             cases={case.item.name: case for case in cases},
             gangs=[],
             platforms=Apart(),

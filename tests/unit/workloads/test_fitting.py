@@ -107,7 +107,7 @@ def test_the_host_has_some_memory():
 
 
 def test_sharding_needs_a_gang():
-    with pytest.raises(ValueError, match=r"runs alone.*a100x4.*accel\(gang=True\)"):
+    with pytest.raises(ValueError, match=r"runs alone.*a100x4.*accel\(process_group=True\)"):
         TrainStep.build("zoo/gpt-tiny", batch_size=1, sharding="fsdp", ranks=Alone())
     with pytest.raises(ValueError, match="Did you mean 'fsdp'"):
         TrainStep.build("zoo/gpt-tiny", batch_size=1, sharding="fsdp2")

@@ -14,9 +14,17 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_accel.stats import parsing
-from pytest_accel.stats.quantities import parse_fraction, parse_seconds
-from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
+from pytest_accel.stats.metric_gates import parse_gates
+from pytest_accel.stats.quantities import (
+    parse_choice,
+    parse_count,
+    parse_fraction,
+    parse_history,
+    parse_seconds,
+    parse_tolerance,
+    parse_truth,
+)
+from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 
 # One of them is set where a launcher started this pytest, once for every rank: by torchrun, or by a Slurm step.
 LAUNCHER_VARIABLES = frozenset({"RANK", "SLURM_STEP_NUM_TASKS"})
@@ -161,11 +169,11 @@ def _parse_reports(text: str) -> tuple[str, ...]:
     return files
 
 
-_CONSEQUENCE = parsing.choice("warn", "fail")
+_CONSEQUENCE = parse_choice("warn", "fail")
 OPTIONS = (
     Option(
         "record",
-        parsing.count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
+        parse_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
         f"measure each benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
         "RUNS",
         kind="optional",
@@ -174,7 +182,7 @@ OPTIONS = (
     ),
     Option(
         "update",
-        parsing.truth,
+        parse_truth,
         "like --accel-record, but replace the baseline; needs --accel-reason",
         kind="flag",
         in_ini=False,
@@ -182,14 +190,14 @@ OPTIONS = (
     Option("reason", str, "why the baseline changes; stored in its ledger", "TEXT", in_ini=False),
     Option(
         "require",
-        parsing.truth,
+        parse_truth,
         "missing hardware, data that --accel-data does not hold, and a session that measured nothing are failures "
         "(for CI runners)",
         kind="flag",
     ),
     Option(
         "tolerance",
-        parsing.tolerance,
+        parse_tolerance,
         "tolerated loss of throughput, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
         "recorded runs resolve, 3%% or more, stored in the baseline",
         "FRACTION|auto",
@@ -197,7 +205,7 @@ OPTIONS = (
     ),
     Option(
         "gate",
-        parsing.gates,
+        parse_gates,
         "metrics to gate, such as throughput,energy=8%% (default: throughput, which is always gated)",
         "METRICS",
         in_marker=True,
@@ -248,7 +256,7 @@ OPTIONS = (
     ),
     Option(
         "repeats",
-        parsing.count(1, 5),
+        parse_count(1, 5),
         "runs that the gate may take for one verdict, the first included (default 5)",
         "N",
     ),
@@ -278,14 +286,14 @@ OPTIONS = (
     ),
     Option(
         "threads",
-        parsing.count(1, 4096),
+        parse_count(1, 4096),
         "threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
         "N",
         on_command_line=False,
     ),
     Option(
         "bind",
-        parsing.choice("auto", "none"),
+        parse_choice("auto", "none"),
         "bind each rank to the CPUs and the memory nearest to its device (default auto)",
         "auto|none",
         on_command_line=False,
@@ -293,7 +301,7 @@ OPTIONS = (
     ),
     Option(
         "lock",
-        parsing.choice("wait", "fail", "off"),
+        parse_choice("wait", "fail", "off"),
         "while another session measures on the same device: wait (default), fail, or measure beside it (off)",
         "wait|fail|off",
         on_command_line=False,
@@ -306,7 +314,7 @@ OPTIONS = (
     ),
     Option(
         "compile",
-        parsing.choice("auto", "off", *COMPILE_MODES),
+        parse_choice("auto", "off", *COMPILE_MODES),
         "how train and infer compile a model (default auto: on accelerators)",
         "auto|off|MODE",
         in_marker=True,
@@ -338,7 +346,7 @@ OPTIONS = (
     ),
     Option(
         "history",
-        parsing.history,
+        parse_history,
         "database of all runs, relative to the root directory (default .accel/history.sqlite)",
         "FILE|off",
     ),
@@ -351,7 +359,7 @@ OPTIONS = (
     ),
     Option(
         "in-process",
-        parsing.truth,
+        parse_truth,
         "measure benchmarks of one device in pytest's own process, for debugging; --pdb and --trace imply it",
         kind="flag",
         in_ini=False,
@@ -359,7 +367,7 @@ OPTIONS = (
 )
 # Keys of `@pytest.mark.accel` that are no options. `reference=` links published figures; the option shows them.
 _MARKER_ONLY = (
-    Option("process_group", parsing.truth, "measure in a process group even on one device", in_marker=True),
+    Option("process_group", parse_truth, "measure in a process group even on one device", in_marker=True),
     Option("reference", str, "published figures of this benchmark", in_marker=True),
 )
 MARKER_OPTIONS = {option.name: option for option in (*OPTIONS, *_MARKER_ONLY) if option.in_marker}

@@ -11,7 +11,7 @@ import sys
 
 from benchmarks.noise.resampling import POLICY, consecutive, kept, neighbours, noise_of, scattered, tally
 from pytest_accel.stats.gate import in_noise
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 
 RUNS, ROUNDS, DRAWS = 30, 8, 300
 NOISES = (0.003, 0.01, 0.03, 0.1, 0.2)

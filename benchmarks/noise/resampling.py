@@ -24,7 +24,7 @@ from pytest_accel.stats.gate import (
     settled,
     within_run_variance,
 )
-from pytest_accel.stats.runs import RECORD_RUNS, Run
+from pytest_accel.stats.run import RECORD_RUNS, Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()

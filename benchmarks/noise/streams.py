@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 
 KIND = "pytest-accel noise stream"
 SCHEMA_VERSION = 1

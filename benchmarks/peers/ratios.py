@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from pytest_accel.stats.student import t_quantile
+from pytest_accel.stats.gate import t_quantile
 
 Side = Literal["ours", "peer"]
 SIDES: tuple[Side, Side] = ("ours", "peer")

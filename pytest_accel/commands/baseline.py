@@ -39,7 +39,7 @@ GROUPS["baseline"] = (
 def show(args: argparse.Namespace) -> int:
     """Say how many runs each baseline has, how noisy they are, and what loss the gate can catch with them."""
     from pytest_accel.report.baselines import Stored, shown, shown_json
-    from pytest_accel.stats.standing import platform_prior
+    from pytest_accel.stats.baseline_quality import platform_prior
     from pytest_accel.storage.gathering import find
     from pytest_accel.storage.stored_runs import runs_of_file
 
@@ -177,7 +177,7 @@ def prune(args: argparse.Namespace) -> int:
 def _wish(args: argparse.Namespace) -> Wish:
     from datetime import UTC, datetime
 
-    from pytest_accel.stats.keys import both_keys
+    from pytest_accel.stats.run import both_keys
     from pytest_accel.storage.pruning import Wish
 
     if args.vanished != (args.collected is not None):
@@ -229,7 +229,7 @@ def _files(folder: Path, platform: str) -> Iterator[BaselineFile]:
 
 def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
     from pytest_accel.platforms.names import closest
-    from pytest_accel.stats.keys import both_keys
+    from pytest_accel.stats.run import both_keys
 
     known = {key for file in files for key in file.benchmarks}
     for name in named:
@@ -271,12 +271,12 @@ def tolerance(args: argparse.Namespace) -> int:
 
 
 def _tolerance(text: str) -> Tolerance:
-    from pytest_accel.stats.parsing import tolerance
+    from pytest_accel.stats.quantities import parse_tolerance
 
     if text.strip().lower() == "default":
         return None
     try:
-        return tolerance(text)
+        return parse_tolerance(text)
     except ValueError as error:
         raise ValueError(f"{text!r} {error} Or auto, or default.") from None
 

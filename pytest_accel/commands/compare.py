@@ -67,12 +67,12 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def _tolerance(text: str) -> float | None:
-    from pytest_accel.stats.parsing import fixed_tolerance
+    from pytest_accel.stats.quantities import parse_fixed_tolerance
 
     if not text:
         return None
     try:
-        return fixed_tolerance(text)
+        return parse_fixed_tolerance(text)
     except ValueError as error:
         raise ValueError(f"--tolerance {text!r} {error}") from None
 

@@ -186,7 +186,7 @@ def export(args: argparse.Namespace) -> int:
 )
 def add(args: argparse.Namespace) -> int:
     """Add sessions of other machines, of runners that keep nothing, or what a damaged history still has."""
-    from pytest_accel.stats.printing import inert, printable
+    from pytest_accel.stats.quantities import inert, printable
     from pytest_accel.storage.history_file import is_sqlite
     from pytest_accel.storage.results import read_results
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_accel.distributed.processes import ended_words, exit_words
 from pytest_accel.stats.environment import safe_arguments
-from pytest_accel.stats.printing import printable
+from pytest_accel.stats.quantities import printable
 
 PYTHON = "python3"
 _A_PYTHON = re.compile(r"(python|pypy)[0-9.]*")

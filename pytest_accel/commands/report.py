@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def report(args: argparse.Namespace) -> int:
     """Write the HTML report of a session: of results in a file, or of the history's newest session."""
     from pytest_accel.report.page import write_page
-    from pytest_accel.stats.printing import printable
+    from pytest_accel.stats.quantities import printable
     from pytest_accel.storage.references import published_folder
 
     history = history_file(args)

@@ -25,7 +25,7 @@ from pytest_accel.commands.environments import (
 )
 from pytest_accel.commands.registry import argument, command, count
 from pytest_accel.stats.quantities import counted, seconds
-from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
+from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 
 if TYPE_CHECKING:
     from pytest_accel.commands.phases import Phases

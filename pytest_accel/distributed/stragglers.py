@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.stats.quantities import counted, gibibytes, seconds, si
-from pytest_accel.stats.stragglers import Reading, Straggler, find_stragglers
+from pytest_accel.stats.roofline import Reading, Straggler, find_stragglers
 
 if TYPE_CHECKING:
     import torch

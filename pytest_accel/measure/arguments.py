@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from pytest_accel.stats.facets import is_gateable
-from pytest_accel.stats.keys import Scalar
-from pytest_accel.stats.metrics import DESCRIPTIVE, MEASURED, OF_ANY_STEP, shown_name
+from pytest_accel.stats.metric_gates import DESCRIPTIVE, MEASURED, OF_ANY_STEP, is_gateable, shown_name
+from pytest_accel.stats.run import Scalar
 from pytest_accel.stats.verdict import THROUGHPUT, Policy
 
 RESERVED_METRICS = frozenset({THROUGHPUT, *OF_ANY_STEP})  # measured by `accel.measure` itself

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from pytest_accel.doctor.gpus import short
-from pytest_accel.stats.printing import clipped, printable
-from pytest_accel.stats.quantities import seconds
+from pytest_accel.stats.quantities import clipped, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -19,7 +19,7 @@ from pytest_accel.measure.warmup import (
     in_bursts,
     timed_block,
 )
-from pytest_accel.stats.runs import MIN_ROUNDS, Run
+from pytest_accel.stats.run import MIN_ROUNDS, Run
 
 STEPS_PER_ROUND = 10
 # A round this long makes the two timer calls and the synchronization (tens of microseconds on an H200) less than a

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_accel.report.terminal import Cell, Column, lines_of
+from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior, Standing, standing
 from pytest_accel.stats.environment import TITLES, Environment, describe
-from pytest_accel.stats.printing import inert, printable
-from pytest_accel.stats.quantities import counted, percent, si
-from pytest_accel.stats.standing import DEFAULT_PRIOR, NoisePrior, Standing, standing
+from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.storage.difference import Kind, Moved
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, LedgerEntry
 from pytest_accel.storage.verifying import Report

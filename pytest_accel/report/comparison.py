@@ -11,12 +11,10 @@ from pytest_accel.report.escaping import prose
 from pytest_accel.report.terminal import Cell as TableCell
 from pytest_accel.report.terminal import Column, changed, lines_of, verdict_line
 from pytest_accel.report.verdicts import word
+from pytest_accel.stats.comparison import Value, was_slowed
 from pytest_accel.stats.environment import describe
-from pytest_accel.stats.figures import Value
-from pytest_accel.stats.judgement import was_slowed
-from pytest_accel.stats.metrics import shown_name
-from pytest_accel.stats.printing import inert, printable
-from pytest_accel.stats.quantities import counted, percent, si
+from pytest_accel.stats.metric_gates import shown_name
+from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side, ordered
 from pytest_accel.storage.reference_values import DOUBTS

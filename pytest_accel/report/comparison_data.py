@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_accel.stats.printing import inert, printable
+from pytest_accel.stats.quantities import inert, printable
 from pytest_accel.stats.verdict import THROUGHPUT
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side, ordered
 

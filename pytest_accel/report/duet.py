@@ -18,9 +18,8 @@ from pytest_accel.report.upgrade import (
 from pytest_accel.report.verdicts import status_word
 from pytest_accel.stats.duet import RUNS_PER_GROUP, groups_for, pairs
 from pytest_accel.stats.gate import loss, summaries
-from pytest_accel.stats.printing import inert, printable
-from pytest_accel.stats.quantities import counted, percent, seconds
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.upgrade import JUDGED, Decision, Effect, Row, Upgrade
 from pytest_accel.stats.verdict import Verdict
 from pytest_accel.storage.schema import rendered

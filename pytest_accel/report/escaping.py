@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pytest_accel.stats.printing import clipped, printable
+from pytest_accel.stats.quantities import clipped, printable
 
 __all__ = ["clipped", "code", "fenced", "printable", "prose"]
 

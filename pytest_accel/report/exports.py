@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.metrics import less_is_better
+from pytest_accel.stats.metric_gates import less_is_better
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.verdict import Policy
 from pytest_accel.storage.history import belongs_to_series

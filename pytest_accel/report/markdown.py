@@ -24,7 +24,7 @@ from pytest_accel.report.verdicts import (
     word,
 )
 from pytest_accel.stats.environment import Change, safe_arguments
-from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, SessionResults
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome

@@ -14,12 +14,12 @@ from enum import Enum
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
 from pytest_accel.report.repeating import kept_options, naming, with_values
 from pytest_accel.report.verdicts import in_order
+from pytest_accel.stats.baseline_quality import SESSIONS, Standing, standing
+from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe
-from pytest_accel.stats.judgement import was_slowed
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
-from pytest_accel.stats.runs import RECORD_RUNS
-from pytest_accel.stats.standing import SESSIONS, Standing, standing
+from pytest_accel.stats.run import RECORD_RUNS
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.schema import MAX_RUNS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_accel.stats.keys import WHEEL_SUITES, in_wheel
+from pytest_accel.stats.run import WHEEL_SUITES, in_wheel
 
 # Of a session's options, those that make another measurement of the same benchmark, or keep it elsewhere.
 _KEPT_WITH_VALUE = (

@@ -11,13 +11,13 @@ from statistics import median
 from typing import Protocol
 
 from pytest_accel.report.verdicts import word
+from pytest_accel.stats.baseline_quality import NO_GATE, Frozen
 from pytest_accel.stats.gate import loss
-from pytest_accel.stats.metrics import ANCHOR, less_is_better, shown_name
+from pytest_accel.stats.metric_gates import ANCHOR, less_is_better, shown_name
+from pytest_accel.stats.platform_shift import Together
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.results import Ending, Status
-from pytest_accel.stats.runs import MAX_RUNS, Run
-from pytest_accel.stats.standing import NO_GATE, Frozen
-from pytest_accel.stats.together import Together
+from pytest_accel.stats.run import MAX_RUNS, Run
 from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
 GAP = "  "

@@ -11,11 +11,10 @@ from pytest_accel.report.escaping import code, prose
 from pytest_accel.report.repeating import kept_options, naming
 from pytest_accel.report.terminal import Cell, Column, changed, explain, lines_of
 from pytest_accel.report.verdicts import deciding, shown_verdicts, status_word
+from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import describe
-from pytest_accel.stats.judgement import was_slowed
-from pytest_accel.stats.metrics import shown_name
-from pytest_accel.stats.printing import inert, printable
-from pytest_accel.stats.quantities import counted, percent, si
+from pytest_accel.stats.metric_gates import shown_name
+from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.upgrade import Decision, Effect, Row, Upgrade
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict

@@ -35,9 +35,9 @@ from pytest_accel.session.fitting import fail_plainly
 from pytest_accel.session.observation import Observation, Observed
 from pytest_accel.session.terminal import live_progress
 from pytest_accel.stats.environment import fingerprint
-from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.measurement import Measurement, merge
 from pytest_accel.stats.roofline import Roofline
+from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.codec import encode
 
 if TYPE_CHECKING:

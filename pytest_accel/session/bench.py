@@ -44,8 +44,8 @@ from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_su
 from pytest_accel.session.terminal import live_progress, show_uncaptured
 from pytest_accel.session.turns import Turns
 from pytest_accel.session.vanished import find_vanished
+from pytest_accel.stats.baseline_quality import NoisePrior, platform_prior
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.standing import NoisePrior, platform_prior
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.schema import BaselineError, BaselineFile

@@ -14,21 +14,16 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.exclusivity import WAITED_S
 from pytest_accel.session.fitting import Unfit
-from pytest_accel.stats.anchor import judge_anchor
-from pytest_accel.stats.cost import Spent
+from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, Frozen, NoisePrior, Standing
+from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.facets import Facet, judge_metrics, want_another_run, worst
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.judgement import configuration_changes
-from pytest_accel.stats.keys import Scalar, baseline_key, both_keys, is_real
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.numerics import loss_news
+from pytest_accel.stats.metric_gates import Facet, judge_anchor, judge_metrics, want_another_run, worst
+from pytest_accel.stats.platform_shift import judge_rest
 from pytest_accel.stats.quantities import gibibytes
-from pytest_accel.stats.results import ReferenceFigure
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.scaling import Scaling
-from pytest_accel.stats.standing import DEFAULT_PRIOR, Frozen, NoisePrior, Standing
-from pytest_accel.stats.together import judge_rest
+from pytest_accel.stats.results import ReferenceFigure, Scaling, Spent, loss_news
+from pytest_accel.stats.run import Run, Scalar, baseline_key, both_keys, is_real
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, configuration_hash
 
@@ -183,7 +178,8 @@ class Case:
     @property
     def policy(self) -> Policy:
         """Of its step times."""
-        return self.prior.applied(self.plain_policy)
+        stored = self.comparable_runs() if self.measurements or self.unfit else ()
+        return self.prior.applied(self.plain_policy, stored)
 
     @property
     def plain_policy(self) -> Policy:

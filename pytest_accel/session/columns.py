@@ -11,10 +11,10 @@ from pytest_accel.session.case import Case
 from pytest_accel.session.reports import failures
 from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.keys import SOURCE, is_real
-from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import gibibytes, percent, seconds, si
 from pytest_accel.stats.results import Ending
+from pytest_accel.stats.run import SOURCE, is_real
 from pytest_accel.stats.verdict import Outcome
 
 SYNTHETIC = "synthetic"

@@ -13,7 +13,7 @@ from pytest_accel.options import settings_of
 from pytest_accel.session.environment import environment_of
 from pytest_accel.session.placement import open_device
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.keys import Scalar
+from pytest_accel.stats.run import Scalar
 
 
 class DoesNotFit(Skipped):

@@ -12,7 +12,7 @@ from pytest_accel.markers import is_benchmark, takes_device, takes_process_group
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.machine import Machine
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.stats import keys
+from pytest_accel.stats.run import suite_of as suite_of_path
 
 __all__ = [
     "Place",
@@ -41,7 +41,7 @@ class Place:
 
 def suite_of(item: pytest.Item) -> str:
     """The baseline file of an item: the name of its module without the prefix that pytest needs."""
-    return keys.suite_of(item.path.as_posix())
+    return suite_of_path(item.path.as_posix())
 
 
 def is_of_wheel(item: pytest.Item) -> bool:

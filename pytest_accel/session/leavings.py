@@ -26,8 +26,8 @@ from pytest_accel.session.results import (
     session_results,
 )
 from pytest_accel.session.summary import gang_lines, idle_ranks, slowdown_line
-from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.results import SessionResults
+from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.references import published_folder
 from pytest_accel.storage.whole import is_device, is_open, nearest_folder
 

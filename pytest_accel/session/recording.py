@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.session.case import Case
+from pytest_accel.stats.baseline_quality import Frozen, auto_tolerance, standing
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, percent
-from pytest_accel.stats.standing import Frozen, auto_tolerance, standing
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry

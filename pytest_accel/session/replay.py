@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_accel.platforms.names import PlatformName
     from pytest_accel.session.gangs import Found
     from pytest_accel.stats.measurement import Measurement
-    from pytest_accel.stats.runs import Run
+    from pytest_accel.stats.run import Run
 
 
 class _Clock:

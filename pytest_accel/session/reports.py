@@ -15,8 +15,8 @@ from pytest_accel.report.verdicts import VERDICTS, fails
 from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT
 from pytest_accel.session.case import Case
 from pytest_accel.session.pytest_reports import is_strict_xpass
+from pytest_accel.stats.platform_shift import whole
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.together import whole
 from pytest_accel.stats.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from pytest_accel.session.case import Case
 from pytest_accel.session.items import path_of, suite_of
 from pytest_accel.session.reports import failures
 from pytest_accel.session.together import Platforms
-from pytest_accel.stats import keys
 from pytest_accel.stats.environment import Environment, safe_arguments
-from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.results import Ending, Result, ScalingFigure, SessionResults, Status
+from pytest_accel.stats.run import suite_of as suite_of_path
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
 _DETAIL_LINES = 40  # of a traceback: its end says what happened
@@ -224,7 +224,7 @@ def _of_vanished(node_id: str, *, failed: bool) -> Result:
     path = path_of(node_id)
     return Result(
         benchmark=node_id,
-        suite=keys.suite_of(str(path)),
+        suite=suite_of_path(str(path)),
         platform="",
         disk_name="",
         status=Outcome.VANISHED,

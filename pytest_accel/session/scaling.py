@@ -10,9 +10,9 @@ from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.keys import baseline_key
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.scaling import Point, Scaling
+from pytest_accel.stats.results import Point, Scaling
+from pytest_accel.stats.run import baseline_key
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.schema import BaselineError, BaselineFile
 

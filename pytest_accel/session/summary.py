@@ -32,11 +32,11 @@ from pytest_accel.session.items import is_of_wheel
 from pytest_accel.session.references import reference_line
 from pytest_accel.session.reports import failures
 from pytest_accel.session.seating import SEATS
-from pytest_accel.stats.cost import cost_line
-from pytest_accel.stats.keys import in_wheel
-from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, percent
-from pytest_accel.stats.stragglers import Reading, find_stragglers
+from pytest_accel.stats.results import cost_line
+from pytest_accel.stats.roofline import Reading, find_stragglers
+from pytest_accel.stats.run import in_wheel
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
 # Of the command that measured: what a recording has no use for.

@@ -10,7 +10,7 @@ import pytest
 from pytest_accel.report.terminal import platform_line
 from pytest_accel.session.case import Case
 from pytest_accel.session.reports import is_expected_to_fail
-from pytest_accel.stats.together import FEWEST, Member, Together, judge_together
+from pytest_accel.stats.platform_shift import FEWEST, Member, Together, judge_together
 from pytest_accel.stats.verdict import Outcome
 
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_accel.platforms.machine import Machine
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.items import path_of
-from pytest_accel.stats.keys import node_id_of
+from pytest_accel.stats.run import node_id_of
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.schema import BaselineError
 

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from pytest_accel.stats.robust import spread
+from pytest_accel.stats.run import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

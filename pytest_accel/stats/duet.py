@@ -30,14 +30,14 @@ from pytest_accel.stats.gate import (
     slowdown,
     sum_of_squares,
     summaries,
+    t_quantile,
 )
-from pytest_accel.stats.student import t_quantile
 from pytest_accel.stats.verdict import Policy, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_accel.stats.runs import Run
+    from pytest_accel.stats.run import Run
 
 Side = Literal["old", "new"]
 RUNS_PER_GROUP = 4

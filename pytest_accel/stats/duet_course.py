@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_accel.stats.comparison import configuration_changes, why_unusable
 from pytest_accel.stats.duet import RUNS_PER_GROUP, Group, Side, judge, turns
 from pytest_accel.stats.environment import Environment, describe, diff_identity
-from pytest_accel.stats.judgement import configuration_changes, why_unusable
-from pytest_accel.stats.numerics import loss_news
 from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.results import Ending, Result, SessionResults, loss_news
 from pytest_accel.stats.upgrade import Effect, Row, Upgrade, differences, ended, is_elsewhere, session_remarks
 from pytest_accel.stats.verdict import Outcome, Verdict
 

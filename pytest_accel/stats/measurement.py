@@ -9,9 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.keys import Scalar
-from pytest_accel.stats.metrics import OF_ANY_STEP, is_cost
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.metric_gates import OF_ANY_STEP, is_cost
+from pytest_accel.stats.run import Run, Scalar
 
 ENERGY_SUFFIX = "_j"  # metrics in joules belong to a device, not to a process
 HIGHEST = frozenset({"power_peak_w", "temperature_c"})  # merged by their maximum, not by their mean

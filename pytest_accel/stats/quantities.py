@@ -1,8 +1,10 @@
-"""Reading and writing the quantities people type: fractions, percentages, seconds, counts."""
+"""Quantities as people read and write them: parsing of options, printing of numbers and names."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
@@ -67,3 +69,85 @@ def si(value: float) -> str:
 def gibibytes(value: int) -> str:
     """Bytes as MiB or GiB."""
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+
+
+_COMMAND = "::"  # with it begins a line that GitHub's runner obeys: ::error::, ::add-mask::
+
+
+def printable(text: str) -> str:
+    """Without control characters, directions of writing and half characters: those are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
+    )
+
+
+def inert(line: str, *, mark: str = "\\") -> str:
+    """A line that no runner takes for a command, whatever name it begins with."""
+    return f"{mark}{line}" if line.lstrip().startswith(_COMMAND) else line
+
+
+def clipped(text: str, characters: int) -> str:
+    """The middle is left out: a name says most at its beginning and its end."""
+    if len(text) <= characters:
+        return text
+    end = characters // 3
+    return f"{text[: characters - end - 1]}…{text[-end:]}"
+
+
+def parse_count(low: int, high: int, remedy: str = "") -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.strip().isdecimal() and low <= int(text) <= high):
+            raise ValueError(f"is not a whole number from {low} to {high}. {remedy}".rstrip())
+        return int(text)
+
+    return parse
+
+
+def parse_choice(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"is not one of: {', '.join(values)}.")
+        return text
+
+    return parse
+
+
+def parse_columns(*known: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            wrong = f": there is no {unknown[0]!r}" if unknown else ""
+            raise ValueError(
+                f"is not a list of columns{wrong}. Valid, separated by commas: {', '.join(known)}. Benchmark, platform "
+                "and verdict are always there."
+            )
+        return names
+
+    return parse
+
+
+def parse_truth(text: str) -> bool:
+    match text.strip().lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off" | "":
+            return False
+    raise ValueError("is not true or false.")
+
+
+def parse_history(text: str) -> str:
+    return "" if text.strip().lower() in ("off", "none") else text
+
+
+def parse_tolerance(text: str) -> float | Literal["auto"]:
+    return "auto" if text.strip().lower() == "auto" else parse_fixed_tolerance(text)
+
+
+def parse_fixed_tolerance(text: str) -> float:
+    value = parse_fraction(text)
+    if not value:
+        raise ValueError("leaves no room for noise. Write 0.05 or 5%.")
+    return value

@@ -1,16 +1,18 @@
-"""What a session found out about its benchmarks: the value that reports, summaries, history and comparisons are made of."""
+"""Results of a session: benchmarks, scaling, numerics, cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.keys import Scalar
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.verdict import Outcome, Policy, Verdict
+from pytest_accel.stats.quantities import counted, percent, seconds
+from pytest_accel.stats.run import Run, Scalar
+from pytest_accel.stats.verdict import Outcome, Policy, StepTime, Verdict
 
 
 class Ending(Enum):
@@ -144,3 +146,133 @@ class SessionResults:
     @property
     def failures(self) -> tuple[Result, ...]:
         return tuple(result for result in self.results if result.failed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What a number of devices achieved."""
+
+    devices: int
+    work_per_step: float  # of all devices together
+    step: StepTime
+
+    @property
+    def throughput(self) -> float:
+        return self.work_per_step / self.step.point_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """More devices against fewer."""
+
+    few: Point
+    many: Point
+
+    @property
+    def speedup(self) -> float:
+        return self.many.throughput / self.few.throughput
+
+    @property
+    def efficiency(self) -> float:
+        """Throughput per device against that of the few: 1 when nothing was lost."""
+        return self.speedup * self.few.devices / self.many.devices
+
+    @property
+    def kind(self) -> Literal["weak", "strong"]:
+        """Weak: each device keeps its work; strong: they share the same work."""
+        return "strong" if self.many.work_per_step == self.few.work_per_step else "weak"
+
+    @property
+    def is_superlinear(self) -> bool:
+        """Above the number of devices by more than the noise of both sides explains: an alarm, not a feat."""
+        noise = (1 + self.few.step.relative_high) * (1 + self.many.step.relative_high)
+        return self.efficiency > noise
+
+
+# Seeded steps repeat to the last bit on one machine on the CPU; GPU kernels that add atomically differ
+# in the last digits of fp32 and the third of bf16.
+LOSS_TOLERANCE = 0.01
+
+
+def loss_news(before: Sequence[float | None], after: float | None) -> str:
+    """Say how the loss changed; empty where it is one that earlier runs led to expect, or there is none.
+
+    Some benchmarks do not compute the same twice: where a device adds up in an order of its own, another box may match. Their runs
+    show that by themselves, so that a loss is no news that is no further from them than they are from each other.
+    """
+    losses = [loss for loss in before if loss is not None]
+    if after is None or not losses:
+        return ""
+    known = [loss for loss in losses if math.isfinite(loss)]
+    if not known:
+        return f"{losses[-1]:.6g} -> {after:.6g}" if math.isfinite(after) else ""
+    lowest, highest = min(known), max(known)
+    if math.isfinite(after):
+        largest = max(abs(lowest), abs(highest), abs(after))
+        allowed = max(LOSS_TOLERANCE * largest, highest - lowest)
+        if max(lowest - after, after - highest) <= allowed:
+            return ""
+    ends = dict.fromkeys(f"{loss:.6g}" for loss in (lowest, highest))
+    return f"{' to '.join(ends)} -> {after:.6g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """On one benchmark, with all its fresh processes."""
+
+    name: str
+    held_s: float  # from beginning to end, less what it waited for others to leave its devices
+    devices: int  # that nobody else could use meanwhile; 0: none but the host's own
+    runs: Sequence[Run] = field(default=())
+    decided: bool = True  # whether it came to what it was measured for
+
+    @property
+    def device_s(self) -> float:
+        return self.held_s * self.devices
+
+    @property
+    def warming_s(self) -> float:
+        """Compiling too: the first step is the first of the warm-up."""
+        return sum(run.warmup_s or 0.0 for run in self.runs)
+
+    @property
+    def measuring_s(self) -> float:
+        return sum(run.steps_per_round * sum(run.rounds_s) for run in self.runs)
+
+
+def cost_line(spent: Iterable[Spent], noun: str) -> str:
+    """Say what each `noun` (verdict, recording) cost, where the time went, and which took the most; nothing of none.
+
+    What came to none is paid for by the others.
+    """
+    paid = [each for each in spent if each.held_s > 0]
+    if not paid:
+        return ""
+    held_s, device_s = sum(each.held_s for each in paid), sum(each.device_s for each in paid)
+    decided = sum(each.decided for each in paid)
+    without = f" and {counted(len(paid) - decided, 'benchmark')} without" if decided < len(paid) else ""
+    total = [
+        seconds(held_s),
+        f"{seconds(held_s / decided)} each" if decided > 1 else "",
+        f"{device_s:,.0f} device-seconds" if device_s else "",
+    ]
+    return (
+        f"note: {counted(decided, noun)}{without} in {', '.join(filter(None, total))}: {_shares(paid, held_s)}"
+        f"{_dearest(paid)}"
+    )
+
+
+def _shares(paid: Sequence[Spent], held_s: float) -> str:
+    measuring = sum(each.measuring_s for each in paid) / held_s
+    warming = sum(each.warming_s for each in paid) / held_s
+    return (
+        f"{percent(measuring, 0)} measuring, {percent(warming, 0)} compiling and warming up, "
+        f"{percent(max(0.0, 1 - measuring - warming), 0)} starting, building and checking"
+    )
+
+
+def _dearest(paid: Sequence[Spent]) -> str:
+    if len(paid) == 1:
+        return ""
+    most = max(paid, key=lambda each: each.held_s)
+    return f"; the most for {most.name}, {seconds(most.held_s)}"

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, diff, diff_identity
-from pytest_accel.stats.judgement import was_slowed
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
 from pytest_accel.stats.verdict import Outcome

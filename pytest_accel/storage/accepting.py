@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_accel.stats.environment import Environment, describe, diff_identity
-from pytest_accel.stats.judgement import (
+from pytest_accel.stats.comparison import (
     Entry,
     configuration_changes,
     is_stored,
@@ -18,11 +17,10 @@ from pytest_accel.stats.judgement import (
     was_slowed,
     why_unusable,
 )
-from pytest_accel.stats.keys import Scalar, node_id_of, suite_of
-from pytest_accel.stats.printing import printable
-from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.environment import Environment, describe, diff_identity
+from pytest_accel.stats.quantities import counted, printable
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
-from pytest_accel.stats.runs import MAX_RUNS, Run
+from pytest_accel.stats.run import MAX_RUNS, Run, Scalar, node_id_of, suite_of
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.reading import BaselineError, Node, decode, load

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_accel.storage.schema import Action, BaselineEntry, BaselineFile, LedgerEntry
 
 if TYPE_CHECKING:
-    from pytest_accel.stats.runs import Run
+    from pytest_accel.stats.run import Run
     from pytest_accel.storage.baselines import BaselineStore
 
 

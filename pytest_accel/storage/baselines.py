@@ -29,7 +29,7 @@ from pytest_accel.storage.whole import replace_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pytest_accel.stats.runs import Run
+    from pytest_accel.stats.run import Run
 
 __all__ = ["MAX_RUNS", "BaselineError", "BaselineStore"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.keys import baseline_key, suite_of
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.run import baseline_key, suite_of
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.reading import Node
 from pytest_accel.storage.schema import read_run
 
 if TYPE_CHECKING:
-    from pytest_accel.stats.runs import Run
+    from pytest_accel.stats.run import Run
 
 
 def is_benchmark_json(top: Node) -> bool:

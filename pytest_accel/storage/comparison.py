@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_accel.stats.figures import Value
-from pytest_accel.stats.judgement import Entry, Judgement, configuration_changes, judged
-from pytest_accel.stats.metrics import DESCRIPTIVE, less_is_better
+from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, judged
+from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 from pytest_accel.storage.reference_values import METRICS, RELATIVE_ONLY
 

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from pytest_accel.stats.comparison import Entry, Value, configuration_changes, is_stored
 from pytest_accel.stats.environment import Change, diff, diff_identity
-from pytest_accel.stats.figures import Value
-from pytest_accel.stats.judgement import Entry, configuration_changes, is_stored
 from pytest_accel.stats.verdict import THROUGHPUT
 from pytest_accel.storage.comparison import Side
 from pytest_accel.storage.gathering import Gathered

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pytest_accel.platforms.names import closest
-from pytest_accel.stats.figures import Value, figures
-from pytest_accel.stats.judgement import Entry
+from pytest_accel.stats.comparison import Entry, Value, figures
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.stats.verdict import Outcome

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pytest_accel.stats.comparison import was_slowed, why_unusable
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import centre
-from pytest_accel.stats.judgement import was_slowed, why_unusable
+from pytest_accel.stats.platform_shift import whole
 from pytest_accel.stats.results import Result, SessionResults
-from pytest_accel.stats.together import whole
 
 if TYPE_CHECKING:
     import sqlite3

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_accel.stats.keys import node_id_of
-from pytest_accel.stats.printing import printable
-from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.quantities import counted, printable
+from pytest_accel.stats.run import node_id_of
 from pytest_accel.storage.baselines import BaselineStore, without_unused
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, LedgerEntry, Removal
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_accel.stats.keys import Scalar
+    from pytest_accel.stats.run import Scalar
 
 MAX_BYTES = 16 * 2**20  # a hundred benchmarks of ten runs are about 1 MiB; beyond this it is no baseline
 INTEGER_DIGITS = 18  # beyond 64 bits an integer is a fault; Python itself refuses beyond 4300 digits

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pytest_accel.platforms import names as grammar
-from pytest_accel.stats.keys import Scalar, is_real
 from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.run import Scalar, is_real
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_accel.stats.environment import Change, Environment
-from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.results import (
     Ending,
     ReferenceFigure,
@@ -17,6 +16,7 @@ from pytest_accel.stats.results import (
     SessionResults,
     Status,
 )
+from pytest_accel.stats.run import Scalar
 from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 from pytest_accel.storage.benchmark_json import is_benchmark_json, session_of_benchmark_json
 from pytest_accel.storage.reading import BaselineError, Node, decode, load

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from pytest_accel.stats.environment import Environment, fingerprint
-from pytest_accel.stats.keys import Scalar
-from pytest_accel.stats.runs import MAX_RUNS, Run
+from pytest_accel.stats.run import MAX_RUNS, Run, Scalar
 from pytest_accel.storage.reading import BaselineError, Node, load, named
 
 if TYPE_CHECKING:

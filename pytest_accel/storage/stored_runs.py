@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.schema import BaselineError, BaselineFile
 

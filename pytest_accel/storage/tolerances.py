@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from pytest_accel.stats.baseline_quality import NO_GATE, Standing, auto_tolerance, platform_prior, standing
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.standing import NO_GATE, Standing, auto_tolerance, platform_prior, standing
 from pytest_accel.stats.verdict import Policy
 from pytest_accel.storage.amending import Why, amend
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile, rounded

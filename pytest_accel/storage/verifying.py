@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_accel.stats.baseline_quality import standing
+from pytest_accel.stats.comparison import is_stored, was_slowed
 from pytest_accel.stats.environment import Environment, describe, diff_identity
-from pytest_accel.stats.judgement import is_stored, was_slowed
-from pytest_accel.stats.keys import baseline_key, node_id_of
 from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.standing import standing
+from pytest_accel.stats.run import baseline_key, node_id_of
 from pytest_accel.storage.baselines import BaselineStore, read_text, without_unused
 from pytest_accel.storage.reading import BaselineError
 from pytest_accel.storage.references import read_source

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.stats.keys import SUITES
+from pytest_accel.stats.run import SUITES
 
 HERE = Path(__file__).parent
 

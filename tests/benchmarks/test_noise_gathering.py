@@ -23,7 +23,7 @@ from benchmarks.noise.processes import Child, GatherError, cpu_s
 from benchmarks.noise.streams import Plan, StreamError, read
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.results import Ending, Result, SessionResults
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
 from tests.support.fake_nvml import COMPUTED_HERE, FakeGpu
 from tests.support.noise import HEAD, RUN

@@ -15,7 +15,7 @@ from benchmarks.noise import promises, resampling, tables
 from benchmarks.noise.__main__ import main
 from benchmarks.noise.streams import Plan, append, begin
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Policy
 from tests.support.noise import HEAD, RUN
 

@@ -6,7 +6,7 @@ import ast
 import re
 
 from pytest_accel.options import COMPILE_MODES, OPTIONS, Settings
-from pytest_accel.stats.metrics import MEASURED
+from pytest_accel.stats.metric_gates import MEASURED
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.reference_values import METRICS as PUBLISHED
 from tests.docs import source

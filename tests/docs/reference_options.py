@@ -13,7 +13,7 @@ from pytest_accel.options import (
     Settings,
 )
 from pytest_accel.platforms.kinds import PRECISIONS
-from pytest_accel.stats.gating import NAMES
+from pytest_accel.stats.metric_gates import NAMES
 from pytest_accel.stats.quantities import parse_fraction, parse_seconds
 from tests.docs import source
 from tests.docs.reference import capital, code, table

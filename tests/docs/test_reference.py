@@ -11,8 +11,8 @@ from pytest_accel.options import MARKER_KEYS, OPTIONS
 from pytest_accel.session.columns import _IN_COLUMNS, COLUMNS
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.metrics import MEASURED
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.metric_gates import MEASURED
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import THROUGHPUT
 from tests.docs import reference, reference_files, source
 

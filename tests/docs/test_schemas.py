@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from pytest_accel.doctor.finding import Finding
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.runs import MAX_RUNS
+from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.stats.verdict import Outcome, Verdict
 from pytest_accel.storage import results as results_store
 from pytest_accel.storage import schema as baseline_store

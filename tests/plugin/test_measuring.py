@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.stats.runs import MIN_ROUNDS
+from pytest_accel.stats.run import MIN_ROUNDS
 
 
 class TestJson:

@@ -13,7 +13,7 @@ import torch
 
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.warmup import Step, timed_block
-from pytest_accel.stats.robust import median_error
+from pytest_accel.stats.run import median_error
 
 WARMUP_ROUNDS = 3
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_accel.stats.anchor import judge_anchor
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.metric_gates import judge_anchor
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()

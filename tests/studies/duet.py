@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from pytest_accel.stats.duet import MOST_GROUPS, RUNS_PER_GROUP, Group, judge, turns
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from tests.studies.streams import Model, candidate_steps, rounds
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from tests.studies.streams import Change, Model, baseline_steps, candidate_steps, rounds
 

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytest_accel.stats.baseline_quality import auto_tolerance, standing
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.standing import auto_tolerance, standing
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Policy
 from pytest_accel.storage.gathering import find
 from pytest_accel.storage.schema import BaselineEntry

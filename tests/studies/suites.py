@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.together import Member, judge_together, without
+from pytest_accel.stats.platform_shift import Member, judge_together, without
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.storage.schema import BaselineEntry
 from tests.studies.occasions import lines, occasions
 

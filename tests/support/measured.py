@@ -12,9 +12,9 @@ import pytest
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
+from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.standing import DEFAULT_PRIOR, NoisePrior
+from pytest_accel.stats.run import Run
 from pytest_accel.storage.baselines import BaselineStore
 from tests.support.stored import H200, KEY
 

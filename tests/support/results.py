@@ -16,7 +16,7 @@ from pytest_accel.report.terminal import explain
 from pytest_accel.stats.environment import Environment, diff
 from pytest_accel.stats.gate import judge
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, ScalingFigure, SessionResults, Status
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 AT = datetime(2026, 11, 15, 3, 5, 54, tzinfo=UTC)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Verdict
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.results import write_results

@@ -20,10 +20,10 @@ from pytest_accel.report.verdicts import (
     shown_status,
     shown_verdicts,
 )
-from pytest_accel.stats.metrics import shown_name
+from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, Status
-from pytest_accel.stats.runs import MAX_RUNS, RECORD_RUNS
+from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 from pytest_accel.stats.verdict import Outcome, Verdict
 
 Pair = tuple[str, str]

@@ -21,9 +21,9 @@ from pytest_accel.report.verdicts import (
     word,
 )
 from pytest_accel.stats.environment import Change
-from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.run import Scalar
 from pytest_accel.stats.verdict import Outcome
 
 FAILURES_SHOWN = 6  # the table below has all of them, first

@@ -8,10 +8,10 @@ from statistics import median
 
 from pytest_accel.report.terminal import changed
 from pytest_accel.report.verdicts import deciding, is_settled, misses_reference, shown_verdicts
-from pytest_accel.stats.metrics import is_rate, less_is_better, shown_name
+from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import percent, seconds, si
 from pytest_accel.stats.results import Result
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
 _PERCENTAGES = re.compile(r"(^|_)(mfu|accuracy|share|efficiency|felt)$")

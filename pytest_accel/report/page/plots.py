@@ -8,11 +8,11 @@ from typing import Protocol
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.changepoints import Trend
+from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.judgement import was_slowed
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Result
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pytest_accel.platforms import names as grammar
 from pytest_accel.report.page.plots import drawn
 from pytest_accel.report.page.rows import units_per_wh
-from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.results import Result
+from pytest_accel.stats.run import Scalar
 from pytest_accel.stats.verdict import THROUGHPUT
 from pytest_accel.storage.reference_values import Figure
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from pytest_accel.report.page.headline import subject_of, suspects
 from pytest_accel.report.page.markup import Markup, breakable, command_line, element, icon
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
-from pytest_accel.stats.keys import Scalar
 from pytest_accel.stats.quantities import seconds
 from pytest_accel.stats.results import SessionResults
+from pytest_accel.stats.run import Scalar
 
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
 

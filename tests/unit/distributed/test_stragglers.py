@@ -12,7 +12,7 @@ from pytest_accel.distributed.stragglers import (
     check,
 )
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.stats.stragglers import Reading
+from pytest_accel.stats.roofline import Reading
 from tests.support.gloo import run_ranks
 from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here
 

@@ -16,7 +16,7 @@ from pytest_accel.measure import rounds, warmup
 from pytest_accel.measure.ranks import ALONE, Alone
 from pytest_accel.measure.rounds import SynchronizingTimer, launch_time_s, plan_rounds, time_rounds
 from pytest_accel.measure.warmup import PILOT_STEPS, frozen_garbage, warm_up
-from pytest_accel.stats.runs import MIN_ROUNDS
+from pytest_accel.stats.run import MIN_ROUNDS
 
 
 @dataclass

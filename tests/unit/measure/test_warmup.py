@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.measure.rounds import MAX_ROUNDS, MIN_ROUND_S, STEPS_PER_ROUND, plan_rounds
 from pytest_accel.measure.warmup import MIN_WARMUP_S, DriftDetector, comes_in_bursts, steady_rounds
-from pytest_accel.stats.runs import MIN_ROUNDS
+from pytest_accel.stats.run import MIN_ROUNDS
 
 STEP_S = st.floats(1e-9, 1e4)
 BUDGET_S = st.floats(1e-3, 3600)

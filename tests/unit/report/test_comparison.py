@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.report.comparison import FORMATS, render, sections
-from pytest_accel.stats.figures import Value, figures
-from pytest_accel.stats.judgement import Entry
+from pytest_accel.stats.comparison import Entry, Value, figures
 from pytest_accel.storage.comparison import Side, compare
 from pytest_accel.storage.gathering import gather
 from tests.support.stored import CAPPED, H200, KEY, UPGRADED, runs

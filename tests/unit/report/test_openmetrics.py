@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.report.openmetrics import render_metrics
 from pytest_accel.stats.results import Ending, ReferenceFigure
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import hostile, make_result, make_session
 

@@ -16,7 +16,7 @@ from pytest_accel.report.terminal import (
     verdict_line,
     write_table,
 )
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.stats.standing import DEFAULT_PRIOR, NoisePrior
+from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.verdict import Policy
 from tests.support.measured import make_case
 from tests.support.stored import baseline, runs
 
-QUIET = NoisePrior(noise=0.0005, degrees_of_freedom=6.0, benchmarks=20)
+QUIET = NoisePrior(noise=0.004, degrees_of_freedom=6.0, benchmarks=20)
 
 
 def with_energy(made):

@@ -16,9 +16,9 @@ from pytest_accel.session.columns import (
 )
 from pytest_accel.session.fitting import Unfit
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.facets import Facet
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.metric_gates import Facet
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
 HERE = Environment(identity={}, context={})

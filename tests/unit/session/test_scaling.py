@@ -12,7 +12,7 @@ from pytest_accel.session.case import Case
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.storage.schema import BaselineEntry, BaselineFile
 
 NODE = "test_a.py::test_x"

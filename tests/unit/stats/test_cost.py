@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.cost import Spent, cost_line
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.results import Spent, cost_line
+from pytest_accel.stats.run import Run
 
 RUN = Run(session="s", rounds_s=(0.1, 0.3), steps_per_round=10, warmup_s=6.0)
 

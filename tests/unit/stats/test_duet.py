@@ -19,7 +19,7 @@ from pytest_accel.stats.duet import (
     resolution_factor,
     turns,
 )
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy
 
 DELTA = Policy().delta

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.stats.duet_course import Played, Turn, assess, follow
 from pytest_accel.stats.results import Ending, Result
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.upgrade import Decision, Effect
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import NOW, THEN, make_result, make_session

@@ -21,10 +21,10 @@ from pytest_accel.stats.gate import (
     quickest,
     resolution_factor,
     sum_of_squares,
+    t_quantile,
     unit_standard_error,
 )
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.student import t_quantile
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.keys import baseline_key, both_keys, in_wheel, is_real, node_id_of, suite_of
+from pytest_accel.stats.run import baseline_key, both_keys, in_wheel, is_real, node_id_of, suite_of
 
 NODE = "bench/test_x.py::test_x[a b]"
 

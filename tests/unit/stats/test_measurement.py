@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.measurement import Measurement, merge, merge_facts
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.storage.codec import decode, encode
 
 SECONDS = st.floats(1e-6, 1e3)

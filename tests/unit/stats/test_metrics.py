@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.stats.figures import figures
-from pytest_accel.stats.gating import NAMES, parse_gates
-from pytest_accel.stats.metrics import DESCRIPTIVE, LESS_IS_BETTER, MEASURED, less_is_better, shown_name
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.comparison import figures
+from pytest_accel.stats.metric_gates import (
+    DESCRIPTIVE,
+    LESS_IS_BETTER,
+    MEASURED,
+    NAMES,
+    less_is_better,
+    parse_gates,
+    shown_name,
+)
+from pytest_accel.stats.run import Run
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.numerics import LOSS_TOLERANCE, loss_news
+from pytest_accel.stats.results import LOSS_TOLERANCE, loss_news
 
 LOSSES = st.floats(0.01, 1e3)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.stats.printing import inert, printable
+from pytest_accel.stats.quantities import inert, printable
 
 
 def test_what_moves_a_cursor_or_ends_a_line_is_spelled_out():

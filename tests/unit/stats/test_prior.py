@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.standing import (
+from pytest_accel.stats.baseline_quality import (
     DEFAULT_PRIOR,
     PRIOR_DEGREES_RANGE,
     PRIOR_NOISE_RANGE,
     platform_prior,
 )
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Policy
 
 
@@ -38,7 +38,7 @@ def platform(noises: list[float], runs: int = 6) -> list[list[Run]]:
 @pytest.mark.parametrize("groups", [[], platform([0.004] * 3), platform([0.004] * 20, runs=2)])
 def test_prior_of_a_platform_with_little_stored_is_the_default(groups):
     assert platform_prior(groups) == DEFAULT_PRIOR
-    assert DEFAULT_PRIOR.applied(Policy()) == Policy()
+    assert DEFAULT_PRIOR.applied(Policy(), benchmark(0.01)) == Policy()
 
 
 def test_prior_noise_is_that_of_the_typical_benchmark():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 
 SECONDS = st.floats(1e-6, 1e3)
 ROUNDS = st.lists(SECONDS, min_size=1, max_size=12).map(tuple)

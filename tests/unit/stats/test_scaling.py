@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.scaling import Point, Scaling
+from pytest_accel.stats.results import Point, Scaling
 from pytest_accel.stats.verdict import StepTime
 
 POSITIVE = st.floats(1e-6, 1e6)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.report.terminal import frozen_line
+from pytest_accel.stats.baseline_quality import Frozen, auto_tolerance, rounded_up, standing
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.standing import Frozen, auto_tolerance, rounded_up, standing
 from pytest_accel.stats.verdict import Policy
 from tests.support.stored import runs
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as scipy_t
 
-from pytest_accel.stats.student import t_quantile
+from pytest_accel.stats.gate import t_quantile
 
 PROBABILITIES = st.floats(1e-4, 0.5)
 DEGREES = st.floats(1, 200)

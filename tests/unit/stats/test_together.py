@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.gate import judge, loss
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.together import FEWEST, Member, enough, judge_rest, judge_together, whole, without
+from pytest_accel.stats.platform_shift import (
+    FEWEST,
+    Member,
+    enough,
+    judge_rest,
+    judge_together,
+    whole,
+    without,
+)
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy
 from tests.studies.suites import Model, shares, simulate
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.storage import baselines, whole
 from pytest_accel.storage.baselines import MAX_RUNS, BaselineStore
 from pytest_accel.storage.reading import MAX_BYTES

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.figures import Value, figures
-from pytest_accel.stats.judgement import NOT_VALID, Entry, is_stored, judged
+from pytest_accel.stats.comparison import NOT_VALID, Entry, Value, figures, is_stored, judged
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Estimate, Outcome
 from pytest_accel.storage.comparison import Side, compare, is_better_less, matched, ordered
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, result, runs

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, ScalingFigure, SessionResults
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from pytest_accel.storage import history_file
 from pytest_accel.storage.history import History, HistoryError

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.runs import Run
+from pytest_accel.stats.run import Run
 from pytest_accel.storage.reading import decode
 from pytest_accel.storage.schema import (
     BaselineEntry,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.stats.baseline_quality import NO_GATE, auto_tolerance, standing
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.standing import NO_GATE, auto_tolerance, standing
 from pytest_accel.stats.verdict import Outcome, Verdict
 from pytest_accel.storage.accepting import AcceptError, accept, read_candidates
 from pytest_accel.storage.anchoring import AnchorError, anchor

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from pytest_accel.stats.gate import centre, judge, loss, summaries
-from pytest_accel.stats.robust import median_error
-from pytest_accel.stats.runs import Run
-from pytest_accel.stats.student import t_quantile
+from pytest_accel.stats.gate import centre, judge, loss, summaries, t_quantile
+from pytest_accel.stats.run import Run, median_error
 from pytest_accel.stats.verdict import Estimate, Outcome, Policy, Verdict
 
 FEWEST = 8  # benchmarks; of fewer, two that regressed could pass for the machine

@@ -18,8 +18,7 @@ from pytest_accel.stats.gate import (
     within_run_variance,
 )
 from pytest_accel.stats.quantities import counted, percent
-from pytest_accel.stats.robust import spread
-from pytest_accel.stats.runs import RECORD_RUNS, Run
+from pytest_accel.stats.run import RECORD_RUNS, Run, spread
 from pytest_accel.stats.verdict import Policy, StepTime
 
 SESSIONS = 3  # runs of one evening resemble each other
@@ -33,8 +32,10 @@ _RUNS_THAT_TELL = 3  # of the noise; of fewer it is said that they are few
 # Of a platform's prior. A benchmark whose runs are few says too little of its variance; of few benchmarks the spread is not known.
 PRIOR_BENCHMARKS = 4
 PRIOR_RUNS = 3
-PRIOR_NOISE_RANGE = (0.002, 0.03)
-PRIOR_DEGREES_RANGE = (1.0, 10.0)
+PRIOR_NOISE_RANGE = (0.003, 0.03)
+PRIOR_DEGREES_RANGE = (2.0, 6.0)
+# A benchmark this many times as variable as its platform is not one of the kind that the prior describes.
+CONFLICT = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,13 @@ class NoisePrior:
     degrees_of_freedom: float = Policy().prior_degrees_of_freedom
     benchmarks: int = 0  # that it was estimated from; 0: the default
 
-    def applied(self, policy: Policy) -> Policy:
+    def applied(self, policy: Policy, runs: Sequence[Run]) -> Policy:
+        """Return the policy for a benchmark with these stored runs; the default where they contradict the prior.
+
+        A prior learned from quiet benchmarks would make false alarms on a noisy one.
+        """
+        if len(runs) >= PRIOR_RUNS and _own_variance(runs) > CONFLICT * self.noise**2:
+            return policy
         return replace(policy, prior_noise=self.noise, prior_degrees_of_freedom=self.degrees_of_freedom)
 
 
@@ -151,7 +158,7 @@ def rounded_up(loss: float) -> float:
 
 
 def standing(runs: Sequence[Run], tolerance: float | None, prior: NoisePrior = DEFAULT_PRIOR) -> Standing:
-    asked = prior.applied(Policy() if tolerance is None else Policy(tolerance=tolerance))
+    asked = prior.applied(Policy() if tolerance is None else Policy(tolerance=tolerance), runs)
     sessions = count_sessions(runs)
     policy, scale = settled(asked, lambda each: scale_of(runs, each))
     return Standing(

@@ -1,0 +1,287 @@
+"""Metric gates: metrics that are judged beside throughput, and the anchor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_accel.stats.gate import judge
+from pytest_accel.stats.platform_shift import at_best_ok, judge_rest
+from pytest_accel.stats.quantities import parse_fraction
+from pytest_accel.stats.run import Run
+from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Policy, Verdict
+
+# As runs store them: in baselines, in results, in the history. What a benchmark adds itself (`metrics=`) stands beside.
+OF_ANY_STEP: Mapping[str, str] = {
+    "host_cpu_s_per_step": "CPU time that the process spent on a step, in seconds.",
+    "launch_s": "The time until the host is done with a step, the device idle before, in seconds; on accelerators. Short of the step where the device is what takes long; as long where the host is, or waits in the step itself: for a batch, for a result (`.item()`), or for room among a thousand launches.",
+    "tflops": "Arithmetic of the model a second, in TFLOP/s; where the operations of a step are known.",
+    "mfu": "Its share of the device's dense peak at the precision; where the catalogue has that peak.",
+    "memory_gb_per_s": "What a step cannot avoid moving through the device's memory, in GB a second: what caches may keep, and what lies between layers, is not in it.",
+    "roofline_share": "The least time that arithmetic and memory allow, as a share of the step's: 1 where nothing is left to gain; where its bytes and the device's bandwidth are known.",
+    "energy_per_step_j": "What the device's own counter says of a step, in joules; of all devices of a gang.",
+    "energy_sampled_per_step_j": "The same from power that was sampled beside the rounds: a check of the counter.",
+    "energy_j": "What the devices used over the whole measured window, in joules.",
+    "power_mean_w": "Mean power of a device over the window, in watts.",
+    "power_peak_w": "The highest power that was sampled, in watts.",
+    "tdp_share": "Mean power over the device's TDP; where the catalogue has that.",
+    "node_cpu_energy_per_step_j": "What the CPUs of the nodes used for a step, in joules; where they have counters.",
+    "node_module_energy_per_step_j": "What whole modules (CPU, GPU and memory) used for a step, in joules; it contains the devices' energy.",
+    "sm_clock_mhz": "Mean clock of the multiprocessors over the window, in MHz.",
+    "memory_clock_mhz": "Mean clock of the device's memory over the window, in MHz.",
+    "temperature_c": "The highest temperature of the device in the window, in degrees Celsius.",
+    "power_capped_share": "The share of the window in which the power limit held the clocks down.",
+    "throttled_share": "The share of the window in which heat or the hardware itself held the clocks down.",
+    "slowdown_felt": "How much of --accel-slowdown was felt; its presence says that a run was slowed on purpose.",
+    "scaling_efficiency": "Throughput per device against the baseline of the same benchmark on fewer devices: 1 where nothing was lost.",
+}
+# Of what `train`, `infer` and `converge` build; a step of the user's own may measure the like, under the same name.
+OF_BUILT_STEPS: Mapping[str, str] = {
+    "loader_step_s": "The time in which the loader alone makes a batch, in seconds.",
+    "compute_step_s": "The time of a step whose batch lies ready, in seconds.",
+    "loader_efficiency": "What is left of the device's own rate when batches have to be loaded: 1 where the loader hides behind the step. Gated.",
+    "latency_p50_s": "The time that half of the single steps stay below, each waited for, in seconds (`infer(..., latency=True)`).",
+    "latency_p90_s": "The same for nine of ten.",
+    "latency_p99_s": "The same for 99 of 100.",
+    "epoch_size": "Units of work that count as one epoch (`epoch_size=`).",
+    "epoch_s": "The time of an epoch, in seconds: of `epoch_size`, or (`converge`) the typical one after the first.",
+    "first_epoch_s": "The time of the first epoch, which compiles, in seconds (`converge`).",
+    "accuracy": "The share of the test set that the model has right after the last epoch (`converge`). Gated.",
+    "time_to_target_s": "The time of training until the accuracy that was asked for, in seconds (`converge`).",
+}
+MEASURED: Mapping[str, str] = {**OF_ANY_STEP, **OF_BUILT_STEPS}
+
+# How it was measured, and under what conditions: neither more nor less of these is better, and no gate takes them.
+DESCRIPTIVE = frozenset(
+    {
+        "slowdown_felt",
+        "epoch_size",
+        "energy_j",  # grows with the window
+        "energy_sampled_per_step_j",  # a check of the counter, whose figure is gated
+        "power_mean_w",  # a faster step may need more of it: energy is what it costs
+        "power_peak_w",
+        "tdp_share",
+        "sm_clock_mhz",
+        "memory_clock_mhz",
+        "temperature_c",
+        "power_capped_share",
+        "throttled_share",
+    }
+)
+_COSTS = ("_s", "_j")  # the units in a name: seconds and joules
+# What they buy: said in full, or as everybody writes it (`bandwidth_gb_s`).
+_SIZES = ("b", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib", "bytes", "bits")
+_COUNTS = (
+    "flop",
+    "flops",
+    "tflop",
+    "tflops",
+    "ops",
+    "images",
+    "tokens",
+    "samples",
+    "sequences",
+    "requests",
+    "frames",
+)
+_BOUGHT = ("per", *_SIZES, *_COUNTS, "items", "steps", "words", "units")
+_RATES = tuple(f"_{word}{cost}" for word in _BOUGHT for cost in _COSTS)
+
+
+def is_rate(name: str) -> bool:
+    """Whether a name says what a second or a joule buys: `tokens_per_s`, `bandwidth_gb_s`."""
+    return f"_{name}".endswith(_RATES)
+
+
+def is_cost(name: str) -> bool:
+    """Whether a name ends in seconds or joules that are spent: `decode_s`, and not `tokens_per_s`."""
+    return name.endswith(_COSTS) and not is_rate(name)
+
+
+LESS_IS_BETTER = frozenset({"host_cpu_s_per_step", *filter(is_cost, MEASURED)}) - DESCRIPTIVE
+
+# By what name people ask for a metric, and read it: work per step belongs to the configuration, so that energy per
+# step and energy per unit of work rise together, and both are "energy".
+SHORT_NAMES: Mapping[str, str] = {"energy": "energy_per_step_j", "latency": "latency_p99_s"}
+# No metric, whose names are identifiers: throughput once more, against the anchor.
+ANCHOR = "since-anchor"
+_SHOWN: Mapping[str, str] = {
+    **{metric: short for short, metric in SHORT_NAMES.items()},
+    ANCHOR: "since the anchor",
+}
+
+
+def less_is_better(name: str) -> bool:
+    """Which way is better; a name of a user's own tells by its unit: `decode_s` is a cost, `tokens_per_s` is not."""
+    if name in MEASURED:
+        return name in LESS_IS_BETTER
+    return is_cost(name)
+
+
+def shown_name(metric: str) -> str:
+    """As verdicts name it."""
+    return _SHOWN.get(metric, metric)
+
+
+_LEAST_KEPT = (
+    2.0**-53
+)  # of 1: a loss that rounds to all of it is an increase beyond counting, and still a number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facet:
+    """One gated metric of a benchmark, judged."""
+
+    name: str
+    verdict: Verdict
+
+    @property
+    def was_judged(self) -> bool:
+        """Whether the baseline had something to compare with."""
+        return self.verdict.outcome is not Outcome.NO_BASELINE
+
+
+def judge_metrics(
+    baseline: Sequence[Run], runs: Sequence[Run], gates: Mapping[str, float], policy: Policy
+) -> tuple[Facet, ...]:
+    """Judge each gated metric with its own tolerance and the policy otherwise as it is, in the order of `gates`.
+
+    The tolerance is a loss of the metric, or its increase where less of it is better.
+    """
+    return tuple(
+        Facet(name=name, verdict=_judged(name, baseline, runs, tolerance, policy))
+        for name, tolerance in gates.items()
+    )
+
+
+def worst(throughput: Verdict, facets: Sequence[Facet]) -> Outcome:
+    """What all together say: anything regressed, else anything open, else what the throughput says.
+
+    A metric alone improves nothing, and one that its baseline does not know decides nothing.
+    """
+    outcomes = [throughput.outcome, *(facet.verdict.outcome for facet in facets)]
+    for outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE):
+        if outcome in outcomes:
+            return outcome
+    return throughput.outcome
+
+
+def want_another_run(throughput: Verdict, facets: Sequence[Facet]) -> bool:
+    """Whether any question is open that one more run could answer; a regression ends all of them."""
+    if worst(throughput, facets) is Outcome.REGRESSED:
+        return False
+    return any(verdict.wants_another_run for verdict in (throughput, *(facet.verdict for facet in facets)))
+
+
+def is_gateable(value: float) -> bool:
+    """Positive, and so is its reciprocal, as a number: the gate works on logarithms."""
+    return value > 0 and math.isfinite(value) and math.isfinite(1 / value)
+
+
+def _judged(
+    name: str, baseline: Sequence[Run], runs: Sequence[Run], tolerance: float, policy: Policy
+) -> Verdict:
+    stored = _as_times(baseline, name)
+    if not stored:
+        return Verdict(
+            outcome=Outcome.NO_BASELINE,
+            tolerance=tolerance,
+            looks=len(runs),
+            reason="no stored run has it above zero, so that it was not judged; add runs that do with --accel-record",
+            of=name,
+        )
+    # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
+    lost = tolerance / (1 + tolerance) if less_is_better(name) else tolerance
+    found = judge(stored, _as_times(runs, name), replace(policy, tolerance=lost), slows_alone=False)
+    told = _as_increases(found) if less_is_better(name) else found
+    return replace(told, of=name, tolerance=tolerance)
+
+
+def _as_increases(verdict: Verdict) -> Verdict:
+    found, resolution = verdict.slowdown, verdict.resolution
+    return replace(
+        verdict,
+        slowdown=found
+        and Estimate(point=_increase(found.point), low=_increase(found.low), high=_increase(found.high)),
+        resolution=None if resolution is None else _increase(resolution),
+    )
+
+
+def _increase(loss: float) -> float:
+    """From 1 - exp(-d) to exp(d) - 1."""
+    return loss / max(1 - loss, _LEAST_KEPT)
+
+
+def _as_times(runs: Sequence[Run], name: str) -> list[Run]:
+    """The runs that measured a metric q, each with one round in place of its step times: of q where less is better.
+
+    Where more is, of 1/q: the summary is then -ln q, and a lower metric a slower run.
+    """
+    is_time = less_is_better(name)
+    return [
+        replace(run, rounds_s=(value if is_time else 1 / value,), steps_per_round=1)
+        for run in runs
+        if is_gateable(value := run.metrics.get(name, 0.0))
+    ]
+
+
+# Of more-is-better ones those that say something beside throughput: tflops and mfu are throughput in other units.
+_MORE = frozenset({"accuracy", "loader_efficiency"})
+# By all names that are taken; of a metric with a short name that comes first.
+METRICS: dict[str, str] = {**SHORT_NAMES, **{name: name for name in sorted(LESS_IS_BETTER | _MORE)}}
+NAMES = (THROUGHPUT, *(name for name in METRICS if name not in SHORT_NAMES.values()))  # as errors list them
+
+
+def parse_gates(text: str) -> dict[str, float | None]:
+    """Metrics, each with what is tolerated of it or None, in their order; ValueError in users' words.
+
+    Throughput is gated always: it may be named, and is not among them.
+    """
+    found: dict[str, float | None] = {}
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ValueError(f"names nothing. {_valid()}")
+    for part in parts:
+        name, given, tolerance = (each.strip() for each in part.partition("="))
+        if name == THROUGHPUT:
+            if given:
+                raise ValueError("has a tolerance of throughput, whose place is accel_tolerance.")
+            continue
+        if name not in METRICS:
+            raise ValueError(f"names {name!r}, which is not gated here. {_valid()}")
+        if METRICS[name] in found:
+            raise ValueError(f"names {name!r} twice.")
+        found[METRICS[name]] = _tolerance(name, tolerance) if given else None
+    return found
+
+
+def _tolerance(name: str, text: str) -> float:
+    try:
+        tolerance = parse_fraction(text)
+    except ValueError as error:
+        raise ValueError(f"has {text!r} for {name}, which {error}") from None
+    if not tolerance:
+        raise ValueError(f"leaves no room for noise: {name}={text}. Write {name}=5%.")
+    return tolerance
+
+
+def _valid() -> str:
+    return (
+        f"Valid, separated by commas: {', '.join(NAMES)}; each with a tolerance of its own where it needs one, energy=8%. "
+        "A metric of your own is gated where it is measured: gates={...} of accel.measure."
+    )
+
+
+SHARE = 1.5  # of the tolerance: a release may have cost something that was accepted
+_MOST = 0.99  # a tolerance stays below 1
+
+
+def judge_anchor(anchor: Sequence[Run], candidate: Sequence[Run], c: float, policy: Policy) -> Facet:
+    """Judge the candidate against the anchor; `c` is what its whole platform lost, 0 where that does not count.
+
+    Faster than the anchor is where one hopes to be after a release: it is ok, and asks for nothing.
+    """
+    wider = replace(policy, tolerance=min(SHARE * policy.tolerance, _MOST))
+    verdict = at_best_ok(judge_rest(anchor, candidate, c, wider))
+    return Facet(name=ANCHOR, verdict=replace(verdict, of=ANCHOR))

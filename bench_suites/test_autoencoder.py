@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
 IMAGES = 70_000  # to which the study scales its epochs
 ADAM = "adam"  # SGD at our usual rate makes the loss of the wide model infinite within twenty steps
@@ -15,7 +15,7 @@ def test_small_autoencoder(train):
     train("zoo/autoencoder-tiny", data="mnist", batch_size=10, optimizer=ADAM, epoch_size=IMAGES)
 
 
-@on("a100 a100x2 b200 gb200 gh200 h100 h200 l40s")
+@on(accelerators(memory_gb=8, dtype="tf32"), "a100x2")
 @pytest.mark.accel(reference="pearc22/autoencoder/{batch_size}")
 @pytest.mark.parametrize("batch_size", [10, 128, 256, 512])
 def test_autoencoder(train, batch_size):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
 LR = 3e-5
 
@@ -14,7 +14,7 @@ def test_small_fine_tuning(train):
     train("zoo/bert-tiny", sequence=64, batch_size=8, precision="fp32", lr=LR)
 
 
-@on("a100 a100x4 b200 gb200 gh200 gh200x4 h100 h100x4 h200 h200x4 l40s")
+@on(accelerators(memory_gb=16, dtype="bf16", devices=(1, 4)))
 @pytest.mark.parametrize(
     "sequence",
     [pytest.param(384, marks=pytest.mark.accel(reference="pearc22/bert/bert_base/squad")), 128],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
 # What the study counts, in millions of parameters, and the batch of one device.
 MODELS = {
@@ -27,7 +27,7 @@ def test_small_training(train, model, image_size, batch_size):
     train(model, data="cifar100", image_size=image_size, batch_size=batch_size, precision="fp32")
 
 
-@on("a100 a100x4 b200 gb200 gh200 gh200x4 h100 h100x4 h200 h200x4 l40s")
+@on(accelerators(memory_gb=40, dtype="bf16", devices=(1, 4)))
 @pytest.mark.accel(reference="nrp/train/{model}/{data}")
 @pytest.mark.parametrize("data", ["cifar100", "food101"])
 @pytest.mark.parametrize("model", MODELS)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
-ONE = "a100 b200 gb200 gh200 h100 h200 l40s"
-SEVERAL = "a100x2 a100x4 a100x8 a100x8n2 gh200x2 gh200x4 gh200x4n2 h100x2 h100x4 h100x8 h100x8n2 h200x2 h200x4 h200x8"
+ONE = accelerators(memory_gb=40, dtype="bf16")
+ALL_PRECISIONS = accelerators(memory_gb=40, dtype=("tf32", "bf16", "fp16"))
+NVJPEG = accelerators(memory_gb=40, dtype="bf16", vendor="nvidia")
+NODE = accelerators(memory_gb=40, dtype="bf16", devices=(1, 2, 4, 8))
+TWO_NODES = accelerators(memory_gb=40, dtype="bf16", devices=(8, 16), nodes=2)
 MODELS = {
     "resnet50": 256,  # v1.5: the stride is in the 3 x 3 convolution, as torchvision has it
     "efficientnet_b0": 256,
@@ -33,7 +36,7 @@ def test_cnn(train, model):
 
 
 @pytest.mark.sweep
-@on(ONE)
+@on(ALL_PRECISIONS)
 @pytest.mark.accel(budget="2s", reference="pearc22/batch/{model}/{batch_size}")
 @pytest.mark.parametrize("batch_size", BATCHES)
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
@@ -51,7 +54,7 @@ def test_batch(train, model, precision, batch_size):
     )
 
 
-@on(f"{ONE} {SEVERAL}")
+@on(NODE, TWO_NODES)
 @pytest.mark.accel(reference="pearc22/cnn/resnet50")
 @pytest.mark.parametrize("scaling", SCALING)
 def test_scaling(train, scaling):
@@ -73,7 +76,7 @@ def test_first_epoch(converge):
     )
 
 
-@on(ONE)
+@on(NVJPEG)
 @pytest.mark.parametrize("decode", ["device", "host"])
 def test_loading(train, accel_data, decode):
     """ResNet50 fed with JPEGs (--accel-data): decoded on the device they must leave it nine tenths of its rate."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
 # Faster R-CNN's schedule begins slowly and on trained weights; with random ones, the clip stands for both.
 FASTER_RCNN = {"optimizer": "sgd", "lr": 0.02, "weight_decay": 1e-4, "clip": 1.0}
@@ -28,13 +28,13 @@ def test_small_training(train, model, settings):
     train(model, data="coco", image_size=64, batch_size=2, precision="fp32", **settings)
 
 
-@on("a100 a100x4 b200 gb200 gh200 gh200x4 h100 h100x4 h200 h200x4 l40s")
+@on(accelerators(memory_gb=16, dtype="bf16", devices=(1, 4)))
 @pytest.mark.accel(reference="nrp/train/faster_rcnn_r50_fpn/coco")
 def test_faster_rcnn(train):
     train("fasterrcnn_resnet50_fpn", data="coco", batch_size=2, precision="bf16", **FASTER_RCNN)
 
 
-@on("a100 a100x4 b200 gb200 gh200 gh200x4 h100 h100x4 h200 h200x4 l40s")
+@on(accelerators(memory_gb=40, dtype="bf16", devices=(1, 4)))
 @pytest.mark.accel(reference="nrp/train/dino_swin_l/coco")
 @pytest.mark.parametrize("scales", ["4scale", "5scale"])
 def test_dino(train, scales):

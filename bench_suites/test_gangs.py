@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, cpux2, on
+from pytest_accel import accelerators, cpu, cpux2, on
 
 # Weak: every device keeps its batch. Strong: the devices share one.
 SMALL = {"weak": {"batch_size": 8}, "strong": {"global_batch_size": 16}}
@@ -17,7 +17,7 @@ def test_small_scaling(train, scaling):
     train("resnet18", data="cifar100", image_size=64, **SMALL[scaling])
 
 
-@on("a100 gh200 h100 h200")
+@on(accelerators(memory_gb=16, dtype="bf16"))
 @pytest.mark.accel(process_group=True)
 @pytest.mark.parametrize("ddp", [True, False], ids=["ddp", "plain"])
 def test_gang_of_one(train, ddp):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, cpux2, on
+from pytest_accel import accelerators, cpu, cpux2, on
 
-ONE = "a100 b200 gb200 gh200 h100 h200"
-FOUR = "a100x4 gh200x4 h100x4 h200x4"
+ONE = accelerators(memory_gb=40, dtype="bf16")
+ONE_OR_FOUR = accelerators(memory_gb=40, dtype="bf16", devices=(1, 4))
 BATCHES = [2**power for power in range(4, 13)]  # 16 to 4096 sequences, of all devices together
 AT_ONCE = [8, 24, 32, 40]  # and 16 in test_gpt_training; what a device has no room for is DOES-NOT-FIT
 
@@ -42,7 +42,7 @@ def test_gpt_texts(train):
 
 
 @pytest.mark.sweep
-@on(f"{ONE} {FOUR}")
+@on(ONE_OR_FOUR)
 @pytest.mark.accel(
     timeout="60min", reference="caraml/gpt/{size}/{batch}"
 )  # a step of 4096 takes a minute and more
@@ -62,7 +62,7 @@ def test_gpt_at_once(train, batch):
     train("zoo/gpt-800m", batch_size=batch, precision="bf16", may_not_fit=True)
 
 
-@on(f"{ONE} {FOUR}")
+@on(ONE_OR_FOUR)
 @pytest.mark.accel(process_group=True)
 @pytest.mark.parametrize("size", ["13b", "175b"])
 def test_gpt_large(train, size):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
 VALIDATION_IMAGES = 50_000
 
@@ -19,14 +19,14 @@ def test_small_inference(infer, model, batch_size):
     )
 
 
-@on("a100 a100x4 b200 gb200 gh200 h100 h200 l40s")
+@on(accelerators(memory_gb=16, dtype="bf16"), "a100x4")
 @pytest.mark.accel(reference="nrp/infer/{model}")
 @pytest.mark.parametrize("model", ["resnet50", "swin_t"])
 def test_inference(infer, model):
     infer(model, data="imagenet", batch_size=1024, precision="bf16", epoch_size=VALIDATION_IMAGES)
 
 
-@on("a100 b200 gb200 gh200 h100 h200 l40s")
+@on(accelerators(memory_gb=16, dtype="bf16"))
 @pytest.mark.parametrize("model", ["resnet50", "swin_t"])
 def test_latency(infer, model):
     infer(model, data="imagenet", source="synthetic", batch_size=1, precision="bf16", latency=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
 IMAGES = 1_281_167  # of an epoch
 BATCHES = [2**power for power in range(4, 13)]  # 16 to 4096
@@ -16,7 +16,7 @@ def test_small_energy(train):
     train("resnet18", data="imagenet", image_size=64, batch_size=16, epoch_size=IMAGES)
 
 
-@on("a100 b200 gb200 gh200 h100 h200")
+@on(accelerators(memory_gb=16, dtype="bf16"))
 @pytest.mark.accel(
     budget="8s", reference="caraml/resnet50/{batch_size}"
 )  # the counter ticks ten times a second

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel import cpu, on
+from pytest_accel import accelerators, cpu, on
 
 # How each is trained; the heads of a SegFormer learn ten times as fast as what is below them.
 SEGFORMER = {
@@ -30,7 +30,7 @@ def test_small_training(train, model, settings):
     train(model, data="cityscapes", image_size=64, batch_size=2, precision="fp32", **settings)
 
 
-@on("a100 a100x4 b200 gb200 gh200 gh200x4 h100 h100x4 h200 h200x4 l40s")
+@on(accelerators(memory_gb=16, dtype="bf16", devices=(1, 4)))
 @pytest.mark.accel(reference="nrp/train/{model}/cityscapes")
 # The batch that the study's framework gives a device, and one for a large device.
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import os
 
 import pytest
 
-from pytest_accel import cpu, cpux2, on
+from pytest_accel import accelerators, cpu, cpux2, on
 
-ONE = "a100 b200 gb200 gh200 h100 h200"
-FOUR = "a100x4 gb200x4 gh200x4 h100x4 h200x4"
-EIGHT = "gh200x4n2 h100x4n2 h200x4n2"
+FP16 = accelerators(memory_gb=8, dtype="fp16", devices=(1, 4))
+FP16_TWO_NODES = accelerators(memory_gb=8, dtype="fp16", devices=8, nodes=2)
+BF16 = accelerators(memory_gb=8, dtype="bf16", devices=(1, 4))
+BF16_FOUR = accelerators(memory_gb=8, dtype="bf16", devices=4)
+ALL_PRECISIONS = accelerators(memory_gb=8, dtype=("tf32", "bf16", "fp16"), devices=(1, 4))
 IMAGES = 50_000  # of an epoch
 
 SINGLE = {
@@ -40,7 +42,7 @@ def test_small_jobs(train, jobs):
     train("zoo/wide_resnet-tiny", data="cifar100", batch_size=32, ddp=jobs == "one")
 
 
-@on(ONE)
+@on(accelerators(memory_gb=8, dtype=("tf32", "bf16")))
 @pytest.mark.accel(reference="olivia/single/{variant}")
 @pytest.mark.parametrize("variant", SINGLE)
 def test_single(train, variant):
@@ -48,7 +50,7 @@ def test_single(train, variant):
     train("zoo/wide_resnet", data="cifar100", batch_size=32, millions=17.2, **SINGLE[variant])
 
 
-@on(f"{ONE} {FOUR} {EIGHT}")
+@on(FP16, FP16_TWO_NODES)
 @pytest.mark.accel(reference="olivia/ddp")
 def test_ddp(train):
     """Tests 2 and 3; on one device too, so that scaling compares runs that differ in their devices alone."""
@@ -56,7 +58,7 @@ def test_ddp(train):
 
 
 @pytest.mark.sweep
-@on(f"{ONE} {FOUR}")
+@on(ALL_PRECISIONS)
 @pytest.mark.accel(reference="olivia/workers/{precision}/{workers}")
 @pytest.mark.parametrize("workers", [4, 8, 16, 32, 48])
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
@@ -66,7 +68,7 @@ def test_workers(train, precision, workers):
 
 
 @pytest.mark.sweep
-@on(f"{ONE} {FOUR}")
+@on(BF16)
 @pytest.mark.accel(reference="olivia/cpus/{cpus}")
 @pytest.mark.parametrize("cpus", [4, 18, 72])
 def test_cpus(train, cpus):
@@ -76,7 +78,7 @@ def test_cpus(train, cpus):
     train("zoo/wide_resnet", **{**DDP, "precision": "bf16", "workers": 16, "cpus": cpus})
 
 
-@on(FOUR)
+@on(BF16_FOUR)
 @pytest.mark.accel(reference="olivia/binding/{binding}")
 @pytest.mark.parametrize(
     "binding",
@@ -90,7 +92,7 @@ def test_binding(train, binding):  # noqa: ARG001 - its mark says it
     train("zoo/wide_resnet", **{**DDP, "precision": "bf16", "workers": 32})
 
 
-@on(FOUR)
+@on(BF16_FOUR)
 @pytest.mark.accel(reference="olivia/jobs/{jobs}")
 @pytest.mark.parametrize("jobs", ["one", "independent"])
 def test_jobs(train, jobs):
@@ -98,7 +100,7 @@ def test_jobs(train, jobs):
     train("zoo/wide_resnet", **{**DDP, "precision": "bf16", "ddp": jobs == "one"})
 
 
-@on(f"{ONE} {FOUR} {EIGHT}")
+@on(FP16, FP16_TWO_NODES)
 @pytest.mark.accel(reference="olivia/ddp/accuracy")
 def test_accuracy(converge):
     """The accuracy after ten epochs; of real CIFAR-100 alone (--accel-data), else only their time."""

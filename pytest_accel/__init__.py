@@ -9,7 +9,10 @@ Every platform is a mark that can be imported by its name::
     def test_resnet50_training(train):
         train("resnet50", data="imagenet", batch_size=256, precision="bf16")
 
-`@on("gh200 a100x4")` is the same in one line.
+`@on("gh200 a100x4")` is the same in one line. A benchmark that runs wherever it fits says what it needs::
+
+    @on(accelerators(memory_gb=40, dtype="bf16"))
+    def test_resnet50_training(train): ...
 """
 
 from __future__ import annotations
@@ -24,16 +27,21 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from pytest_accel.platforms.catalogue import Accelerators
+
     Test = TypeVar("Test", bound=Callable[..., object])
 
-__all__ = ["__version__", "on"]
+__all__ = ["__version__", "accelerators", "on"]
 
 
-def on(names: str) -> Callable[[Test], Test]:
-    """Mark a test with several platforms: `@on("gh200 a100x4")`; a misspelt one is an error that names the right one."""
-    from pytest_accel.markers import platform_mark
+def on(*platforms: str | Accelerators) -> Callable[[Test], Test]:
+    """Mark a test with platforms: `@on("gh200 a100x4")`, `@on(accelerators(memory_gb=40, dtype="bf16"))`, or both.
 
-    marks = [platform_mark(name) for name in names.split()]
+    A misspelt name is an error that names the right one.
+    """
+    from pytest_accel.markers import platform_marks
+
+    marks = platform_marks(platforms)
 
     def marked(test: Test) -> Test:
         for mark in marks:
@@ -43,10 +51,34 @@ def on(names: str) -> Callable[[Test], Test]:
     return marked
 
 
-def __getattr__(name: str) -> pytest.MarkDecorator:
-    """The mark of a platform; a misspelt platform is an ImportError that names the right one.
+def accelerators(
+    *,
+    memory_gb: float = 0.0,
+    dtype: str | tuple[str, ...] = (),
+    devices: int | tuple[int, ...] = 1,
+    nodes: int = 1,
+    vendor: str = "",
+) -> Accelerators:
+    """Return what a benchmark needs; `on` expands it to every registered platform that has it.
 
-    `from pytest_accel import gh20` would swallow the text of an AttributeError.
+    `memory_gb` is that of each device, `dtype` one precision or several that are all needed, `devices` their
+    number on all `nodes` together, one count or several that will do.
+    """
+    from pytest_accel.platforms.catalogue import Accelerators
+
+    return Accelerators(
+        memory_gb=memory_gb,
+        dtypes=(dtype,) if isinstance(dtype, str) else dtype,
+        devices=(devices,) if isinstance(devices, int) else devices,
+        nodes=nodes,
+        vendor=vendor,
+    )
+
+
+def __getattr__(name: str) -> pytest.MarkDecorator:
+    """Return the mark of a platform; a misspelt platform is an ImportError that names the right one.
+
+    `from pytest_accel import gh20` would hide the text of an AttributeError.
     """
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,12 +9,13 @@ import pytest
 
 from pytest_accel.options import MARKER_KEYS
 from pytest_accel.platforms.catalogue import (
+    Accelerators,
     Catalogue,
     CatalogueError,
     load_catalogue,
+    read_kind,
     user_platforms,
 )
-from pytest_accel.platforms.kinds import read_kind
 from pytest_accel.platforms.names import closest
 
 if TYPE_CHECKING:
@@ -65,11 +66,19 @@ def _register_names(config: pytest.Config, catalogue: Catalogue, names: Iterable
         config.addinivalue_line("markers", f"{name}: needs {count}{nodes}")
 
 
+def platform_marks(platforms: Iterable[str | Accelerators]) -> list[pytest.MarkDecorator]:
+    """Return the marks of platforms that are named, several in one text, or selected by what they have."""
+    names: list[str] = []
+    for each in platforms:
+        names += each.split() if isinstance(each, str) else _catalogue().matching(each)
+    return [platform_mark(name) for name in dict.fromkeys(names)]
+
+
 def platform_mark(name: str) -> pytest.MarkDecorator:
-    """The mark of any platform, also of a shape that nobody registered yet: `gh200x4n16`."""
+    """Return the mark of any platform, also of a shape that is not registered yet: `gh200x4n16`."""
     catalogue = _catalogue()
     catalogue.parse(name)
-    if _configs:
+    if _configs and name not in catalogue.names():
         _register_names(_configs[-1], catalogue, [name])
     mark: pytest.MarkDecorator = getattr(pytest.mark, name)
     return mark

@@ -242,7 +242,7 @@ def _as_they_end(children: Sequence[Child], timeout_s: float) -> Iterator[Child]
 
 def hold_devices() -> AbstractContextManager[None]:
     """The locks that the plugin's sessions take, of all devices here: whichever one the benchmark runs on."""
-    from pytest_accel.platforms.detect import detect
+    from pytest_accel.platforms.machine import detect
 
     uuids = [device.uuid for device in detect().devices if device.uuid]
     if not uuids:

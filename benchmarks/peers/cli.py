@@ -165,11 +165,11 @@ def _session(options: argparse.Namespace) -> Session:
 
     from benchmarks.peers.results import Session, installed
     from benchmarks.peers.timm_script import source_version
-    from pytest_accel.platforms.cpu import describe
+    from pytest_accel.platforms.machine import describe_cpu
 
     device = torch.device(options.device)
     if device.type == "cpu":
-        name = describe(Path("/proc/cpuinfo").read_text("utf-8"), 1).name
+        name = describe_cpu(Path("/proc/cpuinfo").read_text("utf-8"), 1).name
     else:
         name = torch.get_device_module(device).get_device_name(device)
     versions = installed()

@@ -332,6 +332,6 @@ def _catalogue() -> Catalogue:
 
 
 def _misplaced(catalogue: Catalogue) -> Callable[[str, Environment], str]:
-    from pytest_accel.platforms.belonging import misplaced
+    from pytest_accel.platforms.catalogue import misplaced
 
     return lambda folder, environment: misplaced(folder, environment.identity, catalogue)

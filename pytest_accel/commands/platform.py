@@ -22,7 +22,7 @@ def platform(args: argparse.Namespace) -> int:
     """Say what this machine is, which platform markers it satisfies, and why not the others."""
     from pytest_accel.commands.project import find_project
     from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
-    from pytest_accel.platforms.detect import detect
+    from pytest_accel.platforms.machine import detect
 
     catalogue = load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
     machine = detect(catalogue)

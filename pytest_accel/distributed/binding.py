@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_accel.platforms import numa
-from pytest_accel.platforms.numa import Place, Topology, format_list
+from pytest_accel.platforms.numa import DeviceAffinity, Topology, format_list
 from pytest_accel.stats.quantities import counted
 
 TASKS = Path("/proc/self/task")
@@ -45,7 +45,7 @@ def plan(
     host: Topology,
     *,
     allowed: Sequence[frozenset[int]],
-    places: Sequence[Place | None],
+    places: Sequence[DeviceAffinity | None],
     memory: frozenset[int] | None = None,
 ) -> tuple[Binding, ...]:
     """The bindings of all ranks of one host, by local rank.
@@ -90,7 +90,7 @@ def shares(cpus: frozenset[int], parts: int, host: Topology) -> list[frozenset[i
     return [frozenset().union(*cores[begin:end]) for begin, end in pairwise(cuts)]
 
 
-def _pool(host: Topology, allowed: frozenset[int], place: Place | None) -> frozenset[int] | str:
+def _pool(host: Topology, allowed: frozenset[int], place: DeviceAffinity | None) -> frozenset[int] | str:
     """The CPUs that a rank may get a part of; or why it is not bound."""
     if place is None:
         return allowed or "allowed CPUs unknown"
@@ -190,7 +190,7 @@ def bind_rank(
     bindings = plan(
         host,
         allowed=[mine] * len(device_uuids),
-        places=numa.places(device_uuids, host, sys=sys),
+        places=numa.device_affinities(device_uuids, host, sys=sys),
         memory=numa.allowed_memory(),
     )
     return apply(bindings[local_rank])

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_accel.doctor.findings import Sheet
-from pytest_accel.platforms.cgroups import read_quota
-from pytest_accel.platforms.cpu import find
+from pytest_accel.platforms.host import read_quota
+from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.numa import format_list, parse_list, topology
 from pytest_accel.stats.quantities import counted, percent
 
 if TYPE_CHECKING:
     from pytest_accel.doctor.finding import Finding
-    from pytest_accel.platforms.files import Files
+    from pytest_accel.platforms.host import Files
 
 SHEET = Sheet(group="cpu")
 _CPUS = "sys/devices/system/cpu"
@@ -35,7 +35,7 @@ def examine(files: Files, cpus: frozenset[int]) -> list[Finding]:
 
 
 def _visible(files: Files, cpus: frozenset[int]) -> Finding:
-    name = find(cpuinfo=files.root / "proc/cpuinfo").name
+    name = find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
     online = parse_list(files.text(f"{_CPUS}/online"))
     if not cpus:
         return SHEET.unknown("CPUs", "this system does not say which this process may use")

@@ -14,7 +14,7 @@ from pytest_accel.doctor.deadline import Pending, begin
 from pytest_accel.doctor.finding import to_plain
 from pytest_accel.doctor.findings import Sheet
 from pytest_accel.platforms import amd, graphcore
-from pytest_accel.platforms.files import Files
+from pytest_accel.platforms.host import Files
 from pytest_accel.platforms.numa import allowed_cpus
 from pytest_accel.stats.quantities import gibibytes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_accel.doctor.findings import Sheet
-from pytest_accel.platforms.clock_events import EVENTS, IDLE, KNOWN
+from pytest_accel.platforms.nvidia import EVENTS, IDLE, KNOWN, short_uuid
 from pytest_accel.stats.quantities import counted, gibibytes
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def judge(gpu: GpuState, *, own_pid: int = 0, in_use: bool = False) -> list[Find
     sheet = Sheet(group=GROUP, of=f"GPU {gpu.index}")
     memory = "memory not told" if gpu.memory_bytes is None else gibibytes(gpu.memory_bytes)
     return [
-        sheet.ok("device", f"{gpu.name}, {memory}, {short(gpu.uuid)}"),
+        sheet.ok("device", f"{gpu.name}, {memory}, {short_uuid(gpu.uuid)}"),
         _now(gpu, sheet),
         _users(gpu, sheet, own_pid, in_use=in_use),
         _clocks(gpu, sheet),
@@ -90,12 +90,6 @@ def judge(gpu: GpuState, *, own_pid: int = 0, in_use: bool = False) -> list[Find
         _mig(gpu, sheet),
         _pcie(gpu, sheet),
     ]
-
-
-def short(uuid: str) -> str:
-    """`GPU-8f3aab12` of the whole UUID: enough to tell those of a node apart."""
-    kind, dash, rest = uuid.partition("-")
-    return f"{kind}{dash}{rest.partition('-')[0]}"
 
 
 def _now(gpu: GpuState, sheet: Sheet) -> Finding:

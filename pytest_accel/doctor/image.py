@@ -17,9 +17,8 @@ from pytest_accel.doctor.finding import Finding
 from pytest_accel.doctor.findings import Sheet
 from pytest_accel.doctor.imports import Imports, try_imports
 from pytest_accel.doctor.packages import Packages, installed
-from pytest_accel.platforms import image
-from pytest_accel.platforms.environment import Host, container
-from pytest_accel.platforms.files import Files
+from pytest_accel.platforms.environment import IMAGE_PATH, container
+from pytest_accel.platforms.host import Files
 from pytest_accel.platforms.numa import allowed_cpus
 from pytest_accel.storage.whole import is_open, nearest_folder
 
@@ -47,7 +46,7 @@ def examine(
     devices = driver or nvidia.Devices()
     built = software.examine(files, environ, nvidia=devices.gpus, amd=0, cuda=devices.cuda, torch=torch)
     return (
-        *_named(Host(root=root, environ=environ)),
+        *_named(files, environ),
         *packages.needed(found, environ),
         *packages.extras(found, tried, is_cuda=bool(torch and torch.kind == "cuda")),
         *(each for each in built if each.subject == "variables" or (torch and each.subject == "torch")),
@@ -57,8 +56,8 @@ def examine(
     )
 
 
-def _named(host: Host) -> list[Finding]:
-    told = container(host)
+def _named(files: Files, environ: Mapping[str, str]) -> list[Finding]:
+    told = container(files, environ)
     name = told.get("image_name", "")
     system = IMAGE.ok("system", f"{platform.machine()}, {_system()}")
     if name:
@@ -66,10 +65,12 @@ def _named(host: Host) -> list[Finding]:
         more += [f"on {told['image_base']}"] if "image_base" in told else []
         return [IMAGE.ok("name", ", ".join([name, *more])), system]
     why = (
-        f"/{image.PATH} is there and has no name" if host.exists(image.PATH) else f"there is no /{image.PATH}"
+        f"/{IMAGE_PATH} is there and has no name"
+        if files.exists(IMAGE_PATH)
+        else f"there is no /{IMAGE_PATH}"
     )
     other = told.get("container_image") or told.get("nvidia_container")
-    if other and not host.exists(image.PATH):
+    if other and not files.exists(IMAGE_PATH):
         return [IMAGE.ok("name", f"{other} ({why})"), system]
     return [
         IMAGE.warning(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.doctor.findings import Sheet
 from pytest_accel.doctor.pressure import pressure
-from pytest_accel.platforms.files import whole
+from pytest_accel.platforms.host import whole_number
 from pytest_accel.stats.quantities import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_accel.doctor.finding import Finding
-    from pytest_accel.platforms.files import Files
+    from pytest_accel.platforms.host import Files
 
 SHEET = Sheet(group="load")
 WATCHED_S = 0.25  # 25 ticks of each CPU
@@ -56,8 +56,8 @@ def _ticks(stat: str) -> dict[int, list[int]]:
     """By CPU: user, nice, system, idle, iowait, irq, softirq, steal. Guests are counted in user already."""
     found = {}
     for words in filter(None, map(str.split, stat.splitlines())):
-        number = whole(words[0].removeprefix("cpu"))
-        ticks = [each for each in map(whole, words[1:9]) if each is not None]
+        number = whole_number(words[0].removeprefix("cpu"))
+        ticks = [each for each in map(whole_number, words[1:9]) if each is not None]
         if words[0].startswith("cpu") and number is not None and len(ticks) == 8:
             found[number] = ticks
     return found

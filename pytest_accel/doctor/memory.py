@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.doctor.findings import Sheet
 from pytest_accel.doctor.pressure import pressure
-from pytest_accel.platforms.cgroups import read_allowance
-from pytest_accel.platforms.files import whole
+from pytest_accel.platforms.host import read_memory_limit, whole_number
 from pytest_accel.stats.quantities import gibibytes
 
 if TYPE_CHECKING:
     from pytest_accel.doctor.finding import Finding
-    from pytest_accel.platforms.files import Files
+    from pytest_accel.platforms.host import Files
 
 SHEET = Sheet(group="memory")
 _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
@@ -27,7 +26,7 @@ def _room(files: Files) -> list[Finding]:
     """What is left in the host and in this process's group; the smaller counts."""
     told = _meminfo(files)
     total, left = told.get("MemTotal"), told.get("MemAvailable")
-    group = read_allowance(files)
+    group = read_memory_limit(files)
     findings = []
     if total is None or left is None:
         findings.append(SHEET.unknown("host", "/proc/meminfo does not say"))
@@ -78,5 +77,5 @@ def _huge_pages(files: Files) -> Finding:
 
 def _meminfo(files: Files) -> dict[str, int]:
     words = (line.split() for line in files.lines("proc/meminfo"))  # MemTotal:  24682740 kB
-    found = ((word[0].rstrip(":"), whole(word[1])) for word in words if len(word) >= 2)
+    found = ((word[0].rstrip(":"), whole_number(word[1])) for word in words if len(word) >= 2)
     return {name: number * 1024 for name, number in found if number is not None}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_accel.doctor.finding import Finding
-    from pytest_accel.platforms.files import Files
+    from pytest_accel.platforms.host import Files
 
 SHEET = Sheet(group="network")
 _ADAPTERS = "sys/class/infiniband"

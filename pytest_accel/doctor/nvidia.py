@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_accel.doctor.findings import Sheet
 from pytest_accel.doctor.gpus import GROUP, GpuProcess, GpuState, judge
 from pytest_accel.platforms import nvidia
-from pytest_accel.platforms.files import Files, whole
-from pytest_accel.platforms.numa import Place, format_list, places, topology
-from pytest_accel.platforms.nvml import NO_PACKAGE, Nvml, Refused, decoded, opened
+from pytest_accel.platforms.host import Files, whole_number
+from pytest_accel.platforms.numa import DeviceAffinity, device_affinities, format_list, topology
+from pytest_accel.platforms.nvidia import NO_PACKAGE, Nvml, Refused, decoded, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,9 @@ def examine(files: Files, environ: Mapping[str, str], cpus: frozenset[int]) -> D
                 findings += judge(states[-1], own_pid=os.getpid(), in_use=_has_context())
             except Refused as refused:
                 findings.append(_lost(index, str(refused)))
-        near = places([state.uuid for state in states], topology(files.root / "sys"), sys=files.root / "sys")
+        near = device_affinities(
+            [state.uuid for state in states], topology(files.root / "sys"), sys=files.root / "sys"
+        )
         findings += [_near(state, place, cpus) for state, place in zip(states, near, strict=True)]
         if count:
             findings += _visible(environ, count)
@@ -167,7 +169,7 @@ def _lost(index: int, why: str) -> Finding:
     )
 
 
-def _near(state: GpuState, place: Place | None, cpus: frozenset[int]) -> Finding:
+def _near(state: GpuState, place: DeviceAffinity | None, cpus: frozenset[int]) -> Finding:
     sheet = Sheet(group=GROUP, of=f"GPU {state.index}")
     if place is None or not place.cpus:
         return sheet.unknown("NUMA", place.problem if place else "no UUID")
@@ -229,6 +231,6 @@ def _closed(files: Files, why: str) -> list[Finding]:
 def _loaded(files: Files) -> bool:
     """Whether the kernel has NVIDIA's driver; a container may hide the file and show the device."""
     return files.exists("proc/driver/nvidia/version") or any(
-        name.startswith("nvidia") and whole(name.removeprefix("nvidia")) is not None
+        name.startswith("nvidia") and whole_number(name.removeprefix("nvidia")) is not None
         for name in files.names("dev")
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_accel.doctor.finding import Finding
     from pytest_accel.doctor.findings import Sheet
-    from pytest_accel.platforms.files import Files
+    from pytest_accel.platforms.host import Files
 
 _LINE = re.compile(r"(some|full) avg10=(\d+(?:\.\d+)?) ")
 # Percent of ten seconds. Some waiting is a start-up; all of them waiting is a host that gets nothing done.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.doctor.findings import Sheet
-from pytest_accel.platforms.environment import Host, container
-from pytest_accel.platforms.files import Files
+from pytest_accel.platforms.environment import container
+from pytest_accel.platforms.host import Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,7 +112,7 @@ def _variables(environ: Mapping[str, str]) -> Finding:
 
 
 def _container(files: Files, environ: Mapping[str, str]) -> Finding:
-    told = container(Host(root=files.root, environ=environ))
+    told = container(files, environ)
     runtime = told.get("container_runtime", "")
     fields = ("image_name", "container_image", "container_name", "nvidia_container")
     named = next((told[field] for field in fields if field in told), "")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from pytest_accel.doctor.gpus import short
+from pytest_accel.platforms.nvidia import short_uuid
 from pytest_accel.stats.quantities import clipped, printable, seconds
 
 if TYPE_CHECKING:
@@ -153,16 +153,16 @@ def _take(
         now_s = time.monotonic()
         if mode == "fail":
             raise LockedError(
-                f"{short(device.uuid)} is {held_by}. Measure when it is done: accel_lock=wait does that by itself, "
+                f"{short_uuid(device.uuid)} is {held_by}. Measure when it is done: accel_lock=wait does that by itself, "
                 "-oaccel_lock=off measures beside it. Or take another device."
             )
         if now_s >= until_s:
             raise LockedError(
-                f"{short(device.uuid)} is {held_by}, and was not free within {seconds(timeout_s)}. Wait for it or end it, "
+                f"{short_uuid(device.uuid)} is {held_by}, and was not free within {seconds(timeout_s)}. Wait for it or end it, "
                 "or take another device; accel_lock=off measures beside it."
             )
         if now_s >= tell_s:
-            waiting(f"waiting for {short(device.uuid)}: {held_by}")
+            waiting(f"waiting for {short_uuid(device.uuid)}: {held_by}")
             tell_s = now_s + _TELL_S
         time.sleep(min(_POLL_S, until_s - now_s))
 
@@ -215,7 +215,7 @@ def _say_once(device: _Device, error: OSError, unlocked: Callable[[str], object]
     named = Path(os.fsdecode(error.filename or ""))
     where = named if named.is_absolute() else device.path  # what is in the way may be a folder above
     unlocked(
-        f"{short(device.uuid)} is not locked, and others may measure on it meanwhile: {where}: {why}. "
+        f"{short_uuid(device.uuid)} is not locked, and others may measure on it meanwhile: {where}: {why}. "
         f"{_remedy(error)}; accel_lock=off silences this."
     )
 

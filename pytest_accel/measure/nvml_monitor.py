@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
-from pytest_accel.doctor.gpus import short
 from pytest_accel.measure.validity import DeviceReadings, DeviceSample, ForeignProcess
-from pytest_accel.platforms.nvml import Nvml, close, open_nvml
+from pytest_accel.platforms.nvidia import Nvml, close, open_nvml, short_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,7 +67,7 @@ class NvmlMonitor:
     @property
     def name(self) -> str:
         """Whom a `Watch` blames: `NVML GPU-8f3aab12`."""
-        return f"NVML {short(self._uuid)}"
+        return f"NVML {short_uuid(self._uuid)}"
 
     def __enter__(self) -> Self:
         self._nvml = open_nvml()

@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import or_
 from statistics import fmean, median
 
-from pytest_accel.platforms.clock_events import (
+from pytest_accel.platforms.nvidia import (
     EVENTS,
     HW_SLOWDOWN,
     HW_THERMAL,

@@ -1,1 +1,1 @@
-"""What hardware there is: the catalogue, and detection of this machine."""
+"""Hardware platforms: catalogue, detection, environment, NUMA topology."""

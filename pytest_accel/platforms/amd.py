@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from pytest_accel.platforms import visible
-from pytest_accel.platforms.machine import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from pytest_accel.platforms.host import folder_names, number_fields, read_file
+from pytest_accel.platforms.machine import Device, select_visible
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 DRM = Path("/sys/class/drm")
 
-# PCI device ids of the parts in the catalogue (amdgpu.ids of libdrm), for cards that carry no name.
+# PCI device ids (amdgpu.ids of libdrm), for cards without a product name.
 NAMES_BY_ID = {
     0x7408: "AMD Instinct MI250X",
     0x740C: "AMD Instinct MI250X / MI250",
@@ -27,13 +25,13 @@ NAMES_BY_ID = {
     0x74A9: "AMD Instinct MI300X HF",
     0x74B5: "AMD Instinct MI300X VF",
 }
-# Heaps of a memory bank that are the device's own: frame buffer, visible to the host or not (kfd_sysfs.h).
+# Heaps of a memory bank that belong to the device: frame buffer, visible to the host or not (kfd_sysfs.h).
 _FRAME_BUFFER_HEAPS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """What amdsmi or the kernel says of one GPU; of a GCD where a card has two."""
+class AmdGpu:
+    """One GPU as amdsmi or the kernel describes it; one GCD where a card has two."""
 
     name: str
     serial: str  # hexadecimal; the runtime's UUID is GPU-<serial>
@@ -44,12 +42,10 @@ class Gpu:
 def find(
     environ: Mapping[str, str] = os.environ, *, topology: Path = TOPOLOGY, drm: Path = DRM
 ) -> tuple[list[Device], list[str]]:
-    """The visible devices in HIP's order, and the problems; a machine without AMD GPUs has neither."""
-    if not topology.is_dir():  # no amdgpu driver: do not even import amdsmi, which takes long to fail
+    """Return the visible devices in HIP's order and problems; nothing without AMD GPUs."""
+    if not topology.is_dir():  # no amdgpu driver; importing amdsmi would take long to fail
         return [], []
-    gpus = _from_amdsmi()
-    if not gpus:
-        gpus = from_topology(topology, drm)
+    gpus = _from_amdsmi() or from_topology(topology, drm)
     devices = visible_devices(gpus, environ)
     if gpus and not devices:
         return [], [
@@ -58,8 +54,8 @@ def find(
     return devices, []
 
 
-def visible_devices(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Device]:
-    """ROCR_VISIBLE_DEVICES first; HIP_VISIBLE_DEVICES (or CUDA_…, where it is unset) counts what is left."""
+def visible_devices(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> list[Device]:
+    """Apply ROCR_VISIBLE_DEVICES, then HIP_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES if unset) to the rest."""
     devices = [
         Device(
             index=index,
@@ -72,32 +68,31 @@ def visible_devices(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Dev
     ]
     hip = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
     for spec in (environ.get("ROCR_VISIBLE_DEVICES"), hip):
-        devices = [devices[index] for index in visible.select(spec, [each.uuid for each in devices])]
+        devices = [devices[index] for index in select_visible(spec, [each.uuid for each in devices])]
     return [replace(device, index=index) for index, device in enumerate(devices)]
 
 
 def full_name(name: str, compute_units: int | None) -> str:
-    """MI250 and MI250X share an id, and a name that depends on ROCm's version; their compute units differ.
+    """Tell MI250 and MI250X apart, which share an id and, depending on ROCm's version, a name.
 
-    110 for each GCD of an MI250X, 104 of an MI250 (AMD's data sheets).
+    A GCD of an MI250X has 110 compute units, one of an MI250 104 (AMD's data sheets).
     """
     if "MI250" not in name.upper() or compute_units not in (104, 110):
         return name
     return "AMD Instinct MI250X" if compute_units == 110 else "AMD Instinct MI250"
 
 
-def from_topology(topology: Path, drm: Path) -> list[Gpu]:
-    """GPUs from sysfs, in the order of their nodes, which is the order of the runtime."""
+def from_topology(topology: Path, drm: Path) -> list[AmdGpu]:
+    """Return the GPUs of sysfs in the order of their nodes, which is the runtime's order."""
     gpus = []
-    for node in sorted(_nodes(topology), key=lambda path: int(path.name)):
-        properties = _properties(node / "properties")
+    for node, properties in topology_nodes(topology):
         if not properties.get("simd_count"):  # a CPU
             continue
         product = drm / f"renderD{properties.get('drm_render_minor', 0)}" / "device" / "product_name"
         device_id = properties.get("device_id", 0)
         gpus.append(
-            Gpu(
-                name=_read(product) or NAMES_BY_ID.get(device_id, f"AMD device {device_id:#06x}"),
+            AmdGpu(
+                name=read_file(product)[0] or NAMES_BY_ID.get(device_id, f"AMD device {device_id:#06x}"),
                 serial=f"{properties.get('unique_id', 0):016x}",
                 memory_bytes=_memory_bytes(node),
                 compute_units=properties["simd_count"] // (properties.get("simd_per_cu") or 4),
@@ -106,7 +101,14 @@ def from_topology(topology: Path, drm: Path) -> list[Gpu]:
     return gpus
 
 
-def _from_amdsmi() -> list[Gpu]:
+def topology_nodes(topology: Path) -> Iterator[tuple[Path, dict[str, int]]]:
+    """Yield the nodes of the kernel's topology in their order, with their properties."""
+    for number in sorted(int(name) for name in folder_names(topology) if name.isdigit()):
+        node = topology / str(number)
+        yield node, _properties(node / "properties")
+
+
+def _from_amdsmi() -> list[AmdGpu]:
     try:
         import amdsmi  # type: ignore[import-not-found, unused-ignore]
 
@@ -114,19 +116,17 @@ def _from_amdsmi() -> list[Gpu]:
     except Exception:  # noqa: BLE001 -- KeyError, OSError, its own types: without ROCm it fails in many ways
         return []
     try:
-        return [_asked(handle) for handle in amdsmi.amdsmi_get_processor_handles()]
-    except Exception:  # noqa: BLE001 -- as above; the kernel's topology answers instead
+        return [_described(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
+    except Exception:  # noqa: BLE001 -- as above; the kernel's topology is used instead
         return []
     finally:
         amdsmi.amdsmi_shut_down()
 
 
-def _asked(handle: object) -> Gpu:
-    import amdsmi  # type: ignore[import-not-found, unused-ignore]
-
+def _described(amdsmi: Any, handle: object) -> AmdGpu:  # noqa: ANN401 -- the package has no types
     asic = amdsmi.amdsmi_get_gpu_asic_info(handle)
     units = asic.get("num_compute_units")
-    return Gpu(
+    return AmdGpu(
         name=str(asic["market_name"]),
         serial=str(asic["asic_serial"]).removeprefix("0x").lower(),
         memory_bytes=int(amdsmi.amdsmi_get_gpu_memory_total(handle, amdsmi.AmdSmiMemoryType.VRAM)),
@@ -134,25 +134,11 @@ def _asked(handle: object) -> Gpu:
     )
 
 
-def _nodes(topology: Path) -> list[Path]:
-    return [path for path in topology.iterdir() if path.name.isdigit()]
-
-
 def _memory_bytes(node: Path) -> int | None:
     banks = [_properties(path) for path in node.glob("mem_banks/*/properties")]
-    total = sum(
-        bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS
-    )
-    return total or None
+    sizes = [bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS]
+    return sum(sizes) or None
 
 
 def _properties(path: Path) -> dict[str, int]:
-    pairs = (line.split() for line in _read(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:  # a container may hide parts of sysfs
-        return ""
+    return number_fields(read_file(path)[0].splitlines())

@@ -1,20 +1,21 @@
-"""Read where this process measures, as text: what cannot be read is absent, and nothing here raises."""
+"""Environment of a run: device, driver, libraries, container and host settings, as text; nothing here raises."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from pytest_accel.platforms import image
-from pytest_accel.platforms.cpu import find as find_cpu
+from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.numa import allowed_cpus, format_list
-from pytest_accel.platforms.nvml import Nvml, opened
+from pytest_accel.platforms.nvidia import Nvml, opened
 from pytest_accel.stats.environment import (
     REDACTED,
     VARIABLE_PREFIX,
@@ -23,13 +24,10 @@ from pytest_accel.stats.environment import (
     safe_variables,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 Facts: TypeAlias = dict[str, str]
 
-# Field: distributions that may hold it, the first installed one counts. Nightly and NVIDIA's builds of
-# torch bring Triton under other names.
+# Field: distributions that may hold it; the first installed one counts. Nightly and NVIDIA's builds of
+# torch have Triton under other names.
 _PACKAGES: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
     "torchvision": ("torchvision",),
@@ -41,26 +39,16 @@ _PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 _ON_OFF: Mapping[object, str] = {0: "off", 1: "on"}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """Where facts about the host come from; tests put a folder and a dict in its place."""
-
-    root: Path = Path("/")
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-
-    def line(self, path: str) -> str:
-        """The file's first line; empty when there is no such file."""
-        return next(iter(self.lines(path)), "").strip()
-
-    def lines(self, path: str) -> list[str]:
-        try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return []
-
-    def exists(self, path: str) -> bool:
-        return (self.root / path).exists()
+# The name that an image was built with, which neither Docker nor Kubernetes passes into it; deploy/containers writes it.
+IMAGE_PATH = "etc/pytest-accel-image.json"  # below the root
+IMAGE_FIELDS: Mapping[str, str] = {
+    "name": "image_name",  # registry.example/bench/pytest-accel:0.1.0
+    "revision": "image_revision",  # of its sources
+    "base": "image_base",
+}
+_MOST_CHARACTERS = 10_000
+# Commits and digests are shortened: a long hexadecimal word would be taken for a credential.
+_LONG_HEX = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
 def read_environment(
@@ -71,16 +59,18 @@ def read_environment(
     device_count: int = 1,
     uuid: str | None = None,
     cpu_model: str | None = None,
-    host: Host | None = None,
+    files: Files | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Environment:
-    """The environment of a run on `device` ("cpu", "cuda", "cuda:1").
+    """Return the environment of a run on `device` ("cpu", "cuda", "cuda:1").
 
-    `uuid` is the visible device's, as NVML spells it; without one, torch is asked, if it is loaded.
+    `uuid` is the visible device's, as NVML spells it; without one, torch is queried, if it is loaded.
     """
-    host = host or Host()
-    model = cpu_model or find_cpu(cpuinfo=host.root / "proc/cpuinfo").name
-    context = _software() | _kernel() | container(host) | _cpu_context(host)
-    context |= {VARIABLE_PREFIX + name: value for name, value in safe_variables(host.environ).items()}
+    files = files or Files()
+    environ = os.environ if environ is None else environ
+    model = cpu_model or find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
+    context = _software() | _kernel() | container(files, environ) | _cpu_context(files)
+    context |= {VARIABLE_PREFIX + name: value for name, value in safe_variables(environ).items()}
     if device.partition(":")[0] == "cpu":
         return Environment(identity=_present(_cpu_identity(model, threads)), context=_present(context))
     device_identity, device_context = _device(device_index, uuid)
@@ -97,7 +87,7 @@ def _present(facts: Mapping[str, str]) -> Facts:
 
 
 def _software() -> Facts:
-    """Versions from installed metadata: importing torchvision to ask for its version takes seconds."""
+    """Return versions from installed metadata: importing torchvision for its version takes seconds."""
     versions = {name: _installed_version(packages) for name, packages in _PACKAGES.items()}
     python = platform.python_version()
     if platform.python_implementation() != "CPython":
@@ -114,13 +104,13 @@ def _installed_version(packages: Iterable[str]) -> str:
 
 def _kernel() -> Facts:
     facts = {"kernel": platform.release()}
-    with suppress(AttributeError, OSError, ValueError):  # musl and macOS know no such name
+    with suppress(AttributeError, OSError, ValueError):  # musl and macOS have no such name
         facts["glibc"] = (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ")
     return facts
 
 
 def _torch_libraries() -> Facts:
-    """What torch was built with and has loaded; only where somebody imported torch already."""
+    """Return the libraries that torch was built with and has loaded; empty unless torch is imported."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -138,7 +128,7 @@ def _torch_libraries() -> Facts:
 
 
 def cudnn_version(number: int) -> str:
-    """91002 is 9.10.2; before version 9, 8902 was 8.9.2."""
+    """Format cuDNN's number: 91002 is 9.10.2; before version 9, 8902 was 8.9.2."""
     if number <= 0:
         return ""
     unit = 10_000 if number >= 90_000 else 1_000
@@ -148,80 +138,94 @@ def cudnn_version(number: int) -> str:
 # --- container --------------------------------------------------------------------------------------
 
 
-def container(host: Host) -> Facts:
-    """Name and image where the environment tells; the first source that knows a field counts.
+def container(files: Files, environ: Mapping[str, str]) -> Facts:
+    """Return runtime, name and image of the container; the first source that has a field counts.
 
-    Not the name of a Kubernetes pod: it is made up anew for each, and would make every job a new
-    environment and a suspect in every report.
+    Not the name of a Kubernetes pod: it is new for each, and would make every job a new environment.
     """
-    facts: Facts = image.image_facts("\n".join(host.lines(image.PATH)))
-    for source in (_apptainer, _podman, _nvidia_image, _bare_container):
-        facts = source(host) | facts
+    facts = image_facts(files.text(IMAGE_PATH))
+    for found in (
+        _apptainer(environ),
+        _podman(files),
+        _nvidia_image(environ),
+        _bare_container(files, environ),
+    ):
+        facts = found | facts
     return {name: REDACTED if looks_secret(value) else value for name, value in facts.items()}
 
 
-def _apptainer(host: Host) -> Facts:
-    variables = host.environ
+def image_facts(text: str) -> Facts:
+    """Return the fields of the image's file; empty without one, and without values that are not text."""
+    try:
+        table = json.loads(text) if len(text) <= _MOST_CHARACTERS else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(table, dict):
+        return {}
+    return {
+        fact: _LONG_HEX.sub(r"\1", table[name].strip())
+        for name, fact in IMAGE_FIELDS.items()
+        if isinstance(table.get(name), str) and table[name].strip()
+    }
+
+
+def _apptainer(environ: Mapping[str, str]) -> Facts:
     for product in ("APPTAINER", "SINGULARITY"):
-        if image := variables.get(f"{product}_CONTAINER", ""):
-            name = variables.get(f"{product}_NAME", "")
+        if image := environ.get(f"{product}_CONTAINER", ""):
+            name = environ.get(f"{product}_NAME", "")
             return _present(
                 {"container_runtime": product.lower(), "container_image": image, "container_name": name}
             )
     return {}
 
 
-def _podman(host: Host) -> Facts:
-    pairs = (line.partition("=") for line in host.lines("run/.containerenv"))
-    told = {key.strip(): value.strip().strip('"') for key, _, value in pairs}
+def _podman(files: Files) -> Facts:
+    pairs = (line.partition("=") for line in files.lines("run/.containerenv"))
+    fields = {key.strip(): value.strip().strip('"') for key, _, value in pairs}
     return _present(
         {
-            "container_runtime": told.get("engine", ""),
-            "container_image": told.get("image", ""),
-            "container_name": told.get("name", ""),
+            "container_runtime": fields.get("engine", ""),
+            "container_image": fields.get("image", ""),
+            "container_name": fields.get("name", ""),
         }
     )
 
 
-def _nvidia_image(host: Host) -> Facts:
-    product = host.environ.get("NVIDIA_PRODUCT_NAME", "")
-    version = host.environ.get("NVIDIA_PYTORCH_VERSION", "")
+def _nvidia_image(environ: Mapping[str, str]) -> Facts:
+    product = environ.get("NVIDIA_PRODUCT_NAME", "")
+    version = environ.get("NVIDIA_PYTORCH_VERSION", "")
     return _present({"nvidia_container": f"{product or 'PyTorch'} {version}".strip() if version else product})
 
 
-def _bare_container(host: Host) -> Facts:
-    """The kind of container, where nothing more is told."""
-    if "KUBERNETES_SERVICE_HOST" in host.environ:
+def _bare_container(files: Files, environ: Mapping[str, str]) -> Facts:
+    if "KUBERNETES_SERVICE_HOST" in environ:
         return {"container_runtime": "kubernetes"}
-    if named := host.environ.get("container"):
+    if named := environ.get("container"):
         return {"container_runtime": named}
-    return {"container_runtime": "docker"} if host.exists(".dockerenv") else {}
+    return {"container_runtime": "docker"} if files.exists(".dockerenv") else {}
 
 
 # --- the host's CPU ---------------------------------------------------------------------------------
 
 
 def _cpu_identity(model: str, threads: int | None) -> Facts:
-    used = _torch_threads() if threads is None else threads
+    torch = sys.modules.get("torch")
+    if threads is None and torch is not None:
+        threads = int(torch.get_num_threads())
     return {
         "cpu_model": model,
         "architecture": platform.machine(),
-        "threads": "" if used is None else str(used),
+        "threads": "" if threads is None else str(threads),
     }
 
 
-def _torch_threads() -> int | None:
-    torch = sys.modules.get("torch")
-    return None if torch is None else int(torch.get_num_threads())
-
-
-def _cpu_context(host: Host) -> Facts:
+def _cpu_context(files: Files) -> Facts:
     allowed = allowed_cpus()
     first = min(allowed, default=0)
-    huge_pages = host.line("sys/kernel/mm/transparent_hugepage/enabled")  # always [madvise] never
+    huge_pages = files.text("sys/kernel/mm/transparent_hugepage/enabled")  # always [madvise] never
     return {
         "cpu_affinity": format_list(allowed),
-        "cpu_governor": host.line(f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
+        "cpu_governor": files.text(f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
         "transparent_hugepages": huge_pages.partition("[")[2].partition("]")[0],
     }
 
@@ -230,32 +234,31 @@ def _cpu_context(host: Host) -> Facts:
 
 
 def _device(index: int, uuid: str | None) -> tuple[Facts, Facts]:
-    """Identity and context of the visible device: from NVML, and from torch where NVML is silent."""
-    identity: Facts = _torch_device(index)
+    """Return identity and context of the visible device: from NVML, and from torch where NVML has none."""
+    properties = _torch_properties(index)
+    identity: Facts = {}
+    if properties is not None:
+        memory_gb = _gigabytes(properties.total_memory)
+        identity = {**_device_name(properties.name), "device_memory_gb": memory_gb}
     context: Facts = {}
     with opened() as nvml:
-        context |= _driver(nvml)
-        handle = nvml.handle(uuid or _torch_uuid(index))
+        cuda = nvml.cuda_version()
+        context["driver"] = nvml.text("nvmlSystemGetDriverVersion")
+        context["cuda_driver"] = f"{cuda[0]}.{cuda[1]}" if cuda else ""
+        torch_uuid = getattr(properties, "uuid", None)
+        handle = nvml.handle(uuid or (None if torch_uuid is None else str(torch_uuid)))
         if handle is not None:
             identity |= _present(_device_identity(nvml, handle))
             context |= _device_context(nvml, handle)
     return identity, context
 
 
-def _driver(nvml: Nvml) -> Facts:
-    number = nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
-    return {
-        "driver": nvml.text("nvmlSystemGetDriverVersion"),
-        "cuda_driver": f"{number // 1000}.{number % 1000 // 10}" if number else "",
-    }
-
-
 def _device_identity(nvml: Nvml, handle: object) -> Facts:
     memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     return {
-        **_named(nvml.text("nvmlDeviceGetName", handle)),
-        "device_memory_gb": "" if memory is None else gigabytes(memory.total),
-        # A capped device is another device to a benchmark: 500 W of 700 W are slower steps.
+        **_device_name(nvml.text("nvmlDeviceGetName", handle)),
+        "device_memory_gb": "" if memory is None else _gigabytes(memory.total),
+        # Part of the identity: a device capped at 500 W of 700 W runs slower steps.
         "power_limit_w": _watts(nvml.ask("nvmlDeviceGetPowerManagementLimit", handle)),
     }
 
@@ -276,22 +279,10 @@ def _device_context(nvml: Nvml, handle: object) -> Facts:
     }
 
 
-def _torch_device(index: int) -> Facts:
-    properties = _torch_properties(index)
-    if properties is None:
-        return {}
-    return {**_named(properties.name), "device_memory_gb": gigabytes(properties.total_memory)}
-
-
-def _named(full: str) -> Facts:
-    """`NVIDIA A100-SXM4-40GB MIG 3g.20gb` is a slice of the device before the word."""
+def _device_name(full: str) -> Facts:
+    """Split `NVIDIA A100-SXM4-40GB MIG 3g.20gb` into the device and the profile of its slice."""
     name, _, profile = full.partition(" MIG ")
     return {"device_name": name, "mig_profile": profile}
-
-
-def _torch_uuid(index: int) -> str | None:
-    uuid = getattr(_torch_properties(index), "uuid", None)
-    return None if uuid is None else str(uuid)
 
 
 def _torch_properties(index: int) -> Any:  # noqa: ANN401 - a torch class; torch may be absent
@@ -304,8 +295,8 @@ def _torch_properties(index: int) -> Any:  # noqa: ANN401 - a torch class; torch
         return None
 
 
-def gigabytes(count: int) -> str:
-    """Whole GiB: drivers reserve a little more or less from version to version."""
+def _gigabytes(count: int) -> str:
+    """Return whole GiB: the memory that drivers reserve differs a little from version to version."""
     return str(round(count / 2**30))
 
 

@@ -1,24 +1,46 @@
-"""What this machine is, as plain values, and which platforms it can therefore be."""
+"""This machine: its processor and accelerators, detected once a process, and the platforms that it satisfies."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
-from pytest_accel.platforms.catalogue import Catalogue, Variant, load_catalogue
+from pytest_accel.platforms.catalogue import Catalogue, Variant, folder_part, load_catalogue
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.stats.quantities import counted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+CPUINFO = Path("/proc/cpuinfo")
+SOC_ID = Path("/sys/devices/soc0/soc_id")
+
+# Arm processors report numbers, not names: implementer and part (Arm's MIDR_EL1, as in util-linux's lscpu).
+_ARM_PARTS = {
+    ("0x41", "0xd0c"): "Arm Neoverse-N1",
+    ("0x41", "0xd40"): "Arm Neoverse-V1",
+    ("0x41", "0xd49"): "Arm Neoverse-N2",
+    ("0x41", "0xd4f"): "Arm Neoverse-V2",
+    ("0x41", "0xd84"): "Arm Neoverse-V3",
+    ("0x41", "0xd8e"): "Arm Neoverse-N3",
+    ("0x46", "0x001"): "Fujitsu A64FX",
+    ("0x48", "0xd01"): "HiSilicon Kunpeng-920",
+    ("0xc0", "0xac3"): "Ampere-1",
+    ("0xc0", "0xac4"): "Ampere-1a",
+}
+# Grace has the cores of Graviton4 and Axion; the chip's manufacturer id differs (DCGM reads it too).
+_SOC_NAMES = {"jep106:036b:0241": "NVIDIA Grace"}
+_ORDINAL = re.compile(r"[+-]?\d+")
+_MOST_NEEDS = 4  # platforms that the reason of a skip names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator that this process may use; what its driver says, and what the catalogue makes of it."""
+    """One accelerator that this process may use, as its driver and the catalogue describe it."""
 
-    index: int  # as the framework counts it: cuda:0 is the first visible one
+    index: int  # as the framework counts: cuda:0 is the first visible one
     name: str
     vendor: str = "nvidia"
     uuid: str = ""
@@ -30,10 +52,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The processor: which model, and how many of its cores this process may run on."""
+    """The processor: its model, and the number of cores that this process may run on."""
 
     name: str
-    model: str  # what tells models of one name apart: family-model on x86, implementer-part on Arm
+    model: str  # distinguishes models of one name: family-model on x86, implementer-part on Arm
     slug: str  # for a directory's name
     cores: int
     stepping: str = ""
@@ -41,7 +63,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Everything detected; `problems` are why something may have gone unseen."""
+    """Detected hardware; `problems` explain devices that may be missing."""
 
     cpu: Cpu
     devices: tuple[Device, ...] = ()
@@ -49,7 +71,7 @@ class Machine:
     problems: tuple[str, ...] = ()
 
     def devices_for(self, platform: PlatformName) -> tuple[Device, ...]:
-        """The devices of this node that the platform uses, the first ones; none for `cpu`."""
+        """Return the first devices of this node that the platform uses; none for `cpu`."""
         fitting = [device for device in self.devices if device.key == platform.device]
         return tuple(fitting[: platform.per_node])
 
@@ -57,32 +79,34 @@ class Machine:
         return self.nodes >= platform.nodes and self._available(platform.device) >= platform.per_node
 
     def satisfied(self, catalogue: Catalogue) -> list[str]:
-        """The markers that this machine can run."""
+        """Return the markers that this machine can run."""
         return [name for name in catalogue.names() if self.satisfies(catalogue.parse(name))]
 
     def missing(
         self, wanted: PlatformName | Iterable[PlatformName], catalogue: Catalogue | None = None
     ) -> str:
-        """Why none of the wanted platforms is satisfied, as the reason of a skip; empty if one is."""
+        """Return why none of the wanted platforms is satisfied, as the reason of a skip; empty if one is."""
         platforms = [wanted] if isinstance(wanted, PlatformName) else list(wanted)
         if not platforms or any(self.satisfies(platform) for platform in platforms):
             return ""
         catalogue = catalogue or load_catalogue()
-        needs = " or ".join(dict.fromkeys(_need(platform, catalogue) for platform in platforms))
-        # Nodes are what is missing only where the devices of one node are there.
+        needs = list(dict.fromkeys(_need(platform, catalogue) for platform in platforms))
+        if len(needs) > _MOST_NEEDS:
+            needs[_MOST_NEEDS - 1 :] = [f"{len(needs) - _MOST_NEEDS + 1} other platforms"]
+        # Nodes are missing only if the devices of one node are present.
         short_of_nodes = any(self._available(each.device) >= each.per_node for each in platforms)
         if short_of_nodes:
             has = f"this process sees {counted(self.nodes, 'node')}"
             has += f" with {self.summary()}" if len(platforms) > 1 else ""
-            has += ": start it with torchrun, srun or pytest-accel launch"
+            has += ": start it with torchrun or srun"
         elif all(platform.device == "cpu" for platform in platforms):
             has = f"this process may use {counted(self.cpu.cores, 'core')} of {self.cpu.name}"
         else:
             has = f"this machine has {self.summary()}"
-        return f"needs {needs}; {has}"
+        return f"needs {' or '.join(needs)}; {has}"
 
     def summary(self) -> str:
-        """The devices in words: `4 x NVIDIA A100-SXM4-40GB`, or that there is none and why."""
+        """Return the devices in words: `4 x NVIDIA A100-SXM4-40GB`, or that there is none and why."""
         if self.devices:
             counts = Counter(device.name for device in self.devices)
             return ", ".join(f"{count} x {name}" for name, count in counts.items())
@@ -90,19 +114,126 @@ class Machine:
         return f"no accelerator{why}, only CPU {self.cpu.name}"
 
     def disk_name(self, platform: PlatformName) -> str:
-        """The directory of the platform's baselines: the name, and which variant of the hardware it is."""
+        """Return the directory of the platform's baselines: its name and the variant of the hardware."""
         if not self.satisfies(platform):
             raise ValueError(f"{platform} has no baselines here: {self.missing(platform)}")
         if platform.device == "cpu":
             return f"{platform}-{self.cpu.slug}"
         keys = {device.variant.key for device in self.devices_for(platform) if device.variant is not None}
-        # Mixed variants on one node are a platform of their own: no single one's baseline fits them.
+        # A node with several variants has its own baselines.
         return "-".join([str(platform), *filter(None, sorted(keys))])
+
+    def describe(self, catalogue: Catalogue) -> list[tuple[str, str]]:
+        """Return pairs (subject, text): the processor, each device, the platforms to select with `-m`."""
+        lines = [("CPU", f"{self.cpu.name}, {counted(self.cpu.cores, 'core')}")]
+        for device in self.devices:
+            memory = "" if device.memory_bytes is None else f", {device.memory_bytes / 2**30:.0f} GiB"
+            product = device.variant.title if device.variant else ""
+            known = f" ({product or device.key})" if device.key else " (not in the catalogue)"
+            lines.append((f"device {device.index}", f"{device.name}{memory}{known}"))
+        lines += [("problem", problem) for problem in self.problems]
+        platforms = self.satisfied(catalogue)
+        lines.append(("platforms", ", ".join(platforms)))
+        folders = dict.fromkeys(self.disk_name(catalogue.parse(name)) for name in platforms)
+        lines.append(("baselines", ", ".join(folders)))
+        return lines
 
     def _available(self, device: str) -> int:
         if device == "cpu":
             return self.cpu.cores
         return sum(1 for each in self.devices if each.key == device)
+
+
+def detect(catalogue: Catalogue | None = None) -> Machine:
+    """Return the hardware that this process can use, identified by the catalogue (default: the built-in one)."""
+    machine = probe()
+    catalogue = catalogue or load_catalogue()
+    return replace(machine, devices=tuple(identified(device, catalogue) for device in machine.devices))
+
+
+def identified(device: Device, catalogue: Catalogue) -> Device:
+    """Return the device with its key and variant; a MIG slice never has the key of its GPU."""
+    found = catalogue.identify(device.name, device.memory_bytes)
+    if found is not None:
+        return replace(device, key=found[0], variant=found[1])
+    return replace(device, key=f"mig-{device.mig}" if device.mig is not None else None, variant=None)
+
+
+@cache
+def probe() -> Machine:
+    """Query the drivers, once a process; `probe.cache_clear()` forgets their answers."""
+    from pytest_accel.platforms import amd, graphcore, nvidia
+
+    devices: list[Device] = []
+    problems: list[str] = []
+    for found, trouble in (nvidia.find(), amd.find(), graphcore.find()):
+        devices += found
+        problems += trouble
+    return Machine(cpu=find_cpu(), devices=tuple(devices), problems=tuple(problems))
+
+
+# --- the processor ----------------------------------------------------------------------------------
+
+
+def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
+    """Return the processor that this process runs on."""
+    return describe_cpu(_read(cpuinfo), available_cores(), _read(soc_id))
+
+
+def available_cores() -> int:
+    """Return the number of cores that the scheduler may use for this process, a job's cpuset included."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+def describe_cpu(cpuinfo: str, cores: int, soc_id: str = "") -> Cpu:
+    """Return the processor that the text of /proc/cpuinfo describes, on x86 and on Arm."""
+    pairs = (line.partition(":") for line in cpuinfo.split("\n\n", 1)[0].splitlines())
+    fields = {key.strip(): value.strip() for key, colon, value in pairs if colon}
+    if "CPU part" in fields:
+        implementer, part = fields.get("CPU implementer", "?"), fields["CPU part"]
+        name = _SOC_NAMES.get(soc_id.strip()) or _ARM_PARTS.get((implementer, part))
+        name = name or f"Arm {implementer} {part}"
+        model = f"{implementer.removeprefix('0x')}-{part.removeprefix('0x')}"
+        stepping = f"r{_number(fields.get('CPU variant'))}p{_number(fields.get('CPU revision'))}"
+    elif "cpu family" in fields:
+        name = _plain_model(fields.get("model name", fields.get("vendor_id", "")))
+        model = f"{fields['cpu family']}-{fields.get('model', '?')}"
+        stepping = fields.get("stepping", "")
+    else:
+        name, model, stepping = _fallback_name(fields), "", ""
+    # Without the stepping, which does not change the speed.
+    return Cpu(name=name, model=model, slug=folder_part(f"{name} {model}"), cores=cores, stepping=stepping)
+
+
+def _plain_model(model_name: str) -> str:
+    """Return a model's name without trademarks, clock and core count, which virtual machines invent."""
+    name = re.sub(r"\((R|TM|C)\)", "", model_name, flags=re.IGNORECASE)
+    name = re.sub(r"\s@.*|\b\d+-Core\b|\bCPU\b", "", name)
+    return re.sub(r"\s+", " ", name).strip()
+
+
+def _fallback_name(fields: Mapping[str, str]) -> str:
+    import platform  # neither x86 nor Arm, or no /proc
+
+    name = fields.get("model name") or fields.get("cpu") or platform.processor() or platform.machine()
+    return _plain_model(name)
+
+
+def _number(text: str | None) -> int:
+    try:
+        return int(text or "0", 0)
+    except ValueError:
+        return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _need(platform: PlatformName, catalogue: Catalogue) -> str:
@@ -112,3 +243,43 @@ def _need(platform: PlatformName, catalogue: Catalogue) -> str:
         kind = catalogue.devices.get(platform.device)
         each = f"{platform.per_node} x {kind.title if kind else platform.device}"
     return each if platform.nodes == 1 else f"{platform.nodes} nodes of {each}"
+
+
+# --- *_VISIBLE_DEVICES ------------------------------------------------------------------------------
+
+
+def select_visible(spec: str | None, uuids: Sequence[str], numbered: int | None = None) -> list[int]:
+    """Return the indices of the devices that a *_VISIBLE_DEVICES variable selects, in its order.
+
+    Only the first `numbered` devices have an ordinal (MIG slices have none); all by default.
+
+    The rules of the CUDA programming guide and of torch.cuda: unset selects all; entries are ordinals
+    (text after the digits is ignored, as by strtol) or beginnings of UUIDs that fit exactly one device;
+    the first invalid entry ends the list; a device that is named twice empties it.
+    """
+    numbered = len(uuids) if numbered is None else numbered
+    if spec is None:
+        return list(range(numbered))
+    chosen: list[int] = []
+    for entry in spec.split(","):
+        index = _visible_index(entry.strip(), uuids, numbered)
+        if index is None:
+            break
+        if index in chosen:
+            return []
+        chosen.append(index)
+    return chosen
+
+
+def uses_ordinals(spec: str | None) -> bool:
+    """Whether the variable counts devices, so that the order of counting matters."""
+    return spec is not None and _ORDINAL.match(spec.strip()) is not None
+
+
+def _visible_index(entry: str, uuids: Sequence[str], numbered: int) -> int | None:
+    if entry.startswith(("GPU-", "MIG-")):
+        fitting = [index for index, uuid in enumerate(uuids) if uuid.startswith(entry)]
+        return fitting[0] if len(fitting) == 1 else None
+    match = _ORDINAL.match(entry)
+    ordinal = int(match[0]) if match else -1
+    return ordinal if 0 <= ordinal < numbered else None

@@ -1,22 +1,169 @@
-"""NVIDIA GPUs that this process may use, through NVML: no CUDA context, no torch."""
+"""NVIDIA GPUs through NVML, without a CUDA context or torch: driver access, visible devices, clock events."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
-from pytest_accel.platforms import visible
-from pytest_accel.platforms.machine import Device
-from pytest_accel.platforms.nvml import Nvml, Refused, decoded, opened
+from pytest_accel.platforms.machine import Device, select_visible, uses_ordinals
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+# NVML's return codes (nvml.h), where its own words are unclear.
+_REASONS = {
+    4: "no permission to talk to the driver",
+    9: "driver not loaded",
+    12: "driver library not found",
+    15: "GPU is lost",
+    18: "driver and library versions differ; restart after the upgrade",
+}
+NO_PACKAGE = "the package nvidia-ml-py is not installed"
+
+# NVML's clock event reasons (nvml.h).
+IDLE = 0x1
+POWER_CAP = 0x4
+HW_SLOWDOWN = 0x8
+SW_THERMAL = 0x20
+HW_THERMAL = 0x40
+POWER_BRAKE = 0x80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """A GPU as NVML lists it; in MIG mode its slices are the devices and it is none itself."""
+class ClockEvent:
+    """A reason for reduced clocks: one bit of NVML's mask."""
+
+    bit: int
+    name: str  # short, beside a share
+    words: str  # in a sentence
+    distress: bool  # caused by the hardware's state; else by a setting
+
+
+EVENTS = (
+    ClockEvent(bit=0x2, name="application clocks", words="application clocks", distress=False),
+    ClockEvent(bit=POWER_CAP, name="power cap", words="power limit", distress=False),
+    ClockEvent(bit=0x10, name="sync boost", words="sync boost", distress=False),
+    ClockEvent(bit=0x100, name="display clocks", words="display clocks", distress=False),
+    ClockEvent(bit=HW_SLOWDOWN, name="HW slowdown", words="hardware slowdown", distress=True),
+    ClockEvent(bit=SW_THERMAL, name="SW thermal", words="too hot (software)", distress=True),
+    ClockEvent(bit=HW_THERMAL, name="HW thermal", words="too hot (hardware)", distress=True),
+    ClockEvent(bit=POWER_BRAKE, name="power brake", words="power brake", distress=True),
+    ClockEvent(bit=0x200, name="board limit", words="board limit", distress=True),
+    ClockEvent(bit=0x400, name="reliability", words="reliability", distress=True),
+)
+KNOWN = IDLE | sum(event.bit for event in EVENTS)
+
+
+class Refused(Exception):  # noqa: N818 -- NVML refused; the caller made no error
+    """NVML does not answer a query that everything depends on; the text says why."""
+
+
+class Nvml:
+    """pynvml without its exceptions. One that could not be opened has a `problem` and answers nothing."""
+
+    def __init__(self, pynvml: Any, problem: str = "") -> None:  # noqa: ANN401 -- the package has no types
+        self._pynvml = pynvml
+        self.problem = problem
+
+    def ask(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 -- each function has its own type
+        """Return the answer; None if the driver, the device or this version of the package has none."""
+        return self.attempt(function, *arguments)[0]
+
+    def attempt(self, function: str, *arguments: object) -> tuple[Any, str]:
+        """Return the answer, and why there is none."""
+        if self.problem:
+            return None, self.problem
+        try:
+            return getattr(self._pynvml, function)(*arguments), ""
+        except Exception as error:  # noqa: BLE001 -- NVMLError, a name this version lacks, undecodable text
+            return None, reason(error)
+
+    def demand(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 -- each function has its own type
+        """Return the answer, or raise `Refused`."""
+        answer, problem = self.attempt(function, *arguments)
+        if problem:
+            raise Refused(problem)
+        return answer
+
+    def text(self, function: str, *arguments: object) -> str:
+        """Return the answer as text; empty if there is none."""
+        answer = self.ask(function, *arguments)
+        return "" if answer is None else decoded(answer)
+
+    def constant(self, name: str) -> Any:  # noqa: ANN401 -- a number of NVML's
+        return getattr(self._pynvml, name, None)
+
+    def handle(self, uuid: str | None) -> object | None:
+        """Return the handle of a UUID; NVML's indices ignore CUDA_VISIBLE_DEVICES and are not used."""
+        if not uuid:
+            return None
+        spelled = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
+        handles = (self.ask("nvmlDeviceGetHandleByUUID", name) for name in spelled)
+        return next((handle for handle in handles if handle is not None), None)
+
+    def slices(self, handle: object) -> list[object]:
+        """Return the handles of a GPU's MIG slices; their numbers may have gaps."""
+        most = self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+        found = (self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in range(most))
+        return [each for each in found if each is not None]
+
+    def cuda_version(self) -> tuple[int, int] | None:
+        """Return the newest CUDA that the driver runs."""
+        number = self.ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
+        return (number // 1000, number % 1000 // 10) if number else None
+
+
+@contextmanager
+def opened() -> Iterator[Nvml]:
+    """Open NVML for a block. NVML counts its users, so that blocks may be nested."""
+    nvml = open_nvml()
+    try:
+        yield nvml
+    finally:
+        close(nvml)
+
+
+def open_nvml() -> Nvml:
+    """Open NVML where `with` cannot be used; `close` it."""
+    try:
+        import pynvml
+    except ImportError:
+        return Nvml(None, NO_PACKAGE)
+    try:
+        pynvml.nvmlInit()
+    except Exception as error:  # noqa: BLE001 -- no driver, a broken library or package
+        return Nvml(None, reason(error))
+    return Nvml(pynvml)
+
+
+def close(nvml: Nvml) -> None:
+    """Close NVML; one that never opened, or a GPU that was lost meanwhile, is no error."""
+    nvml.ask("nvmlShutdown")
+
+
+def reason(error: Exception) -> str:
+    """Return why NVML refused, in words."""
+    known = _REASONS.get(getattr(error, "value", 0))
+    return known or str(error).lower() or type(error).__name__
+
+
+def decoded(answer: object) -> str:
+    """Return text; nvidia-ml-py before 11.510 answers bytes."""
+    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+
+
+def short_uuid(uuid: str) -> str:
+    """Return the first part of a UUID, `GPU-8f3aab12`, which is unique on a node."""
+    kind, dash, rest = uuid.partition("-")
+    return f"{kind}{dash}{rest.partition('-')[0]}"
+
+
+# --- visible devices --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaGpu:
+    """A GPU as NVML lists it; in MIG mode its slices are the devices."""
 
     device: Device
     mig_mode: bool = False
@@ -24,7 +171,7 @@ class Gpu:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[Device], list[str]]:
-    """The visible devices in CUDA's order, and the problems."""
+    """Return the visible devices in CUDA's order, and problems."""
     with opened() as nvml:
         try:
             gpus, problems = _list(nvml)
@@ -34,15 +181,15 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[Device], list[st
     return devices, problems + _notes(gpus, devices, environ)
 
 
-def visible_devices(gpus: Sequence[Gpu], spec: str | None) -> list[Device]:
-    """What CUDA enumerates of these GPUs, given CUDA_VISIBLE_DEVICES, numbered from 0.
+def visible_devices(gpus: Sequence[NvidiaGpu], spec: str | None) -> list[Device]:
+    """Return the devices that CUDA enumerates for CUDA_VISIBLE_DEVICES=spec, numbered from 0.
 
     NVIDIA's MIG guide: a process enumerates one MIG slice, the first, and then no other device.
     """
     slices = [each for gpu in gpus for each in gpu.slices]
     uuids = [gpu.device.uuid for gpu in gpus] + [each.uuid for each in slices]
     chosen: list[Device] = []
-    for index in visible.select(spec, uuids, numbered=len(gpus)):
+    for index in select_visible(spec, uuids, numbered=len(gpus)):
         if index >= len(gpus):
             chosen.append(slices[index - len(gpus)])
         elif gpus[index].mig_mode:
@@ -53,8 +200,8 @@ def visible_devices(gpus: Sequence[Gpu], spec: str | None) -> list[Device]:
     return [replace(device, index=index) for index, device in enumerate(first_slice or chosen)]
 
 
-def _list(nvml: Nvml) -> tuple[list[Gpu], list[str]]:
-    gpus: list[Gpu] = []
+def _list(nvml: Nvml) -> tuple[list[NvidiaGpu], list[str]]:
+    gpus: list[NvidiaGpu] = []
     problems: list[str] = []
     for index in range(nvml.demand("nvmlDeviceGetCount")):
         try:
@@ -64,7 +211,7 @@ def _list(nvml: Nvml) -> tuple[list[Gpu], list[str]]:
     return gpus, problems
 
 
-def _gpu(nvml: Nvml, handle: object, index: int) -> Gpu:
+def _gpu(nvml: Nvml, handle: object, index: int) -> NvidiaGpu:
     device = Device(
         index=index,
         name=decoded(nvml.demand("nvmlDeviceGetName", handle)),
@@ -73,12 +220,9 @@ def _gpu(nvml: Nvml, handle: object, index: int) -> Gpu:
     )
     mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
     if mode is None or mode[0] != nvml.constant("NVML_DEVICE_MIG_ENABLE"):
-        return Gpu(device=device)
-    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    found = [nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in range(most)]
-    # The numbers may have gaps.
-    slices = tuple(_slice(nvml, mig, device) for mig in found if mig is not None)
-    return Gpu(device=device, mig_mode=True, slices=slices)
+        return NvidiaGpu(device=device)
+    slices = tuple(_slice(nvml, mig, device) for mig in nvml.slices(handle))
+    return NvidiaGpu(device=device, mig_mode=True, slices=slices)
 
 
 def _slice(nvml: Nvml, handle: object, parent: Device) -> Device:
@@ -94,7 +238,7 @@ def _slice(nvml: Nvml, handle: object, parent: Device) -> Device:
 
 
 def _profile(nvml: Nvml, handle: object) -> str:
-    """The profile's name from its attributes, for drivers that name a slice like its GPU."""
+    """Return the profile's name from its attributes, for drivers that name a slice like its GPU."""
     attributes = nvml.ask("nvmlDeviceGetAttributes", handle)
     if attributes is None:
         return "unknown"
@@ -106,18 +250,15 @@ def _memory_bytes(nvml: Nvml, handle: object) -> int | None:
     return None if memory is None else int(memory.total)
 
 
-def _notes(gpus: Sequence[Gpu], devices: Sequence[Device], environ: Mapping[str, str]) -> list[str]:
+def _notes(gpus: Sequence[NvidiaGpu], devices: Sequence[Device], environ: Mapping[str, str]) -> list[str]:
     spec = environ.get("CUDA_VISIBLE_DEVICES")
     notes = []
     if gpus and not devices:
         named = f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of" if spec is not None else "no MIG slice on"
         notes.append(f"{named} {len(gpus)} x {gpus[0].device.name}")
     mixed = len({gpu.device.name for gpu in gpus}) > 1
-    if (
-        mixed
-        and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-        and (spec is None or visible.uses_ordinals(spec))
-    ):
+    by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if mixed and not by_bus and (spec is None or uses_ordinals(spec)):
         notes.append(
             "GPUs of different models: CUDA counts the fastest first, NVML by bus, so that their numbers may differ."
             " Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.platforms.nvml import close, open_nvml
+from pytest_accel.platforms.nvidia import close, open_nvml
 from pytest_accel.power.source import PowerDevice, Reasons, plausible_w
 from pytest_accel.stats.energy import Rail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_accel.platforms.nvml import Nvml
+    from pytest_accel.platforms.nvidia import Nvml
 
 # Fields and scopes of nvml.h, for packages of nvidia-ml-py that do not name them yet.
 POWER_INSTANT, SCOPE_GPU, SCOPE_MODULE = 186, 0, 1

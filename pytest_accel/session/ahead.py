@@ -13,7 +13,7 @@ from pytest_accel.distributed.gang import Coming, Gang
 from pytest_accel.distributed.launch import GangError
 from pytest_accel.distributed.orders import Preparation
 from pytest_accel.options import Settings
-from pytest_accel.platforms.cpu import available_cores
+from pytest_accel.platforms.machine import available_cores
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.shapes import Shape
@@ -112,8 +112,7 @@ class Ahead:
 @cache
 def at_once() -> int:
     """How many are started together: as many as this process has cores for."""
-    from pytest_accel.platforms.cgroups import read_quota
-    from pytest_accel.platforms.files import Files
+    from pytest_accel.platforms.host import Files, read_quota
 
     granted = read_quota(Files()).cpus
     cores = available_cores() if granted is None else min(available_cores(), int(granted))

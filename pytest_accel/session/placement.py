@@ -11,9 +11,8 @@ from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_ind
 from pytest_accel.measure.rounds import SynchronizingTimer
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import Catalogue
-from pytest_accel.platforms.detect import detect
 from pytest_accel.platforms.machine import Device as Hardware
-from pytest_accel.platforms.machine import Machine
+from pytest_accel.platforms.machine import Machine, detect
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import items as what
 from pytest_accel.session.seating import unseated, whole_machine

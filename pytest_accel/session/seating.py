@@ -26,8 +26,7 @@ from pytest_accel.distributed.world import Seat, WorldError, is_launched, seat_f
 from pytest_accel.markers import read_catalogue
 from pytest_accel.options import read_settings
 from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
-from pytest_accel.platforms.detect import identified, probe
-from pytest_accel.platforms.machine import Device, Machine
+from pytest_accel.platforms.machine import Device, Machine, identified, probe
 from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.session.arguments import arguments_for_ranks
 from pytest_accel.session.items import wanted_platforms

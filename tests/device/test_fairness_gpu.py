@@ -11,7 +11,7 @@ import time
 import pytest
 
 from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s
-from pytest_accel.platforms.detect import detect
+from pytest_accel.platforms.machine import detect
 
 pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s]
 

@@ -115,7 +115,7 @@ SUITE = """
 
 
 def test_a_killed_rank_and_a_hang_are_ended_and_the_next_gang_works(pytester):
-    from pytest_accel.platforms.detect import detect
+    from pytest_accel.platforms.machine import detect
 
     platform = next(device.key for device in detect().devices if device.key and not device.mig)
     pytester.makepyfile(test_suite=SUITE.format(platform=platform))

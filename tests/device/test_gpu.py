@@ -13,7 +13,7 @@ from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000
 from pytest_accel.measure.device import CudaDevice
 from pytest_accel.measure.rounds import launch_time_s
 from pytest_accel.measure.warmup import timed_block
-from pytest_accel.platforms.detect import detect
+from pytest_accel.platforms.machine import detect
 
 pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s, rtx6000, rtx6000ada, t4, v100]
 

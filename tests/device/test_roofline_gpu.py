@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_accel import b200, gb200, gh200, h100, h200
-from pytest_accel.platforms.detect import detect
+from pytest_accel.platforms.machine import detect
 
 pytestmark = [b200, gb200, gh200, h100, h200]  # a product of 1.1 TFLOP in bf16 fills them
 

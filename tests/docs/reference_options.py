@@ -12,7 +12,7 @@ from pytest_accel.options import (
     Option,
     Settings,
 )
-from pytest_accel.platforms.kinds import PRECISIONS
+from pytest_accel.platforms.catalogue import PRECISIONS
 from pytest_accel.stats.metric_gates import NAMES
 from pytest_accel.stats.quantities import parse_fraction, parse_seconds
 from tests.docs import source
@@ -95,8 +95,7 @@ def markers() -> str:
 
 
 def platforms() -> str:
-    from pytest_accel.platforms.catalogue import load_catalogue
-    from pytest_accel.platforms.kinds import _DEVICE_FIELDS, _VARIANT_FIELDS
+    from pytest_accel.platforms.catalogue import DEVICE_FIELDS, VARIANT_FIELDS, load_catalogue
 
     catalogue = load_catalogue()
     marks = [(kind.title, ", ".join(map(code, kind.names()))) for kind in catalogue.devices.values()]
@@ -109,9 +108,9 @@ def platforms() -> str:
     notes = {
         field.name: field.note
         for name in ("DeviceKind", "Variant")  # a key is a variant's: that of a device is the table's name
-        for field in source.fields("platforms/kinds.py", name)
+        for field in source.fields("platforms/catalogue.py", name)
     }
-    own = [(code(name), capital(notes[name])) for name in dict.fromkeys((*_DEVICE_FIELDS, *_VARIANT_FIELDS))]
+    own = [(code(name), capital(notes[name])) for name in dict.fromkeys((*DEVICE_FIELDS, *VARIANT_FIELDS))]
     own.append((code("alias"), 'Instead of all others: another name of a platform, `alias = "gh200x4"`.'))
     return (
         "# Platforms\n\n"

@@ -128,8 +128,8 @@ def test_every_part_of_a_verdict_has_words(owner):
         ("core/results.py", "Ending"),
         ("core/ranks.py", "RankResult"),
         ("measure/measurement.py", "Measurement"),
-        ("platforms/kinds.py", "Variant"),
-        ("platforms/kinds.py", "DeviceKind"),
+        ("platforms/catalogue.py", "Variant"),
+        ("platforms/catalogue.py", "DeviceKind"),
         ("workloads/feeding.py", "DataChoices"),
     ],
 )

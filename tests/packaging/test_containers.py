@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.platforms import image
+from pytest_accel.platforms import environment as image
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/containers"
@@ -87,8 +87,8 @@ def test_both_kinds_of_image_take_the_same_arguments_and_tell_the_same_name():
     assert declared - {"USER_ID"} == given - {"WHEEL"}
     used = set(re.findall(r"\{\{ (\w+) \}\}", DEFINITION.read_text()))
     assert used == given
-    assert f"/{image.PATH}" in INSTALL.read_text()
-    for name in image.FIELDS:
+    assert f"/{image.IMAGE_PATH}" in INSTALL.read_text()
+    for name in image.IMAGE_FIELDS:
         assert f"{name.upper()}=" in sections()["post"]
 
 

@@ -27,7 +27,6 @@ AT_START = {
     "pytest_accel.options",
     "pytest_accel.platforms",
     "pytest_accel.platforms.catalogue",
-    "pytest_accel.platforms.kinds",
     "pytest_accel.plugin",
 }
 

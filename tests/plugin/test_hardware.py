@@ -241,6 +241,28 @@ class TestUserPlatforms:
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["*needs 1 x My box; this machine has *"])
 
+    def test_with_memory_and_dtypes_runs_benchmarks_that_need_them(self, boxed):
+        boxed.pytester.makepyprojecttoml(
+            "[tool.pytest.ini_options]\n" + self.BOX.replace("    ", "") + 'dtypes = ["bf16"]\n'
+        )
+        boxed.pytester.makepyfile(
+            """
+            from pytest_accel import accelerators, on
+
+            @on(accelerators(memory_gb=40, dtype="bf16"), "cpux2")
+            def test_one(accel): ...
+
+            @on(accelerators(memory_gb=40, dtype="bf16", devices=(2, 4)))
+            def test_several(accel): ...
+
+            @on(accelerators(memory_gb=40, dtype="fp8"))
+            def test_other(accel): ...
+            """
+        )
+        for platform, ids in {"mybox": ["one"], "myboxx2": ["several"], "h100": ["one", "other"]}.items():
+            result = boxed.run("--collect-only", "-q", "--strict-markers", "-m", platform)
+            assert [line.partition("::test_")[2] for line in result.outlines if "::" in line] == ids
+
     def test_from_a_hook_in_a_conftest(self, boxed):
         boxed.pytester.makeconftest(self.HOOK.replace("\n    ", "\n"))
         result = boxed.run("--strict-markers", "-m", "mybox", "-rs")

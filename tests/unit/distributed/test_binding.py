@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.distributed import binding
 from pytest_accel.distributed.binding import Binding, Bound, bind_rank, plan, shares
-from pytest_accel.platforms.numa import Node, Place, Topology
+from pytest_accel.platforms.numa import DeviceAffinity, Node, Topology
 
 GIB = 1 << 30
 
@@ -31,7 +31,7 @@ def host(*nodes, smt=1):
 
 
 def near(topology, *nodes):
-    return [Place(cpus=topology.nodes[index].cpus) for index in nodes]
+    return [DeviceAffinity(cpus=topology.nodes[index].cpus) for index in nodes]
 
 
 def plan_shared(topology, places, allowed=None, **options):
@@ -147,11 +147,15 @@ def test_memory_comes_from_nodes_that_have_some_and_that_the_cgroup_allows():
 @pytest.mark.parametrize(
     ("place", "allowed", "reason"),
     [
-        (Place(problem="nobody knows"), range(4), "nobody knows"),
-        (Place(), range(4), "its device's CPUs unknown"),
-        (Place(cpus=frozenset(range(4))), range(4), "its device is near no NUMA node in particular"),
-        (Place(cpus=frozenset({0, 1})), [2, 3], "its device's CPUs 0-1 are not among the allowed 2-3"),
-        (Place(cpus=frozenset({0, 1})), [], "allowed CPUs unknown"),
+        (DeviceAffinity(problem="nobody knows"), range(4), "nobody knows"),
+        (DeviceAffinity(), range(4), "its device's CPUs unknown"),
+        (DeviceAffinity(cpus=frozenset(range(4))), range(4), "its device is near no NUMA node in particular"),
+        (
+            DeviceAffinity(cpus=frozenset({0, 1})),
+            [2, 3],
+            "its device's CPUs 0-1 are not among the allowed 2-3",
+        ),
+        (DeviceAffinity(cpus=frozenset({0, 1})), [], "allowed CPUs unknown"),
     ],
 )
 def test_what_cannot_be_bound_says_why(place, allowed, reason):
@@ -160,7 +164,7 @@ def test_what_cannot_be_bound_says_why(place, allowed, reason):
 
 
 def test_a_gpu_on_a_host_without_known_nodes_is_not_bound():
-    (bound,) = plan(Topology(), allowed=[frozenset({0})], places=[Place(cpus=frozenset({0}))])
+    (bound,) = plan(Topology(), allowed=[frozenset({0})], places=[DeviceAffinity(cpus=frozenset({0}))])
     assert bound.reason == "NUMA nodes unknown"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.platforms.files import Files
+from pytest_accel.platforms.host import Files
 
 
 @pytest.fixture

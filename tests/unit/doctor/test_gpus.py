@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.doctor.finding import Level
-from pytest_accel.doctor.gpus import GpuProcess, GpuState, judge, short
+from pytest_accel.doctor.gpus import GpuProcess, GpuState, judge
+from pytest_accel.platforms.nvidia import short_uuid
 
 GIB = 1 << 30
 WELL = GpuState(
@@ -181,5 +182,5 @@ def test_no_answer_of_nvml_is_too_strange(answers):
 
 
 def test_a_short_uuid_tells_gpus_of_a_node_apart():
-    assert short("MIG-8f3aab12-1234-9abc-1234-1234567890ab") == "MIG-8f3aab12"
-    assert short("") == ""
+    assert short_uuid("MIG-8f3aab12-1234-9abc-1234-1234567890ab") == "MIG-8f3aab12"
+    assert short_uuid("") == ""

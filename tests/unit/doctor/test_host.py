@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pytest_accel.doctor import cpu, load, memory
 from pytest_accel.doctor.finding import Level
 from pytest_accel.doctor.load import Shares, shares
-from pytest_accel.platforms.cgroups import Allowance, Quota, read_allowance, read_quota
-from pytest_accel.platforms.files import MOST_BYTES
+from pytest_accel.platforms.host import MOST_BYTES, CpuQuota, MemoryLimit, read_memory_limit, read_quota
 
 GIB = 1 << 30
 TWO = frozenset({0, 1})
@@ -64,7 +63,7 @@ class TestQuota:
         ],
     )
     def test_both_versions_and_every_group_above(self, tree, files, cpus):
-        assert read_quota(tree(files)) == Quota(cpus=cpus)
+        assert read_quota(tree(files)) == CpuQuota(cpus=cpus)
 
     def test_periods_without_time_are_counted(self, tree):
         files = {
@@ -162,8 +161,8 @@ class TestMemory:
     @pytest.mark.parametrize(
         ("files", "allowance"),
         [
-            ({}, Allowance()),
-            ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, Allowance()),
+            ({}, MemoryLimit()),
+            ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, MemoryLimit()),
             (
                 {
                     "proc/self/cgroup": "0::/job\n",
@@ -172,7 +171,7 @@ class TestMemory:
                     "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {2 * GIB}\n",
                     "sys/fs/cgroup/job/memory.events": "low 0\noom 3\noom_kill 2\n",
                 },
-                Allowance(limit_bytes=8 * GIB, used_bytes=3 * GIB, kills=2),
+                MemoryLimit(limit_bytes=8 * GIB, used_bytes=3 * GIB, kills=2),
             ),
             (
                 {
@@ -181,12 +180,12 @@ class TestMemory:
                     "sys/fs/cgroup/memory/job/memory.usage_in_bytes": str(GIB),
                     "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
                 },
-                Allowance(limit_bytes=4 * GIB, used_bytes=GIB),
+                MemoryLimit(limit_bytes=4 * GIB, used_bytes=GIB),
             ),
         ],
     )
     def test_both_versions(self, tree, files, allowance):
-        assert read_allowance(tree(files)) == allowance
+        assert read_memory_limit(tree(files)) == allowance
 
     def test_room_in_the_host_and_in_the_group(self, tree, by_subject):
         files = {

@@ -17,7 +17,7 @@ CODE = """
 import json, os, sys
 from pathlib import Path
 from pytest_accel.doctor.finding import to_plain
-from pytest_accel.platforms.files import Files
+from pytest_accel.platforms.host import Files
 from pytest_accel.doctor.nvidia import examine
 devices = examine(Files(root=Path(os.environ["HOST_ROOT"])), os.environ, frozenset({0, 1}))
 print(json.dumps([to_plain(devices.findings), devices.gpus, devices.cuda, "torch" in sys.modules]))

@@ -18,7 +18,7 @@ from pytest_accel.measure.validity import (
     ForeignProcess,
     assess,
 )
-from pytest_accel.platforms.clock_events import EVENTS, KNOWN
+from pytest_accel.platforms.nvidia import EVENTS, KNOWN
 
 GIB, MIB = 1 << 30, 1 << 20
 NAMES = {event.name for event in EVENTS}

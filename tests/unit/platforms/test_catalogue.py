@@ -1,4 +1,4 @@
-"""The catalogue: what it holds, what it recognises, what a project may add and how it fails."""
+"""Catalogue: built-in entries, identification, a project's own entries, selection by capability."""
 
 import re
 import subprocess
@@ -7,12 +7,17 @@ import sys
 import pytest
 
 from pytest_accel.platforms.catalogue import (
+    PRECISIONS,
+    Accelerators,
     CatalogueError,
+    DeviceKind,
     UnknownPlatform,
+    Variant,
+    check_kind,
     load_catalogue,
+    misplaced,
     user_platforms,
 )
-from pytest_accel.platforms.kinds import PRECISIONS, DeviceKind, Variant, check_kind
 from pytest_accel.platforms.names import PlatformName, clashes
 
 MIB = 1 << 20
@@ -89,30 +94,19 @@ def catalogue():
 
 
 @pytest.mark.parametrize(("name", "memory_mib", "key", "variant"), REPORTED)
-def test_recognises_what_drivers_report(catalogue, name, memory_mib, key, variant):
+def test_reported_device_is_identified(catalogue, name, memory_mib, key, variant):
     found_key, found = catalogue.identify(name, memory_mib * MIB)
     assert (found_key, found.key) == (key, variant)
 
 
 @pytest.mark.parametrize(("name", "memory_mib"), OTHERS)
-def test_other_devices_and_slices_are_not_taken_for_one(catalogue, name, memory_mib):
+def test_other_device_or_slice_is_not_identified(catalogue, name, memory_mib):
     assert catalogue.identify(name, memory_mib * MIB) is None
 
 
 def test_unknown_memory_still_identifies(catalogue):
     key, variant = catalogue.identify("NVIDIA H200", None)
     assert (key, variant.key) == ("h200", "")
-
-
-def test_no_name_fits_two_kinds(catalogue):
-    for name, memory_mib, *_ in REPORTED:
-        fitting = [
-            (kind.key, variant.key)
-            for kind in catalogue.devices.values()
-            for variant in kind.variants
-            if variant.matches(name, memory_mib * MIB)
-        ]
-        assert len(fitting) == 1, name
 
 
 def test_every_built_in_entry_is_sound(catalogue):
@@ -147,11 +141,6 @@ def test_peak_of_a_precision_that_the_hardware_lacks_is_none(catalogue):
     assert catalogue.device("v100").variant("sxm2-16gb").peak_tflops("bf16") is None
 
 
-def test_every_accelerator_of_the_issue_is_there(catalogue):
-    wanted = "gh200 h100 h200 a100 v100 t4 rtx6000 rtx6000ada l4 l40s b200 gb200 mi250 mi300x gc200 cpu"
-    assert set(wanted.split()) == set(catalogue.devices)
-
-
 def test_registered_names_parse_to_themselves(catalogue):
     names = catalogue.names()
     assert len(names) == len(set(names))
@@ -178,7 +167,7 @@ def test_a_misspelt_platform_says_what_to_write(catalogue):
         catalogue.parse("a100x1")
 
 
-# What a project adds -----------------------------------------------------------------------------
+# --- entries of a project ---------------------------------------------------------------------------
 
 
 def test_a_project_adds_a_device():
@@ -262,6 +251,7 @@ def test_a_hook_adds_the_same_values():
         ({"mybox": {"patterns": ["A"], "memory_range_gb": [3, 2]}}, "mybox.memory_range_gb", "least above"),
         ({"mybox": {"patterns": ["A"], "peaks_tflops": {"bf8": 1}}}, "mybox.peaks_tflops.bf8", "fp64, fp32"),
         ({"mybox": {"patterns": ["A"], "peaks_tflops": {"fp8": True}}}, "mybox.peaks_tflops.fp8", "positive"),
+        ({"mybox": {"patterns": ["A"], "dtypes": ["bf8"]}}, "mybox.dtypes", "not one of fp64"),
         ({"mybox": {"patterns": ["A"], "shapes": ["4"]}}, "mybox.shapes", "counts such as x4"),
         ({"mybox": {"patterns": ["A"], "shapes": [""]}}, "mybox.shapes", "the bare name is always there"),
         ({"mybox": {"patterns": ["A"], "shapes": ["x1"]}}, "mybox.shapes", "left out"),
@@ -303,14 +293,89 @@ def test_reads_the_tables_of_a_pyproject(tmp_path):
         user_platforms(pyproject)
 
 
-def test_the_built_in_catalogue_is_read_once():
-    assert load_catalogue() is load_catalogue()
-
-
 def test_importing_reads_nothing_and_imports_no_parser():
     code = (
-        "import sys, pytest_accel.platforms.catalogue, pytest_accel.platforms.detect;"
+        "import sys, pytest_accel.platforms.catalogue, pytest_accel.platforms.machine;"
         "print([name for name in ('tomllib', 'difflib', 'pynvml', 'torch', 'numpy', 'pytest') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+# --- selection by capability ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("needs", "selected", "others"),
+    [
+        ({"memory_gb": 40, "dtypes": ("bf16",)}, "gh200 a100 h200 mi250 l40s", "v100 t4 l4 gc200 cpu a100x4"),
+        ({"memory_gb": 16, "dtypes": ("fp16",)}, "v100 t4 rtx6000 mi250 h100", "gc200 cpu"),
+        ({"dtypes": ("tf32", "bf16")}, "a100 l4 mi300x", "mi250 v100"),
+        ({"memory_gb": 40, "devices": (1, 4)}, "a100 a100x4 gh200x4", "a100x2 a100x8 a100x4n2 gh200x4n2"),
+        ({"devices": (8,), "nodes": 2}, "gh200x4n2 h100x4n2", "h100x8 h100x8n2 gh200x4"),
+        ({"vendor": "amd"}, "mi250 mi300x", "h200 gc200"),
+        ({"memory_gb": 20}, "rtx6000 l4", "v100"),  # one of its products has 16 GB
+    ],
+)
+def test_needs_select_every_platform_that_has_them(catalogue, needs, selected, others):
+    found = set(catalogue.matching(Accelerators(**needs)))
+    assert set(selected.split()) <= found
+    assert not set(others.split()) & found
+
+
+def test_projects_own_platform_and_alias_are_selected_too():
+    box = {"patterns": ["A40"], "memory_gb": 48, "dtypes": ["bf16", "fp16"], "shapes": ["x4"]}
+    catalogue = load_catalogue({"mybox": box, "alps": {"alias": "gh200x4"}, "dumb": {"patterns": ["B"]}})
+    assert "mybox" in catalogue.matching(Accelerators(memory_gb=40, dtypes=("bf16",)))
+    assert {"myboxx4", "alps"} <= set(catalogue.matching(Accelerators(memory_gb=40, devices=(4,))))
+    assert "mybox" not in catalogue.matching(Accelerators(dtypes=("tf32",)))
+    assert "dumb" not in catalogue.matching(Accelerators(memory_gb=1))
+
+
+def test_needs_that_no_platform_has_are_an_error(catalogue):
+    with pytest.raises(UnknownPlatform, match="no platform of the catalogue has 1 x accelerator with 999 GB"):
+        catalogue.matching(Accelerators(memory_gb=999))
+
+
+@pytest.mark.parametrize(
+    ("needs", "complaint"),
+    [
+        ({"dtypes": ("bf8",)}, "'bf8' is not one of fp64, fp32"),
+        ({"devices": (3,), "nodes": 2}, "devices=3 do not divide evenly over nodes=2"),
+        ({"devices": ()}, "do not divide evenly"),
+        ({"devices": (0,)}, "devices=0"),
+    ],
+)
+def test_wrong_needs_are_refused(needs, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Accelerators(**needs)
+
+
+# --- runs and folders -------------------------------------------------------------------------------
+
+XEON = {"cpu_model": "Intel Xeon Processor (6-207)", "architecture": "x86_64", "threads": "1"}
+H200 = {"device_name": "NVIDIA H200", "device_memory_gb": "140", "device_count": "1", "power_limit_w": "700"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "identity", "machine"),
+    [
+        ("h200", H200, ""),
+        ("h200", {"device_name": "NVIDIA H200"}, ""),
+        ("h200", XEON, "Intel Xeon Processor (6-207)"),
+        ("h200x4", H200, "1 x NVIDIA H200"),
+        ("a100", H200, "NVIDIA H200"),
+        ("h200-nvl", H200, "NVIDIA H200"),
+        ("cpu-intel-xeon-processor-6-207", XEON, ""),
+        ("cpu", XEON, ""),
+        ("cpu-amd-epyc", XEON, "Intel Xeon Processor (6-207)"),
+        ("cpu-intel-xeon-processor-6-207", H200, "NVIDIA H200"),
+        ("h200", {"device_name": "Something New"}, ""),
+        ("h200", {**H200, "device_name": "NVIDIA A100-SXM4-40GB", "mig_profile": "3g.20gb"}, ""),
+        ("h200", {}, ""),
+        ("mine", XEON, ""),
+        ("h200", {**H200, "device_memory_gb": "much"}, ""),
+    ],
+)
+def test_run_of_another_machine_is_misplaced(catalogue, folder, identity, machine):
+    assert misplaced(folder, identity, catalogue) == machine

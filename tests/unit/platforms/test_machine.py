@@ -1,12 +1,12 @@
-"""Which platforms a machine can be, what is missing for the others, and where its baselines are."""
+"""This machine: platforms that it satisfies, missing hardware, baseline folders, its processor."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.platforms import detect as detection
+from pytest_accel.platforms import machine as detection
 from pytest_accel.platforms.catalogue import load_catalogue
-from pytest_accel.platforms.machine import Cpu, Device, Machine
+from pytest_accel.platforms.machine import Cpu, Device, Machine, describe_cpu, find_cpu
 from pytest_accel.platforms.names import PlatformName
 
 MIB = 1 << 20
@@ -57,7 +57,7 @@ def test_every_machine_is_a_cpu_as_wide_as_its_cores():
         (
             [GH200] * 4,
             "gh200x4n2",
-            "needs 2 nodes of 4 x GH200; this process sees 1 node: start it with torchrun, srun or pytest-accel launch",
+            "needs 2 nodes of 4 x GH200; this process sees 1 node: start it with torchrun or srun",
         ),
         ([H200], "gh200x4n2", "needs 2 nodes of 4 x GH200; this machine has 1 x NVIDIA H200"),
         ([MIG], "h100", "needs 1 x H100; this machine has 1 x NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
@@ -84,8 +84,28 @@ def test_several_wanted_are_alternatives():
     assert machine(*[A100] * 4).missing(wanted) == ""
     assert machine(*[GH200] * 4).missing([parse("gh200x4n2"), parse("l4")]) == (
         "needs 2 nodes of 4 x GH200 or 1 x L4; this process sees 1 node with 4 x NVIDIA GH200 120GB"
-        ": start it with torchrun, srun or pytest-accel launch"
+        ": start it with torchrun or srun"
     )
+
+
+def test_many_alternatives_are_counted():
+    wanted = [parse(name) for name in ("gh200", "h100", "b200", "a100", "l4", "t4")]
+    assert machine(H200).missing(wanted) == (
+        "needs 1 x GH200 or 1 x H100 or 1 x B200 or 3 other platforms; this machine has 1 x NVIDIA H200"
+    )
+
+
+def test_machine_describes_itself():
+    unknown = ("NVIDIA GeForce RTX 4090", 24564)
+    lines = dict(machine(H200, unknown, problems=("GPU 2 is lost",)).describe(load_catalogue()))
+    assert lines == {
+        "CPU": "Intel Xeon Processor, 2 cores",
+        "device 0": "NVIDIA H200, 140 GiB (H200 SXM 141 GB)",
+        "device 1": "NVIDIA GeForce RTX 4090, 24 GiB (not in the catalogue)",
+        "problem": "GPU 2 is lost",
+        "platforms": "h200, cpu, cpux2",
+        "baselines": "h200, cpu-intel-xeon-processor-6-207, cpux2-intel-xeon-processor-6-207",
+    }
 
 
 def test_a_platform_of_the_project_is_called_by_its_title():
@@ -97,12 +117,6 @@ def test_a_mig_slice_is_its_own_kind_of_device():
     (device,) = machine(MIG).devices
     assert (device.key, device.variant) == ("mig-1g.10gb", None)
     assert machine(MIG).satisfied(load_catalogue()) == ["cpu", "cpux2"]
-
-
-def test_an_unknown_device_satisfies_nothing_but_is_named():
-    found = machine(("NVIDIA GeForce RTX 4090", 24564))
-    assert found.devices[0].key is None
-    assert found.missing(parse("h100")).endswith("this machine has 1 x NVIDIA GeForce RTX 4090")
 
 
 @pytest.mark.parametrize(
@@ -163,3 +177,80 @@ def test_detection_asks_once_a_process_and_names_by_the_catalogue_given(monkeypa
         assert len(asked) == 1
     finally:
         detection.probe.cache_clear()
+
+
+# --- the processor ----------------------------------------------------------------------------------
+
+XEON = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 207
+model name\t: Intel(R) Xeon(R) Processor
+stepping\t: 2
+flags\t\t: fpu vme
+
+processor\t: 1
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 999
+"""
+ARM = """\
+processor\t: 0
+BogoMIPS\t: 2000.00
+Features\t: fp asimd
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x0
+CPU part\t: {part}
+CPU revision\t: 1
+"""
+
+
+def test_x86_cpu_is_named_by_its_model():
+    found = describe_cpu(XEON, cores=2)
+    assert (found.name, found.model, found.stepping, found.cores) == ("Intel Xeon Processor", "6-207", "2", 2)
+    assert found.slug == "intel-xeon-processor-6-207"
+
+
+@pytest.mark.parametrize(
+    ("part", "soc_id", "name", "slug"),
+    [
+        ("0xd0c", "", "Arm Neoverse-N1", "arm-neoverse-n1-41-d0c"),
+        ("0xd40", "", "Arm Neoverse-V1", "arm-neoverse-v1-41-d40"),
+        ("0xd4f", "", "Arm Neoverse-V2", "arm-neoverse-v2-41-d4f"),
+        ("0xd4f", "jep106:036b:0241\n", "NVIDIA Grace", "nvidia-grace-41-d4f"),
+        ("0xfff", "", "Arm 0x41 0xfff", "arm-0x41-0xfff-41-fff"),
+    ],
+)
+def test_arm_cpu_is_named_by_its_part(part, soc_id, name, slug):
+    found = describe_cpu(ARM.format(part=part), cores=4, soc_id=soc_id)
+    assert (found.name, found.slug, found.stepping) == (name, slug, "r0p1")
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ("Intel(R) Xeon(R) Gold 6226R CPU @ 2.90GHz", "Intel Xeon Gold 6226R"),
+        ("AMD EPYC 9474F 48-Core Processor", "AMD EPYC 9474F Processor"),
+        ("Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz", "Intel Core i7-8700K"),
+    ],
+)
+def test_cpu_name_has_no_trademark_clock_or_core_count(raw, name):
+    assert describe_cpu(f"cpu family: 6\nmodel name: {raw}\n", cores=1).name == name
+
+
+def test_two_models_of_one_name_are_two_slugs():
+    other = XEON.replace("207", "143")
+    assert describe_cpu(XEON, cores=2).slug != describe_cpu(other, cores=2).slug
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "processor : 0\n", "cpu\t\t: POWER9, altivec supported\n"])
+def test_an_unknown_architecture_still_has_a_slug(text):
+    found = describe_cpu(text, cores=1)
+    assert found.slug
+    assert "/" not in found.slug
+
+
+def test_no_proc_is_no_crash(tmp_path):
+    assert find_cpu(cpuinfo=tmp_path / "none", soc_id=tmp_path / "none").cores >= 1

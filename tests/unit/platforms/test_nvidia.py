@@ -1,14 +1,15 @@
-"""NVIDIA GPUs: CUDA's rules of visibility, and the real pynvml against a driver made for the test."""
+"""NVIDIA GPUs: NVML access, CUDA's rules of visibility, and the real pynvml with a fake driver library."""
 
 import json
+import sys
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.platforms import visible
-from pytest_accel.platforms.machine import Device
-from pytest_accel.platforms.nvidia import Gpu, visible_devices
+from pytest_accel.platforms.machine import Device, select_visible
+from pytest_accel.platforms.nvidia import NO_PACKAGE, NvidiaGpu, Refused, opened, visible_devices
 from tests.support.fake_nvml import FakeGpu, FakeSlice
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -17,7 +18,7 @@ UUIDS = ["GPU-8932f937-d72c", "GPU-8932aaaa-0000", "GPU-1111", "GPU-2222"]
 DETECT = """
 import json
 from dataclasses import asdict
-from pytest_accel.platforms.detect import detect
+from pytest_accel.platforms.machine import detect
 print(json.dumps(asdict(detect())))
 """
 
@@ -50,31 +51,28 @@ print(json.dumps(asdict(detect())))
     ],
 )
 def test_visible_devices_as_cuda_reads_them(spec, expected):
-    assert visible.select(spec, UUIDS) == expected
+    assert select_visible(spec, UUIDS) == expected
 
 
 @given(st.text(alphabet="0123456789,+- GPUMIGx", max_size=20), st.integers(0, 5))
 def test_whatever_the_variable_says_the_result_is_a_list_of_devices(spec, count):
-    chosen = visible.select(spec, [f"GPU-{index}" for index in range(count)])
+    chosen = select_visible(spec, [f"GPU-{index}" for index in range(count)])
     assert len(set(chosen)) == len(chosen)
     assert all(0 <= index < count for index in chosen)
-
-
-@given(st.lists(st.integers(0, 7), unique=True))
-def test_valid_ordinals_are_kept_in_their_order(order):
-    assert visible.select(",".join(map(str, order)) or "-1", [f"GPU-{index}" for index in range(8)]) == order
 
 
 @given(st.lists(st.integers(0, 7), unique=True, min_size=1), st.integers(8, 99), st.lists(st.integers(0, 7)))
 def test_nothing_after_an_invalid_entry_counts(before, invalid, after):
     spec = ",".join(map(str, [*before, invalid, *after]))
-    assert visible.select(spec, [f"GPU-{index}" for index in range(8)]) == before
+    assert select_visible(spec, [f"GPU-{index}" for index in range(8)]) == before
 
 
 def gpu(index, *, slices=(), mig_mode=None):
     device = Device(index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}")
     parts = [Device(index=index, name=f"slice {name}", uuid=f"MIG-{name}", mig="1g.10gb") for name in slices]
-    return Gpu(device=device, mig_mode=bool(slices) if mig_mode is None else mig_mode, slices=tuple(parts))
+    return NvidiaGpu(
+        device=device, mig_mode=bool(slices) if mig_mode is None else mig_mode, slices=tuple(parts)
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,7 @@ def test_visible_devices_are_numbered_anew():
     assert [device.index for device in visible_devices([gpu(0), gpu(1), gpu(2)], "2,1")] == [0, 1]
 
 
-# The real pynvml ---------------------------------------------------------------------------------
+# --- the real pynvml --------------------------------------------------------------------------------
 
 A100S = [
     FakeGpu(name="NVIDIA A100-SXM4-40GB", uuid=f"GPU-{letter * 8}-0000", memory_mib=40960)
@@ -143,11 +141,6 @@ def test_hidden_gpus_are_none_and_the_reason_is_told(detect, spec):
     machine = detect(A100S, CUDA_VISIBLE_DEVICES=spec)
     assert machine["devices"] == []
     assert machine["problems"] == [f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of 4 x NVIDIA A100-SXM4-40GB"]
-
-
-def test_one_h200(detect):
-    (device,) = detect([FakeGpu()])["devices"]
-    assert (device["key"], device["variant"]["key"], device["name"]) == ("h200", "", "NVIDIA H200")
 
 
 @pytest.mark.parametrize("name", [None, ""], ids=["named as a slice", "named as its GPU"])
@@ -219,3 +212,90 @@ print(json.dumps([
         "570.1", 12080, 500_000, 700_000, [200_000, 700_000], 500_000, 1700, 3201, 1980, [0, 1], 0, [0, 0],
         75_000, 1_000_000, 1, 30, 0, [], 5, 3 << 20,
     ]  # fmt: skip
+
+
+# --- access to NVML ---------------------------------------------------------------------------------
+
+
+class FakeError(Exception):
+    """As NVMLError: with NVML's code."""
+
+    def __init__(self, value=999):
+        super().__init__("Unknown Error")
+        self.value = value
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A package whose functions answer what they are given; an exception is raised."""
+    package = ModuleType("pynvml")
+    package.calls = []
+
+    def add(**answers):
+        for name, answer in {"nvmlInit": None, "nvmlShutdown": None, **answers}.items():
+
+            def call(*arguments, name=name, answer=answer):
+                package.calls.append((name, *arguments))
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+            setattr(package, name, call)
+        monkeypatch.setitem(sys.modules, "pynvml", package)
+        return package
+
+    return add
+
+
+def test_answers_and_refusals(driver):
+    driver(nvmlName=b"H200", nvmlLost=FakeError(15), nvmlOdd=FakeError())
+    with opened() as nvml:
+        assert nvml.problem == ""
+        assert nvml.text("nvmlName") == "H200"
+        assert nvml.ask("nvmlLost") is None
+        assert nvml.attempt("nvmlLost") == (None, "GPU is lost")
+        assert nvml.attempt("nvmlOdd") == (None, "unknown error")
+        assert nvml.ask("nvmlOfTheFuture") is None
+        assert nvml.constant("NVML_OF_THE_FUTURE") is None
+        with pytest.raises(Refused, match="GPU is lost"):
+            nvml.demand("nvmlLost")
+
+
+def test_it_is_closed_even_after_an_error(driver):
+    package = driver(nvmlShutdown=FakeError())
+    with pytest.raises(KeyError), opened():
+        raise KeyError
+    assert [call[0] for call in package.calls] == ["nvmlInit", "nvmlShutdown"]
+
+
+def test_without_the_package_nothing_is_answered(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with opened() as nvml:
+        assert nvml.problem == NO_PACKAGE
+        assert nvml.attempt("nvmlDeviceGetCount") == (None, NO_PACKAGE)
+        assert nvml.constant("NVML_CLOCK_SM") is None
+        with pytest.raises(Refused, match="nvidia-ml-py"):
+            nvml.demand("nvmlDeviceGetCount")
+
+
+def test_a_driver_that_does_not_start_is_not_shut_down(driver):
+    package = driver(nvmlInit=FakeError(9))
+    with opened() as nvml:
+        assert nvml.problem == "driver not loaded"
+    assert [call[0] for call in package.calls] == ["nvmlInit"]
+
+
+def test_devices_are_found_by_uuid_in_either_spelling(driver):
+    package = driver()
+
+    def by_uuid(uuid):
+        if uuid != "MIG-a":
+            raise FakeError(6)
+        return "handle"
+
+    package.nvmlDeviceGetHandleByUUID = by_uuid
+    with opened() as nvml:
+        assert nvml.handle("a") == nvml.handle("MIG-a") == "handle"
+        assert nvml.handle("GPU-a") is None
+        assert nvml.handle("") is None
+        assert nvml.handle(None) is None

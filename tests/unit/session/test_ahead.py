@@ -10,7 +10,7 @@ import pytest
 from pytest_accel.distributed.launch import GangError
 from pytest_accel.distributed.orders import GangAnswer, RankAnswer
 from pytest_accel.options import Settings
-from pytest_accel.platforms import cgroups
+from pytest_accel.platforms import host as cgroups
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import ahead
 from pytest_accel.session.ahead import Ahead
@@ -161,5 +161,5 @@ def test_what_a_session_has_is_imported_ahead_but_on_the_cpu_where_it_would_coun
 def test_as_many_as_there_are_cores_for_and_the_kernel_grants(monkeypatch, cores, granted, processes):
     monkeypatch.undo()
     monkeypatch.setattr(ahead, "available_cores", lambda: cores)
-    monkeypatch.setattr(cgroups, "read_quota", lambda files: cgroups.Quota(cpus=granted))
+    monkeypatch.setattr(cgroups, "read_quota", lambda files: cgroups.CpuQuota(cpus=granted))
     assert ahead.at_once.__wrapped__() == processes

@@ -10,8 +10,7 @@ import pytest
 from pytest_accel.distributed.seats import Inventory
 from pytest_accel.distributed.world import seat_from
 from pytest_accel.platforms.catalogue import load_catalogue
-from pytest_accel.platforms.detect import identified
-from pytest_accel.platforms.machine import Cpu, Device, Machine
+from pytest_accel.platforms.machine import Cpu, Device, Machine, identified
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.session.seating import (

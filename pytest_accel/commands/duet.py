@@ -196,7 +196,7 @@ class _Course:
     def tell(self, status: int | None = None) -> int:
         """Print and write it down; the exit status."""
         from pytest_accel.report.duet import Told, as_json, screen
-        from pytest_accel.report.repeating import with_values
+        from pytest_accel.report.remedies import with_values
         from pytest_accel.stats.duet_course import assess
         from pytest_accel.stats.upgrade import Effect
         from pytest_accel.storage.whole import write_whole

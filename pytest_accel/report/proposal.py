@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
-from pytest_accel.report.repeating import kept_options, naming, with_values
+from pytest_accel.report.remedies import kept_options, naming, with_values
 from pytest_accel.report.verdicts import in_order
 from pytest_accel.stats.baseline_quality import SESSIONS, Standing, standing
 from pytest_accel.stats.comparison import was_slowed

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
-from pytest_accel.report.verdicts import word
+from pytest_accel.report.verdicts import deciding, shortfalls, shown_status, word
 from pytest_accel.stats.baseline_quality import NO_GATE, Frozen
 from pytest_accel.stats.gate import loss
 from pytest_accel.stats.metric_gates import ANCHOR, less_is_better, shown_name
 from pytest_accel.stats.platform_shift import Together
 from pytest_accel.stats.quantities import counted, percent, seconds
-from pytest_accel.stats.results import Ending, Status
+from pytest_accel.stats.results import Ending, Result, Status
 from pytest_accel.stats.run import MAX_RUNS, Run
 from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
@@ -160,6 +160,30 @@ def _quieten(of: str) -> str:
         if of in {THROUGHPUT, ANCHOR}
         else "measure it over more work"
     )
+
+
+def own_text(result: Result) -> str:
+    """Return why a result has its status; a verdict that did not decide is not the reason."""
+    if shown_status(result) is not result.status:  # its verdict is fine, and something else failed it
+        return next(iter((*shortfalls(result), *further_lines(result))), result.text)
+    decided = deciding(result)
+    others = {text for verdict in result.verdicts if verdict is not decided for text in both_texts(verdict)}
+    return named_text(decided) if decided is not None and result.text in others else result.text
+
+
+def further_lines(result: Result) -> list[str]:
+    """Return the lines of its details that repeat neither a verdict nor a reference."""
+    above = {result.text, *shortfalls(result)}
+    above |= {text for verdict in result.verdicts for text in both_texts(verdict)}
+    return [line for line in result.details if line not in above]
+
+
+def both_texts(verdict: Verdict) -> tuple[str, str]:
+    return explain(verdict), named_text(verdict)
+
+
+def named_text(verdict: Verdict) -> str:
+    return f"{shown_name(verdict.of)}: {explain(verdict)}"
 
 
 def _at_most(found: Estimate, of: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pytest_accel.report.escaping import code, prose
-from pytest_accel.report.repeating import kept_options, naming
+from pytest_accel.report.remedies import kept_options, naming
 from pytest_accel.report.terminal import Cell, Column, changed, explain, lines_of
 from pytest_accel.report.verdicts import deciding, shown_verdicts, status_word
 from pytest_accel.stats.comparison import was_slowed

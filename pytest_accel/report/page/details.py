@@ -1,70 +1,62 @@
-"""What a row opens to: the verdict in words, suspects, references, figures, and commands to copy."""
+"""Details of one benchmark: what its row opens to, as data for the page's script."""
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Sequence
 
-from pytest_accel.report.page.markup import unbroken
-from pytest_accel.report.page.metrics import failed_metrics, from_to, metric
-from pytest_accel.report.page.rows import times, units_per_wh
-from pytest_accel.report.repeating import naming
-from pytest_accel.report.terminal import explain, host_bound, unsteady
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    can_rerun,
-    deciding,
-    misses_reference,
-    shortfalls,
-    shown_status,
-    shown_verdicts,
+from pytest_accel.report.page.rows import failed_metrics, from_to, metric, times, units_per_wh
+from pytest_accel.report.remedies import next_commands
+from pytest_accel.report.terminal import (
+    both_texts,
+    further_lines,
+    host_bound,
+    named_text,
+    own_text,
+    unsteady,
 )
-from pytest_accel.stats.metric_gates import shown_name
+from pytest_accel.report.verdicts import VERDICTS, deciding, shortfalls, shown_status, shown_verdicts
 from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, Status
-from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
-from pytest_accel.stats.verdict import Outcome, Verdict
 
 Pair = tuple[str, str]
-LONGEST_TEXT = 4000  # characters of a traceback's end; the whole is in pytest's own output
+LONGEST_TEXT = 4000  # characters of a traceback's end; pytest's own output has the whole
 _NOTE = ("note", "warn", "bang")  # word, colour and sign
-_UPDATE = '--accel-update --accel-reason "why it may stay so"'
 
 
 def details(result: Result, command: Sequence[str], *, has_past: bool = False) -> dict[str, object]:
-    """Everything but the plots of rounds and of history; what is empty is left out."""
+    """Return everything but the plots of rounds and of history, without what is empty."""
+    own = own_text(result)
     content = {
         "numbers": from_to(result),
         "lines": _lines(result),
-        "note": _note(result),
+        "note": shortened("\n".join(line for line in further_lines(result) if line != own).strip("\n")),
         "numerics": result.numerics,
         "changes": [(change.title, change.old, change.new) for change in result.changes],
-        "same": _is_same(result),
+        "same": bool(result.runs and result.baseline and not result.changes),
         "published": [_reference(figure) for figure in result.references if not figure.expected],
         "expected": [_reference(figure) for figure in result.references if figure.expected],
         "failed_metrics": failed_metrics(result),
         "metrics": _metrics(result),
-        "configuration": [(name, shown(value)) for name, value in sorted(result.configuration.items())],
+        "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
-        "commands": commands(result, command, has_past=has_past),
+        "commands": next_commands(result, command, has_past=has_past),
     }
     return {name: value for name, value in content.items() if value}
 
 
 def _lines(result: Result) -> list[tuple[str, str, str, str]]:
-    """Word, colour, sign and text: of the benchmark, then whatever else was found; no text twice."""
-    own = words(result)
+    """Return word, colour, sign and text of all that was found, its own verdict first; no text twice."""
+    own = own_text(result)
     found = {own: _signs(shown_status(result))}
     for text in shortfalls(result):
         found.setdefault(text, _signs(Ending.FAILED))
     decided = deciding(result)
     for verdict in shown_verdicts(result):
         is_own = verdict is decided and verdict.outcome is shown_status(result)
-        if not is_own and own not in _texts(verdict):
-            found.setdefault(_said(verdict), _signs(verdict.outcome))
+        if not is_own and own not in both_texts(verdict):
+            found.setdefault(named_text(verdict), _signs(verdict.outcome))
     if not result.steady:
-        found[_unsteady(result)] = _NOTE
+        found[unsteady(result.runs[-1].warmup_s if result.runs else None)] = _NOTE
     if result.runs and (pace := host_bound(result.verdicts, result.runs[-1], result.baseline)):
         found[pace] = _NOTE
     return [(*signs, unbroken(shortened(text))) for text, signs in found.items()]
@@ -73,46 +65,6 @@ def _lines(result: Result) -> list[tuple[str, str, str, str]]:
 def _signs(status: Status) -> tuple[str, str, str]:
     row = VERDICTS[status]
     return row.word, row.tone, row.icon
-
-
-def words(result: Result) -> str:
-    """Why it ended so: what the session says of it, unless that is of a verdict that did not decide."""
-    if shown_status(result) is not result.status:  # its verdict is well, and something else failed it
-        return next(iter((*shortfalls(result), *_further(result))), result.text)
-    decided = deciding(result)
-    others = {text for verdict in result.verdicts if verdict is not decided for text in _texts(verdict)}
-    return _said(decided) if decided is not None and result.text in others else result.text
-
-
-def _further(result: Result) -> list[str]:
-    """The lines of its details that neither a verdict nor a reference says."""
-    above = {result.text, *shortfalls(result)}
-    for verdict in result.verdicts:
-        above |= {*_texts(verdict)}
-    return [line for line in result.details if line not in above]
-
-
-def _texts(verdict: Verdict) -> tuple[str, str]:
-    return explain(verdict), _said(verdict)
-
-
-def _said(verdict: Verdict) -> str:
-    return f"{shown_name(verdict.of)}: {explain(verdict)}"
-
-
-def _unsteady(result: Result) -> str:
-    return unsteady(result.runs[-1].warmup_s if result.runs else None)
-
-
-def _note(result: Result) -> str:
-    """What else belongs to it, such as a traceback, as one text."""
-    own = words(result)
-    return shortened("\n".join(line for line in _further(result) if line != own).strip("\n"))
-
-
-def _is_same(result: Result) -> bool:
-    """Whether its baseline was measured in this very environment, as far as anybody recorded it."""
-    return bool(result.runs and result.baseline and not result.changes)
 
 
 def _reference(figure: ReferenceFigure) -> dict[str, object]:
@@ -130,39 +82,32 @@ def _reference(figure: ReferenceFigure) -> dict[str, object]:
 def _metrics(result: Result) -> list[Pair]:
     if not result.runs:
         return []
-    run = result.runs[-1]
-    pairs: list[Pair] = [("step", seconds(result.step_time_s))]
-    if run.first_step_s is not None:
-        pairs.append(("first step", seconds(run.first_step_s)))
-    if run.warmup_s is not None:
-        pairs.append(("warm-up", seconds(run.warmup_s)))
-    if run.peak_memory_bytes is not None:
-        pairs.append(("peak memory", gibibytes(run.peak_memory_bytes)))
-    if run.loss is not None:
-        pairs.append(("loss", f"{run.loss:.6g}"))
-    if (per_wh := units_per_wh(result)) is not None:
-        pairs.append((f"{result.unit}/Wh", si(per_wh)))
-    if result.scaling is not None:
-        figure = result.scaling
-        pairs.append(
-            (
-                f"scaling ({figure.kind})",
-                f"{percent(figure.efficiency)} of {figure.against}, {times(figure.speedup)}",
-            )
-        )
-    return [*pairs, *(metric(name, value) for name, value in sorted(run.metrics.items()))]
+    run, per_wh, scaling = result.runs[-1], units_per_wh(result), result.scaling
+    pairs = [
+        ("step", seconds(result.step_time_s)),
+        ("first step", None if run.first_step_s is None else seconds(run.first_step_s)),
+        ("warm-up", None if run.warmup_s is None else seconds(run.warmup_s)),
+        ("peak memory", None if run.peak_memory_bytes is None else gibibytes(run.peak_memory_bytes)),
+        ("loss", None if run.loss is None else f"{run.loss:.6g}"),
+        (f"{result.unit}/Wh", None if per_wh is None else si(per_wh)),
+    ]
+    if scaling is not None:
+        text = f"{percent(scaling.efficiency)} of {scaling.against}, {times(scaling.speedup)}"
+        pairs.append((f"scaling ({scaling.kind})", text))
+    known = [(name, text) for name, text in pairs if text is not None]
+    return [*known, *(metric(name, value) for name, value in sorted(run.metrics.items()))]
 
 
 def _facts(result: Result) -> list[Pair]:
     place = f"{result.file}:{result.line}" if result.file and result.line else result.file
-    runs = counted(len(result.runs), "run")
+    runs = f"{counted(len(result.runs), 'run')}, baseline {len(result.baseline)}"
     facts = [
         ("where", place),
         ("node id", result.benchmark),
         ("stored as", result.key if result.key and result.key != result.benchmark else ""),
         ("baseline folder", result.disk_name if result.disk_name != result.platform else ""),
         ("work a step", f"{si(result.work_per_step)} {result.unit}" if result.work_per_step else ""),
-        ("runs", f"{runs}, baseline {len(result.baseline)}" if result.runs else ""),
+        ("runs", runs if result.runs else ""),
         ("tolerance", percent(result.tolerance) if result.tolerance else ""),
         ("took", seconds(result.duration_s) if result.duration_s > 0 else ""),
         ("environment", result.environment),
@@ -170,89 +115,19 @@ def _facts(result: Result) -> list[Pair]:
     return [(name, text) for name, text in facts if text]
 
 
-# --- commands to copy --------------------------------------------------------------------------------------
-
-
-def commands(result: Result, command: Sequence[str], *, has_past: bool = False) -> list[Pair]:
-    """What one would type next: measure it again, look for the cause, and what its end asks for."""
-    asked = remedy([result], command)
-    again = [("Measure it again", rerun([result], command))] if can_rerun(result) else []
-    return [*again, *_causes(result, has_past=has_past), *([asked] if asked else [])]
-
-
-_ASKS_WHY = {
-    Outcome.REGRESSED,
-    Outcome.INVALID,
-    Outcome.INCONCLUSIVE,
-    Outcome.IMPROVED,
-}
-
-
-def _causes(result: Result, *, has_past: bool) -> list[Pair]:
-    if result.status not in _ASKS_WHY and result.steady and not misses_reference(result):
-        return []
-    named = shlex.join(["pytest-accel", "history", "changes", "-k", keyword(result.name)])
-    since = [("See since when", named)] if has_past else []
-    return [("Look for what is wrong with the machine", "pytest-accel doctor"), *since]
-
-
-def keyword(name: str) -> str:
-    """An expression for `-k` that chooses a benchmark: its grammar has no place for blanks, commas or quotes."""
-    parts = [word for word in re.findall(r"[\w:+\-.\[\]/]+", name) if word not in {"and", "or", "not"}]
-    return " and ".join(parts)
-
-
-def remedy(results: Sequence[Result], command: Sequence[str]) -> Pair | None:
-    """What the end that these came to asks for, for all of them at once; None where no command helps."""
-    if any(result.is_platform for result in results):
-        return None
-    again = rerun(results, command)
-    match results[0].status:
-        case Outcome.REGRESSED | Outcome.IMPROVED | Outcome.STALE_BASELINE:
-            return "Record a new baseline", f"{again} {_UPDATE}"
-        case Outcome.NO_BASELINE:
-            return "Record a baseline", f"{again} --accel-record"
-        case Outcome.INCONCLUSIVE if more := [each for each in results if _wants_more_baseline(each)]:
-            room = min(MAX_RUNS - len(each.baseline) for each in more)
-            count = "" if room >= RECORD_RUNS else f"={room}"
-            return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
-        case Outcome.VANISHED:
-            named = [word for result in results for word in ("--benchmark", result.benchmark)]
-            return "See what would go from the baseline", shlex.join(
-                ["pytest-accel", "baseline", "prune", *named]
-            )
-        case _:
-            return None
-
-
-def _wants_more_baseline(result: Result) -> bool:
-    """Where the verdict says that they help, and there is room for them."""
-    return "--accel-record" in words(result) and len(result.baseline) < MAX_RUNS
-
-
-def rerun(results: Sequence[Result], command: Sequence[str]) -> str:
-    """pytest with these node ids, and with the session's own -m, which says as which platform they ran."""
-    ids = list(dict.fromkeys(result.benchmark for result in results))
-    return shlex.join(["pytest", *naming(ids, command), *_marker(command)])
-
-
-def _marker(command: Sequence[str]) -> list[str]:
-    for position, part in enumerate(command):
-        if part == "-m" and position + 1 < len(command):
-            return ["-m", command[position + 1]]
-        if part.startswith("-m") and not part.startswith("--") and len(part) > 2:
-            return ["-m", part[2:]]
-    return []
-
-
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "none"}[value]
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def shortened(text: str) -> str:
-    """The end of a long text, which is where a traceback says what happened."""
+    """Return the end of a long text, which is where a traceback says what happened."""
     if len(text) <= LONGEST_TEXT:
         return text
     return f"… {len(text) - LONGEST_TEXT:,} characters left out …\n{text[-LONGEST_TEXT:]}"
+
+
+def unbroken(text: str) -> str:
+    """Keep a number and its per cent sign on one line."""
+    return text.replace(" %", "\u00a0%")

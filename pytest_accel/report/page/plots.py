@@ -1,26 +1,36 @@
-"""What the plots of a benchmark show, as plain numbers: the page's script draws them in the colours of its theme."""
+"""Data of the plots: rounds and history of a benchmark; batch sizes, devices and energy across benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from pytest_accel.platforms import names as grammar
 from pytest_accel.report.history import unchanged
+from pytest_accel.report.page.rows import units_per_wh
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.changepoints import Trend
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.results import Result
-from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy
+from pytest_accel.stats.run import Run, Scalar
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy
+from pytest_accel.storage.reference_values import Figure
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
+MOST_SWEEPS = 12  # the table has every figure
+BATCH_SIZE = "batch_size"
+_FOLLOWS = frozenset({BATCH_SIZE, "distinct_batches", "epoch_size", "lr"})  # depend on the batch size
 Nights = dict[tuple[str, str, str], int]  # time, session and revision, each once: benchmarks share them
+Curves = dict[
+    tuple[str, str], dict[int, tuple[float, str]]
+]  # by source and platform: value and flags by size
 
 
 class Past(Protocol):
-    """What a plot needs of a run that the history holds."""
+    """A run of the history."""
 
     @property
     def at(self) -> str: ...  # ISO 8601
@@ -32,13 +42,19 @@ class Past(Protocol):
     def throughput(self) -> float: ...
 
 
+def drawn(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+# --- one benchmark ----------------------------------------------------------------------------------
+
+
 def rounds(result: Result, most: int) -> dict[str, object] | None:
-    """The rounds of this session's runs beside those of the baseline's; at most so many a run."""
+    """Return the rounds of this session's runs and of the baseline's, at most so many a run."""
     if not result.runs or most == 0:
         return None
     work = result.work_per_step
-    verdict = result.verdict
-    tolerance = verdict.tolerance if verdict else result.tolerance
+    tolerance = result.verdict.tolerance if result.verdict else result.tolerance
     return {
         "unit": f"{result.unit}/s",
         "now": [_run(run, work, most) for run in result.runs],
@@ -59,15 +75,29 @@ def _run(run: Run, work: float, most: int) -> dict[str, object]:
 
 
 def _interval(runs: Sequence[Run], work: float) -> list[float]:
-    """Low, point, high of throughput: the terminal's ±."""
+    """Return low, point and high of throughput: the terminal's ±."""
     found = interval(runs, Policy())
     return [drawn(work / seconds) for seconds in (found.high_s, found.point_s, found.low_s)]
 
 
+def thinned(values: Sequence[float], most: int) -> Sequence[float]:
+    """Choose evenly, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    if most == 1:
+        return values[:1]
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
 def past(result: Result, trend: Trend[Past] | None, nights: Nights) -> dict[str, object] | None:
-    """The newest values of the history, and where they changed; nothing of fewer than two."""
+    """Return the newest values of the history and where they changed; None for fewer than two."""
     if trend is None or len(trend.points) < 2:
         return None
+    left_out = ""
+    if any(map(was_slowed, result.runs)):
+        left_out = "This session is left out: it was slowed on purpose (--accel-slowdown)."
+    elif result.status is Outcome.INVALID:
+        left_out = "This session is left out: its figures are not valid."
     return {
         "unit": f"{result.unit}/s",
         "nights": [
@@ -85,27 +115,162 @@ def past(result: Result, trend: Trend[Past] | None, nights: Nights) -> dict[str,
             for found in trend.changes
         ],
         "unchanged": unchanged(trend),
-        "left_out": _left_out(result),
+        "left_out": left_out,
     }
 
 
-def _left_out(result: Result) -> str:
-    """Why the history has this session and does not count it; empty where it does."""
-    if any(map(was_slowed, result.runs)):
-        return "This session is left out: it was slowed on purpose (--accel-slowdown)."
-    if result.status is Outcome.INVALID:
-        return "This session is left out: its figures are not valid."
-    return ""
+# --- across benchmarks ------------------------------------------------------------------------------
 
 
-def thinned(values: Sequence[float], most: int) -> Sequence[float]:
-    """Evenly chosen, the first and the last among them."""
-    if len(values) <= most:
-        return values
-    if most == 1:
-        return values[:1]
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+def session_plots(results: Sequence[Result], published: Iterable[Figure]) -> list[dict[str, object]]:
+    return [*sweeps(results, tuple(published)), *scalings(results), *energies(results)]
 
 
-def drawn(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
+def sweeps(results: Sequence[Result], published: Sequence[Figure]) -> list[dict[str, object]]:
+    """Return throughput over batch size, a plot a workload, a line a platform and configuration."""
+    workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        if result.runs and _batch(result.configuration) is not None:
+            workloads[_workload(result), result.unit][_line(result)].append(result)
+    plots = []
+    for (workload, unit), lines in workloads.items():
+        swept = {
+            name: members
+            for name, members in lines.items()
+            if len({_batch(result.configuration) for result in members}) > 1
+        }
+        if swept:
+            plots.append(_sweep(workload, f"{unit}/s", swept, published))
+    return plots[:MOST_SWEEPS]
+
+
+def _sweep(
+    workload: str, unit: str, lines: Mapping[str, Sequence[Result]], published: Sequence[Figure]
+) -> dict[str, object]:
+    curves = _curves([result for line in lines.values() for result in line], unit, published)
+    return {
+        "kind": "sweep",
+        "title": f"Throughput over batch size: {workload}",
+        "unit": unit,
+        "lines": [{"name": name, "points": _points(line)} for name, line in _line_names(lines).items()],
+        "published": [
+            {
+                "name": f"{platform} ({source})",
+                "points": [(size, drawn(value), flags) for size, (value, flags) in sorted(points.items())],
+            }
+            for (source, platform), points in curves.items()
+        ],
+    }
+
+
+def _points(line: Sequence[Result]) -> list[tuple[int, float, str]]:
+    return sorted(
+        (
+            _batch(result.configuration) or 0,
+            drawn(result.throughput or 0),
+            f"{si(result.throughput or 0)} {result.unit}/s",
+        )
+        for result in line
+    )
+
+
+def _curves(members: Sequence[Result], unit: str, published: Sequence[Figure]) -> Curves:
+    """Return the published figures beside these benchmarks, and the whole curves that those or their model belong to."""
+    curves: Curves = defaultdict(dict)
+    for result in members:
+        size = _batch(result.configuration)
+        for figure in result.references:
+            if figure.metric == THROUGHPUT and figure.unit == unit and size is not None:
+                curves[figure.source, figure.platform].setdefault(
+                    size, (figure.value, ", ".join(figure.flags))
+                )
+    linked = {figure.id for result in members for figure in result.references}
+    training = [result for result in members if result.configuration.get("task", "train") == "train"]
+    models = {result.configuration.get("model") for result in training} - {None}
+    tables: dict[tuple[str, str], list[Figure]] = defaultdict(list)
+    for each in published:
+        if each.metric == THROUGHPUT and each.unit == unit and each.is_absolute:
+            tables[f"{each.id.partition('/')[0]}, {each.workload}", each.platform].append(each)
+    for (source, platform), figures in tables.items():
+        is_linked = any(figure.id in linked for figure in figures)
+        is_same = any(f.configuration.get("model") in models and "training" in f.workload for f in figures)
+        points = {
+            size: (figure.value, ", ".join(figure.flags))
+            for figure in reversed(figures)  # the first of two at one size stays
+            if (size := _batch(figure.configuration)) is not None
+        }
+        if len(points) > 1 and (is_linked or is_same):
+            for key in [key for key in curves if key[1] == platform]:  # a figure is drawn once
+                if all(points.get(size) == figure for size, figure in curves[key].items()):
+                    del curves[key]
+            curves[source, platform] = points
+    return curves
+
+
+def _batch(configuration: Mapping[str, Scalar]) -> int | None:
+    size = configuration.get(BATCH_SIZE)
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
+
+
+def _workload(result: Result) -> str:
+    parts = (result.configuration.get("model"), result.configuration.get("task"))
+    return " ".join(str(part) for part in parts if part) or result.name.partition("[")[0]
+
+
+def _line(result: Result) -> str:
+    """Return what the members of one line share: all but the batch size."""
+    shared = sorted((name, value) for name, value in result.configuration.items() if name not in _FOLLOWS)
+    parts = [f"{name}={value}" for name, value in shared]
+    return "\0".join([result.platform, result.name.partition("[")[0], *parts])
+
+
+def _line_names(lines: Mapping[str, Sequence[Result]]) -> dict[str, Sequence[Result]]:
+    """Name each line by its platform and by what its configuration has and another's has not."""
+    keys = {name: name.split("\0") for name in lines}
+    common = set.intersection(*map(set, keys.values()))
+    return {
+        ", ".join([parts[0], *(part for part in parts[1:] if part not in common)]): lines[name]
+        for name, parts in keys.items()
+    }
+
+
+def scalings(results: Sequence[Result]) -> list[dict[str, object]]:
+    """Return efficiency over devices, a line a benchmark, from the smaller platform where it is 1."""
+    lines: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)
+    for result in results:
+        figure = result.scaling
+        if figure is None or not (figure.efficiency > 0 and figure.speedup > 0):
+            continue
+        few = _devices(figure.against)
+        many = round(few * figure.speedup / figure.efficiency)
+        lines[result.name].setdefault(few, (1.0, f"{figure.against}: 100.0 %"))
+        text = f"{result.platform}: {percent(figure.efficiency)}, {figure.speedup:.2f} x {figure.against} ({figure.kind})"
+        lines[result.name][many] = (drawn(figure.efficiency), text)
+    found = [
+        {"name": name, "points": [(x, y, text) for x, (y, text) in sorted(points.items())]}
+        for name, points in lines.items()
+    ]
+    return [{"kind": "scaling", "title": "Scaling efficiency", "lines": found}] if found else []
+
+
+def _devices(platform: str) -> int:
+    try:
+        return grammar.parse(platform).devices
+    except grammar.PlatformNameError:
+        return 1
+
+
+def energies(results: Sequence[Result]) -> list[dict[str, object]]:
+    """Return work per watt-hour against throughput, a plot a unit of work with two benchmarks or more."""
+    by_unit: dict[str, list[tuple[float, float, str, str, str]]] = defaultdict(list)
+    for result in results:
+        per_wh = units_per_wh(result)
+        if per_wh is not None and result.throughput is not None:
+            text = f"{si(result.throughput)} {result.unit}/s, {si(per_wh)} {result.unit}/Wh"
+            point = (drawn(result.throughput), drawn(per_wh), result.name, text, result.platform)
+            by_unit[result.unit].append(point)
+    return [
+        {"kind": "energy", "title": f"Energy against throughput: {unit}", "unit": unit, "points": points}
+        for unit, points in by_unit.items()
+        if len(points) > 1
+    ]

@@ -1,0 +1,77 @@
+"""Commands to copy: what measures a result again, looks for its cause, or moves its baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_accel.commands.selecting import by_keyword
+from pytest_accel.report.remedies import kept_options, keyword, next_commands, rerun
+from pytest_accel.stats.verdict import Outcome
+from tests.support.results import a_platform_shift, make_result
+
+DOCTOR = "pytest-accel doctor"
+UPDATE = ' --accel-update --accel-reason "why it may stay so"'
+
+
+@pytest.mark.parametrize(
+    ("status", "ends"),
+    [
+        (Outcome.OK, [""]),
+        (Outcome.REGRESSED, ["", DOCTOR, UPDATE]),
+        (Outcome.IMPROVED, ["", DOCTOR, UPDATE]),
+        (Outcome.STALE_BASELINE, ["", UPDATE]),
+        (Outcome.NO_BASELINE, ["", " --accel-record"]),
+        (Outcome.INCONCLUSIVE, ["", DOCTOR]),  # noise that no more baseline runs outweigh
+        (Outcome.INVALID, ["", DOCTOR]),
+    ],
+)
+def test_next_commands_follow_from_the_status(status, ends):
+    result = make_result(status, name="test_x[it's]")
+    again = "pytest 'bench_suites/test_cnn.py::test_x[it'\"'\"'s]' -m 'a or b'"
+    found = next_commands(result, ["bench_suites", "-m", "a or b", "-x"])
+    assert [text for _, text in found] == [end if end == DOCTOR else again + end for end in ends]
+
+
+def test_what_cannot_be_measured_by_its_name_is_not_measured_again():
+    found = next_commands(make_result(Outcome.VANISHED, name="test_x[1]"), [])
+    assert [text for _, text in found] == [
+        "pytest-accel baseline prune --benchmark 'bench_suites/test_cnn.py::test_x[1]'"
+    ]
+    assert [text for _, text in next_commands(a_platform_shift(), [])] == [DOCTOR]
+
+
+def test_history_is_searched_with_a_keyword_that_selects_the_benchmark():
+    result = make_result(Outcome.REGRESSED, name="test_x[a, b not c]")
+    found = dict(next_commands(result, [], has_past=True))
+    assert found["See since when"] == "pytest-accel history changes -k 'test_x[a and b and c]'"
+    assert "See since when" not in dict(next_commands(result, []))
+    assert by_keyword(keyword(result.name))(result.benchmark)
+
+
+@pytest.mark.parametrize(("stored", "end"), [(5, "--accel-record"), (8, "--accel-record=2"), (10, "doctor")])
+def test_more_baseline_runs_are_offered_where_the_verdict_asks_for_them(stored, end):
+    text = "1.0 % slower: record more baseline runs with --accel-record"
+    result = make_result(Outcome.INCONCLUSIVE, text=text)
+    full = replace(result, baseline=(result.baseline * 2)[:stored])
+    assert next_commands(full, [])[-1][1].endswith(end)
+
+
+@pytest.mark.parametrize("command", [["-m", "gh200"], ["-mgh200"]])
+def test_rerun_keeps_the_platform(command):
+    assert rerun([make_result(name="test_a")], command).endswith(" -m gh200")
+    assert rerun([make_result(name="test_a")], ["--maxfail=1", "-m"]).endswith("::test_a")
+
+
+def test_suites_of_the_wheel_are_named_by_their_modules():
+    command = ["--pyargs", "pytest_accel.suites", "-m", "gh200"]
+    found = rerun([make_result(name="test_a"), make_result(name="test_b")], command)
+    module = "pytest_accel.suites.test_cnn"
+    assert found == f"pytest --pyargs {module}::test_a {module}::test_b -m gh200"
+    assert "--pyargs" not in rerun([make_result(name="test_a")], ["--pyargs", "mine.suites"])
+
+
+def test_options_of_the_measurement_are_kept():
+    command = ["bench", "-x", "--accel-budget", "3s", "--accel-json=a.json", "-p", "mine", "--accel-require"]
+    assert kept_options(command) == ["--accel-budget=3s", "-p", "mine", "--accel-require"]

@@ -13,7 +13,7 @@ import posixpath
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -27,6 +27,26 @@ SCHEMAS = "pytest_accel/schemas"
 PAGES = {"README.md": "readme.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
 _LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\]\[]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,}).*?^ {0,3}\2[`~]*\s*?$", re.MULTILINE | re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Expand patterns in the menu (`suites/*.md`), each page under the name of its file."""
+    config.nav = _expanded(config.nav, set())
+    return config
+
+
+def _expanded(nav: Any, listed: set[str]) -> Any:  # noqa: ANN401 - YAML
+    match nav:
+        case dict():
+            return {name: _expanded(inner, listed) for name, inner in nav.items()}
+        case list():
+            listed = listed | {each for each in nav if isinstance(each, str)}
+            pages = [_expanded(each, listed) for each in nav]
+            return [page for each in pages for page in (each if isinstance(each, list) else [each])]
+        case str() if "*" in nav:
+            found = (path.relative_to(ROOT / DOCS).as_posix() for path in sorted((ROOT / DOCS).glob(nav)))
+            return [{Path(page).stem: page} for page in found if page not in listed]
+    return nav
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -135,15 +135,15 @@ def test_rows_fed_with_photographs_have_them_made_once_and_whole(stubbed, tmp_pa
 
 def test_gangs_compile_beside_the_others_and_again_where_they_found_no_room(stubbed, tmp_path):
     first = tmp_path / "first"
-    failing = f"case $* in *test_gangs*) [ -e {first} ] || {{ touch {first}; exit 1; }} ;; esac"
+    failing = f"case $* in *test_process_group*) [ -e {first} ] || {{ touch {first}; exit 1; }} ;; esac"
     done, calls = stubbed(failing, "compile")
     assert done.returncode == 0, done.stdout
-    (others,) = (call for call in calls if "test_gangs.py" not in call)
+    (others,) = (call for call in calls if "test_process_group.py" not in call)
     assert "--jobs 10 -- bench_suites/test_cnn.py" in others
     assert len(calls) == 3
-    assert "--jobs 1 -- bench_suites/test_gangs.py" in calls[-1]
+    assert "--jobs 1 -- bench_suites/test_process_group.py" in calls[-1]
     done, calls = stubbed("true", "compile", ONLY="cached")
-    assert "test_gangs.py" in calls[-1]
+    assert "test_process_group.py" in calls[-1]
     assert (done.returncode, len(calls)) == (0, 4)
 
 

@@ -1,4 +1,4 @@
-"""What a gang costs: DDP where there is nobody to talk to, and how two processes of one CPU scale. docs/gangs.md"""
+"""Cost of a process group: DDP with a single rank, and scaling over two processes of one CPU. docs/suites/process_group.md"""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def test_small_scaling(train, scaling):
 @on(accelerators(memory_gb=16, dtype="bf16"))
 @pytest.mark.accel(process_group=True)
 @pytest.mark.parametrize("ddp", [True, False], ids=["ddp", "plain"])
-def test_gang_of_one(train, ddp):
+def test_single_rank(train, ddp):
     train("resnet50", data="imagenet", batch_size=256, precision="bf16", ddp=ddp)

@@ -1,4 +1,4 @@
-"""The command `pytest-accel`: what a person asks of the plugin outside a test run."""
+"""The program `pytest-accel`: commands for the machine, baselines, history and upgrades."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
     compare,
+    compile,  # noqa: A004 - the name of the command
     doctor,
-    duet,
     history,
-    launch,
-    platform,
     propose,
     report,
     upgrade,
@@ -22,8 +20,8 @@ from pytest_accel.commands.registry import COMMANDS, GROUPS, Command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if all is well, 1 where it found what it was asked to look for, 2 for wrong usage or a wrong file."""
-    own, for_pytest = _divided(sys.argv[1:] if argv is None else argv)
+    """Run one command: 0 all is well, 1 it found what it looks for, 2 wrong usage or a wrong file."""
+    own, for_pytest = _divide(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     args, unknown = parser.parse_known_args(own)
     called, runs_pytest = " ".join(args.called), COMMANDS[args.called].runs_pytest
@@ -35,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.for_pytest = for_pytest
     try:
         return int(args.run(args))
-    except ValueError as error:  # what the parts raise at users; each names its place and remedy
+    except ValueError as error:  # every part's errors name place and remedy
         print(f"pytest-accel {called}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `| head` has read enough
@@ -47,22 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _divided(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Ours, and what follows the first `--`: pytest's, untouched.
-
-    A value that is itself an option (`--sbatch --exclusive`) is joined to its name, as argparse needs it.
-    """
-    ours, theirs = list(argv), []
-    if "--" in ours:
-        at = ours.index("--")
-        ours, theirs = ours[:at], ours[at + 1 :]
-    joined: list[str] = []
-    for word in ours:
-        if joined and joined[-1] in ("--sbatch", "--container-option"):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined, theirs
+def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the words at the first `--`: ours, and pytest's."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.noise.streams import Head, Plan, StreamRun, significant
-from pytest_accel.commands.environments import environment_of_phases
+from pytest_accel.commands.runner import runner_environment
 from pytest_accel.distributed.processes import descendants
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.results import Ending, Result, SessionResults
@@ -103,7 +103,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment_of_phases(),
+            env=runner_environment(),
         )
     return Child(slowdown=slowdown, folder=folder, process=process)
 

@@ -11,7 +11,7 @@
 # was measured; 2 interrupted; 3 an error inside pytest; 4 wrong use of pytest; 5 nothing was selected. 2 with a line on
 # stderr is also: a variable below is wrong, or another night of the platform is still running.
 #
-#   ACCEL_PLATFORM      required: gh200, a100x4, ... (pytest-accel platform says what this machine is)
+#   ACCEL_PLATFORM      required: gh200, a100x4, ... (pytest-accel doctor says what this machine is)
 #   ACCEL_SUITES        files and folders of benchmarks, separated by blanks            (bench_suites)
 #   ACCEL_SELECT        pytest's -m. The platform alone selects every sweep too: hundreds of benchmarks
 #                                                                                       ($ACCEL_PLATFORM and not sweep)
@@ -57,7 +57,7 @@ folder() { # the absolute name of a folder, which is made
 }
 
 platform=${ACCEL_PLATFORM:-}
-[[ -n $platform ]] || refuse "ACCEL_PLATFORM is not set. Name the platform, such as gh200: pytest-accel platform says what this machine is."
+[[ -n $platform ]] || refuse "ACCEL_PLATFORM is not set. Name the platform, such as gh200: pytest-accel doctor says what this machine is."
 record=${ACCEL_RECORD:-auto} doctor=${ACCEL_DOCTOR:-show}
 one_of ACCEL_RECORD "$record" auto always never
 one_of ACCEL_DOCTOR "$doctor" show require off
@@ -74,13 +74,14 @@ if [[ -z $python ]]; then
     [[ -x .venv/bin/python ]] && python=$PWD/.venv/bin/python
 fi
 accel=("$python" -m pytest_accel.cli)
-machine=$("${accel[@]}" platform --json) ||
+machine=$("${accel[@]}" doctor --json) || true # 1 where it found a problem
+[[ $machine == '{'* ]] ||
     refuse "'$python' cannot run pytest-accel. Install it there (pip install CHECKOUT), or name another with ACCEL_PYTHON."
 # Baselines are kept by variant (a100-pcie, a CPU's model): the folder is asked for, not guessed. Platforms of several
 # nodes are satisfied by no single one, and have no variants in their name.
 { read -r variant && read -r has_plotly; } < <("$python" -c '
 import importlib.util, json, sys
-print(json.load(sys.stdin)["satisfied"].get(sys.argv[1], sys.argv[1]))
+print(json.load(sys.stdin)["platforms"].get(sys.argv[1], sys.argv[1]))
 print("" if importlib.util.find_spec("plotly") is None else "yes")' "$platform" <<<"$machine")
 
 state=$(folder "${ACCEL_STATE:-.accel}")
@@ -242,7 +243,7 @@ fi
 # None of it changes the verdict, and none of it may be in the way of the rest.
 if [[ -s $out/results.json && ! -e $out/summary.md ]]; then
     say "pytest did not come to its end (status $status): what it had measured is told for it."
-    "${accel[@]}" history add --history "$history" "$out/results.json" || say "it could not be added to the history."
+    "${accel[@]}" history --history "$history" --import "$out/results.json" || say "it could not be added to the history."
     [[ -z $has_plotly ]] ||
         "${accel[@]}" report --history "$history" --baselines "$baselines" -o "$out/report.html" "$out/results.json" ||
         say "no page could be made of it."
@@ -253,7 +254,7 @@ if [[ -s $out/results.json ]]; then
 fi
 [[ -s $out/proposal.md ]] || rm -f -- "$out/proposal.md"
 if [[ -s $history ]]; then
-    "${accel[@]}" history changes --history "$history" >"$out/changes.txt" 2>&1 || true
+    "${accel[@]}" history --changes --history "$history" >"$out/changes.txt" 2>&1 || true
 fi
 if [[ -n ${ACCEL_OUT:-} && -s $history ]]; then
     # Through SQLite, which waits for another session that writes; a plain copy would not.

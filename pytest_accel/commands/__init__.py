@@ -1,1 +1,1 @@
-"""What `pytest-accel` can be told to do: one file a command, its arguments beside it."""
+"""Commands of `pytest-accel`, one file a command, its arguments beside it."""

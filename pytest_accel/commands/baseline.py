@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.project import find_project
+from pytest_accel.commands.project import BASELINES, KEYWORD, baselines_folder, by_keyword, find_project
 from pytest_accel.commands.registry import GROUPS, Argument, argument, command, count
-from pytest_accel.commands.selecting import BASELINES, KEYWORD, baselines_folder, by_keyword
 
 if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_accel.commands.project import BASELINES, KEYWORD, baselines_folder, by_keyword
 from pytest_accel.commands.registry import argument, command
-from pytest_accel.commands.selecting import BASELINES, KEYWORD, baselines_folder, by_keyword
+from pytest_accel.stats.quantities import counted
 
 if TYPE_CHECKING:
     from pytest_accel.storage.comparison import Comparison
@@ -19,18 +21,16 @@ if TYPE_CHECKING:
         nargs="+",
         metavar="SET",
         help="a platform (h200), a folder of baselines, a file of --accel-json or --benchmark-json, git:REV or "
-        "REV:PATH, or a study (nrp, olivia/single); platform:, file:, git: and published: say which",
+        "REV:PATH, or a study (nrp, olivia/single); platform:, file:, git: and published: say which. Ratios are to the first",
     ),
     argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help="throughput, energy, scaling, mfu (these are shown if none is named), memory, time, first-step, accuracy, "
+        help="throughput, energy, scaling, mfu (these are the default), memory, time, first-step, accuracy, "
         "power, clocks, or a metric of your own; repeatable",
     ),
-    argument("--ratio-to", default="", metavar="NAME", help="the column that ratios are to (the first)"),
-    argument("--sort", choices=("name", "ratio", "throughput"), default="", help="ratio: the worst first"),
     argument(
         "--format", choices=("table", "markdown", "csv", "json", "latex"), default="table", help="(table)"
     ),
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     argument(
         "--fail-on-regression",
         action="store_true",
-        help="leave with 1 if the gate finds a regression, if a benchmark failed or is missing, and if nothing was judged",
+        help="exit status 1 if the gate finds a regression, if a benchmark failed or is missing, or if nothing was judged",
     ),
 )
 def compare(args: argparse.Namespace) -> int:
@@ -52,17 +52,16 @@ def compare(args: argparse.Namespace) -> int:
     from pytest_accel.storage.gathering import gather
 
     gathered = gather(args.sets, baselines_folder(args))
-    sides = [side for each in gathered for side in each.sides]
     found = compared(
-        sides,
+        [side for each in gathered for side in each.sides],
         metrics=args.metric,
-        ratio_to=args.ratio_to,
+        ratio_to="",
         tolerance=_tolerance(args.tolerance),
         wanted=by_keyword(args.keyword),
     )
     if not found.rows and args.keyword:
-        raise ValueError(f"-k {args.keyword!r} chooses none of the benchmarks of {', '.join(args.sets)}.")
-    print(render(found, args.format, args.sort), end="")
+        raise ValueError(f"-k {args.keyword!r} selects none of the benchmarks of {', '.join(args.sets)}.")
+    print(render(found, args.format, ""), end="")
     return _status(found) if args.fail_on_regression else 0
 
 
@@ -78,35 +77,31 @@ def _tolerance(text: str) -> float | None:
 
 
 def _status(found: Comparison) -> int:
-    """Never green by accident: a comparison that judged nothing has found nothing out, nor has one that lost some."""
-    import sys
-
+    """Return the exit status; a comparison that judged nothing, or misses benchmarks, is not green."""
     judged = sum(1 for each in found.judged if each.judgement.was_judged)
-    for line in _said(found, judged):
+    for line in _reasons(found, judged):
         print(f"--fail-on-regression: {line}", file=sys.stderr)
     return 1 if found.regressions or found.lost or not judged else 0
 
 
-def _said(found: Comparison, judged: int) -> Iterator[str]:
-    """What whoever looks only at the exit status would miss."""
-    from pytest_accel.stats.quantities import counted
-
+def _reasons(found: Comparison, judged: int) -> Iterator[str]:
+    total = len(found.judged)
     failed = sum(1 for each in found.lost if each.judgement.failed)
     missing = len(found.lost) - failed
     elsewhere = len(found.unjudged) - len(found.lost)
     if failed:
-        yield f"{counted(failed, 'benchmark')} of {len(found.judged)} failed or went unmeasured, and that is not green."
+        yield f"{counted(failed, 'benchmark')} of {total} failed or went unmeasured, and that is not green."
     if missing:
         yield (
-            f"the later set lacks {counted(missing, 'benchmark')} of {len(found.judged)}, and that is not green. "
+            f"the later set lacks {counted(missing, 'benchmark')} of {total}, and that is not green. "
             "Choose what both have with -k."
         )
     if elsewhere and judged:
-        yield f"{counted(elsewhere, 'benchmark')} of {len(found.judged)} not judged; NOT JUDGED says why."
+        yield f"{counted(elsewhere, 'benchmark')} of {total} not judged; NOT JUDGED says why."
     if not judged:
         why = (
             "every benchmark that both have differs in what was measured or where, or failed"
-            if len(found.judged) > missing
-            else "no benchmark stands in two sets of runs of one platform"
+            if total > missing
+            else "no benchmark is in two sets of runs of one platform"
         )
         yield f"nothing was judged ({why}), and that is not green."

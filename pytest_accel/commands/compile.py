@@ -18,21 +18,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.commands.environments import INTERRUPTED, environment_of_phases
 from pytest_accel.commands.registry import argument, command, count, duration
 from pytest_accel.stats.quantities import counted, seconds
 
 if TYPE_CHECKING:
-    from pytest_accel.commands.phases import Job, Phases
+    from pytest_accel.commands.runner import Job, Runner
 
-_MOST = 8  # side by side, unless more are asked for: each takes gigabytes of the host and of the device
-_CORES_EACH = 2
-_ROOMIER = 3  # times fewer side by side, where several found no room
-_THREADS, _CACHE = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"
-_ADDED = "PYTEST_ADDOPTS"
-_TUNED = "*/*.best_config"  # which of its variants a kernel is, as torch's autotuner found it
+_MAX_JOBS = 8  # unless more are asked for: each takes gigabytes of the host and of the device
+_CORES_PER_JOB = 2
+_FEWER = 3  # times fewer side by side, where several ran out of memory
+_THREADS, _CACHE, _ADDOPTS = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR", "PYTEST_ADDOPTS"
+_TUNED = "*/*.best_config"  # the variant of a kernel that torch's autotuner chose
 _SHOWN_LINES = 8
-_ENDS = {
+_OUTCOMES = {
     "compiled": "compiled",
     "found": "compiled before",
     "unkept": "compiled, and torch cannot keep it",
@@ -49,7 +47,7 @@ _ENDS = {
         "--jobs",
         type=count,
         metavar="N",
-        help=f"so many benchmarks side by side (half of the cores, at most {_MOST})",
+        help=f"benchmarks side by side (half of the cores, at most {_MAX_JOBS})",
     ),
     argument(
         "--timeout",
@@ -62,100 +60,89 @@ _ENDS = {
     runs_pytest=True,
 )
 def compile_(args: argparse.Namespace) -> int:
-    """Build benchmarks side by side and take one step of each, so that measuring them later finds them compiled; 1 where one fails."""
-    from pytest_accel.commands.phases import InterruptedPhaseError, Phases, signals_noted
-    from pytest_accel.report.console import Console
+    """Build benchmarks side by side and run one step of each, so that they are compiled later; 1 where one fails."""
+    from pytest_accel.commands.runner import (
+        INTERRUPTED,
+        Console,
+        InterruptedRunError,
+        Runner,
+        runner_environment,
+        signals_noted,
+    )
 
     if {"--co", "--collect-only"} & {*args.for_pytest}:
         raise ValueError("--collect-only after -- would build nothing. Leave it out.")
     cores = len(os.sched_getaffinity(0))
-    jobs = args.jobs or max(1, min(_MOST, cores // _CORES_EACH))
-    console = Console(sys.stderr)
+    jobs = args.jobs or max(1, min(_MAX_JOBS, cores // _CORES_PER_JOB))
+    # torch would start a compiling process for every core in every job.
+    environ = {_THREADS: str(max(1, cores // jobs)), **runner_environment()}
     with tempfile.TemporaryDirectory(prefix="accel-compile-") as folder, signals_noted() as signals:
-        environ = _environment(cores, jobs)
-        course = _Course(
-            folder=Path(folder),
-            phases=Phases(signals=signals, console=console, environ=environ),
-            jobs=jobs,
-            timeout_s=args.timeout,
-            cache=_cache_folder(environ),
-        )
+        runner = Runner(signals=signals, console=Console(sys.stderr), environ=environ)
+        work = _Compilation(folder=Path(folder), runner=runner, jobs=jobs, timeout_s=args.timeout)
         try:
-            return course.run(args.for_pytest)
-        except InterruptedPhaseError:
-            console.say(
-                f"interrupted after {course.done} of {counted(course.total, 'benchmark')}. What was compiled stays."
-            )
+            return work.run(args.for_pytest)
+        except InterruptedRunError:
+            total = counted(work.total, "benchmark")
+            runner.console.say(f"interrupted after {work.done} of {total}. What was compiled stays.")
             return INTERRUPTED
 
 
-def _environment(cores: int, jobs: int) -> dict[str, str]:
-    """Each job has its share of the cores: torch would start a compiling process for every core in every job."""
-    environ = environment_of_phases()
-    environ.setdefault(_THREADS, str(max(1, cores // jobs)))
-    return environ
-
-
-def _cache_folder(environ: Mapping[str, str]) -> Path:
-    """As torch names it, which would take seconds to import here."""
-    user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
-    return Path(environ.get(_CACHE) or Path(tempfile.gettempdir(), f"torchinductor_{user}"))
-
-
 @dataclass(slots=True, kw_only=True)
-class _Course:
-    """List them, compile them, and again what found no room beside the others: beside those that come last, beside fewer, alone."""
+class _Compilation:
+    """List the benchmarks and compile them; what found no memory is tried again beside fewer, then alone."""
 
     folder: Path
-    phases: Phases
+    runner: Runner
     jobs: int
     timeout_s: float
-    cache: Path
     begun_at: float = field(default_factory=time.time)
-    ends: dict[str, str] = field(default_factory=dict)  # by node id
+    outcomes: dict[str, str] = field(default_factory=dict)  # by node id
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of logs
     total: int = 0
     tuned_beside_others: bool = False
 
     @property
     def done(self) -> int:
-        """Those that need no further turn."""
-        return sum(end != "no room" for end in self.ends.values())
+        return sum(outcome != "no room" for outcome in self.outcomes.values())
+
+    @property
+    def cache(self) -> Path:
+        """torch's cache folder, without the seconds that importing torch takes."""
+        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+        return Path(self.runner.environ.get(_CACHE) or Path(tempfile.gettempdir(), f"torchinductor_{user}"))
 
     def run(self, for_pytest: Sequence[str]) -> int:
-        from pytest_accel.commands.phases import InterruptedPhaseError
+        from pytest_accel.commands.runner import InterruptedRunError
 
-        begun_s = self.phases.clock()
-        alone, others, arguments = self._listed(for_pytest)
+        begun_s = self.runner.clock()
+        alone, others, arguments = self._list(for_pytest)
         self.total = len(alone) + len(others)
         try:
-            for at_once in (self.jobs, self.jobs // _ROOMIER):
+            for at_once in (self.jobs, self.jobs // _FEWER):
                 if min(at_once, len(others)) > 1:
                     self._compile(others, arguments, at_once=at_once)
-                    others = [name for name in others if self.ends[name] == "no room"]
+                    others = [name for name in others if self.outcomes[name] == "no room"]
             self._compile([*others, *alone], arguments, at_once=1)
         finally:
             self._forget_wrong_tuning()
-        if self.phases.signals.count:
-            raise InterruptedPhaseError
-        self._tell(self.phases.clock() - begun_s)
-        return 1 if "failed" in self.ends.values() else 0
+        if self.runner.signals.count:
+            raise InterruptedRunError
+        self._summarize(self.runner.clock() - begun_s)
+        return 1 if "failed" in self.outcomes.values() else 0
 
-    def _listed(self, for_pytest: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-        """Gangs, the other benchmarks, and the arguments that pytest needs for one of them."""
-        from pytest_accel.commands.compile_worker import told_by, words_for_list
+    def _list(self, for_pytest: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        """Return distributed benchmarks, the others, and pytest's arguments for one of them."""
+        from pytest_accel.commands.worker import list_arguments, read_answer
         from pytest_accel.distributed.arguments import rank_arguments
 
         log = self.folder / "list.log"
-        # A list must not be taken for results: nothing that writes files.
-        added = rank_arguments(shlex.split(self.phases.environ.get(_ADDED, "")))
-        phases = replace(self.phases, environ={**self.phases.environ, _ADDED: shlex.join(added)})
-        words = ["-m", "pytest", *words_for_list(_answer(log)), *rank_arguments(for_pytest)]
-        status = phases.run(
-            [sys.executable, *words], log, title="collecting", timeout_s=self.timeout_s, log_stays=False
-        )
-        told = told_by(_answer(log))
-        listed = told.get("benchmarks", [])
+        # Without options that write files: a list is no result.
+        added = rank_arguments(shlex.split(self.runner.environ.get(_ADDOPTS, "")))
+        runner = replace(self.runner, environ={**self.runner.environ, _ADDOPTS: shlex.join(added)})
+        words = ["-m", "pytest", *list_arguments(log.with_suffix(".json")), *rank_arguments(for_pytest)]
+        status = runner.run([sys.executable, *words], log, title="collecting", timeout_s=self.timeout_s)
+        answer = read_answer(log.with_suffix(".json"))
+        listed = answer.get("benchmarks", [])
         if status not in (0, 5) or not listed:
             sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
             raise ValueError(
@@ -163,93 +150,85 @@ class _Course:
                 if status in (0, 5)
                 else "pytest could not collect; see above."
             )
-        gangs = [each["node_id"] for each in listed if each["gang"]]
-        others = [each["node_id"] for each in listed if not each["gang"]]
-        return gangs, others, told["arguments"]
+        distributed = [each["node_id"] for each in listed if each["distributed"]]
+        others = [each["node_id"] for each in listed if not each["distributed"]]
+        return distributed, others, answer["arguments"]
 
     def _compile(self, node_ids: Sequence[str], arguments: Sequence[str], *, at_once: int) -> None:
         if not node_ids:
             return
         title = f"compiling, {at_once} side by side" if at_once > 1 else "compiling, one after the other"
         # What is in the variable is among the arguments.
-        environ = {name: value for name, value in self.phases.environ.items() if name != _ADDED}
-        phases = replace(self.phases, environ=environ)
+        environ = {name: value for name, value in self.runner.environ.items() if name != _ADDOPTS}
+        runner = replace(self.runner, environ=environ)
         waiting = deque(self._jobs(node_ids, arguments))
         again = set[str]()
-        with closing(
-            phases.run_side_by_side(waiting, at_once=at_once, timeout_s=self.timeout_s, title=title)
-        ) as ended:
-            for job, status, took_s in ended:
+        jobs = runner.run_side_by_side(waiting, at_once=at_once, timeout_s=self.timeout_s, title=title)
+        with closing(jobs):
+            for job, status, took_s in jobs:
                 self._take(job, status, took_s, alone=at_once == 1)
-                self._forget_wrong_tuning()  # and not only at the end, which a time limit may forbid
-                # What takes the most room comes first by custom: beside the last ones there is some.
-                if self.ends[job.name] == "no room" and waiting and job.name not in again:
+                self._forget_wrong_tuning()  # not only at the end, which a time limit may cut off
+                # What takes the most memory comes first by custom: beside the last ones there is some.
+                if self.outcomes[job.name] == "no room" and waiting and job.name not in again:
                     again.add(job.name)
                     waiting.extend(self._jobs([job.name], arguments))
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
-        from pytest_accel.commands.compile_worker import words_for_one
-        from pytest_accel.commands.phases import Job
+        from pytest_accel.commands.runner import Job
+        from pytest_accel.commands.worker import step_arguments
 
         for node_id in node_ids:
             log = self.folder / f"{next(self.numbers)}.log"
-            words = ["-m", "pytest", *words_for_one(node_id, _answer(log)), *arguments]
+            words = ["-m", "pytest", *step_arguments(node_id, log.with_suffix(".json")), *arguments]
             yield Job(name=node_id, command=(sys.executable, *words), log=log)
 
     def _take(self, job: Job, status: int | None, took_s: float, *, alone: bool) -> None:
-        from pytest_accel.commands.compile_worker import told_by
+        from pytest_accel.commands.worker import read_answer
 
-        told = {} if status is None else told_by(_answer(job.log))
-        self.tuned_beside_others |= told.get("tuned_beside_others", False)
-        how, text = self._end_of(job, status, told)
-        if how == "no room" and alone:
-            how = "failed"
-        elif how == "unfit" and not alone:
-            how = "no room"
-        self.ends[job.name] = how
-        say = self.phases.console.say
-        say(f"[{self.done}/{self.total}] {job.name}: {_ENDS[how]}, {seconds(took_s)}")
-        if how == "failed":
+        answer = {} if status is None else read_answer(job.log.with_suffix(".json"))
+        self.tuned_beside_others |= answer.get("tuned_beside_others", False)
+        outcome, text = self._outcome(job, status, answer)
+        if outcome == "no room" and alone:
+            outcome = "failed"
+        elif outcome == "unfit" and not alone:
+            outcome = "no room"
+        self.outcomes[job.name] = outcome
+        say = self.runner.console.say
+        say(f"[{self.done}/{self.total}] {job.name}: {_OUTCOMES[outcome]}, {seconds(took_s)}")
+        if outcome == "failed":
             for line in text.strip().splitlines()[:_SHOWN_LINES]:
                 say(f"    {line}")
 
-    def _end_of(self, job: Job, status: int | None, told: Mapping[str, Any]) -> tuple[str, str]:
-        """How a job ended, as a word of `_ENDS`, and why if it failed; by what it told itself, if it came to that."""
-        from pytest_accel.distributed.processes import ended_words, exit_words
+    def _outcome(self, job: Job, status: int | None, answer: Mapping[str, Any]) -> tuple[str, str]:
+        """Return a key of `_OUTCOMES`, and the reason of a failure."""
+        from pytest_accel.commands.runner import describe_exit, last_lines
 
         if status is None:
             return "failed", f"it took longer than {seconds(self.timeout_s)} and was ended (--timeout)"
-        if "end" not in told:
-            lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            words = "\n".join([f"it {ended_words(exit_words(status))}", *lines[1 - _SHOWN_LINES :]])
-            killed = status < 0  # as the kernel does where the host's memory ran out
-            return ("no room" if killed else "failed"), words
-        how, text = told["end"]["outcome"], told["end"]["text"]
-        if how == "passed":
-            how = next((word for word in ("compiled", "found", "unkept") if told[word]), how)
-        return (how if how in _ENDS else "failed"), text
+        if "end" not in answer:
+            text = "\n".join([f"it {describe_exit(status)}", *last_lines(job.log, _SHOWN_LINES - 1)])
+            return ("no room" if status < 0 else "failed"), text  # killed, as where the host's memory ran out
+        outcome, text = answer["end"]["outcome"], answer["end"]["text"]
+        if outcome == "passed":
+            outcome = next((word for word in ("compiled", "found", "unkept") if answer[word]), outcome)
+        return (outcome if outcome in _OUTCOMES else "failed"), text
 
     def _forget_wrong_tuning(self) -> None:
-        """Kernels are tuned by one process at a time; where torch's tuner does not wait, the session that measures tunes again."""
+        """Remove choices of torch's autotuner that were timed beside other processes: the session tunes again."""
         if not self.tuned_beside_others:
             return
         for chosen in self.cache.glob(_TUNED):
-            with suppress(OSError):  # another one cleans up, too
+            with suppress(OSError):  # another command cleans up, too
                 if chosen.stat().st_mtime >= self.begun_at:
                     chosen.unlink()
 
-    def _tell(self, took_s: float) -> None:
-        counts = Counter(self.ends.values())
-        parts = [f"{counts[end]} {words}" for end, words in _ENDS.items() if counts[end]]
-        say = self.phases.console.say
+    def _summarize(self, took_s: float) -> None:
+        counts = Counter(self.outcomes.values())
+        parts = [f"{counts[outcome]} {words}" for outcome, words in _OUTCOMES.items() if counts[outcome]]
+        say = self.runner.console.say
         say(f"{counted(self.total, 'benchmark')}: {', '.join(parts)}; {seconds(took_s)}")
         if counts["compiled"] or counts["found"]:
-            hint = "" if self.phases.environ.get(_CACHE) else f"; {_CACHE} names a folder that outlives a job"
+            hint = "" if self.runner.environ.get(_CACHE) else f"; {_CACHE} names a folder that outlives a job"
             say(f"kept in {self.cache}{hint}")
-        if failed := next((name for name, end in self.ends.items() if end == "failed"), None):
+        if failed := next((name for name, outcome in self.outcomes.items() if outcome == "failed"), None):
             say(f"by hand: pytest {shlex.quote(failed)} --benchmark-disable")
-
-
-def _answer(log: Path) -> Path:
-    """Where a process says what came of it, beside what it printed."""
-    return log.with_suffix(".json")

@@ -1,288 +1,277 @@
-"""`pytest-accel history`: what was measured on other days, what changed, and the way to other tools."""
+"""`pytest-accel history`: sessions of other days, change points, exchange with other tools."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_accel.commands.registry import GROUPS, argument, command, count
-from pytest_accel.commands.selecting import HISTORY, KEYWORD, by_keyword, required_history
+from pytest_accel.commands.project import HISTORY, by_keyword, required_history
+from pytest_accel.commands.registry import argument, command, count
 from pytest_accel.stats.changepoints import SEASON
+from pytest_accel.stats.quantities import counted
 
 if TYPE_CHECKING:
     from pytest_accel.report.history import Shift, Track
     from pytest_accel.stats.changepoints import Trend
-    from pytest_accel.stats.environment import Environment
     from pytest_accel.stats.results import SessionResults
     from pytest_accel.stats.verdict import Verdict
     from pytest_accel.storage.history import History, Point, Tracked
 
-GROUPS["history"] = "Look at what was measured on other days, and what changed."
-
-_BY_A_METRIC = ("regressed", "inconclusive")  # what a gated metric alone can make of a benchmark
+_BY_A_METRIC = ("regressed", "inconclusive")  # verdicts that a gated metric alone can cause
+_LISTED_SESSIONS = 20
 _UNITS_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def _size(text: str) -> int:
-    """For `type=`: bytes, or 500K, 20M, 1G."""
-    number, unit = text.upper().removesuffix("B"), 1
-    if number[-1:] in _UNITS_BYTES:
-        number, unit = number[:-1], _UNITS_BYTES[number[-1]]
-    if not (number.isascii() and number.isdecimal() and int(number) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size. Write 500000, 500K, 20M or 1G")
-    return int(number) * unit
+class _Kept(NamedTuple):
+    """What `--prune` keeps: one of the three is set."""
+
+    days: int | None = None
+    sessions: int | None = None
+    size_bytes: int | None = None
 
 
-def _day(text: str) -> datetime:
-    """For `type=`: 2026-03-01."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a day. Write 2026-03-01") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-_PLATFORM = argument(
-    "--platform", metavar="NAME", help="only this platform, as the folder of its baselines is named"
-)
-_LIMIT = argument(
-    "--limit", type=count, metavar="N", help="only what the newest N sessions of a series measured"
-)
-_JSON = argument("--json", action="store_true", help="print it as JSON, for scripts")
+def _kept(text: str) -> _Kept:
+    """Parse 400d, 30 or 20M, for `type=`."""
+    found = re.fullmatch(r"([1-9][0-9]*)(d|[KMG])?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is none of 400d (days), 30 (sessions), 20M (bytes: K, M, G)"
+        )
+    number, unit = int(found[1]), found[2]
+    match unit:
+        case "d":
+            return _Kept(days=number)
+        case None:
+            return _Kept(sessions=number)
+        case _:
+            return _Kept(size_bytes=number * _UNITS_BYTES[unit])
 
 
 @command(
+    argument(
+        "name",
+        nargs="?",
+        default="",
+        metavar="NAME",
+        help="benchmarks by name, as pytest's -k; none: list sessions",
+    ),
+    argument(
+        "--changes",
+        action="store_true",
+        help="change points: where benchmarks became slower or faster for good",
+    ),
+    argument(
+        "--fail", action="store_true", help="with --changes: exit status 1 where something became slower"
+    ),
+    argument(
+        "--export",
+        choices=("jsonl", "csv", "otava", "conbench", "github-action-benchmark"),
+        help="jsonl, csv and otava have series; conbench and github-action-benchmark the newest session",
+    ),
+    argument(
+        "-o", "--output", metavar="FILE", help="with --export: where to (standard output); otava: a folder"
+    ),
+    argument("--repository", metavar="URL", help="with --export conbench: https://github.com/org/repo"),
+    argument(
+        "--import",
+        dest="imported",
+        nargs="+",
+        metavar="FILE",
+        help="add sessions: files that --accel-json wrote, or other histories, damaged ones too",
+    ),
+    argument(
+        "--prune",
+        type=_kept,
+        metavar="KEPT",
+        help="remove the oldest sessions except the last 400d (days), 30 (sessions) or 20M (bytes)",
+    ),
+    argument("--yes", action="store_true", help="with --prune: do it, instead of saying what would be done"),
+    argument(
+        "--platform", metavar="NAME", help="only this platform, as the folder of its baselines is named"
+    ),
+    argument("--limit", type=count, metavar="N", help="only the newest N sessions"),
+    argument("--json", action="store_true", help="print sessions or series as JSON"),
     HISTORY,
-    argument("--limit", type=count, default=20, metavar="N", help="the newest N (default 20)"),
-    _JSON,
-    group="history",
-    name="list",
 )
-def list_sessions(args: argparse.Namespace) -> int:
-    """List the sessions, the newest first."""
+def history(args: argparse.Namespace) -> int:
+    """List the sessions, show one benchmark's past, find changes; export, import and prune the history."""
+    from pytest_accel.storage.history import History
+
+    actions = {
+        "--changes": args.changes,
+        "--export": args.export,
+        "--import": args.imported,
+        "--prune": args.prune,
+    }
+    named = [name for name, value in actions.items() if value]
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} are two actions. Name one of them.")
+    opened = History(required_history(args))
+    match named:
+        case ["--changes"]:
+            return _changes(opened, args)
+        case ["--export"]:
+            _export(opened, args)
+        case ["--import"]:
+            _import(opened, [Path(each) for each in args.imported])
+        case ["--prune"]:
+            _prune(opened, args.prune, is_done=args.yes)
+        case _ if args.name or args.platform:
+            _show(opened, args)
+        case _:
+            _list(opened, args)
+    return 0
+
+
+def _list(history: History, args: argparse.Namespace) -> None:
     from dataclasses import asdict
 
     from pytest_accel.report.history import sessions_table
 
-    sessions = _history(args).sessions(args.limit)
+    sessions = history.sessions(args.limit or _LISTED_SESSIONS)
     if args.json:
         print(json.dumps([asdict(each) for each in sessions], indent=2))
-    elif sessions:
-        print("\n".join(sessions_table(sessions)))
     else:
-        print("no session is left in it")
-    return 0
+        print("\n".join(sessions_table(sessions)) if sessions else "no session is left in it")
 
 
-@command(KEYWORD, _PLATFORM, _LIMIT, HISTORY, _JSON, group="history")
-def show(args: argparse.Namespace) -> int:
-    """Show what sessions measured of a benchmark; the shape alone where several have the name."""
+def _show(history: History, args: argparse.Namespace) -> None:
+    """Print the series of one benchmark; the shape alone where several have the name."""
     from pytest_accel.report.exports import json_lines
     from pytest_accel.report.history import overview, series_table
 
-    history = _history(args)
     tracks = _tracks(history, args)
     if args.json:
         print(f"[{', '.join(json_lines(tracks))}]")
-        return 0
+        return
     for track in tracks:
         print("\n".join(overview(track)))
     if len(tracks) == 1:
-        print("\n".join(["", *series_table(tracks[0], _decided(history, tracks[0]))]))
-    return 0
+        print("\n".join(["", *series_table(tracks[0], _deciding_metrics(history, tracks[0]))]))
 
 
-@command(
-    KEYWORD,
-    _PLATFORM,
-    argument(
-        "--limit",
-        type=count,
-        default=SEASON,
-        metavar="N",
-        help=f"look at the newest N sessions of a series (default {SEASON}, as the report does)",
-    ),
-    HISTORY,
-    argument("--since", type=_day, metavar="DAY", help="only changes on this day or later: 2026-03-01"),
-    argument("--all", action="store_true", help="those without a change too"),
-    argument("--fail", action="store_true", help="exit status 1 where something became slower"),
-    group="history",
-)
-def changes(args: argparse.Namespace) -> int:
-    """Say where benchmarks became slower or faster for good, and what changed there; the gate does not use it."""
+def _changes(history: History, args: argparse.Namespace) -> int:
+    """Print change points; advisory, the gate does not use them."""
     from pytest_accel.report.history import Track, shift_lines
-    from pytest_accel.stats.quantities import counted
 
-    history = _history(args)
     chosen = _chosen(history, args)
-    found = []
+    found: list[tuple[Shift, ...]] = []
     for each in chosen:
-        trend = history.trend(each.key, each.platform, args.limit)
-        shifts = _shifts(history, trend, args.since)
-        found.append(shifts)
-        if shifts or args.all:
+        trend = history.trend(each.key, each.platform, args.limit or SEASON)
+        found.append(_shifts(history, trend))
+        if found[-1]:
             track = Track(platform=each.platform, key=each.key, points=trend.points)
-            print("\n".join([*shift_lines(track, trend, shifts), ""]))
+            print("\n".join([*shift_lines(track, trend, found[-1]), ""]))
     print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
-    slower = any(shift.is_slower for shifts in found for shift in shifts)
-    return 1 if args.fail and slower else 0
+    return int(args.fail and any(shift.is_slower for shifts in found for shift in shifts))
 
 
-@command(
-    argument(
-        "--format",
-        required=True,
-        choices=("jsonl", "csv", "otava", "conbench", "github-action-benchmark"),
-        help="jsonl, csv and otava have series; conbench and github-action-benchmark one session",
-    ),
-    argument("-o", "--output", metavar="FILE", help="where to (default: standard output); otava: a folder"),
-    KEYWORD,
-    _PLATFORM,
-    _LIMIT,
-    HISTORY,
-    argument("--all", action="store_true", help="jsonl, csv: what is not valid or was slowed on purpose too"),
-    argument(
-        "--session", metavar="ID", help="conbench, github-action-benchmark: which (default: the newest)"
-    ),
-    argument("--repository", metavar="URL", help="conbench: of the code, https://github.com/org/repo"),
-    group="history",
-)
-def export(args: argparse.Namespace) -> int:
-    """Write the history in another tool's format."""
+def _export(history: History, args: argparse.Namespace) -> None:
     from pytest_accel.report import exports
 
-    history = _history(args)
-    match args.format:
+    match args.export:
         case "jsonl":
-            lines = exports.json_lines(_tracks(history, args, everything=args.all))
-            _write(args.output, "".join(f"{line}\n" for line in lines))
+            _write(args.output, "".join(f"{line}\n" for line in exports.json_lines(_tracks(history, args))))
         case "csv":
-            _write(args.output, exports.csv_text(_tracks(history, args, everything=args.all)))
+            _write(args.output, exports.csv_text(_tracks(history, args)))
         case "otava":
-            _write_folder(args.output, exports.otava_files(_tracks(history, args)))
+            if args.output is None:
+                raise ValueError("--export otava writes several files. Name a folder for them: -o otava.")
+            files = exports.otava_files(_tracks(history, args))
+            for name, text in files.items():
+                _write(str(Path(args.output) / name), text)
+            print(
+                f"{len(files) - 1} series. Look at them: cd {args.output} && otava list-tests --config-file otava.yaml"
+            )
         case "conbench":
             if not (args.repository or "").startswith("https://github.com/"):
                 raise ValueError(
                     f"--repository: {args.repository or ''!r} is none that Conbench takes. "
                     "Write https://github.com/org/repo."
                 )
-            lines = exports.conbench_lines(_exportable(history, args), args.repository)
+            lines = exports.conbench_lines(_newest(history), args.repository)
             _write(args.output, "".join(f"{line}\n" for line in lines))
         case "github-action-benchmark":
-            _write(args.output, exports.github_action_benchmark(_exportable(history, args)))
-    return 0
+            _write(args.output, exports.github_action_benchmark(_newest(history)))
 
 
-@command(
-    argument(
-        "results", nargs="+", metavar="RESULTS", help="files that --accel-json wrote, or other histories"
-    ),
-    HISTORY,
-    group="history",
-)
-def add(args: argparse.Namespace) -> int:
-    """Add sessions of other machines, of runners that keep nothing, or what a damaged history still has."""
+def _import(history: History, files: list[Path]) -> None:
     from pytest_accel.stats.quantities import inert, printable
     from pytest_accel.storage.history_file import is_sqlite
     from pytest_accel.storage.results import read_results
 
-    history = _history(args)
-    named = [Path(each) for each in args.results]
     sessions = [
-        read_results(path) for path in named if not is_sqlite(path)
+        read_results(path) for path in files if not is_sqlite(path)
     ]  # all, before anything is written
     for session in sessions:
         is_new = history.append(session)
         print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
-    for path in filter(is_sqlite, named):
-        print(inert(f"{printable(str(path))}  {_merged(history, path)}"))
-    return 0
+    for path in filter(is_sqlite, files):
+        print(inert(f"{printable(str(path))}  {_merge(history, path)}"))
 
 
-@command(
-    HISTORY,
-    argument("--keep-days", type=count, metavar="N", help="keep the sessions of the last N days"),
-    argument("--keep-sessions", type=count, metavar="N", help="keep the newest N sessions"),
-    argument("--max-bytes", type=_size, metavar="SIZE", help="keep the newest that fit: 500K, 20M, 1G"),
-    argument("--yes", action="store_true", help="do it; without, only what would be done is said"),
-    group="history",
-)
-def prune(args: argparse.Namespace) -> int:
-    """Remove the oldest sessions; baselines are not touched."""
-    from pytest_accel.report.history import pruned_line
-
-    if args.keep_days is None and args.keep_sessions is None and args.max_bytes is None:
-        raise ValueError("say what is to stay: --keep-days, --keep-sessions or --max-bytes.")
-    pruned = _history(args).prune(
-        keep_days=args.keep_days,
-        keep_sessions=args.keep_sessions,
-        max_bytes=args.max_bytes,
-        dry_run=not args.yes,
-    )
-    print(pruned_line(pruned, is_done=args.yes))
-    if pruned.sessions and not args.yes:
-        print("nothing was removed: --yes does it")
-    return 0
-
-
-# --- parts ------------------------------------------------------------------------------------------
-
-
-def _history(args: argparse.Namespace) -> History:
-    from pytest_accel.storage.history import History
-
-    return History(required_history(args))
-
-
-def _merged(history: History, path: Path) -> str:
+def _merge(history: History, path: Path) -> str:
     from pytest_accel.storage.history import History
 
     if path.resolve() == history.path.resolve():
         raise ValueError(f"{path} is the history that it would be added to. Name another with --history.")
-    told = {"added": 0, "there already": 0, "damaged": 0}
+    counts = {"added": 0, "there already": 0, "damaged": 0}
     for session in History(path).salvaged():
         if session is None:
-            told["damaged"] += 1
+            counts["damaged"] += 1
         else:
-            told["added" if history.append(session) else "there already"] += 1
-    return ", ".join(f"{number} {what}" for what, number in told.items())
+            counts["added" if history.append(session) else "there already"] += 1
+    return ", ".join(f"{number} {what}" for what, number in counts.items())
 
 
-def _chosen(history: History, args: argparse.Namespace, *, everything: bool = False) -> list[Tracked]:
-    """The benchmarks that the arguments choose; that there is none is an error, not an empty answer."""
-    known = history.benchmarks(everything=everything)
-    wanted = by_keyword(args.keyword)
+def _prune(history: History, kept: _Kept, *, is_done: bool) -> None:
+    from pytest_accel.report.history import pruned_line
+
+    pruned = history.prune(
+        keep_days=kept.days, keep_sessions=kept.sessions, max_bytes=kept.size_bytes, dry_run=not is_done
+    )
+    print(pruned_line(pruned, is_done=is_done))
+    if pruned.sessions and not is_done:
+        print("nothing was removed: --yes does it")
+
+
+# --- series -----------------------------------------------------------------------------------------
+
+
+def _chosen(history: History, args: argparse.Namespace) -> list[Tracked]:
+    """Return the series that NAME and --platform select; none is an error, not an empty answer."""
+    known = history.benchmarks()
+    wanted = by_keyword(args.name)
     chosen = [
         each for each in known if wanted(each.key) and (args.platform or each.platform) == each.platform
     ]
     if not chosen:
         platforms = ", ".join(sorted({each.platform for each in known})) or "none"
         raise ValueError(
-            f"{history.path}: it has {len(known)} series, on: {platforms}; none is chosen. "
-            "Change -k or --platform; `pytest-accel history show` lists all."
+            f"{history.path}: it has {len(known)} series, on: {platforms}; none is selected. "
+            "Change NAME or --platform; `pytest-accel history test` shows all."
         )
     return chosen
 
 
-def _tracks(history: History, args: argparse.Namespace, *, everything: bool = False) -> list[Track]:
+def _tracks(history: History, args: argparse.Namespace) -> list[Track]:
     from pytest_accel.report.history import Track
 
     return [
         Track(
-            platform=each.platform,
-            key=each.key,
-            points=history.series(each.key, each.platform, args.limit, everything=everything),
+            platform=each.platform, key=each.key, points=history.series(each.key, each.platform, args.limit)
         )
-        for each in _chosen(history, args, everything=everything)
+        for each in _chosen(history, args)
     ]
 
 
-def _decided(history: History, track: Track) -> dict[str, tuple[Verdict, ...]]:
-    """By session, the metrics that decided: rows keep the loss of throughput alone, documents every verdict."""
+def _deciding_metrics(history: History, track: Track) -> dict[str, tuple[Verdict, ...]]:
+    """Return the metrics that decided, by session: rows keep the loss of throughput alone."""
     from pytest_accel.report.history import metrics_that_decided
     from pytest_accel.storage.history import HistoryError
 
@@ -293,66 +282,45 @@ def _decided(history: History, track: Track) -> dict[str, tuple[Verdict, ...]]:
         try:
             results = history.session(point.session).results
         except HistoryError:
-            continue  # a damaged document hides which; the row still has the rest
+            continue  # a damaged document: the row still has the rest
         for result in results:
             if (result.disk_name, result.key or result.benchmark) == (track.platform, track.key):
                 found[point.session] = metrics_that_decided(result)
     return found
 
 
-def _shifts(history: History, trend: Trend[Point], since: datetime | None) -> tuple[Shift, ...]:
+def _shifts(history: History, trend: Trend[Point]) -> tuple[Shift, ...]:
     from pytest_accel.report.history import shifts
 
-    environments: dict[str, Environment] = {}
-    for key in {point.environment for point in trend.points}:
-        if (environment := history.environment(key)) is not None:
-            environments[key] = environment
-    return tuple(
-        shift
-        for shift in shifts(trend, environments)
-        if since is None or datetime.fromisoformat(shift.first.at) >= since
+    keys = {point.environment for point in trend.points}
+    found = {key: environment for key in keys if (environment := history.environment(key)) is not None}
+    return shifts(trend, found)
+
+
+def _newest(history: History) -> SessionResults:
+    """Return the newest session that measured something valid."""
+    from pytest_accel.storage.history import belongs_to_series
+
+    for session in _sessions(history):
+        if any(map(belongs_to_series, session.results)):
+            return session
+    raise ValueError(
+        f"{history.path}: no session in it measured anything valid. The next one that does is kept."
     )
 
 
-def _session(history: History, args: argparse.Namespace) -> SessionResults:
-    session = history.session(args.session) if args.session else history.latest()
-    if session is None:
-        raise ValueError(f"{history.path}: no session is left in it. The next one that measures is kept.")
-    return session
-
-
-def _exportable(history: History, args: argparse.Namespace) -> SessionResults:
-    """A session that has something to pass on: of a drill, or of failures alone, there is nothing."""
-    from pytest_accel.storage.history import belongs_to_series
-
-    session = _session(history, args)
-    if not any(map(belongs_to_series, session.results)):
-        raise ValueError(
-            f"session {session.session} measured nothing that may be passed on: its runs were not valid, or slowed on purpose. "
-            "Name another with --session; pytest-accel history list has them."
-        )
-    return session
+def _sessions(history: History) -> Iterator[SessionResults]:
+    for each in history.sessions():
+        yield history.session(each.session)
 
 
 def _write(output: str | None, text: str) -> None:
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        _write_file(Path(output), text)
-
-
-def _write_folder(output: str | None, files: dict[str, str]) -> None:
-    if output is None:
-        raise ValueError("--format otava writes several files. Name a folder for them: -o otava.")
-    for name, text in files.items():
-        _write_file(Path(output) / name, text)
-    print(f"{len(files) - 1} series. Look at them: cd {output} && otava list-tests --config-file otava.yaml")
-
-
-def _write_file(path: Path, text: str) -> None:
     from pytest_accel.storage.whole import write_whole
 
+    if output is None:
+        sys.stdout.write(text)
+        return
     try:
-        write_whole(path, text)
+        write_whole(Path(output), text)
     except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}. Name another place (-o).") from None
+        raise ValueError(f"{output} cannot be written: {error.strerror}. Name another place (-o).") from None

@@ -1,62 +1,177 @@
-"""The project that a command was called in, as pytest itself finds it: its root directory and its settings of ours."""
+"""Settings of the project that a command is called in: root directory, ini values, shared arguments.
+
+They are found as a session of pytest started in the same folder finds them: option, addopts, variable, ini file, default.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-PREFIX = "accel_"
+from pytest_accel.commands.registry import Argument, argument
+
+BASELINES: Argument = argument(
+    "--baselines", metavar="DIR", help="the folder of baselines (as pytest finds it)"
+)
+HISTORY: Argument = argument("--history", metavar="FILE", help="the history (as pytest finds it)")
+KEYWORD: Argument = argument(
+    "-k",
+    dest="keyword",
+    default="",
+    metavar="EXPR",
+    help="benchmarks by name, as pytest's -k: 'resnet50 and not fp32'",
+)
+_PREFIX = "accel_"
 _ADDOPTS = "PYTEST_ADDOPTS"
 _NO_FILE = "the ini file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """What a session of pytest that is called in the same folder would begin with."""
+    """What a session of pytest started in the same folder would begin with."""
 
     root: Path  # node ids, baselines and the history are relative to it
     ini: Mapping[str, str] = field(default_factory=dict)  # accel_* alone
-    options: Mapping[str, str] = field(default_factory=dict)  # of addopts and PYTEST_ADDOPTS, by the ini key
+    options: Mapping[str, str] = field(default_factory=dict)  # of addopts and PYTEST_ADDOPTS, by ini key
     file: str = _NO_FILE  # its name, for errors
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    value: Any
+    origin: str
+    root: Path  # what a relative path is relative to
+    is_from_file: bool = False
+
+
+def baselines_folder(args: argparse.Namespace) -> Path:
+    """Return the folder that `--baselines` names, else the one of a session started here."""
+    if args.baselines:
+        return Path(args.baselines).expanduser()
+    found = _setting("baselines")
+    return _from_here(found.root / Path(found.value).expanduser())
+
+
+def history_file(args: argparse.Namespace) -> Path | None:
+    """Return the file that `--history` names, else the one of a session started here; None where none is kept."""
+    found = _setting("history", args.history)
+    return _from_here(found.root / Path(found.value).expanduser()) if found.value else None
+
+
+def required_history(args: argparse.Namespace) -> Path:
+    """Return the history file, or raise ValueError where none is kept."""
+    path = history_file(args)
+    if path is None:
+        origin = _setting("history", args.history).origin
+        raise ValueError(f"no history is kept here: {origin} says off. Name the file with --history.")
+    return path
+
+
+def data_folder(args: argparse.Namespace) -> Path | None:
+    """Return the folder that `--data` names, else that of a session started here; None where there is none."""
+    found = _setting("data", args.data)
+    if found.value is None:
+        return None
+    # As in a session: a file's value is relative to its folder, an option's to the current one.
+    base = found.root if found.is_from_file else Path.cwd()
+    return _from_here(base / Path(found.value).expanduser())
+
+
+def by_keyword(expression: str) -> Callable[[str], bool]:
+    """Return whether `-k` selects a name, as a function; ValueError for what is no expression."""
+    if not expression.strip():
+        return lambda _name: True
+    # pytest's own grammar, so that -k means the same.
+    from _pytest.mark import expression as grammar
+
+    refusal = getattr(grammar, "ParseError", SyntaxError)  # a class of its own in pytest 8
+    try:
+        compiled = grammar.Expression.compile(expression)
+    except (refusal, SyntaxError, ValueError) as error:
+        raise ValueError(f"-k {expression!r} is no expression: {error}. Write it as pytest's -k.") from None
+
+    def wanted(name: str) -> bool:
+        def is_in(word: str, /, **_: str | int | bool | None) -> bool:
+            return word.lower() in name.lower()
+
+        return compiled.evaluate(is_in)
+
+    return wanted
+
+
+def _setting(name: str, given: str | None = None) -> _Setting:
+    import pytest
+
+    from pytest_accel.options import OPTIONS, Settings
+
+    option = next(each for each in OPTIONS if each.name == name)
+    try:
+        if given:
+            return _Setting(value=option.read(given, f"--{name}"), origin=f"--{name}", root=Path.cwd())
+        project = find_project(Path.cwd())
+        for text, origin in (
+            (project.options.get(option.key), "addopts"),
+            (os.environ.get(option.variable), option.variable),
+            (project.ini.get(option.key) or None, project.file),
+        ):
+            if text is not None:
+                return _Setting(
+                    value=option.read(text, origin),
+                    origin=origin,
+                    root=project.root,
+                    is_from_file=origin == project.file,
+                )
+    except pytest.UsageError as error:
+        raise ValueError(str(error)) from None
+    return _Setting(value=getattr(Settings(), option.field), origin="the default", root=project.root)
+
+
+def _from_here(path: Path) -> Path:
+    from pytest_accel.storage.whole import seen_from
+
+    return seen_from(Path.cwd(), path)
+
+
+# --- pytest's configuration -------------------------------------------------------------------------
+
+
 def find_project(start: Path, environ: Mapping[str, str] = os.environ) -> Project:
-    """The root directory and the accel_* values that pytest finds when it is called in `start`.
+    """Return the root directory and the accel_* values that pytest finds when it is started in `start`.
 
     ValueError where pytest could not read the project either.
     """
     words = _split(environ.get(_ADDOPTS, ""), _ADDOPTS)
-    called = _parsed(words, _ADDOPTS)
-    root, path, found = _setup(start, called)
+    called = _parse(words, _ADDOPTS)
+    root, path, found = _determine_setup(start, called)
     where = path.name if path else _NO_FILE
-    ini = {key: _text(key, value, where) for key, value in found.items() if key.startswith(PREFIX)}
+    ini = {key: _text(key, value, where) for key, value in found.items() if key.startswith(_PREFIX)}
     addopts = _value(found.get("addopts", ""))
     if not isinstance(addopts, list):
         addopts = _split(str(addopts), f"addopts of {where}")
-    options = vars(_parsed([*map(str, addopts), *words], f"addopts of {where}"))
+    options = vars(_parse([*map(str, addopts), *words], f"addopts of {where}"))
     return Project(
         root=root,
-        ini=ini | dict(each.split("=", 1) for each in called.override_ini if each.startswith(PREFIX)),
+        ini=ini | dict(each.split("=", 1) for each in called.override_ini if each.startswith(_PREFIX)),
         options={
-            key: value for key, value in options.items() if key.startswith(PREFIX) and value is not None
+            name: value for name, value in options.items() if name.startswith(_PREFIX) and value is not None
         },
         file=where,
     )
 
 
-def _setup(start: Path, called: argparse.Namespace) -> tuple[Path, Path | None, dict[str, Any]]:
-    """pytest's own search, which no public name offers; a copy of it would be wrong with the next release."""
+def _determine_setup(start: Path, called: argparse.Namespace) -> tuple[Path, Path | None, dict[str, Any]]:
+    """Call pytest's own search, which has no public name."""
     from inspect import signature
 
     import pytest
     from _pytest.config.findpaths import determine_setup
 
-    named: dict[str, object] = {
+    arguments: dict[str, object] = {
         "inifile": str(start / called.inifile) if called.inifile else None,
         "override_ini": None,  # since pytest 9
         "args": [],
@@ -66,20 +181,20 @@ def _setup(start: Path, called: argparse.Namespace) -> tuple[Path, Path | None, 
     known = signature(determine_setup).parameters
     search: Any = determine_setup
     try:
-        root, path, found, *_ = search(**{name: value for name, value in named.items() if name in known})
+        root, path, found, *_ = search(**{name: value for name, value in arguments.items() if name in known})
     except (
-        *(pytest.UsageError, pytest.fail.Exception),  # what pytest says itself
-        *(OSError, ValueError, TypeError, AttributeError),  # what it breaks of: [tool] pytest = 3
+        *(pytest.UsageError, pytest.fail.Exception),  # what pytest reports itself
+        *(OSError, ValueError, TypeError, AttributeError),  # what it stumbles over: [tool] pytest = 3
     ) as error:
         raise ValueError(
-            f"{start}: pytest's configuration cannot be read: {error}. Mend it, or name what the project says "
+            f"{start}: pytest's configuration cannot be read: {error}. Correct it, or name what the project says "
             "(--baselines, --history)."
         ) from None
     return root, path, found
 
 
 def _text(key: str, found: object, where: str) -> str:
-    """A value as text; what a session would refuse in TOML's own types is refused here."""
+    """Return a value as text; refuse the types that a session would refuse."""
     from pytest_accel.options import OPTIONS
 
     value = _value(found)
@@ -90,10 +205,7 @@ def _text(key: str, found: object, where: str) -> str:
 
 
 def _value(found: object) -> object:
-    return getattr(found, "value", found)  # since pytest 9 it stands in a ConfigValue
-
-
-# --- what pytest is always called with ----------------------------------------------------------------
+    return getattr(found, "value", found)  # a ConfigValue since pytest 9
 
 
 class _Parser(argparse.ArgumentParser):
@@ -101,8 +213,8 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def _parsed(words: Sequence[str], where: str) -> argparse.Namespace:
-    """Those options that say where things are; all others are passed over."""
+def _parse(words: Sequence[str], where: str) -> argparse.Namespace:
+    """Return the options that say where things are; all others are ignored."""
     from pytest_accel.options import OPTIONS
 
     parser = _Parser(add_help=False, allow_abbrev=False)

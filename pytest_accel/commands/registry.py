@@ -1,4 +1,4 @@
-"""How a function becomes a command: its docstring is the help, its arguments stand beside it."""
+"""Registration of commands: a function with its docstring as help and its arguments beside it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-Run = Callable[[argparse.Namespace], int]
+CommandFunction = Callable[[argparse.Namespace], int]
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     name: tuple[str, ...]  # `baseline show` has two words
-    run: Run
+    run: CommandFunction
     arguments: tuple[Argument, ...]
-    runs_pytest: bool = False  # what follows `--` is pytest's
+    runs_pytest: bool = False  # what follows `--` goes to pytest
 
     @property
     def help(self) -> str:
@@ -24,15 +24,15 @@ class Command:
 
 
 COMMANDS: dict[tuple[str, ...], Command] = {}
-GROUPS: dict[str, str] = {}  # what the first of two words is about
+GROUPS: dict[str, str] = {}  # help of the first of two words
 
 
 def command(
     *arguments: Argument, group: str = "", name: str = "", runs_pytest: bool = False
-) -> Callable[[Run], Run]:
-    """Make a function the command of its name, or the second word of a group's."""
+) -> Callable[[CommandFunction], CommandFunction]:
+    """Register a function as the command of its name, or as the second word of a group."""
 
-    def register(run: Run) -> Run:
+    def register(run: CommandFunction) -> CommandFunction:
         words = tuple(filter(None, (group, name or run.__name__)))
         COMMANDS[words] = Command(name=words, run=run, arguments=arguments, runs_pytest=runs_pytest)
         return run
@@ -41,19 +41,19 @@ def command(
 
 
 def argument(*names: str, **options: Any) -> Argument:  # noqa: ANN401 -- argparse's own keywords
-    """One argument, as argparse's `add_argument` takes it."""
+    """Return one argument, as argparse's `add_argument` takes it."""
     return names, options
 
 
 def count(text: str) -> int:
-    """For `type=`: a whole number of at least 1."""
+    """Parse a whole number of at least 1, for `type=`."""
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def duration(text: str) -> float:
-    """For `type=`: seconds, or 90s, 5min, 2h."""
+    """Parse seconds, or 90s, 5min, 2h, for `type=`."""
     from pytest_accel.stats.quantities import parse_seconds
 
     try:

@@ -1,4 +1,4 @@
-"""`pytest-accel report`: the HTML page of a session, this one's or any that the history keeps."""
+"""`pytest-accel report`: the HTML page of a session, from a file or from the history."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.registry import argument, command
-from pytest_accel.commands.selecting import (
+from pytest_accel.commands.project import (
     BASELINES,
     HISTORY,
     baselines_folder,
     history_file,
     required_history,
 )
+from pytest_accel.commands.registry import argument, command
 
 if TYPE_CHECKING:
     from pytest_accel.stats.results import SessionResults

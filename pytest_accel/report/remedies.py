@@ -35,7 +35,7 @@ def _causes(result: Result, *, has_past: bool) -> list[Command]:
     unclear = row.suspects or result.status in (Outcome.INVALID, Outcome.IMPROVED)
     if not unclear and result.steady and not misses_reference(result):
         return []
-    named = shlex.join(["pytest-accel", "history", "changes", "-k", keyword(result.name)])
+    named = shlex.join(["pytest-accel", "history", "--changes", keyword(result.name)])
     since = [("See since when", named)] if has_past else []
     return [("Look for what is wrong with the machine", "pytest-accel doctor"), *since]
 

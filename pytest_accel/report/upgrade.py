@@ -1,401 +1,254 @@
-"""An upgrade as people and programs read it: one screen, one page of Markdown, one JSON; and what to do next."""
+"""Reports of an upgrade: terminal screen, Markdown page, JSON."""
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
 
 from pytest_accel.report.escaping import code, prose
-from pytest_accel.report.remedies import kept_options, naming
-from pytest_accel.report.terminal import Cell, Column, changed, explain, lines_of
-from pytest_accel.report.verdicts import deciding, shown_verdicts, status_word
-from pytest_accel.stats.comparison import was_slowed
+from pytest_accel.report.terminal import Cell, Column, changed, in_words, lines_of
 from pytest_accel.stats.environment import describe
-from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import counted, inert, percent, printable, si
-from pytest_accel.stats.results import Result, SessionResults
-from pytest_accel.stats.upgrade import Decision, Effect, Row, Upgrade
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
-from pytest_accel.storage.schema import rendered
+from pytest_accel.stats.gate import loss
+from pytest_accel.stats.paired import (
+    JUDGED,
+    MAX_BLOCKS,
+    RUNS_PER_BLOCK,
+    Decision,
+    Effect,
+    PairedComparison,
+    PairedRow,
+    blocks_needed,
+    pair_differences,
+)
+from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
+from pytest_accel.stats.verdict import Verdict
+from pytest_accel.storage.codec import encode, render
 
 KIND = "pytest-accel upgrade"
-SCHEMA_VERSION = 1
-_ROWS = 40  # of a screen; what is ok gives way first
-_CHANGES = 12
-_NAMED = 5  # benchmarks in one command
-_COMPARISONS_OWN = ("--accel-baselines=", "--accel-history=")
+SCHEMA_VERSION = 2
+_MAX_ROWS = 40  # on a screen; upgrade.md has all
+_MAX_CHANGES = 12
+_TITLES = ("benchmark", "platform", "unit", "old", "new", "change", "verdict")
 _QUIET = frozenset({Effect.OK, Effect.IMPROVED})
 _GRAVITY = (
-    *(Effect.REGRESSED, Effect.LOST, Effect.DRIFTED, Effect.INCONCLUSIVE, Effect.NOT_JUDGED),
+    *(Effect.REGRESSED, Effect.LOST, Effect.INCONCLUSIVE, Effect.NOT_JUDGED),
     *(Effect.IMPROVED, Effect.OK),
 )
 _HEADLINES = {
     Decision.ACCEPT: "nothing is slower than is tolerated",
     Decision.REJECT: "the new environment is worse",
-    Decision.REPEAT: "the comparison is not to be believed",
-    Decision.LOOK: "nothing is known to be worse, and not everything is known",
+    Decision.REPEAT: "nothing was judged, and that is not green",
+    Decision.UNDECIDED: "nothing is known to be worse, and not everything is known",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the reader has to know beside the verdicts: what was compared, and where all of it lies."""
+class UpgradeContext:
+    """What the reader needs beside the verdicts."""
 
     old: str  # the commands that lead into the environments
     new: str
-    new_pytest: str  # how pytest is called in the new one
     folder: str
-    sessions: Mapping[str, SessionResults]  # by phase
+    blocks: int  # at most
+    processes: int
+    duration_s: float  # of all of them
+    resume: str  # the command that goes on
+    status: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Something that can be done next: in words, or as a command."""
-
-    title: str
-    text: str
-    is_command: bool = False
+# --- screen -----------------------------------------------------------------------------------------
 
 
-# --- the screen -------------------------------------------------------------------------------------
-
-
-def screen(upgrade: Upgrade, told: Told) -> list[str]:
-    """What a person reads first."""
-    rows = in_order(upgrade.rows)
-    lines = [*table_lines(rows[:_ROWS]), *_left_out(rows)] if rows else []
-    lines += ["", *what_differs(upgrade, "upgrade.md")]
-    lines += [f"{title}  {text}" for row in rows for title, text in _words(row)]
-    lines += list(_remarks(upgrade))
-    lines += ["", headline(upgrade)]
-    steps = next_steps(upgrade, told)
-    width = max(len(step.title) for step in steps)
-    lines += [f"  {step.title.ljust(width)}  {step.text}" for step in steps]
-    lines.append(f"All of it: {told.folder} (upgrade.md, upgrade.json, results and logs of each phase).")
+def screen(found: PairedComparison, context: UpgradeContext) -> list[str]:
+    """Return the lines that the command prints."""
+    rows = in_order(found.rows)
+    lines = [*_table(rows[:_MAX_ROWS]), *_left_out(rows), ""] if rows else []
+    lines += [f"old: {context.old}", f"new: {context.new}", *_differences(found)]
+    lines += [f"{title}  {text}" for row in rows for title, text in _row_lines(row, context.blocks)]
+    lines += [f"note: {note}" for note in found.notes]
+    lines += ["", headline(found), f"  next: {_next_step(found, context)}"]
+    lines.append(
+        f"{context.processes} process{'' if context.processes == 1 else 'es'}, {seconds(context.duration_s)}. "
+        f"Everything is in {context.folder}: upgrade.md, upgrade.json, results and logs of each process."
+    )
     return [inert(printable(line)) for line in lines]
 
 
-def headline(upgrade: Upgrade) -> str:
-    counts = Counter(row.effect for row in upgrade.rows)
-    told = ", ".join(f"{counts[effect]} {effect_word(effect)}" for effect in _GRAVITY if counts[effect])
-    text = _HEADLINES[upgrade.decision]
-    if not upgrade.judged and not upgrade.of(Effect.DRIFTED, Effect.LOST):
-        text = "nothing was judged, and that is not green"
-    return f"{upgrade.decision.value.upper()}: {text} ({told or 'no benchmark'}{_tolerated(upgrade)})."
+def headline(found: PairedComparison) -> str:
+    """Return the decision with the number of benchmarks of each effect."""
+    counts = Counter(row.effect for row in found.rows)
+    words = ", ".join(f"{counts[effect]} {effect_word(effect)}" for effect in _GRAVITY if counts[effect])
+    tolerances = sorted({row.verdict.tolerance for row in found.rows if row.verdict})
+    if tolerances:
+        least, most = percent(tolerances[0]), percent(tolerances[-1])
+        words += f"; tolerance {least}" if least == most else f"; tolerances {least} to {most}"
+    return f"{found.decision.value.upper()}: {_HEADLINES[found.decision]} ({words or 'no benchmark'})."
 
 
-def _tolerated(upgrade: Upgrade) -> str:
-    """How much loss passes unseen: whoever accepts should know."""
-    verdicts = [row.new.verdict for row in upgrade.judged if row.new and row.new.verdict]
-    tolerances = sorted({verdict.tolerance for verdict in verdicts})
-    if not tolerances:
-        return ""
-    least, most = percent(tolerances[0]), percent(tolerances[-1])
-    return f"; tolerance {least}" if least == most else f"; tolerances {least} to {most}"
+def effect_word(effect: Effect) -> str:
+    """Return the word for an effect; what needs attention in capitals."""
+    return effect.value if effect in _QUIET else effect.value.upper()
 
 
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """The gravest and the largest loss first; equals stay in the order of the session."""
+def in_order(rows: Sequence[PairedRow]) -> list[PairedRow]:
+    """Return rows with the gravest effect and the largest loss first."""
 
-    def order(row: Row) -> tuple[int, float]:
-        losses = [each.slowdown.point for each in (row.new.verdicts if row.new else ()) if each.slowdown]
-        loss = 0.0 if row.effect in _QUIET else max(losses, default=0.0)
-        return _GRAVITY.index(row.effect), -loss
+    def order(row: PairedRow) -> tuple[int, float]:
+        is_loss = row.effect not in _QUIET and row.verdict is not None and row.verdict.slowdown is not None
+        return _GRAVITY.index(row.effect), -row.verdict.slowdown.point if is_loss else 0.0  # type: ignore[union-attr]
 
     return sorted(rows, key=order)
 
 
-def table_lines(rows: Sequence[Row]) -> list[str]:
-    """One row a benchmark."""
-    columns = [
-        *(Column(title=title) for title in ("benchmark", "platform", "unit")),
-        *(Column(title=title, right=True) for title in ("old", "new", "change")),
-        Column(title="verdict"),
-    ]
+def _table(rows: Sequence[PairedRow]) -> list[str]:
+    columns = [Column(title=title, right=title in ("old", "new", "change")) for title in _TITLES]
     return lines_of(columns, [[Cell(text=printable(text)) for text in _cells(row)] for row in rows])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: PairedRow) -> tuple[str, ...]:
+    old, new = ("" if (rate := row.throughput(side)) is None else si(rate) for side in ("old", "new"))
+    change = changed(row.verdict.slowdown.point) if row.verdict and row.verdict.slowdown else ""
     unit = f"{row.unit}/s" if row.unit else ""
-    figures = (_rate(row.old_throughput), _rate(row.new_throughput), _change(row))
-    return row.name, row.platform, unit, *figures, effect_word(row.effect)
+    return row.name, row.platform, unit, old, new, change, effect_word(row.effect)
 
 
-def _rate(value: float | None) -> str:
-    return "" if value is None else si(value)
-
-
-def _change(row: Row) -> str:
-    """Of the throughput, where the gate compared it."""
-    verdict = row.new.verdict if row.new else None
-    return changed(verdict.slowdown.point) if verdict and verdict.slowdown else ""
-
-
-def effect_word(effect: Effect) -> str:
-    """As the terminal shows it: what needs attention in capitals."""
-    return effect.value if effect in _QUIET else effect.value.upper()
-
-
-def _left_out(rows: Sequence[Row]) -> list[str]:
-    hidden = Counter(effect_word(row.effect) for row in rows[_ROWS:])
+def _left_out(rows: Sequence[PairedRow]) -> list[str]:
+    hidden = Counter(effect_word(row.effect) for row in rows[_MAX_ROWS:])
     return [f"and {count} more that are {word} (upgrade.md)" for word, count in hidden.items()]
 
 
-def what_differs(upgrade: Upgrade, rest_in: str) -> Iterator[str]:
-    """Between the environments: the suspects, on a line; the rest of them is in that file."""
-    changes = upgrade.changes
-    if upgrade.identity:
-        yield f"another machine: {describe(upgrade.identity)}"
-    if not changes:
-        yield "differs: nothing in the recorded environment"
-        return
-    more = f", and {len(changes) - _CHANGES} more ({rest_in})" if len(changes) > _CHANGES else ""
-    yield f"differs: {describe(changes[:_CHANGES])}{more}"
+def _differences(found: PairedComparison) -> Iterator[str]:
+    changes = found.changes
+    if found.identity:
+        yield f"another machine: {describe(found.identity)}"
+    more = f", and {len(changes) - _MAX_CHANGES} more (upgrade.md)" if len(changes) > _MAX_CHANGES else ""
+    yield f"differs: {describe(changes[:_MAX_CHANGES]) or 'nothing in the recorded environment'}{more}"
 
 
-# --- a benchmark in words ---------------------------------------------------------------------------
-
-
-def _words(row: Row) -> Iterator[tuple[str, str]]:
-    """A line for everything that is not simply ok."""
-    if row.effect is not Effect.OK:
-        yield effect_word(row.effect), f"{row.name}: {explanation(row)}"
-    elif row.fails and row.new:
-        yield status_word(row.new), f"{row.name}: {row.new.text}"
+def _row_lines(row: PairedRow, max_blocks: int) -> Iterator[tuple[str, str]]:
+    yield effect_word(row.effect), f"{row.name}: {explanation(row, max_blocks)}"
+    if row.effect in _QUIET and row.failure:
+        yield "FAILED", f"{row.name}: {row.failure}"
     if row.numerics:
-        yield "NUMERICS", f"{row.name}: {row.numerics}"
+        yield "note:", f"{row.name}: {row.numerics}"
 
 
-def explanation(row: Row) -> str:
-    """Why it is what it is: by how much and how surely, or why nobody can say."""
-    match row.effect:
-        case Effect.DRIFTED:
-            return f"{row.why}{_drifted(row)}"
-        case Effect.LOST | Effect.NOT_JUDGED:
-            return row.why
-        case _:
-            return row.why or (_of_new(row.new) if row.new else "")
+def explanation(row: PairedRow, max_blocks: int) -> str:
+    """Return by how much, how surely and from how many pairs; or why it was not judged."""
+    verdict = row.verdict
+    if row.effect not in JUDGED or verdict is None:
+        return row.why
+    pairs = counted(verdict.looks, "pair")
+    return in_words(verdict, observed=pairs, way_out=lambda: _remedy(verdict, max_blocks))
 
 
-def _drifted(row: Row) -> str:
-    """What both say against the first look at the old one."""
-    sides = (("old again", row.again), ("new", row.new))
-    told = [f"{name} {_short(result)}" for name, result in sides if result and result.verdict]
-    return f" ({'; '.join(told)}): the machine changed meanwhile" if told else ""
-
-
-def _short(result: Result) -> str:
-    verdict = deciding(result)
-    if verdict is None or verdict.slowdown is None:
-        return str(result.status.value)
-    of = "" if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)} "
-    return f"{result.status.value} {of}{changed(verdict.slowdown.point, verdict.of)}"
-
-
-def _of_new(result: Result) -> str:
-    first = deciding(result)
-    grave = [
-        verdict
-        for verdict in shown_verdicts(result)
-        if verdict is first or verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
-    ]
-    return "; ".join(
-        _verdict(verdict) if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)} {_verdict(verdict)}"
-        for verdict in grave
-    )
-
-
-def _verdict(verdict: Verdict) -> str:
-    """As everywhere, less what a session advises about baselines: here they are only a means."""
-    found = verdict.slowdown
-    if found is None or verdict.outcome not in {Outcome.IMPROVED, Outcome.INCONCLUSIVE}:
-        return explain(verdict)
-    tolerance = f"tolerance {percent(verdict.tolerance)}"
-    text, runs = changed(found.point, verdict.of), counted(verdict.looks, "run")
-    if verdict.outcome is Outcome.IMPROVED:
-        return f"{text} (at least {changed(found.high, verdict.of)}; {tolerance}), {runs}"
-    bounds = f"{changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}"
-    noise = f"noise {percent(verdict.noise or 0)} resolves {percent(verdict.resolution or 0)} here"
-    return f"{text} ({bounds}; {tolerance}), {runs}; {noise}"
-
-
-def _remarks(upgrade: Upgrade) -> Iterator[str]:
-    for remark in upgrade.remarks:
-        yield f"note: {remark}"
-    unsure = [row.name for row in upgrade.rows if row.is_unsure]
-    if unsure:
-        yield (
-            f"note: whether the machine drifted is not known for {counted(len(unsure), 'benchmark')}: the old "
-            f"environment, measured again, is inconclusive against itself ({_some(unsure)})"
+def _remedy(verdict: Verdict, max_blocks: int) -> str:
+    """Return what would decide an open question."""
+    if verdict.wants_another_run:
+        return "it ended before this was decided"
+    noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
+    needed = blocks_needed(noise, verdict.tolerance)
+    if needed is None:
+        remedy = (
+            "quieten the machine (pytest-accel doctor), measure longer (--accel-budget), or tolerate "
+            f"{percent(resolution, 0)}"
         )
-    if upgrade.skipped:
-        yield f"note: {counted(upgrade.skipped, 'benchmark')} of other machines skipped in both"
+    elif needed > max_blocks:
+        remedy = f"--blocks {needed} in a new folder would hold the tolerance"
+    else:  # the noise is small enough: the loss is where both answers are half right
+        more = min(2 * max_blocks, MAX_BLOCKS)
+        remedy = f"the loss is between half the tolerance and the whole; --blocks {more} narrows it"
+    return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-# --- what to do -------------------------------------------------------------------------------------
-
-
-def next_steps(upgrade: Upgrade, told: Told) -> list[Step]:
-    """What can be done now, the advised first."""
-    # A drill moves no baseline.
-    moved = [row for row in upgrade.of(Effect.REGRESSED, Effect.IMPROVED) if not _was_slowed(row)]
-    match upgrade.decision:
+def _next_step(found: PairedComparison, context: UpgradeContext) -> str:
+    if any(row.is_unfinished for row in found.rows):
+        return context.resume
+    match found.decision:
         case Decision.ACCEPT:
-            steps = [
-                Step(title="accept", text="switch to the new one; the site's baselines hold as they are"),
-                *([_update("keep the gain", moved, upgrade, told)] if moved else []),
-            ]
+            return "switch to the new environment; the baselines hold as they are"
         case Decision.REJECT:
-            steps = [
-                Step(
-                    title="reject", text="stay with the old one, and show upgrade.md to who made the new one"
-                ),
-                *([_update("accept all the same", moved, upgrade, told)] if moved else []),
-            ]
+            return f"stay with the old environment, and send {context.folder}/upgrade.md to those who built the new one"
         case Decision.REPEAT:
-            steps = [
-                Step(title="find the cause", text="pytest-accel doctor", is_command=True),
-                Step(
-                    title="repeat",
-                    text="the same command without --keep, or with a new folder, on a quiet node",
-                ),
-            ]
-        case Decision.LOOK:
-            steps = [
-                Step(
-                    title="look again",
-                    text=f"--runs 10 in a new folder, longer --accel-budget after --, or a tolerance that this machine "
-                    f"can hold, for: {_some([row.name for row in upgrade.open])}",
-                ),
-                Step(title="accept", text="knowing that for these nobody can say"),
-            ]
-    return [*steps, *_files(told)]
-
-
-def _was_slowed(row: Row) -> bool:
-    return row.new is not None and any(map(was_slowed, row.new.runs))
-
-
-def _update(title: str, rows: Sequence[Row], upgrade: Upgrade, told: Told) -> Step:
-    """The command that moves the site's baselines of what moved, and of nothing else."""
-    names = [row.benchmark for row in rows]
-    platforms = list(dict.fromkeys(row.platform for row in rows if row.platform))
-    reason = describe(upgrade.changes[:3]) or "the new environment"
-    command = told.sessions["new"].command
-    words = [*naming(names, command), *(["-m", " or ".join(platforms)] if platforms else [])]
-    # Not the folders of this comparison: the site's own baselines are to move.
-    words += [word for word in kept_options(command) if not word.startswith(_COMPARISONS_OWN)]
-    words += ["--accel-update", "--accel-reason", reason]
-    return Step(title=title, text=f"{told.new_pytest} {shlex.join(words)}", is_command=True)
-
-
-def _files(told: Told) -> list[Step]:
-    """What the other commands make of the results."""
-    old, new = (f"{told.folder}/{phase}.json" for phase in ("old", "new"))
-    commands = (["compare", old, new], ["report", new, "-o", f"{told.folder}/new.html"])
-    return [
-        Step(title=title, text=shlex.join(["pytest-accel", *words]), is_command=True)
-        for title, words in zip(("look closer", "see it drawn"), commands, strict=True)
-    ]
+            return "pytest-accel doctor; then the same in a new folder, on a quiet node"
+        case Decision.UNDECIDED:
+            return "what the lines above say; or accept, knowing that these benchmarks are not decided"
+        case _ as never:
+            assert_never(never)
 
 
 # --- Markdown ---------------------------------------------------------------------------------------
 
 
-def markdown(upgrade: Upgrade, told: Told) -> str:
-    """The page that is handed round."""
-    rows = in_order(upgrade.rows)
-    steps = next_steps(upgrade, told)
+def markdown(found: PairedComparison, context: UpgradeContext) -> str:
+    """Return the page that is handed round."""
+    rows = in_order(found.rows)
+    words = [f"**{title}** {prose(text)}" for row in rows for title, text in _row_lines(row, context.blocks)]
+    changes = [prose(str(each)) for each in (*found.identity, *found.changes)]
     parts = [
-        f"# Upgrade: {prose(headline(upgrade))}",
-        f"- old: {code(told.old)}\n- new: {code(told.new)}\n" + "\n".join(_sessions(told)),
-        *(["\n".join(_rows(rows))] if rows else []),
-        *_listed("Why", [f"**{title}** {prose(text)}" for row in rows for title, text in _words(row)]),
-        *_listed(
-            "What differs between the environments",
-            [prose(str(each)) for each in (*upgrade.identity, *upgrade.changes)]
-            or ["nothing in the recorded environment"],
-        ),
-        *_listed("Notes", [prose(each.removeprefix("note: ")) for each in _remarks(upgrade)]),
-        *_listed(
-            "What to do next",
-            [
-                f"{step.title}: {code(step.text, characters=2000) if step.is_command else prose(step.text)}"
-                for step in steps
-            ],
-        ),
+        f"# Upgrade: {prose(headline(found))}",
+        "\n".join(f"- {side}: {code(words)}" for side, words in (("old", context.old), ("new", context.new))),
+        *(["\n".join(_markdown_table(rows))] if rows else []),
+        *_section("Verdicts", words),
+        *_section("Differences between the environments", changes or ["nothing in the recorded environment"]),
+        *_section("Notes", [prose(note) for note in found.notes]),
+        *_section("Next", [prose(_next_step(found, context), characters=2000)]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _sessions(told: Told) -> Iterator[str]:
-    for phase, session in told.sessions.items():
-        host = f" on {code(session.host)}" if session.host else ""
-        yield f"- phase {phase}: session {code(session.session)} of {code(session.at)}{host}"
-
-
-def _rows(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| benchmark | platform | unit | old | new | change | verdict |"
+def _markdown_table(rows: Sequence[PairedRow]) -> Iterator[str]:
+    yield f"| {' | '.join(_TITLES)} |"
     yield "| --- | --- | --- | ---: | ---: | ---: | --- |"
     for row in rows:
         name, *cells = _cells(row)
         yield f"| {code(name, in_table=True)} | {' | '.join(map(prose, cells))} |"
 
 
-def _listed(title: str, lines: Sequence[str]) -> list[str]:
+def _section(title: str, lines: Sequence[str]) -> list[str]:
     return [f"## {title}", "\n".join(f"- {line}" for line in lines)] if lines else []
 
 
 # --- JSON -------------------------------------------------------------------------------------------
 
 
-def as_json(upgrade: Upgrade, told: Told) -> str:
-    """Everything, unrounded."""
+def as_json(found: PairedComparison, context: UpgradeContext) -> str:
+    """Return everything, unrounded."""
     content = {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
-        "decision": upgrade.decision.value,
-        "exit_status": upgrade.status,
-        "old": told.old,
-        "new": told.new,
-        "bracketed": upgrade.bracketed,
-        "skipped": upgrade.skipped,
-        "sessions": {
-            phase: {"session": each.session, "at": each.at, "host": each.host, "version": each.version}
-            for phase, each in told.sessions.items()
-        },
-        "changes": [asdict(change) for change in upgrade.changes],
-        "identity": [asdict(change) for change in upgrade.identity],
-        "remarks": [remark.removeprefix("note: ") for remark in _remarks(upgrade)],
-        "next": [asdict(step) for step in next_steps(upgrade, told)],
-        "benchmarks": [_plain(row) for row in upgrade.rows],
+        "decision": found.decision.value,
+        "exit_status": context.status,
+        "old": context.old,
+        "new": context.new,
+        "folder": context.folder,
+        "max_blocks": context.blocks,
+        "processes": context.processes,
+        "duration_s": context.duration_s,
+        "changes": encode(found.changes),
+        "identity": encode(found.identity),
+        "notes": list(found.notes),
+        "benchmarks": [_plain(row, context.blocks) for row in found.rows],
     }
-    return rendered(content, "") + "\n"
+    return render(content) + "\n"
 
 
-def _plain(row: Row) -> dict[str, object]:
+def _plain(row: PairedRow, max_blocks: int) -> dict[str, Any]:
     return {
         "benchmark": row.benchmark,
         "platform": row.platform,
         "unit": row.unit,
         "effect": row.effect.value,
         "fails": row.fails,
-        "explanation": explanation(row),
+        "explanation": explanation(row, max_blocks),
         "numerics": row.numerics,
-        "old_throughput": row.old_throughput,
-        "new_throughput": row.new_throughput,
-        "verdicts": [plain_verdict(verdict) for verdict in (row.new.verdicts if row.new else ())],
-        "old_again": plain_verdict(row.again.verdict) if row.again and row.again.verdict else None,
+        "old_throughput": row.throughput("old"),
+        "new_throughput": row.throughput("new"),
+        "verdict": encode(row.verdict),
+        "blocks": row.verdict.looks * 2 // RUNS_PER_BLOCK if row.verdict else 0,
+        "old_step_time_s": [run.step_time_s for run in row.old],
+        "new_step_time_s": [run.step_time_s for run in row.new],
+        "pair_losses": [loss(d) for d in pair_differences(row.old, row.new)],  # also of an unfinished block
     }
-
-
-def plain_verdict(verdict: Verdict) -> dict[str, object]:
-    """For JSON."""
-    return {**asdict(verdict), "outcome": verdict.outcome.value}

@@ -80,7 +80,7 @@ def read_candidates(path: Path, platform: str = "") -> list[Candidate]:
     if not session.version and not platform:
         raise AcceptError(
             f"{path}: pytest-benchmark's JSON does not say which variant of a platform it was measured on. "
-            "Name the folder of its baselines with --platform (`pytest-accel platform` shows it), or accept a "
+            "Name the folder of its baselines with --platform (`pytest-accel doctor` shows it), or accept a "
             "file of --accel-json."
         )
     return [_of_result(result, session, platform) for result in session.results if result.runs]
@@ -129,7 +129,7 @@ def _unsaved(top: Node, platform: str) -> Candidate:
     if not folder:
         raise AcceptError(
             f"{top.where}: it does not say which platform it was measured on. Name the folder of its baselines with "
-            "--platform; `pytest-accel platform` shows those of this machine."
+            "--platform; `pytest-accel doctor` shows those of this machine."
         )
     environments: dict[str, Environment] = {}
     runs = tuple(_unsaved_run(node, environments) for node in measured)

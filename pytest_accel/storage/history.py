@@ -246,7 +246,7 @@ class History:
             if found
             else f"no session {session!r} is here"
         )
-        remedy = "`pytest-accel history list` shows them; write the whole id."
+        remedy = "`pytest-accel history` lists them; write the whole id."
         raise HistoryError(str(self.path), "", problem, remedy)
 
 

@@ -183,7 +183,7 @@ def _require_regular(path: Path) -> bool:
 
 
 def _missing(path: Path) -> HistoryError:
-    remedy = "A session that measures begins one (--accel-history says where); results are added with `pytest-accel history add`."
+    remedy = "A session that measures begins one (--accel-history says where); results are added with `pytest-accel history --import`."
     return HistoryError(str(path), "", "there is no history here yet", remedy)
 
 
@@ -216,7 +216,7 @@ def _words(path: Path, error: sqlite3.DatabaseError) -> tuple[str, str]:
     )
     name, aside = shlex.quote(str(path)), shlex.quote(f"{path}.damaged")
     move = f"Move it away (mv {name} {aside}): the next session begins a new one."
-    recover = f"What can be saved of it comes back by `pytest-accel history add {aside}`."
+    recover = f"What can be saved of it comes back by `pytest-accel history --import {aside}`."
     damaged = (f"is damaged, or no history at all ({error})", f"{move} {recover}")
     look = "Look at its disk, its quota, ulimit -f, and whether it has locks"
     known = {

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.cli import main
-from pytest_accel.commands.compile_worker import _end
+from pytest_accel.commands.worker import _end
 from tests.support.processes import left_in
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
@@ -320,8 +320,8 @@ def test_one_that_takes_too_long_is_ended_and_holds_nobody_up(suite, capsys):
         "def pytest_collection_modifyitems(items):\n    items.sort(key=lambda item: item.name != 'test_deaf')\n"
     )
     program = (
-        "import sys\nfrom pytest_accel.cli import main\nfrom pytest_accel.commands import phases\n"
-        "phases._WAYS = ((phases.signal.SIGINT, 2.0), (phases.signal.SIGKILL, 5.0))\n"
+        "import sys\nfrom pytest_accel.cli import main\nfrom pytest_accel.commands import runner\n"
+        "runner._STOPS = ((runner.signal.SIGINT, 2.0), (runner.signal.SIGKILL, 5.0))\n"
         "sys.exit(main(['compile', '--jobs', '2', '--timeout', '20s', '--', 'test_suite.py', '-k', 'deaf or eager or new']))"
     )
     done = subprocess.run(

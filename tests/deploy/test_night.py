@@ -430,7 +430,7 @@ def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
 @pytest.mark.parametrize(
     ("variables", "problem", "remedy"),
     [
-        ({"ACCEL_PLATFORM": ""}, "ACCEL_PLATFORM is not set", "pytest-accel platform"),
+        ({"ACCEL_PLATFORM": ""}, "ACCEL_PLATFORM is not set", "pytest-accel doctor"),
         ({"ACCEL_RECORD": "sometimes"}, "'sometimes' is not one of", "auto always never"),
         ({"ACCEL_DOCTOR": "no"}, "'no' is not one of", "show require off"),
         ({"ACCEL_COMPILE": "all"}, "'all' is not a number", "such as 8"),

@@ -1,526 +1,318 @@
-"""The container upgrade gate, rehearsed: stand-ins for the rare ends, and two real environments with two versions of torch."""
+"""`pytest-accel upgrade` with stand-ins for the rare ends, and with real processes of two settings of one environment."""
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from pytest_accel.stats.results import Ending
+from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
-from tests.support.processes import left_in
-from tests.support.results import make_result
+from pytest_accel.storage.results import read_results
+from tests.support.results import NOW, THEN, make_result
 from tests.support.sites import Site
 
-ROOT = Path(__file__).parents[2]
-SECOND_TORCH = Path(__file__).with_name("second_torch.sh")
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
-# No test hopes for a timing: a step takes a millisecond of a clock of its own, and so does a delay on purpose.
+# A busy loop; no test hopes for a timing: each turn of the loop takes a microsecond of a clock of its own.
 CLOCK = """
+import os
 import types
 
 import pytest
 
-import pytest_accel.measure.device
 import pytest_accel.measure.rounds
 import pytest_accel.measure.warmup
 
 
-class Clock:
-    now_s = 0.0
-
-    def step(self):
-        self.now_s += 0.001
-
-    def read(self):
-        return self.now_s
-
-    def read_and_tick(self):
-        self.now_s += 0.00001
-        return self.now_s
-
-
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    for module, read in (("steps", clock.read), ("timer", clock.read), ("device", clock.read_and_tick)):
-        ours = types.SimpleNamespace(perf_counter=read, process_time=read)
-        monkeypatch.setattr(getattr(pytest_accel.measure, module), "time", ours)
-    return clock
+def busy(monkeypatch):
+    now_s = 0.0
+    ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
+    monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
+    monkeypatch.setattr(pytest_accel.measure.warmup, "time", ours)
+
+    def busy(turns):
+        nonlocal now_s
+        for _ in range(turns):
+            now_s += 1e-6
+
+    return busy
 """
 SUITE = """
 import os
-import pathlib
-import time
 
 from pytest_accel import cpu
 
-
-@cpu
-def test_step(accel, clock):
-    if pathlib.Path("hang").exists():
-        pathlib.Path("hanging").touch()
-        while True:
-            time.sleep(0.05)
-    accel.measure(clock.step, work=1, unit="calls")
-"""
-TORCH_SUITE = """
-from pytest_accel import cpu
+TURNS = 1_200 if os.environ.get("NEW_IS_SLOWER") else 1_000
 
 
 @cpu
-def test_product(accel, clock):
-    import torch
+def test_step(accel, busy):
+    accel.measure(lambda: busy(1_000), work=1, unit="calls")
 
-    x = torch.full((64, 64), 0.5)
 
-    def step():
-        clock.step()
-        return x @ x
-
-    assert float((x @ x)[0, 0]) == 16.0
-    accel.measure(step, work=1, unit="products", configuration={"size": 64})
+@cpu
+def test_step_slow(accel, busy):
+    accel.measure(lambda: busy(TURNS), work=1, unit="calls")
 """
-# An environment whose pytest has been: it answers a probe as it is told, and leaves the results that it is told to.
+# An environment whose pytest has been: it leaves the results that it is told to, by the name of the turn or of the side.
 STAND_IN = """
 import json
 import os
 import pathlib
 import shutil
 import sys
+import time
 
 side, words = sys.argv[1], sys.argv[3:]  # the third is python3
-told = json.loads(pathlib.Path("told.json").read_text())
-print("=== NVIDIA PyTorch ===")
 if words[0] == "-c":
     facts = {
         "python": "3.12.3", "executable": f"/{side}/python3", "folder": os.getcwd(), "pytest": "9.0.0",
         "torch": "2.9.1" if side == "old" else "2.10.0", "pytest_accel": "0.1.0", "seen": "True",
     }
-    print(words[2] + json.dumps(facts | told.get(f"{side} facts", {})))
+    print(words[2] + json.dumps(facts))
     sys.exit(0)
 (path,) = (pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-json="))
-phase = path.stem
+lists = [pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-exclude=")]
+left_out = json.loads(lists[0].read_text()) if lists else []
 with open("called", "a") as stream:
-    stream.write(json.dumps([phase, side, words]) + "\\n")
-made = pathlib.Path(f"made-{phase}.json")
-if made.exists():
-    shutil.copy(made, path)
-print(f"the last words of {phase}")
-sys.exit(told.get(f"{phase} status", 0))
+    stream.write(json.dumps([path.stem, words, left_out]) + "\\n")
+print(f"the last words of {path.stem}")
+sys.stdout.flush()
+how = pathlib.Path(f"how-{path.stem}")
+if how.exists():
+    text = how.read_text()
+    if text == "hang":
+        while True:
+            time.sleep(0.05)
+    status, _, rest = text.partition(" ")
+    if rest == "once":
+        how.unlink()
+    sys.exit(int(status))
+made = pathlib.Path(f"made-{path.stem}.json")
+shutil.copy(made if made.exists() else f"made-{side}.json", path)
 """
 
 
+def measured(step_s: float, side: str, name: str = "test_a", **more: object) -> Result:
+    environment = THEN if side == "old" else NOW
+    run = Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10, environment=environment.key)
+    made = make_result(Outcome.NO_BASELINE, name=name)
+    return replace(made, runs=(run,), environment=environment.key, verdicts=(), changes=(), **more)
+
+
 class UpgradeSite(Site):
-    def command(self, *words: str, old: str, new: str) -> list[str]:
-        return [sys.executable, "-m", "pytest_accel.cli", "upgrade", "--old", old, "--new", new, *words]
+    def command(self, *words: str, old: str = "", new: str = "") -> list[str]:
+        sides = [old or self.stand_in("old"), new or self.stand_in("new")]
+        return ["upgrade", *sides, "--keep", "kept", *words]
 
     def upgrade(self, *words: str, old: str = "", new: str = "") -> subprocess.CompletedProcess[str]:
         """The command, in this process; stand-ins where nothing else is named."""
-        sides = {"old": old or self.stand_in("old"), "new": new or self.stand_in("new")}
-        _, _, _, *arguments = self.command(*words, **sides)
-        return self.run(arguments)
+        return self.run(self.command(*words, old=old, new=new))
 
-    def told(self, **facts: object) -> None:
-        """What the stand-ins say: `old facts`, `new status`, ..., with _ for the space."""
-        plain = {name.replace("_", " ", 1): value for name, value in facts.items()}
-        (self.root / "told.json").write_text(json.dumps(plain))
-
-    def phases(self) -> list[str]:
-        """Those that were run, in order."""
-        return [phase for phase, _, _ in self.calls()]
+    def turns(self) -> list[str]:
+        return [stem for stem, _, _ in self.calls()]
 
 
 @pytest.fixture
 def site(tmp_path) -> UpgradeSite:
     files = {"conftest.py": CLOCK, "test_tiny.py": SUITE, "stand_in.py": STAND_IN}
     made = UpgradeSite.at(tmp_path / "site", files)
-    made.told()
-    made.left("old", [make_result(Ending.RECORDED)])
-    made.left("new", [make_result(Outcome.OK)])
-    made.left("old-again", [make_result(Outcome.OK)])
+    made.left("old", [measured(0.04, "old")])
+    made.left("new", [measured(0.04, "new")])
     return made
 
 
-# --- what it says --------------------------------------------------------------------------------------
+FIRST = ["01-1-old", "01-2-new", "01-3-new", "01-4-old"]
+SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
 
 
-def test_an_upgrade_that_costs_nothing_is_accepted_and_everything_is_kept(site):
-    done = site.upgrade("--keep", "kept", "--", "bench_suites", "-m", "gh200")
-    assert done.returncode == 0, done.stderr
-    assert "ACCEPT: nothing is slower than is tolerated (1 ok; tolerance 5.0 %)." in done.stdout
-    assert site.phases() == ["old", "new", "old-again"]
-    calls = site.calls()
-    assert [side for _, side, _ in calls] == ["old", "new", "old"]
-    kept = site.root / "kept"
-    for phase, _, words in calls:
-        assert words[:2] == ["-m", "pytest"]
-        assert ("--accel-record=5" in words) == (phase == "old")
-        assert f"--accel-baselines={kept / 'baselines'}" in words  # never the site's own
-        assert f"--accel-history={kept / 'history.sqlite'}" in words
-        assert words[-3:] == ["bench_suites", "-m", "gh200"]
-        assert "NVIDIA PyTorch" in (kept / f"{phase}.log").read_text()
-    assert (site.kept("kept/upgrade.json")["decision"], site.kept("kept/upgrade.json")["exit_status"]) == (
-        "accept",
-        0,
-    )
-    assert (kept / "upgrade.md").read_text().startswith("# Upgrade: ACCEPT")
-
-
-def test_a_regression_is_exit_status_1_with_both_ways_out(site):
-    site.left("new", [make_result(Outcome.REGRESSED)])
-    done = site.upgrade("--keep", "kept", "--", "bench_suites")
-    assert done.returncode == 1
-    assert "REGRESSED  test_cnn[resnet50-bf16-256]: " in done.stdout
-    assert "REJECT: the new environment is worse (1 REGRESSED; tolerance 5.0 %)." in done.stdout
-    (accept,) = [line for line in done.stdout.splitlines() if "accept all the same" in line]
-    assert f"stand_in.py new python3 -m pytest '{make_result().benchmark}' -m gh200 --accel-update" in accept
-
-
-def test_a_machine_that_drifted_is_not_an_upgrade(site):
-    site.left("new", [make_result(Outcome.REGRESSED)])
-    site.left("old-again", [make_result(Outcome.REGRESSED)])
-    done = site.upgrade("--", "bench_suites")
-    assert done.returncode == 1
-    assert (
-        "DRIFTED  test_cnn[resnet50-bf16-256]: the old environment, measured again, has another speed"
-        in done.stdout
-    )
-    assert "REPEAT: the comparison is not to be believed (1 DRIFTED)." in done.stdout
-    assert "--accel-update" not in done.stdout  # no baseline is moved on such a day
-
-
-def test_without_the_bracket_two_phases_are_run_and_that_is_said(site):
-    done = site.upgrade("--no-bracket", "--runs", "3", "--", "bench_suites")
-    assert done.returncode == 0
-    assert site.phases() == ["old", "new"]
-    assert "the old environment was not measured again" in done.stdout
-    assert "--accel-record=3" in (site.root / "called").read_text()
-
-
-def test_a_new_folder_is_made_where_none_is_named_and_git_leaves_it_alone(site):
-    assert site.upgrade("--", "bench_suites").returncode == 0
-    (made,) = [each for each in (site.root / "accel-upgrade").iterdir() if each.is_dir()]
-    assert (made / "upgrade.json").exists()
-    assert (made.parent / ".gitignore").read_text() == "*\n"
-
-
-def test_a_step_of_github_gets_one_summary_and_the_phases_none(site):
-    summary = site.root / "summary.md"
-    summary.touch()
-    site.environ["GITHUB_STEP_SUMMARY"] = str(summary)
-    (site.root / "stand_in.py").write_text(
-        "import os\nassert 'GITHUB_STEP_SUMMARY' not in os.environ\n" + STAND_IN
-    )
-    assert site.upgrade("--keep", "kept", "--", "bench_suites").returncode == 0
-    assert summary.read_text() == (site.root / "kept" / "upgrade.md").read_text()
-
-
-def test_output_of_the_phases_is_shown_when_it_is_asked_for(site):
-    assert "the last words of new" in site.upgrade("-v", "--", "bench_suites").stdout
-    assert "the last words of new" not in site.upgrade("--", "bench_suites").stdout
-
-
-# --- what is refused before anything is measured -------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        (
-            {"new_facts": {"pytest_accel": ""}},
-            "pytest-accel is not installed for /new/python3 (Python 3.12.3)",
-        ),
-        (
-            {"old_facts": {"pytest_accel": "0.0.9"}},
-            "has pytest-accel 0.0.9, the new one 0.1.0. Install the same",
-        ),
-        ({"old_facts": {"folder": "/workspace"}}, "starts in /workspace, and not in"),
-        ({"new_facts": {"seen": "False"}}, "cannot be seen, or not be written to, from there. Mount it"),
-    ],
-    ids=["no plugin", "two versions", "another folder", "no mount"],
-)
-def test_an_environment_that_cannot_do_it_is_one_clear_error(site, facts, said):
-    site.told(**facts)
-    done = site.upgrade("--", "bench_suites")
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert site.phases() == []
-
-
-@pytest.mark.parametrize(
-    ("old", "said"),
-    [
-        ("no-such-program exec old.sif", "there is no program 'no-such-program' here"),
-        ("env PATH=$OLD 'half", "has no closing quotation. Write it as a shell would."),
-        (" ", "--old is empty"),
-        ("false", "no Python answered there: the command left with exit status 1"),
-        (f"{sys.executable} -m no_such_module", "No module named no_such_module"),
-    ],
-)
-def test_a_command_that_leads_nowhere_is_one_clear_error(site, old, said):
-    done = site.upgrade("--", "bench_suites", old=old)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("--accel-baselines=mine", "is for this command to say"),
-        ("--accel-record", "is for this command to say"),
-        ("--junitxml=out.xml", "over the last"),
-        ("--accel-slowdown=10%", "would slow both"),
-    ],
-)
-def test_options_that_are_its_own_or_of_no_use_are_refused(site, word, said):
-    done = site.upgrade("--", "bench_suites", word)
-    assert (done.returncode, site.phases()) == (2, [])
-    assert said in done.stderr
-
-
-# --- going on ------------------------------------------------------------------------------------------
-
-
-def test_a_phase_that_breaks_leaves_the_rest_whole_and_goes_on_when_it_is_mended(site):
-    (site.root / "made-new.json").rename(site.root / "later")
-    site.told(new_status=139)
-    done = site.upgrade("--keep", "kept", "--", "bench_suites")
-    assert done.returncode == 3
-    assert "pytest left with exit status 139 there" in done.stderr
-    assert "the last words of new" in done.stderr
-    assert "--keep kept -- bench_suites" in done.stderr
-    (site.root / "later").rename(site.root / "made-new.json")
-    site.told()
-    done = site.upgrade("--keep", "kept", "--", "bench_suites")
-    assert done.returncode == 0
-    assert site.phases() == ["old", "new", "new", "old-again"]  # the old one was complete
-    assert "1/3 old: recording 5 runs of each: complete already" in done.stderr
-
-
-@pytest.mark.parametrize("status", [4, 5], ids=["wrong use", "nothing selected"])
-def test_pytest_s_own_status_is_handed_on(site, status):
-    (site.root / "made-old.json").unlink()
-    site.told(old_status=status)
-    done = site.upgrade("--", "bench_suites", "-k", "nothing")
-    assert (done.returncode, site.phases()) == (status, ["old"])
-
-
-def test_an_old_environment_that_recorded_nothing_ends_it(site):
-    site.left("old", [make_result(Ending.SKIPPED)])
-    done = site.upgrade("--", "bench_suites")
-    assert (done.returncode, site.phases()) == (1, ["old"])
-    assert "nothing was recorded there" in done.stderr
-
-
-def test_results_of_an_interrupted_session_are_measured_again_and_its_baselines_set_aside(site):
-    site.left("old", [make_result(Ending.RECORDED)], exit_status=2)
-    site.told(old_status=2)
-    assert site.upgrade("--keep", "kept", "--", "bench_suites").returncode == 2
-    site.told()
-    (site.root / "kept" / "baselines").mkdir()
-    site.left("old", [make_result(Ending.RECORDED)])
-    done = site.upgrade("--keep", "kept", "--", "bench_suites")
-    assert done.returncode == 0, done.stderr
-    assert "what an unfinished recording left is now" in done.stderr
-    assert len(list((site.root / "kept").glob("unfinished-*"))) == 1
-
-
-def test_one_recording_serves_another_candidate_as_long_as_none_was_judged(site):
-    """The bracket belongs to its candidate, too: it is measured anew."""
-    assert site.upgrade("--keep", "kept", "--", "bench_suites").returncode == 0
-    other = f"env X=1 {site.stand_in('new')}"
-    refused = site.upgrade("--keep", "kept", "--", "bench_suites", new=other)
-    assert refused.returncode == 2
-    assert "it holds an upgrade with --new" in refused.stderr
-    (site.root / "kept" / "new.json").unlink()
-    assert site.upgrade("--keep", "kept", "--", "bench_suites", new=other).returncode == 0
-    assert site.phases() == ["old", "new", "old-again", "new", "old-again"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("--runs", "3", "--", "bench_suites"),
-            "it holds an upgrade with --runs '5', and this one has --runs '3'",
-        ),
-        (("--", "others"), "it holds an upgrade with -- bench_suites, and this one has -- others"),
-    ],
-)
-def test_a_folder_of_another_upgrade_is_refused(site, words, said):
-    assert site.upgrade("--keep", "kept", "--", "bench_suites").returncode == 0
-    done = site.upgrade("--keep", "kept", *words)
-    assert done.returncode == 2
-    assert said in done.stderr
-
-
-def test_an_image_that_was_replaced_under_its_name_is_refused(site):
-    assert site.upgrade("--keep", "kept", "--", "bench_suites").returncode == 0
-    site.told(old_facts={"torch": "2.9.2"})
-    done = site.upgrade("--keep", "kept", "--", "bench_suites")
-    assert done.returncode == 2
-    assert "is not what was measured in" in done.stderr
-    assert "torch 2.9.1 -> 2.9.2" in done.stderr
-
-
-def test_a_folder_of_something_else_is_not_touched(site):
-    (site.root / "mine").mkdir()
-    (site.root / "mine" / "thesis.tex").touch()
-    done = site.upgrade("--keep", "mine", "--", "bench_suites")
-    assert done.returncode == 2
-    assert "it is not empty, and no upgrade began there" in done.stderr
-    assert [each.name for each in (site.root / "mine").iterdir()] == ["thesis.tex"]
-
-
-def test_the_old_one_may_be_recorded_today_and_the_new_one_judged_tomorrow(site):
-    words = ("--keep", "kept", "--", "bench_suites")
-    recorded = site.upgrade("--only-old", *words)
-    assert recorded.returncode == 0
-    assert site.phases() == ["old"]
-    assert "recorded. Upgrade, and go on with:" in recorded.stderr
-    assert "--only-old" not in recorded.stderr
-    done = site.upgrade(*words)
-    assert done.returncode == 0
-    assert site.phases() == ["old", "new", "old-again"]
-
-
-# --- real sessions of pytest ---------------------------------------------------------------------------
-
-
-def test_interrupted_it_leaves_everything_whole_and_goes_on(site):
-    """Ctrl-C while the new one is measured; with real sessions, which have the last word on what they leave."""
-    kept = site.root / "kept"
-    words = ("--keep", "kept", "--runs", "1", "--", "test_tiny.py")
-    # Only the new one hangs: the recording must be complete by then.
-    new = shlex.join(
-        ["sh", "-c", 'case "$*" in *" -c "*) ;; *) [ -e mended ] || touch hang;; esac; exec "$@"', "sh"]
-    )
-    new += f" {sys.executable}"
-    process = subprocess.Popen(
-        site.command(*words, old=sys.executable, new=new),
-        cwd=site.root,
-        env=site.environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    until = time.monotonic() + LONG_S
-    while not (site.root / "hanging").exists():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=LONG_S)
-    assert process.returncode == 2, output
-    assert "interrupted. What is complete is kept in kept. Go on with:" in output
-    assert left_in(site.root) == []
-    assert (kept / "old.json").exists()
-    assert "KeyboardInterrupt" in (kept / "new.log").read_text()  # pytest ended in good order
-
-    (site.root / "hang").unlink()
-    (site.root / "mended").touch()
-    done = site.upgrade(*words, old=sys.executable, new=new)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "1/3 old: recording 1 run of each: complete already" in done.stderr
-    assert [row["effect"] for row in site.kept("kept/upgrade.json")["benchmarks"]] == ["ok"]
-
-
-def test_what_cannot_be_imported_in_the_new_one_is_lost_and_the_rest_is_judged(site):
-    """The most usual fault of a new image; and a token that its command needs stays off the screen and out of files."""
-    (site.root / "test_other.py").write_text(
-        "import os\n\nfrom pytest_accel import cpu\n\nif 'BROKEN' in os.environ:\n    raise ImportError('libcudart.so.13')\n\n\n@cpu\n"
-        "def test_other(accel, clock):\n    accel.measure(clock.step, work=1, unit='calls')\n"
-    )
-    token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT" * 2
-    new = f"env BROKEN=1 HF_TOKEN={token} {sys.executable}"
-    done = site.upgrade("--keep", "kept", "--runs", "1", "--", ".", old=sys.executable, new=new)
-    effects = {row["benchmark"]: row["effect"] for row in site.kept("kept/upgrade.json")["benchmarks"]}
-    assert effects == {"test_tiny.py::test_step": "ok", "test_other.py::test_other": "lost"}
-    assert "REJECT" in done.stdout
-    assert done.returncode == 1
-    written = [
-        each.read_text(errors="replace") for each in (site.root / "kept").glob("*.*") if each.is_file()
-    ]
-    assert not [text for text in (done.stdout, done.stderr, *written) if token in text]
-
-
-@pytest.fixture(scope="module")
-def second_torch() -> Path:
-    """A folder with another torch than ours; fetched once, and found again by later runs."""
-    done = subprocess.run(
-        ["bash", str(SECOND_TORCH), sys.executable],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S * 3,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no second torch: {' '.join(done.stderr.split()[-40:])}")
-    return Path(done.stdout.strip())
-
-
-@pytest.fixture
-def two_environments(site, tmp_path, second_torch) -> tuple[str, str]:
-    """Virtual environments that share everything but torch."""
-    pythons = []
-    for name, first in (("old", [second_torch]), ("new", [])):
-        folder = tmp_path / name
-        subprocess.run(
-            [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=LONG_S
-        )
-        (packages,) = (folder / "lib").glob("python*/site-packages")
-        paths = [*first, sysconfig.get_path("purelib"), ROOT]
-        (packages / "shared.pth").write_text("".join(f"{each}\n" for each in paths))
-        pythons.append(str(folder / "bin" / "python"))
-    del site.environ["PYTHONPATH"]
-    (site.root / "test_tiny.py").write_text(TORCH_SUITE)
-    old, new = pythons
-    return old, new
+# --- real processes -------------------------------------------------------------------------------
 
 
 @pytest.mark.rehearsal
-def test_two_real_environments_with_two_versions_of_torch(site, two_environments):
-    """As fast: accepted, and the difference is named. Then the new one with an injected slowdown: rejected."""
-    old, new = two_environments
-    words = ("--keep", "kept", "--runs", "2", "--", "test_tiny.py")
-    done = site.upgrade(*words, old=old, new=new)
-    assert done.returncode == 0, done.stderr + done.stdout
-    differs = {
-        change["name"]: (change["old"], change["new"]) for change in site.kept("kept/upgrade.json")["changes"]
-    }
-    assert differs["torch"] == ("2.9.1", _own_torch())
-    assert f"torch 2.9.1 -> {_own_torch()}" in done.stdout
-    assert [row["effect"] for row in site.kept("kept/upgrade.json")["benchmarks"]] == ["ok"]
-    assert not (site.root / "baselines").exists()  # the site's own are not touched
-    assert not (site.root / ".accel").exists()
-
-    for phase in ("new", "old-again"):
-        (site.root / "kept" / f"{phase}.json").unlink()
-    drill = f"{site.environ['PYTEST_ADDOPTS']} --accel-slowdown=20%"
-    slow = shlex.join(["env", f"PYTEST_ADDOPTS={drill}", new])
-    done = site.upgrade("--no-bracket", *words, old=old, new=slow)
-    assert done.returncode == 1, done.stderr + done.stdout
-    (row,) = site.kept("kept/upgrade.json")["benchmarks"]
-    assert (row["effect"], site.kept("kept/upgrade.json")["decision"]) == ("regressed", "reject")
-    assert row["verdicts"][0]["slowdown"]["point"] == pytest.approx(0.2, abs=0.02)
-    assert "new: 2 runs delayed on purpose by --accel-slowdown" in done.stdout
-    assert f"torch 2.9.1 -> {_own_torch()}" in done.stdout
+def test_two_settings_of_one_environment_are_told_apart(site):
+    """The slower one fails after two groups; the other is decided by one, and not measured again."""
+    python = shlex.quote(sys.executable)
+    done = site.upgrade(
+        *("--", "test_tiny.py", "--accel-budget=20ms", "-oaccel_warmup=20ms"),
+        old=python,
+        new=f"env NEW_IS_SLOWER=1 {python}",
+    )
+    assert done.returncode == 1, done.stderr
+    assert "REGRESSED  test_step_slow: 16.7 % slower (at least " in done.stdout
+    assert "tolerance 5.0 %), 4 pairs, run-to-run noise " in done.stdout
+    assert "ok  test_step: 0.0 % slower (at most " in done.stdout
+    assert "new: env NEW_IS_SLOWER=1 " in done.stdout
+    assert "differs: nothing in the recorded environment" in done.stdout
+    assert "8 processes, " in done.stdout
+    content = site.kept("kept/upgrade.json")
+    assert content["exit_status"] == 1
+    blocks = {each["benchmark"]: each["blocks"] for each in content["benchmarks"]}
+    assert blocks == {"test_tiny.py::test_step": 1, "test_tiny.py::test_step_slow": 2}
+    for stem in SECOND:  # and `test_step_slow`, whose name begins as the other's, was
+        session = read_results(site.root / "kept" / f"{stem}.json")
+        assert [each.benchmark for each in session.results] == ["test_tiny.py::test_step_slow"]
+    assert not (site.root / "kept" / "baselines").exists()
+    assert not (site.root / ".accel").exists()  # the site's own history has none of it
 
 
-def _own_torch() -> str:
-    from importlib import metadata
+# --- the course -----------------------------------------------------------------------------------
 
-    return metadata.version("torch")
+
+def test_an_unchanged_one_is_accepted_after_one_group_in_turn(site):
+    done = site.upgrade("--", "bench_suites", "-m", "gh200")
+    assert done.returncode == 0, done.stderr
+    assert site.turns() == FIRST
+    assert "ACCEPT: nothing is slower than is tolerated (1 ok; tolerance 5.0 %)." in done.stdout
+    assert "torch 2.10.0 -> 2.11.0" in done.stdout
+    assert "after block 1: 1 ok" in done.stderr
+    for _, words, _ in site.calls():
+        assert words[:2] == ["-m", "pytest"]
+        assert words[-3:] == ["bench_suites", "-m", "gh200"]
+        assert f"--accel-baselines={site.root / 'kept' / 'baselines'}" in words  # never the site's own
+
+
+def test_only_what_is_open_goes_on(site):
+    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
+    site.left("new", [measured(0.04, "new"), measured(0.05, "new", "test_b")])
+    done = site.upgrade("--", "x")
+    assert done.returncode == 1
+    assert site.turns() == [*FIRST, *SECOND]
+    assert [left_out for _, _, left_out in site.calls()] == [[]] * 4 + [
+        ["bench_suites/test_cnn.py::test_a"]
+    ] * 4
+    assert "after block 1: 1 ok, 1 open" in done.stderr
+
+
+def test_what_stays_undecided_says_what_would_decide_it_and_costs_what_is_asked(site):
+    for number, group in enumerate((FIRST, SECOND)):
+        for place, stem in enumerate(group):
+            side = stem.rpartition("-")[2]
+            wobble = 1 + 0.12 * ((place + number) % 2)
+            site.left(stem, [measured(0.04 * wobble * (1.035 if side == "new" else 1), side)])
+    done = site.upgrade("--blocks", "2", "--", "x")
+    assert done.returncode == 0
+    assert "INCONCLUSIVE  test_a: " in done.stdout
+    assert " resolves " in done.stdout
+    assert "UNDECIDED" in done.stdout
+    assert site.upgrade("--blocks", "2", "--", "x").returncode == 0  # from the files
+    assert site.turns() == [*FIRST, *SECOND]
+    (site.root / "kept").rename(site.root / "earlier")
+    assert site.upgrade("--blocks", "2", "--", "x", "--accel-inconclusive=fail").returncode == 1
+
+
+def test_a_failed_or_disturbed_run_is_replaced_and_named(site):
+    site.left("01-2-new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
+    site.left("01-4-old", [make_result(Outcome.INVALID, name="test_a"), measured(0.04, "old", "test_b")])
+    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
+    site.left("new", [measured(0.04, "new"), measured(0.04, "new", "test_b")])
+    done = site.upgrade("--", "x")
+    assert done.returncode == 0, done.stdout
+    assert site.turns() == [
+        "01-1-old",
+        "01-2-new",
+        "01-2-new-again1",
+        "01-3-new",
+        "01-4-old",
+        "01-4-old-again1",
+    ]
+    assert site.calls()[2][2] == ["bench_suites/test_cnn.py::test_b"]  # only what came to nothing
+    assert "note: test_a: 1 run of the new environment failed, and measured again" in done.stdout
+    assert "note: test_a: 1 run of the old environment invalid, and measured again" in done.stdout
+
+
+def test_what_the_new_one_does_not_run_is_lost_and_the_rest_is_judged(site):
+    site.left("new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
+    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
+    done = site.upgrade("--", "x")
+    assert done.returncode == 1
+    assert "LOST  test_a: the old environment measures it, the new one does not: failed: " in done.stdout
+    assert "ok  test_b: " in done.stdout
+    assert "01-2-new-again1" in site.turns()
+
+
+def test_a_process_that_breaks_off_is_played_once_more(site):
+    (site.root / "how-01-3-new").write_text("3 once")
+    done = site.upgrade("--", "x")
+    assert done.returncode == 0
+    assert "3/4 new: 1 benchmark: it broke off" in done.stderr
+    assert site.turns() == [*FIRST[:3], "01-3-new", "01-4-old"]
+
+
+def test_one_that_breaks_off_twice_ends_it_and_what_is_whole_is_told(site):
+    site.left("new", [measured(0.05, "new")])
+    (site.root / "how-02-2-old").write_text("-11")
+    done = site.upgrade("--", "x")
+    assert done.returncode == 3
+    assert "the last words of 02-2-old" in done.stderr
+    assert "INCONCLUSIVE  test_a: 20.0 % slower" in done.stdout
+    assert "it ended before this was decided" in done.stdout
+    assert site.kept("kept/upgrade.json")["exit_status"] == 3
+    (site.root / "how-02-2-old").unlink()
+    again = site.upgrade("--", "x")  # goes on after the whole group; the torn one is set aside
+    assert again.returncode == 1
+    assert "1 block complete already: 1 open" in again.stderr
+    assert site.turns() == [*FIRST, "02-1-new", "02-2-old", "02-2-old", *SECOND]
+    assert list((site.root / "kept").glob("unfinished-*/02-1-new.json"))
+
+
+def test_wrong_use_is_not_tried_again(site):
+    (site.root / "how-01-1-old").write_text("4")
+    done = site.upgrade("--", "x")
+    assert done.returncode == 4
+    assert site.turns() == ["01-1-old"]
+
+
+def test_an_interrupt_keeps_and_tells_what_is_there(site):
+    site.left("new", [measured(0.05, "new")])
+    (site.root / "how-02-1-new").write_text("hang")
+    command = [sys.executable, "-m", "pytest_accel.cli", *site.command("--", "x")]
+    with subprocess.Popen(
+        command, cwd=site.root, env=site.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            until = time.monotonic() + LONG_S
+            while "02-1-new" not in site.turns() and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=LONG_S)
+        finally:
+            process.kill()
+    assert process.returncode == 2, err
+    assert "interrupted. Complete blocks are kept in kept. Resume with:\n    pytest-accel upgrade " in err
+    assert "INCONCLUSIVE  test_a: 20.0 % slower" in out
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--blocks", "1", "--", "x"), "--blocks 1: one block alone fails nothing"),
+        (("--blocks", "21", "--", "x"), "Name 2 to 20"),
+        (("--", "x", "--accel-record"), "--accel-record after --: this command sets it"),
+        (
+            ("--", "x", "--accel-missing-baseline=fail"),
+            "--accel-missing-baseline after --: this command sets it",
+        ),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_is_measured(site, words, told):
+    done = site.upgrade(*words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert site.turns() == []
+
+
+def test_another_upgrade_does_not_mix_with_what_is_kept(site):
+    site.upgrade("--", "x")
+    refused = site.upgrade("--blocks", "3", "--", "x")
+    assert refused.returncode == 2
+    assert "it holds an upgrade with --blocks 5, and this one has --blocks 3" in refused.stderr

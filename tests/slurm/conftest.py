@@ -1,8 +1,7 @@
-"""One cluster for all tests here, and `pytest-accel launch` run on it from an empty project."""
+"""One cluster for all tests here, and deploy/slurm/benchmarks.sbatch submitted to it from an empty project."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,8 @@ import pytest
 from tests.slurm.cluster import LONG_S, Cluster, cluster, missing
 from tests.support.waiting import eventually
 
+TEMPLATE = Path(__file__).parents[2] / "deploy" / "slurm" / "benchmarks.sbatch"
+
 
 @pytest.fixture(scope="session")
 def slurm():
@@ -26,31 +27,18 @@ def slurm():
 
 
 @dataclass
-class Launched:
-    """A `pytest-accel launch` that runs, or ran."""
+class Submitted:
+    """A job of `sbatch --wait` that runs, or ran."""
 
-    slurm: Cluster
     process: subprocess.Popen[str]
-    folder: Path  # the run folder
-    out: str = ""
-    err: str = ""
+    folder: Path
 
-    def result(self, status: int) -> Launched:
-        """Wait for its end, and be sure of its status."""
-        self.out, self.err = self.process.communicate(timeout=2 * LONG_S)
-        assert self.process.returncode == status, f"{self.process.returncode}\n{self.out}\n{self.err}"
-        return self
-
-    def job(self) -> str:
-        """Its number, as soon as the script runs."""
-        found = wait_for(
-            lambda: re.search(r"^job (\d+) on ", self.log(), re.MULTILINE), "the job's first line"
-        )
-        return found[1]
-
-    def log(self) -> str:
-        path = self.folder / "log.txt"
-        return path.read_text() if path.exists() else ""
+    def result(self, status: int) -> str:
+        """Wait for its end, check its status, and return the job's log."""
+        _, err = self.process.communicate(timeout=2 * LONG_S)
+        log = (self.folder / "job.log").read_text()
+        assert self.process.returncode == status, f"{self.process.returncode}\n{log}\n{err}"
+        return log
 
 
 def wait_for(condition: Callable[[], object], what: str):
@@ -60,33 +48,41 @@ def wait_for(condition: Callable[[], object], what: str):
 
 
 @pytest.fixture
-def launch(slurm, tmp_path):
-    """Start `pytest-accel launch --slurm` with these options and, for pytest, these arguments.
+def submit(slurm: Cluster, tmp_path):
+    """Submit the template with these options of sbatch and arguments of pytest; two nodes of one task each."""
+    started: list[Submitted] = []
 
-    Without `seats` the tasks do not load the plugin: each is a pytest of its own, and shows what Slurm did.
-    """
-    started = []
-
-    def start(
-        *options: str, suite: str, arguments=(), nodes=2, tasks=1, seats=False, environment=None
-    ) -> Launched:
+    def start(*arguments: str, suite: str, options=(), **environment: str) -> Submitted:
         (tmp_path / "test_suite.py").write_text(textwrap.dedent(suite))
-        folder = tmp_path / f"run-{len(started)}"
+        inherited = {
+            name: value for name, value in slurm.environment.items() if not name.startswith("PYTEST_")
+        }
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "pytest_accel.cli", "launch", "--slurm", f"--nodes={nodes}"),
-                *((f"--tasks-per-node={tasks}",) if tasks else ()),
-                *(f"--output-dir={folder.name}", *options),
-                *("--", "test_suite.py", *arguments),
+                *(
+                    "sbatch",
+                    "--wait",
+                    "--nodes=2",
+                    "--ntasks-per-node=1",
+                    "--gpus-per-node=0",
+                    "--output=job.log",
+                ),
+                *(*options, str(TEMPLATE), "test_suite.py", *arguments),
             ],
             cwd=tmp_path,
-            env={**_quick(slurm.environment, seats=seats), **(environment or {})},
+            env={
+                **inherited,
+                "ACCEL_PYTHON": sys.executable,
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins cost a second each
+                "PYTEST_ADDOPTS": "-p no:cacheprovider -p benchmark -p accel",
+                **environment,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        started.append(Launched(slurm, process, folder))
+        started.append(Submitted(process, tmp_path))
         return started[-1]
 
     yield start
@@ -97,13 +93,3 @@ def launch(slurm, tmp_path):
     if jobs := slurm.jobs():
         slurm.ask("scancel", *jobs)
         wait_for(lambda: not slurm.jobs(), "the end of all jobs")
-
-
-def _quick(environment, *, seats: bool):
-    """Without this session's own marks, and with few plugins: others cost a second each time."""
-    inherited = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
-    return {
-        **inherited,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTEST_ADDOPTS": "-p no:cacheprovider -p benchmark" + (" -p accel" if seats else ""),
-    }

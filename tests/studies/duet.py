@@ -19,7 +19,11 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_accel.stats.duet import MOST_GROUPS, RUNS_PER_GROUP, Group, judge, turns
+from pytest_accel.stats.paired import DEFAULT_BLOCKS as MOST_GROUPS
+from pytest_accel.stats.paired import RUNS_PER_BLOCK as RUNS_PER_GROUP
+from pytest_accel.stats.paired import PairBlock as Group
+from pytest_accel.stats.paired import block_order as turns
+from pytest_accel.stats.paired import judge_pairs as judge
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from tests.studies.streams import Model, candidate_steps, rounds

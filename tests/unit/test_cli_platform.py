@@ -1,4 +1,4 @@
-"""`pytest-accel platform`: what it says here, and on machines with GPUs."""
+"""`pytest-accel doctor`: the platforms of this machine and of machines with GPUs; and the command line itself."""
 
 import json
 import subprocess
@@ -17,14 +17,14 @@ pytest_plugins = ("tests.support.fake_nvml",)
 def on(fake_nvml, tmp_path):
     """Run the command on a machine with these GPUs, in an empty project."""
 
-    def run(gpus, *arguments, pyproject="", status=0):
+    def run(gpus, *arguments, pyproject="", is_usage_error=False):
         (tmp_path / "pyproject.toml").write_text(pyproject)
         result = subprocess.run(
-            [sys.executable, "-m", "pytest_accel.cli", "platform", *arguments],
+            [sys.executable, "-m", "pytest_accel.cli", "doctor", *arguments],
             env=fake_nvml.environment(gpus), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
-        assert result.returncode == status, result.stderr
-        return result.stdout if status == 0 else result.stderr
+        assert (result.returncode == 2) == is_usage_error, result.stderr  # 1: this machine may be busy
+        return result.stderr if is_usage_error else result.stdout
 
     return run
 
@@ -35,14 +35,9 @@ def test_an_h200(on):
     assert "bf16 989.4" in text
     assert "700 W" in text
     assert "baselines/h200/" in text
-    assert "h200x2       needs 2 x H200; this machine has 1 x NVIDIA H200" in text
+    assert "h200x2       no: needs 2 x H200; this machine has 1 x NVIDIA H200" in text
     assert "gh200x4" not in text
-
-
-def test_all_gives_every_marker_its_reason(on):
-    text = on([FakeGpu()], "--all")
-    assert "gh200x4n2    needs 2 nodes of 4 x GH200; this machine has 1 x NVIDIA H200" in text
-    assert "mi300xx8" in text
+    assert text.index("device 0") < text.index("platforms") < text.index("devices\n")
 
 
 def test_json_is_for_scripts(on):
@@ -50,9 +45,10 @@ def test_json_is_for_scripts(on):
         FakeGpu(name="NVIDIA A100-SXM4-80GB", uuid=f"GPU-{index}", memory_mib=81920) for index in range(4)
     ]
     data = json.loads(on(gpus, "--json"))
-    assert data["satisfied"]["a100x4"] == "a100x4-sxm4-80gb"
+    assert data["platforms"]["a100x4"] == "a100x4-sxm4-80gb"
     assert data["missing"]["a100x8"] == "needs 8 x A100; this machine has 4 x NVIDIA A100-SXM4-80GB"
     assert data["machine"]["devices"][0]["variant"]["peaks_tflops"]["bf16"] == 312
+    assert {"group", "subject", "text", "level"} <= data["findings"][0].keys()
 
 
 def test_platforms_of_the_project_are_known(on):
@@ -63,16 +59,16 @@ def test_platforms_of_the_project_are_known(on):
 
 
 def test_a_wrong_project_file_is_one_clear_error(on):
-    text = on([], pyproject="[tool.pytest-accel.platforms.mybox]\npatterns = 3\n", status=2)
+    text = on([], pyproject="[tool.pytest-accel.platforms.mybox]\npatterns = 3\n", is_usage_error=True)
     assert text.startswith(
-        "pytest-accel platform: pyproject.toml: tool.pytest-accel.platforms.mybox.patterns: 3 "
+        "pytest-accel doctor: pyproject.toml: tool.pytest-accel.platforms.mybox.patterns: 3 "
     )
     assert "Traceback" not in text
 
 
 def test_here(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["platform"]) == 0
+    assert cli.main(["doctor"]) in (0, 1)
     assert "cpu          baselines/cpu-" in capsys.readouterr().out
 
 
@@ -101,6 +97,17 @@ def test_a_command_is_one_function(monkeypatch):
     assert cli.main(["greet", "abc"]) == 3
     assert cli.main(["greet", "abc", "--twice"]) == 2
     assert cli.main(["people", "list"]) == 7
+
+
+@pytest.mark.parametrize("words", [(), *cli.COMMANDS], ids=" ".join)
+def test_help_fits_a_screen_and_imports_nothing_heavy(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*words, "--help"])
+    assert caught.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 100
 
 
 def test_a_group_alone_is_wrong_usage(capsys, monkeypatch):

@@ -68,7 +68,7 @@ def test_the_page_and_the_command_find_the_same_changes(long_past, tmp_path, cap
         ]
 
     def of_command(*more) -> list[tuple[str, str]]:
-        assert main(["history", "changes", *more]) == 0
+        assert main(["history", "--changes", *more]) == 0
         said = capsys.readouterr().out
         found = re.findall(r"^  (\S+ % \w+) since (\S+) ", said, re.MULTILINE)
         return [(day, size) for size, day in found]

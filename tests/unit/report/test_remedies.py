@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.commands.selecting import by_keyword
+from pytest_accel.commands.project import by_keyword
 from pytest_accel.report.remedies import kept_options, keyword, next_commands, rerun
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import a_platform_shift, make_result
@@ -45,7 +45,7 @@ def test_what_cannot_be_measured_by_its_name_is_not_measured_again():
 def test_history_is_searched_with_a_keyword_that_selects_the_benchmark():
     result = make_result(Outcome.REGRESSED, name="test_x[a, b not c]")
     found = dict(next_commands(result, [], has_past=True))
-    assert found["See since when"] == "pytest-accel history changes -k 'test_x[a and b and c]'"
+    assert found["See since when"] == "pytest-accel history --changes 'test_x[a and b and c]'"
     assert "See since when" not in dict(next_commands(result, []))
     assert by_keyword(keyword(result.name))(result.benchmark)
 

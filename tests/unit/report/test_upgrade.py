@@ -1,4 +1,4 @@
-"""An upgrade on one screen, on one page and as JSON: the gravest first, every command exact, nothing from outside obeyed."""
+"""Reports of an upgrade: the gravest first, nothing from outside obeyed, JSON with everything."""
 
 from __future__ import annotations
 
@@ -7,190 +7,136 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.report.upgrade import Told, as_json, markdown, screen
-from pytest_accel.stats.results import Ending
-from pytest_accel.stats.upgrade import Effect, assess
-from pytest_accel.stats.verdict import Outcome
-from tests.support.results import THEN, make_result, make_session
+from pytest_accel.report.upgrade import UpgradeContext, as_json, explanation, markdown, screen
+from pytest_accel.stats.environment import diff
+from pytest_accel.stats.paired import Effect, PairBlock, PairedComparison, PairedRow, judge_pairs
+from pytest_accel.stats.run import Run
+from tests.support.results import NOW, THEN
 
-STATUSES = {
-    "test_slow": Outcome.REGRESSED,
-    "test_fast": Outcome.IMPROVED,
-    "test_noisy": Outcome.INCONCLUSIVE,
-    "test_same": Outcome.OK,
-    "test_broken": Ending.FAILED,
+CONTEXT = UpgradeContext(
+    old="apptainer exec --nv old.sif",
+    new="apptainer exec --nv new.sif",
+    folder="kept",
+    blocks=5,
+    processes=8,
+    duration_s=90.0,
+    resume="pytest-accel upgrade OLD NEW --keep kept -- bench",
+    status=1,
+)
+EFFECTS = {
+    "test_same": (Effect.OK, 1.0),
+    "test_slow": (Effect.REGRESSED, 1.2),
+    "test_fast": (Effect.IMPROVED, 0.8),
+    "test_slower": (Effect.REGRESSED, 1.4),
 }
 
 
-def session(statuses, **more):
-    return make_session([make_result(status, name=name) for name, status in statuses.items()], **more)
+def run(step_s: float) -> Run:
+    return Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10)
 
 
-def recorded(names):
-    """The old environment, in which all of them were recorded."""
-    results = [replace(make_result(Ending.RECORDED, name=name), environment=THEN.key) for name in names]
-    return make_session(results)
-
-
-def told(*sessions) -> Told:
-    return Told(
-        old="apptainer exec --nv old.sif",
-        new="apptainer exec --nv new.sif",
-        new_pytest="apptainer exec --nv new.sif python3 -m pytest",
-        folder="/scratch/kept",
-        sessions=dict(zip(("old", "new", "old-again"), sessions, strict=False)),
+def row(name: str, effect: Effect, slower: float = 1.0, **more: object) -> PairedRow:
+    old, new = (run(0.04), run(0.04)), (run(0.04 * slower), run(0.04 * slower))
+    return PairedRow(
+        benchmark=f"bench_suites/test_cnn.py::{name}",
+        effect=effect,
+        platform="gh200",
+        unit="images",
+        work_per_step=128.0,
+        old=old * 2,
+        new=new * 2,
+        verdict=judge_pairs([PairBlock(old=old, new=new)] * 2),
+        **more,
     )
 
 
-def upgrade(statuses, again=None):
-    old, new = recorded(statuses), session(statuses)
-    second = session(again) if again else None
-    return assess(old, new, second), told(old, new, *([second] if second else []))
+def comparison(*more: PairedRow, **fields: object) -> PairedComparison:
+    rows = [row(name, *each) for name, each in EFFECTS.items()]
+    return PairedComparison(rows=(*rows, *more), changes=diff(THEN, NOW), **fields)
 
 
-def test_the_screen_has_the_gravest_first_and_a_line_for_all_that_is_not_ok():
-    lines = screen(*upgrade(STATUSES))
-    assert lines[0].split() == ["benchmark", "platform", "unit", "old", "new", "change", "verdict"]
-    assert [line.split()[0] for line in lines[1:6]] == [
-        *("test_slow", "test_broken", "test_noisy", "test_fast", "test_same")
-    ]
+LOST = PairedRow(benchmark="t.py::test_lost", effect=Effect.LOST, why="the new one does not: failed: boom")
+
+
+def test_screen_has_the_gravest_first_and_a_line_for_each_verdict():
+    lines = screen(comparison(LOST, notes=("measured on hosts of several names",)), CONTEXT)
+    names = [line.split()[0] for line in lines[1:6]]
+    assert names == ["test_slower", "test_slow", "test_lost", "test_fast", "test_same"]
     text = "\n".join(lines)
-    assert "REGRESSED  test_slow: " in text
-    assert (
-        "LOST  test_broken: the old environment measures it, the new one does not: failed: RuntimeError"
-        in text
-    )
-    assert "INCONCLUSIVE  test_noisy: " in text
-    assert "improved  test_fast: " in text
-    assert "ok  test_same" not in text
+    assert "REGRESSED  test_slow: 16.7 % slower (at least " in text
+    assert "LOST  test_lost: the new one does not: failed: boom" in text
     assert "differs: driver 570.124.06 -> 580.159.04, cuDNN 9.10.2 -> 9.19.0" in text
+    assert "note: measured on hosts of several names" in text
     assert (
-        "REJECT: the new environment is worse (1 REGRESSED, 1 LOST, 1 INCONCLUSIVE, 1 improved, 1 ok; tolerance 5.0 %)."
+        "REJECT: the new environment is worse (2 REGRESSED, 1 LOST, 1 improved, 1 ok; tolerance 5.0 %)."
         in text
     )
+    assert "kept/upgrade.md" in text
 
 
-def test_advice_about_baselines_is_that_of_the_upgrade_and_not_of_a_session():
-    """The baseline here is a means: nobody is to refresh it, or to record more of it."""
-    text = "\n".join(screen(*upgrade({"test_fast": Outcome.IMPROVED, "test_noisy": Outcome.INCONCLUSIVE})))
-    assert "refresh the baseline" not in text
-    assert "record more baseline runs" not in text
-    assert "look again" in text
+def test_failure_and_another_loss_are_shown_beside_ok():
+    found = PairedComparison(rows=(row("test_a", Effect.OK, failure="off", numerics="loss 6.7 -> 6.8"),))
+    text = "\n".join(screen(found, CONTEXT))
+    assert "FAILED  test_a: off" in text
+    assert "note:  test_a: loss 6.7 -> 6.8" in text
+    assert "REJECT" in text
+    assert "6.7 -> 6.8" in markdown(found, CONTEXT)
 
 
-def steps(statuses, again=None) -> dict[str, str]:
-    found, words = upgrade(statuses, again)
-    return {each["title"]: each["text"] for each in json.loads(as_json(found, words))["next"]}
-
-
-def test_what_to_do_next_is_the_exact_command():
-    rejected = steps({"test_slow": Outcome.REGRESSED, "test_same": Outcome.OK})
-    assert rejected["reject"].startswith("stay with the old one")
-    assert rejected["accept all the same"] == (
-        "apptainer exec --nv new.sif python3 -m pytest bench_suites/test_cnn.py::test_slow -m gh200 --accel-update "
-        "--accel-reason 'driver 570.124.06 -> 580.159.04, cuDNN 9.10.2 -> 9.19.0, torch 2.10.0 -> 2.11.0'"
-    )
-    assert rejected["look closer"] == "pytest-accel compare /scratch/kept/old.json /scratch/kept/new.json"
-    accepted = steps({"test_fast": Outcome.IMPROVED, "test_same": Outcome.OK})
-    assert "test_fast" in accepted["keep the gain"]
-    assert "test_same" not in accepted["keep the gain"]
-    assert "keep the gain" not in steps({"test_same": Outcome.OK})
-
-
-def test_the_command_measures_as_the_session_did_and_moves_the_sites_own_baselines():
-    old = recorded(["test_slow"])
-    command = (
-        "--accel-baselines=/kept/baselines",
-        "--accel-json=/kept/new.json",
-        "--pyargs",
-        "pytest_accel.suites",
-    )
-    command += ("--accel-budget=1s", "--accel-data", "/data", "-m", "gh200")
-    new = replace(make_session([make_result(Outcome.REGRESSED, name="test_slow")]), command=command)
-    text = "\n".join(screen(assess(old, new), told(old, new)))
-    (line,) = (line for line in text.splitlines() if "accept all the same" in line)
-    assert "--pyargs pytest_accel.suites.test_cnn::test_slow -m gh200" in line
-    assert "--accel-budget=1s --accel-data=/data" in line
-    assert "/kept" not in line
-
-
-def test_a_drill_moves_no_baseline():
-    result = make_result(Outcome.REGRESSED, name="test_slow")
-    runs = tuple(replace(run, metrics={**run.metrics, "slowdown_felt": 0.1}) for run in result.runs)
-    old, new = recorded(["test_slow"]), make_session([replace(result, runs=runs)])
-    text = "\n".join(screen(assess(old, new), told(old, new)))
-    assert "note: new: 3 runs delayed on purpose by --accel-slowdown" in text
-    assert "--accel-update" not in text
-
-
-def test_a_drift_is_explained_by_both_and_moves_no_baseline():
-    both = {"test_slow": Outcome.REGRESSED}
-    text = "\n".join(screen(*upgrade(both, again=both)))
-    assert (
-        "DRIFTED  test_slow: the old environment, measured again, has another speed than before (old again regressed"
-        in text
-    )
-    assert "the machine changed meanwhile" in text
-    assert set(steps(both, again=both)) >= {"find the cause", "repeat"}
-    assert "accel-update" not in text
-
-
-def test_an_unsure_bracket_is_noted():
-    text = "\n".join(screen(*upgrade({"test_a": Outcome.OK}, again={"test_a": Outcome.INCONCLUSIVE})))
-    assert "whether the machine drifted is not known for 1 benchmark" in text
-
-
-def test_news_of_numerics_stand_also_beside_ok():
-    result = replace(
-        make_result(Outcome.OK, name="test_a"), numerics="loss after 5 seeded steps 6.79 -> 6.81"
-    )
-    old, new = recorded(["test_a"]), make_session([result])
-    found, words = assess(old, new), told(old, new)
-    assert "NUMERICS  test_a: loss after 5 seeded steps 6.79 -> 6.81" in screen(found, words)
-    assert "6.79 -> 6.81" in markdown(found, words)
-
-
-def test_many_that_are_ok_give_way_to_those_that_are_not():
-    statuses = {f"test_{number:02}": Outcome.OK for number in range(60)} | {"test_slow": Outcome.REGRESSED}
-    lines = screen(*upgrade(statuses))
+def test_many_rows_that_are_ok_give_way_to_those_that_are_not():
+    many = [row(f"test_{number:02}", Effect.OK) for number in range(60)]
+    found = PairedComparison(rows=(*many, row("test_slow", Effect.REGRESSED, 1.2)))
+    lines = screen(found, CONTEXT)
     assert lines[1].startswith("test_slow")
     assert "and 21 more that are ok (upgrade.md)" in lines
-    assert markdown(*upgrade(statuses)).count("| ok |") == 60
+    assert markdown(found, CONTEXT).count("| ok |") == 60
 
 
-def test_nothing_judged_is_said_in_so_many_words():
-    old, new = make_session([]), make_session([])
-    assert "REPEAT: nothing was judged, and that is not green (no benchmark)." in screen(
-        assess(old, new), told(old, new)
-    )
+def test_nothing_judged_is_not_green():
+    text = screen(PairedComparison(rows=()), CONTEXT)
+    assert "REPEAT: nothing was judged, and that is not green (no benchmark)." in text
+
+
+@pytest.mark.parametrize(
+    ("noise", "remedy"),
+    [
+        (0.005, "between half the tolerance and the whole; --blocks 10"),
+        (0.03, "in a new folder would hold"),
+        (0.2, "quieten the machine"),
+    ],
+)
+def test_open_question_says_what_would_decide_it(noise, remedy):
+    open_row = row("test_a", Effect.INCONCLUSIVE, 1.04)
+    verdict = replace(open_row.verdict, noise=noise, wants_another_run=False)
+    from pytest_accel.stats.verdict import Outcome
+
+    verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE)
+    assert remedy in explanation(replace(open_row, verdict=verdict), 5)
 
 
 def test_json_has_everything_unrounded():
-    content = json.loads(as_json(*upgrade(STATUSES, again=dict.fromkeys(STATUSES, Outcome.OK))))
-    assert (content["kind"], content["schema_version"]) == ("pytest-accel upgrade", 1)
-    assert (content["decision"], content["exit_status"], content["bracketed"]) == ("reject", 1, True)
-    rows = {row["benchmark"].partition("::")[2]: row for row in content["benchmarks"]}
-    assert {name: row["effect"] for name, row in rows.items()} == {
-        "test_slow": Effect.REGRESSED.value,
-        "test_fast": Effect.IMPROVED.value,
-        "test_noisy": Effect.INCONCLUSIVE.value,
-        "test_same": Effect.OK.value,
-        "test_broken": Effect.LOST.value,
-    }
-    made = make_result(Outcome.REGRESSED, name="test_slow")
-    assert rows["test_slow"]["new_throughput"] == made.throughput
-    assert rows["test_slow"]["verdicts"][0]["slowdown"]["point"] == made.verdict.slowdown.point
-    assert rows["test_slow"]["old_again"]["outcome"] == "ok"
-    assert list(content["sessions"]) == ["new", "old", "old-again"]
+    content = json.loads(as_json(comparison(LOST), CONTEXT))
+    assert (content["kind"], content["decision"], content["exit_status"]) == (
+        "pytest-accel upgrade",
+        "reject",
+        1,
+    )
+    rows = {each["benchmark"].partition("::")[2]: each for each in content["benchmarks"]}
+    slow = rows["test_slow"]
+    assert slow["new_throughput"] == pytest.approx(128 / 0.048)
+    assert slow["verdict"]["slowdown"]["point"] == pytest.approx(1 - 1 / 1.2)
+    assert slow["pair_losses"] == pytest.approx([1 - 1 / 1.2] * 4)
+    assert (slow["blocks"], rows["test_lost"]["blocks"]) == (2, 0)
+    assert rows["test_lost"]["fails"]
 
 
 @pytest.mark.parametrize(
     "name", ["test_x[| a | b |]", "test_x[::error::boom]", "test_x[\x1b[31m]", "test_x[@somebody]"]
 )
 def test_names_are_shown_and_never_obeyed(name):
-    found, words = upgrade({name: Outcome.REGRESSED})
-    assert all(line.isprintable() for line in screen(found, words))
-    assert not any(line.lstrip().startswith("::") for line in screen(found, words))
-    page = markdown(found, words)
-    (row,) = [line for line in page.splitlines() if line.startswith("| `")]
-    assert row.replace("\\|", "").count("|") == 8
+    found = PairedComparison(rows=(row(name, Effect.REGRESSED, 1.2),))
+    assert all(line.isprintable() for line in screen(found, CONTEXT))
+    assert not any(line.lstrip().startswith("::") for line in screen(found, CONTEXT))
+    page = markdown(found, CONTEXT)
+    (table_row,) = [line for line in page.splitlines() if line.startswith("| `")]
+    assert table_row.replace("\\|", "").count("|") == 8

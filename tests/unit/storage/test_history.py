@@ -134,7 +134,7 @@ class TestSessions:
         assert history.session("20260302").session.endswith("bbbb")
         with pytest.raises(HistoryError, match=r"begins 2 sessions: .*bbbb, .*aaaa"):
             history.session("2026")
-        with pytest.raises(HistoryError, match=r"no session 'x' is here\n.*history list"):
+        with pytest.raises(HistoryError, match=r"no session 'x' is here\n.*history` lists"):
             history.session("x")
 
     def test_an_id_that_begins_another_is_found(self, history):
@@ -527,7 +527,7 @@ class TestBadFiles:
         assert "pip install --upgrade pytest-accel" in error.remedy
 
     def test_nothing_there(self, history):
-        with pytest.raises(HistoryError, match=r"there is no history here yet\n.*history add"):
+        with pytest.raises(HistoryError, match=r"there is no history here yet\n.*history --import"):
             history.series(KEY, "h200")
         with pytest.raises(HistoryError, match="there is no history here yet"):
             history.prune(keep_sessions=1)

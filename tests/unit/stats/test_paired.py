@@ -1,4 +1,4 @@
-"""The statistics of a duet: what two environments share cancels, and the words are the gate's."""
+"""Statistics of pairs: what two environments share cancels, and the outcomes are the gate's."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.duet import (
-    MOST_GROUPS,
-    Group,
-    duet_policy,
-    groups_for,
-    judge,
-    looks_at,
+from pytest_accel.stats.paired import (
+    DEFAULT_BLOCKS,
+    PairBlock,
+    block_order,
+    blocks_needed,
+    decision_points,
+    judge_pairs,
+    paired_policy,
     resolution_factor,
-    turns,
 )
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy
@@ -30,21 +30,21 @@ def run(y: float) -> Run:
 
 
 def play(
-    groups: int, d: float = 0.0, *, noise: float = 0.0, drift: float = 0.0, level: float = 0.0, seed: int = 0
-) -> list[Group]:
-    """So many groups; the new side is slower by d, and every process by `drift` more than the one before."""
+    blocks: int, d: float = 0.0, *, noise: float = 0.0, drift: float = 0.0, level: float = 0.0, seed: int = 0
+) -> list[PairBlock]:
+    """So many blocks; the new side is slower by d, and every process by `drift` more than the one before."""
     source = random.Random(seed)
     made, now = [], level
-    for number in range(1, groups + 1):
+    for number in range(1, blocks + 1):
         runs: dict[str, list[Run]] = {"old": [], "new": []}
-        for side in turns(number):
+        for side in block_order(number):
             runs[side].append(run(now + d * (side == "new") + source.gauss(0, noise)))
             now += drift
-        made.append(Group(old=tuple(runs["old"]), new=tuple(runs["new"])))
+        made.append(PairBlock(old=tuple(runs["old"]), new=tuple(runs["new"])))
     return made
 
 
-def noisy_groups() -> st.SearchStrategy[list[Group]]:
+def noisy_blocks() -> st.SearchStrategy[list[PairBlock]]:
     return st.builds(
         play,
         st.integers(1, 6),
@@ -55,10 +55,10 @@ def noisy_groups() -> st.SearchStrategy[list[Group]]:
     )
 
 
-def shifted(group: Group, old: float, new: float) -> Group:
-    return Group(
-        old=tuple(run(each.summary + old) for each in group.old),
-        new=tuple(run(each.summary + new) for each in group.new),
+def shifted(block: PairBlock, old: float, new: float) -> PairBlock:
+    return PairBlock(
+        old=tuple(run(each.summary + old) for each in block.old),
+        new=tuple(run(each.summary + new) for each in block.new),
     )
 
 
@@ -66,17 +66,17 @@ def shifted(group: Group, old: float, new: float) -> Group:
 
 
 @given(st.integers(1, 30))
-def test_each_group_has_two_of_each_side_and_no_place_in_time_that_is_one_sides(group):
-    for sides in (turns(group), turns(group + 1)):
+def test_each_group_has_two_of_each_side_and_no_place_in_time_that_is_one_sides(block):
+    for sides in (block_order(block), block_order(block + 1)):
         assert sorted(sides) == ["new", "new", "old", "old"]
         middle = [place for place, side in enumerate(sides) if side == "new"]
         assert sum(middle) == 3  # 0 + 3 or 1 + 2: a linear drift weighs the same on both
-    assert turns(group)[0] != turns(group + 1)[0]
+    assert block_order(block)[0] != block_order(block + 1)[0]
 
 
 @given(st.integers(1, 30))
 def test_looks_are_at_most_five_and_the_last_one_has_all_groups(most):
-    looks = looks_at(most)
+    looks = decision_points(most)
     assert len(looks) == min(most, 5)
     assert list(looks) == sorted(set(looks))
     assert looks[-1] == most
@@ -84,46 +84,46 @@ def test_looks_are_at_most_five_and_the_last_one_has_all_groups(most):
 
 def test_no_groups_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
-        looks_at(0)
+        decision_points(0)
     with pytest.raises(ValueError, match="at least one"):
-        judge([])
+        judge_pairs([])
 
 
 # --- the estimate ---------------------------------------------------------------------------------
 
 
-@given(noisy_groups(), st.floats(-3, 3))
-def test_what_a_session_does_to_both_sides_changes_nothing(groups, effect):
-    before = judge(groups)
-    after = judge([shifted(group, effect, effect) for group in groups])
+@given(noisy_blocks(), st.floats(-3, 3))
+def test_what_a_session_does_to_both_sides_changes_nothing(blocks, effect):
+    before = judge_pairs(blocks)
+    after = judge_pairs([shifted(block, effect, effect) for block in blocks])
     assert after.outcome is before.outcome
     assert after.slowdown.point == pytest.approx(before.slowdown.point, abs=1e-9)
 
 
 @given(st.integers(1, 6), st.floats(-0.2, 0.2), st.floats(-0.02, 0.02))
-def test_a_linear_drift_cancels(groups, d, drift):
-    found = judge(play(groups, d, drift=drift)).slowdown
+def test_a_linear_drift_cancels(blocks, d, drift):
+    found = judge_pairs(play(blocks, d, drift=drift)).slowdown
     assert found.point == pytest.approx(-math.expm1(-d), abs=1e-9)
 
 
-@given(noisy_groups())
-def test_swapping_the_sides_turns_the_estimate_round(groups):
-    turned = [Group(old=group.new, new=group.old) for group in groups]
-    here, there = judge(groups).slowdown.point, judge(turned).slowdown.point
+@given(noisy_blocks())
+def test_swapping_the_sides_turns_the_estimate_round(blocks):
+    turned = [PairBlock(old=block.new, new=block.old) for block in blocks]
+    here, there = judge_pairs(blocks).slowdown.point, judge_pairs(turned).slowdown.point
     assert math.log1p(-here) == pytest.approx(-math.log1p(-there), abs=1e-9)
 
 
-@given(noisy_groups(), st.floats(0, 0.3))
-def test_a_slower_new_side_is_never_judged_better(groups, more):
+@given(noisy_blocks(), st.floats(0, 0.3))
+def test_a_slower_new_side_is_never_judged_better(blocks, more):
     order = [Outcome.IMPROVED, Outcome.OK, Outcome.INCONCLUSIVE, Outcome.REGRESSED]
-    before = judge(groups)
-    after = judge([shifted(group, 0.0, more) for group in groups])
+    before = judge_pairs(blocks)
+    after = judge_pairs([shifted(block, 0.0, more) for block in blocks])
     assert order.index(after.outcome) >= order.index(before.outcome)
 
 
-@given(noisy_groups())
-def test_the_bounds_agree_with_the_outcome(groups):
-    verdict = judge(groups, most_groups=6)
+@given(noisy_blocks())
+def test_the_bounds_agree_with_the_outcome(blocks):
+    verdict = judge_pairs(blocks, max_blocks=6)
     low, point, high = (
         -math.log1p(-each) for each in (verdict.slowdown.low, verdict.slowdown.point, verdict.slowdown.high)
     )
@@ -140,89 +140,89 @@ def test_the_bounds_agree_with_the_outcome(groups):
 
 def test_one_throttled_process_of_either_side_does_not_decide():
     for side in ("old", "new"):
-        groups = play(3)
-        slow = run(groups[1].new[0].summary + 0.10)
-        spoilt = Group(
-            old=(slow, groups[1].old[1]) if side == "old" else groups[1].old,
-            new=(slow, groups[1].new[1]) if side == "new" else groups[1].new,
+        blocks = play(3)
+        slow = run(blocks[1].new[0].summary + 0.10)
+        spoilt = PairBlock(
+            old=(slow, blocks[1].old[1]) if side == "old" else blocks[1].old,
+            new=(slow, blocks[1].new[1]) if side == "new" else blocks[1].new,
         )
-        assert judge([groups[0], spoilt, groups[2]]).outcome is Outcome.OK
+        assert judge_pairs([blocks[0], spoilt, blocks[2]]).outcome is Outcome.OK
 
 
 def test_the_noise_is_that_of_a_run_from_the_spread_of_pairs_and_the_prior():
     e = 0.03
-    group = Group(old=(run(0.0), run(0.0)), new=(run(e), run(-e)))
+    block = PairBlock(old=(run(0.0), run(0.0)), new=(run(e), run(-e)))
     prior = 3 * 0.01**2
-    assert judge([group]).noise == pytest.approx(math.sqrt((prior + 2 * e**2 / 2) / (3 + 1)))
+    assert judge_pairs([block]).noise == pytest.approx(math.sqrt((prior + 2 * e**2 / 2) / (3 + 1)))
 
 
 def test_one_throttled_process_does_not_blur_the_noise_of_all():
     first, second, third = play(3)
-    slow = Group(old=second.old, new=(run(0.5), second.new[1]))
-    assert judge([first, slow, third]).noise < 0.01
+    slow = PairBlock(old=second.old, new=(run(0.5), second.new[1]))
+    assert judge_pairs([first, slow, third]).noise < 0.01
 
 
 # --- the course -----------------------------------------------------------------------------------
 
 
 def test_unchanged_is_ok_after_one_group():
-    verdict = judge(play(1))
+    verdict = judge_pairs(play(1))
     assert (verdict.outcome, verdict.wants_another_run) == (Outcome.OK, False)
     assert (verdict.looks, verdict.baseline_runs) == (2, 2)
 
 
 @given(st.floats(0, 2))
 def test_one_group_alone_never_fails(d):
-    assert judge(play(1, d)).outcome is not Outcome.REGRESSED
+    assert judge_pairs(play(1, d)).outcome is not Outcome.REGRESSED
 
 
 def test_a_loss_at_twice_the_tolerance_fails_after_two_groups():
-    first, second = judge(play(1, 2 * DELTA)), judge(play(2, 2 * DELTA))
+    first, second = judge_pairs(play(1, 2 * DELTA)), judge_pairs(play(2, 2 * DELTA))
     assert first.wants_another_run
     assert (second.outcome, second.wants_another_run) == (Outcome.REGRESSED, False)
 
 
 def test_faster_is_looked_at_twice_before_it_is_improved():
-    first, second = judge(play(1, -0.2)), judge(play(2, -0.2))
+    first, second = judge_pairs(play(1, -0.2)), judge_pairs(play(2, -0.2))
     assert (first.outcome, first.wants_another_run) == (Outcome.OK, True)
     assert (second.outcome, second.wants_another_run) == (Outcome.IMPROVED, False)
 
 
-@given(noisy_groups())
-def test_after_the_last_group_no_other_is_wanted(groups):
-    assert not judge(groups, most_groups=len(groups)).wants_another_run
+@given(noisy_blocks())
+def test_after_the_last_group_no_other_is_wanted(blocks):
+    assert not judge_pairs(blocks, max_blocks=len(blocks)).wants_another_run
 
 
 def test_between_two_looks_nothing_is_decided():
-    verdicts = [judge(play(groups), most_groups=10) for groups in (1, 2)]
-    assert looks_at(10) == (2, 4, 6, 8, 10)
+    verdicts = [judge_pairs(play(blocks), max_blocks=10) for blocks in (1, 2)]
+    assert decision_points(10) == (2, 4, 6, 8, 10)
     assert [each.wants_another_run for each in verdicts] == [True, False]
 
 
 def test_the_tolerance_is_the_benchmarks_own():
-    groups = play(2, 0.08)
-    assert judge(groups, 0.05).outcome is Outcome.REGRESSED
-    assert judge(groups, 0.30).outcome is Outcome.OK
+    blocks = play(2, 0.08)
+    assert judge_pairs(blocks, 0.05).outcome is Outcome.REGRESSED
+    assert judge_pairs(blocks, 0.30).outcome is Outcome.OK
     with pytest.raises(ValueError, match="tolerance"):
-        judge(groups, 1.5)
+        judge_pairs(blocks, 1.5)
 
 
 # --- resolution -----------------------------------------------------------------------------------
 
 
 def test_five_groups_resolve_two_and_a_half_times_the_noise():
-    assert resolution_factor(5, duet_policy(None)) == pytest.approx(2.46, abs=0.01)
+    assert resolution_factor(5, paired_policy(None)) == pytest.approx(2.46, abs=0.01)
 
 
 @given(st.integers(2, 19))
-def test_more_groups_resolve_more(groups):
-    fewer, more = (resolution_factor(each, duet_policy(None, each)) for each in (groups, groups + 1))
+def test_more_groups_resolve_more(blocks):
+    fewer, more = (resolution_factor(each, paired_policy(None, each)) for each in (blocks, blocks + 1))
     assert more < fewer
 
 
 def test_how_many_groups_a_tolerance_takes():
-    assert groups_for(0.01, 0.05) <= MOST_GROUPS
-    needed = groups_for(0.03, 0.05)
-    assert MOST_GROUPS < needed <= 20
-    assert 0.03 * resolution_factor(needed, duet_policy(0.05, needed)) <= DELTA
-    assert groups_for(0.2, 0.05) is None
+    assert blocks_needed(0.01, 0.05) <= DEFAULT_BLOCKS
+    needed = blocks_needed(0.03, 0.05)
+    assert DEFAULT_BLOCKS < needed <= 20
+    assert 0.03 * resolution_factor(needed, paired_policy(0.05, needed)) <= DELTA
+    assert blocks_needed(0.2, 0.05) is None

@@ -1,0 +1,101 @@
+"""deploy/slurm/benchmarks.sbatch on a real Slurm of four nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.slurm.conftest import wait_for
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("-m", "cpun2", "--accel-budget=60ms", "-oaccel_warmup=50ms", "--accel-json=results.json")
+MEASURES = """
+from pytest_accel import cpun2
+
+@cpun2
+def test_measures(accel):
+    accel.measure(lambda: sum(range(20000)), work=1, unit="steps")
+"""
+FAILS_ON_ONE_RANK = (
+    MEASURES
+    + """
+@cpun2
+def test_fails(accel, rank):
+    accel.measure(lambda: sum(range(20000)), work=1, unit="steps")
+    assert rank != 1, "of the second node"
+"""
+)
+WAITS = """
+import os, pathlib, time
+
+from pytest_accel import cpun2
+
+@cpun2
+def test_waits(accel, rank):
+    pathlib.Path(f"pid-{rank}").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+
+
+def test_ranks_on_two_nodes_are_one_session_that_passes(submit, tmp_path):
+    log = submit(*QUICK, suite=MEASURES).result(0)
+    assert log.count("test session starts") == 1
+    session = json.loads((tmp_path / "results.json").read_text())
+    (result,) = session["results"]
+    assert (result["platform"], len(result["runs"])) == ("cpun2", 1)
+
+
+def test_failure_of_one_rank_is_the_status_of_the_job_and_all_results_are_written(submit, tmp_path):
+    log = submit(*QUICK, "--junitxml=junit.xml", suite=FAILS_ON_ONE_RANK).result(1)
+    assert "of the second node" in log
+    session = json.loads((tmp_path / "results.json").read_text())
+    assert {each["benchmark"]: each.get("failed", False) for each in session["results"]} == {
+        "test_suite.py::test_measures": False,
+        "test_suite.py::test_fails": True,
+    }
+    assert 'failures="1"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_killed_rank_is_not_green(submit, tmp_path):
+    job = submit(*QUICK, "--accel-timeout=60s", suite=WAITS)
+    pid = wait_for(lambda: (tmp_path / "pid-1").exists() and (tmp_path / "pid-1").read_text(), "rank 1")
+    os.kill(int(pid), signal.SIGKILL)
+    wait_for(lambda: job.process.poll() is not None, "the end of the job")
+    assert job.process.returncode != 0
+
+
+def test_arguments_with_blanks_and_quotes_reach_pytest_in_every_task(submit, tmp_path):
+    suite = """
+    import json, os, pathlib
+    def test_notes(pytestconfig):
+        noted = [list(pytestconfig.invocation_params.args), os.environ["SLURM_CPUS_PER_TASK"]]
+        pathlib.Path(f"noted-{os.environ['SLURM_PROCID']}").write_text(json.dumps(noted))
+    """
+    odd = ["a b", "it's", "$(touch hacked)", "*", ""]
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--note', action='append')\n"
+    )
+    arguments = [f"--note={word}" for word in odd]
+    addopts = "-p no:cacheprovider"  # without the plugin each task is a pytest of its own
+    submit(*arguments, suite=suite, options=["--cpus-per-task=2"], PYTEST_ADDOPTS=addopts).result(0)
+    assert not (tmp_path / "hacked").exists()
+    for rank in range(2):
+        noted, cpus = json.loads((tmp_path / f"noted-{rank}").read_text())
+        assert noted[1:] == arguments
+        assert cpus == "2"
+
+
+def test_container_command_is_put_before_python(submit, tmp_path):
+    container = tmp_path / "apptainer"
+    container.write_text(
+        f'#!/bin/sh\necho "$@" > container-$SLURM_PROCID\nshift 3\nexec {sys.executable} "$@"\n'
+    )
+    container.chmod(0o755)
+    submit(*QUICK, suite=MEASURES, ACCEL_CONTAINER=f"{container} exec my.sif", ACCEL_PYTHON="").result(0)
+    for rank in range(2):
+        assert (tmp_path / f"container-{rank}").read_text().startswith("exec my.sif python3 -m pytest ")

@@ -304,7 +304,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     from pytest_accel.options import data_root
     from pytest_accel.session.fitting import fail_plainly
     from pytest_accel.workloads.data.errors import DataError, DataMissing
-    from pytest_accel.workloads.data.finding import find_set
+    from pytest_accel.workloads.data.sets import find_set
 
     settings = request.config.stash[SETTINGS]
 

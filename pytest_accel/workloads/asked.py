@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_accel.measure.errors import check_whole, did_you_mean
-from pytest_accel.workloads.data.formats.cityscapes import IGNORE
+from pytest_accel.workloads.data.segmentation import IGNORE
 from pytest_accel.workloads.models.build import task_of
 from pytest_accel.workloads.models.catalogue import Asked, zoo_model
 from pytest_accel.workloads.models.segmentation_layers import check_pooled_batch

@@ -13,11 +13,10 @@ import torch
 
 from pytest_accel.measure.errors import unknown_value
 from pytest_accel.measure.ranks import Ranks
-from pytest_accel.workloads.data.errors import DataError, DataMissing, SyntheticDataWarning
-from pytest_accel.workloads.data.formats.places import Split
-from pytest_accel.workloads.data.loader import HostBatches, Loading, spare_cpus
+from pytest_accel.workloads.data.errors import DataError, DataMissing, Split, SyntheticDataWarning
+from pytest_accel.workloads.data.loader import HostBatches, LoaderConfig, spare_cpus
 from pytest_accel.workloads.data.order import TrainingOrder
-from pytest_accel.workloads.data.sources import Batch, Loaded, Source
+from pytest_accel.workloads.data.sources import Batch, BatchSource, LoaderSource
 
 Task = Literal["train", "infer"]
 Facts: TypeAlias = dict[str, str | int | float | bool | None]  # that define a benchmark, by name
@@ -85,7 +84,7 @@ class Destination:
 class Feed:
     """The source of a step's batches, and what defines it."""
 
-    source: Source
+    source: BatchSource
     configuration: Facts  # before what the plan says, where both say it
     order: TrainingOrder | None = None  # None: synthetic, without epochs
     threaded: bool = False  # threads of this process work beside the steps
@@ -120,11 +119,11 @@ def loaded(
     reader: Any,  # noqa: ANN401 - as HostBatches takes it
     sampler: Any,  # noqa: ANN401 - as above
     arrive: Callable[[Any], Batch],
-) -> Loaded:
+) -> LoaderSource:
     """What worker processes read, on its way to the device."""
     loading = loading_of(choices, to.ranks.rank)
     batches = HostBatches(reader, sampler, loading, for_device=to.device.type != "cpu")
-    return Loaded(batches, arrive, to.device, loading=loading)
+    return LoaderSource(batches, arrive, to.device, loading=loading)
 
 
 def files_facts(choices: DataChoices, *, images: int, task: Task) -> Facts:
@@ -135,10 +134,10 @@ def files_facts(choices: DataChoices, *, images: int, task: Task) -> Facts:
     return facts | loading_facts(choices) | {"decode": "host"}
 
 
-def loading_of(choices: DataChoices, rank: int, *, readers_only: bool = False) -> Loading:
+def loading_of(choices: DataChoices, rank: int, *, readers_only: bool = False) -> LoaderConfig:
     unasked = min(spare_cpus(), READERS_FOR_A_DECODER) if readers_only else spare_cpus()
     workers = unasked if choices.workers is None else choices.workers
-    return Loading(
+    return LoaderConfig(
         workers=workers,
         prefetch=choices.prefetch,
         pinned=choices.pinned,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 import torch
 
 from pytest_accel.workloads.data.order import TrainingOrder
-from pytest_accel.workloads.data.sources import Batch, Rotation
+from pytest_accel.workloads.data.sources import Batch, RotatingSource
 from pytest_accel.workloads.feeding import DataChoices, Destination, Facts, Feed, Task
 
 # What a model is for.
@@ -123,7 +123,7 @@ class Plan(ABC):
             for index in range(to.rotation)
         ]
         facts: Facts = {"data_source": "synthetic", "distinct_batches": to.rotation}
-        return Feed(source=Rotation(batches), configuration=facts)
+        return Feed(source=RotatingSource(batches), configuration=facts)
 
     def order(
         self,

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from pytest_accel.workloads.assembly import Configuration, Parts
 from pytest_accel.workloads.attention import attention_backend
 from pytest_accel.workloads.compiling import CUDA_GRAPH_MODES, Compiler
-from pytest_accel.workloads.data.sources import Batch, Rotation, Source
+from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
 from pytest_accel.workloads.fitting import raise_if_out_of_memory
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.plan import Loss, seed_of
@@ -37,7 +37,7 @@ class Step:
         self._plan = parts.plan  # of a micro-batch, where a step takes several
         self._micro_batches = parts.micro_batches
         self._model: Any = parts.model
-        self._source: Source = parts.feed.source
+        self._source: BatchSource = parts.feed.source
         self.varied: bool = parts.feed.varied  # batches differ in shape, and in what they cost
         self._compiled = Compiler.of(parts.compile, parts.model, parts.device)
         self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and parts.device.type == "cuda"
@@ -109,7 +109,7 @@ class Step:
         """Let steps run on batches that lie ready on the device: what they do without a loader."""
         source = self._source
         with self._explained():
-            self._source = Rotation([tree_map(torch.clone, next(source)) for _ in range(2)])
+            self._source = RotatingSource([tree_map(torch.clone, next(source)) for _ in range(2)])
         try:
             yield
         finally:
@@ -180,7 +180,7 @@ class Step:
         if self._replay is not None:
             self._replay.close()
         self._model = self._replay = None
-        self._source = Rotation(())
+        self._source = RotatingSource(())
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_accel.markers import platform_mark
-from pytest_accel.workloads.data.sources import Rotation
+from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.steps import InferStep, TrainStep
 from pytest_accel.workloads.tasks.tokens import TokenPlan
 from tests.support.steps import losses
@@ -103,7 +103,7 @@ def gradients(device, micro_batch_size=None, **choices):
             0, seed=7, rank=0, device=device, dtype=torch.float32, memory_format="contiguous"
         )
         size = micro_batch_size or GPT["batch_size"]
-        step._source = Rotation(list(zip(inputs.split(size), targets.split(size), strict=True)))
+        step._source = RotatingSource(list(zip(inputs.split(size), targets.split(size), strict=True)))
         step()
         return step.loss_value(), [parameter.grad.float().clone() for parameter in step._trainable]
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pytest_accel.workloads import TrainStep, fitting
-from pytest_accel.workloads.data.sources import Rotation
+from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.evidence import local
 from pytest_accel.workloads.tasks.tokens import TokenPlan
 from tests.support.steps import losses
@@ -30,7 +30,7 @@ def gradients_of_one_batch(group, **choices):
         make = {"device": torch.device("cpu"), "dtype": torch.float32, "memory_format": "contiguous"}
         inputs, targets = plan.make(0, seed=7, rank=group.rank, **make)
         size = choices.get("micro_batch_size", 4)
-        step._source = Rotation(list(zip(inputs.split(size), targets.split(size), strict=True)))
+        step._source = RotatingSource(list(zip(inputs.split(size), targets.split(size), strict=True)))
         step()
         return step.loss_value(), [whole(parameter.grad).clone() for parameter in step._trainable]
 

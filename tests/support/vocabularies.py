@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from itertools import pairwise
 
-from pytest_accel.workloads.data.formats.bpe import END_OF_TEXT
+from pytest_accel.workloads.data.vocabularies import END_OF_TEXT
 
 SENTENCES = (
     "the cat sat on the mat, and the other cats sat on other mats. It's the 1st of 12 days; we'll see 100 more days. "

@@ -1,4 +1,1 @@
-"""Data sets on disk, and the order in which their samples are taken.
-
-Importing this package does not import torch: `sets` and `errors` are plain; the other modules are for benchmarks.
-"""
+"""Data sets on disk, synthetic data, the order of samples, and their way to the device."""

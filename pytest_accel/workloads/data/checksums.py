@@ -1,97 +1,49 @@
-"""Bytes that are not the published ones are another data set, or a broken download: told before anything is read.
+"""Checksums: a file that is not what its published sum or its sums file says is refused before it is read.
 
-Two sources of sums: those published for files of the published size, and a `MD5SUMS` or `SHA256SUMS` file, as
-coreutils writes it, in the folder of the data set. A file of another size is a user's own subset and passes.
+Published MD5 sums count for files of the published size: another size is a user's own subset. `MD5SUMS` and
+`SHA256SUMS`, as coreutils writes them, count in the folder of a data set and below.
 """
 
 from __future__ import annotations
 
 import hashlib
-import posixpath
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_accel.workloads.data.errors import reading, unreadable
+from pytest_accel.workloads.data.errors import read_text, reading, unreadable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-SUMS_FILES = {"MD5SUMS": "md5", "SHA256SUMS": "sha256"}
-_HEX_DIGITS = {"md5": 32, "sha256": 64}
-# A backslash before the digest: the name has escapes (coreutils, md5sum invocation).
-_LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]+) [ *](?P<name>.+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """A file as its authors distribute it."""
-
-    size_bytes: int
-    md5: str
-
-
-# MD5 sums as torchvision 0.25 carries them (datasets/cifar.py, datasets/mnist.py); sizes as the files are distributed.
+SUMS_FILES = {"MD5SUMS": ("md5", 32), "SHA256SUMS": ("sha256", 64)}  # algorithm, hexadecimal digits
+# Size in bytes and MD5: sums as torchvision 0.25 has them (datasets/cifar.py, datasets/mnist.py).
 PUBLISHED = {
-    "cifar-100-python/train": Published(size_bytes=155_249_918, md5="16019d7e3df5f24257cddd939b257f8d"),
-    "cifar-100-python/test": Published(size_bytes=31_049_707, md5="f0ef6b0ae62326f3e7ffdfab6717acfc"),
-    "train-images-idx3-ubyte.gz": Published(size_bytes=9_912_422, md5="f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-    "train-labels-idx1-ubyte.gz": Published(size_bytes=28_881, md5="d53e105ee54ea40749a09fcbcd1e9432"),
-    "t10k-images-idx3-ubyte.gz": Published(size_bytes=1_648_877, md5="9fb629c4189551a2d022fa330f9573f3"),
-    "t10k-labels-idx1-ubyte.gz": Published(size_bytes=4_542, md5="ec29112dd5afa0611ce80d1b7f02629c"),
+    "cifar-100-python/train": (155_249_918, "16019d7e3df5f24257cddd939b257f8d"),
+    "cifar-100-python/test": (31_049_707, "f0ef6b0ae62326f3e7ffdfab6717acfc"),
+    "train-images-idx3-ubyte.gz": (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+    "train-labels-idx1-ubyte.gz": (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+    "t10k-images-idx3-ubyte.gz": (1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+    "t10k-labels-idx1-ubyte.gz": (4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
 }
 
 
 def verify(path: Path, *, folder: Path, published: str = "") -> None:
-    """Refuse a file that is not what its sums say.
+    """Raise DataError where a file's checksum is wrong.
 
-    `folder` is that of the data set: sums files count in it and in those between it and the file. `published` is the
-    file's key in PUBLISHED.
+    Sums files count from the file's folder up to `folder`, that of the data set; `published` is a key of PUBLISHED.
     """
-    known = PUBLISHED.get(published)
     with reading(path):
-        if known is not None and path.stat().st_size == known.size_bytes:
-            _compare(path, "md5", known.md5, "as published")
-        for sums, algorithm in _sums_files(path, folder):
-            expected = _sums(sums, *_stamp(sums), algorithm).get(path.relative_to(sums.parent).as_posix())
-            if expected is not None:
-                _compare(path, algorithm, expected, f"by {sums}")
-
-
-def read_sums(sums: Path, algorithm: str) -> dict[str, str]:
-    """Return the digests that a sums file holds, by name relative to its folder."""
-    try:
-        text = sums.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(sums, f"not readable: {error}", "Write it anew, or remove it.") from None
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        match = _LINE.fullmatch(line.removesuffix("\r"))
-        if match is None or len(match["digest"]) != _HEX_DIGITS[algorithm]:
-            raise unreadable(
-                f"{sums}:{number}",
-                f"{line[:60]!r} is not {_HEX_DIGITS[algorithm]} hexadecimal digits, two spaces and a name",
-                f"Write it anew with {algorithm}sum, or remove it.",
-            )
-        name = posixpath.normpath(_unescaped(match["name"]) if match["escaped"] else match["name"])
-        if found.setdefault(name, match["digest"].lower()) != match["digest"].lower():
-            raise unreadable(
-                f"{sums}:{number}", f"{name} has another sum further up", "Remove the one that is wrong."
-            )
-    return found
-
-
-def _sums_files(path: Path, folder: Path) -> Iterator[tuple[Path, str]]:
-    for parent in path.parents:
-        for name, algorithm in SUMS_FILES.items():
-            if (parent / name).is_file():
-                yield parent / name, algorithm
-        if parent == folder:
-            return
+        size_bytes, md5 = PUBLISHED.get(published, (None, ""))
+        if path.stat().st_size == size_bytes:
+            _compare(path, "md5", md5, "as published")
+        for parent in path.parents:
+            for name, (algorithm, _) in SUMS_FILES.items():
+                sums = parent / name
+                if not sums.is_file():
+                    continue
+                expected = _sums(sums, *_stamp(sums)).get(path.relative_to(parent).as_posix())
+                if expected is not None:
+                    _compare(path, algorithm, expected, f"by {sums}")
+            if parent == folder:
+                return
 
 
 def _compare(path: Path, algorithm: str, expected: str, source: str) -> None:
@@ -109,7 +61,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-# Within a process, what was read is read again only when its size or its time has changed.
+# Cached within a process until the size or the time of the file changes.
 
 
 @cache
@@ -119,9 +71,17 @@ def _digest(path: Path, size_bytes: int, mtime_ns: int, algorithm: str) -> str: 
 
 
 @cache
-def _sums(path: Path, size_bytes: int, mtime_ns: int, algorithm: str) -> dict[str, str]:  # noqa: ARG001 - keys
-    return read_sums(path, algorithm)
-
-
-def _unescaped(name: str) -> str:
-    return re.sub(r"\\(.)", lambda match: {"n": "\n", "r": "\r"}.get(match[1], match[1]), name)
+def _sums(path: Path, size_bytes: int, mtime_ns: int) -> dict[str, str]:  # noqa: ARG001 - keys
+    """Return the digests of a sums file by name relative to its folder."""
+    algorithm, digits = SUMS_FILES[path.name]
+    remedy = f"Write it anew with {algorithm}sum, or remove it."
+    found: dict[str, str] = {}
+    for number, line in enumerate(read_text(path, remedy).splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = re.fullmatch(rf"([0-9a-fA-F]{{{digits}}}) [ *](?:\./)?(.+)", line)
+        if match is None:
+            problem = f"{line[:60]!r} is not {digits} hexadecimal digits, two spaces and a name"
+            raise unreadable(f"{path}:{number}", problem, remedy)
+        found[match[2]] = match[1].lower()
+    return found

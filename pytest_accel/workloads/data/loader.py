@@ -1,99 +1,195 @@
-"""Batches in host memory, read ahead by worker processes."""
+"""Loader: batches in host memory, read ahead by worker processes."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from multiprocessing.context import ForkContext
 from multiprocessing.sharedctypes import RawValue
-from typing import Any
+from random import Random
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 
 from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
 from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
-from pytest_accel.workloads.data.readers import Problem, Reader, Wanted
+from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 
-# For one batch: a file system that does not answer ends the benchmark, and does not hang it.
-TIMEOUT_S = 300.0
-POLL_S = 0.2  # how often a wait looks for workers that died
-MOST_WORKERS = 16  # that are started unasked
-# What torch says, in front, of workers that are gone; anything else is an error in the reading itself.
+Tensor: TypeAlias = Any  # torch is untyped here
+PixelBatch: TypeAlias = tuple[Tensor, Tensor]  # uint8 (batch, channels, height, width), int64 (batch,)
+EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
+
+TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
+POLL_S = 0.2  # between two checks for dead workers
+MAX_DEFAULT_WORKERS = 16
+SYNTHETIC_IMAGES = 64  # that a worker keeps and repeats: drawing pixels would cost more than moving them
+# How torch's messages about lost workers begin; any other RuntimeError comes from the reader itself.
 _TIMED_OUT = "DataLoader timed out"
 _LOST = (_TIMED_OUT, "DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
-    """How batches are read: by how many processes, how far ahead, on which CPUs."""
+class LoaderConfig:
+    """Number of worker processes, how far they read ahead, and their CPUs."""
 
-    workers: int  # 0: the training process reads by itself
+    workers: int  # 0: the training process reads
     prefetch: int = 2  # batches that each worker keeps ready
-    pinned: bool = True  # into memory that a device copies from without the CPU; where there is a device
-    cpus: int | None = None  # that the workers may run on; None: all that this process may
-    first_cpu: int = 0  # of them, counted around: ranks that share a host need not share their workers' CPUs
+    pinned: bool = True  # page-locked memory, where there is a device
+    cpus: int | None = None  # that the workers may run on; None: all of this process
+    first_cpu: int = 0  # offset into them, modulo: ranks on one host can have separate CPUs
 
     @property
     def buffered(self) -> int:
-        """Batches that lie ready at most: so many say nothing of how fast more will come."""
+        """Batches that may be ready before they are needed; their rate says nothing about the loader's."""
         return self.workers * self.prefetch
 
     @property
     def burst(self) -> int:
-        """Batches that come together: of workers that began together, and take as long, one each."""
+        """Batches that arrive together: one per worker, because workers start together and take equally long."""
         return max(1, self.workers)
 
 
 def spare_cpus() -> int:
-    """How many workers to start unasked: one for every CPU that the training process leaves over."""
-    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 1))
+    """Return the default number of workers: one for every CPU but the training process's own."""
+    return max(1, min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)) - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """Samples of one rank for one step or several, and the seed of their crops."""
+
+    step: int
+    indices: Sequence[int]
+    seed: int | None = None  # of the first sample, the next one has the next; None: center crops
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProblem:
+    """Why a worker could not read a batch. A value: an exception would carry another process's traceback."""
+
+    text: str
+
+
+class Reader(Protocol):
+    """What a DataLoader calls its data set: maps a request of the sampler to tensors, or a ReadProblem.
+
+    It runs in worker processes and never touches a device.
+    """
+
+    def __getitem__(self, wanted: Any, /) -> Any: ...  # noqa: ANN401 - each task has a sampler of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayReader:
+    """Samples of a set in memory."""
+
+    images: ArrayImages
+
+    def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
+        chosen = torch.tensor(wanted.indices)
+        return self.images.images[chosen], self.images.labels[chosen]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhotographReader:
+    """JPEGs, decoded, cropped and resized by the worker."""
+
+    images: EncodedImages
+    size: int
+
+    def __getitem__(self, wanted: BatchRequest) -> PixelBatch | ReadProblem:
+        batch = torch.empty(len(wanted.indices), 3, self.size, self.size, dtype=torch.uint8)
+        try:
+            for place, index in enumerate(wanted.indices):
+                random = None if wanted.seed is None else Random(wanted.seed + place)  # noqa: S311 - no secret
+                pixels = decode_on_host(self.images.read(index), self.images.name(index))
+                crop = crop_for(pixels.shape[1], pixels.shape[2], random)
+                batch[place] = crop_on_host(pixels, crop, self.size)
+        except DataError as error:
+            return ReadProblem(str(error))
+        return batch, self.images.labels[torch.tensor(wanted.indices)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedReader:
+    """JPEG bytes, for a device that decodes them."""
+
+    images: EncodedImages
+
+    def __getitem__(self, wanted: BatchRequest) -> EncodedBatch | ReadProblem:
+        try:
+            read = [self.images.read(index) for index in wanted.indices]
+        except DataError as error:
+            return ReadProblem(str(error))
+        indices = torch.tensor(wanted.indices)
+        lengths = torch.tensor([len(each) for each in read])
+        return torch.cat(read), lengths, self.images.labels[indices], indices
+
+
+class SyntheticReader:
+    """Random pixels of the model's input size: the cost of the way to the device alone."""
+
+    def __init__(self, *, channels: int, size: int, classes: int, seed: int) -> None:
+        random = torch.Generator().manual_seed(seed)
+        shape = (SYNTHETIC_IMAGES, channels, size, size)
+        self._images = torch.randint(256, shape, dtype=torch.uint8, generator=random)
+        self._labels = torch.randint(classes, (SYNTHETIC_IMAGES,), generator=random)
+
+    def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
+        chosen = torch.tensor(wanted.indices) % SYNTHETIC_IMAGES
+        return self._images[chosen], self._labels[chosen]
 
 
 class TrainingBatches:
-    """The sampler of a training loader: every step's samples, and the chance that cuts them."""
+    """Sampler of a training loader: the samples of every step, and the seed of their crops."""
 
     def __init__(self, order: TrainingOrder, *, augment: bool, at_once: int = 1) -> None:
         self._order = order
         self._augment = augment
         self._at_once = at_once  # steps whose batches are read as one
 
-    def __iter__(self) -> Iterator[Wanted]:
-        # Of the sample's place in the stream of its rank: however many workers there are, and however many batches they
-        # read as one, they cut alike.
-        begin = (self._order.seed << 64) + (self._order.rank << 40)
+    def __iter__(self) -> Iterator[BatchRequest]:
+        # Seeds follow a sample's position in its rank's stream: independent of the workers and of at_once.
+        first_seed = stream_seed(self._order.seed, self._order.rank)
         for step in count(step=self._at_once):
-            chance = begin + step * self._order.batch_size if self._augment else None
+            seed = first_seed + step * self._order.batch_size if self._augment else None
             steps = range(step, step + self._at_once)
             indices = [index for each in steps for index in self._order.indices(each)]
-            yield Wanted(step=step, indices=indices, chance=chance)
+            yield BatchRequest(step=step, indices=indices, seed=seed)
+
+
+def stream_seed(seed: int, rank: int) -> int:
+    """Return the seed of the first sample in a rank's stream; streams of ranks do not overlap."""
+    return (seed << 64) + (rank << 40)
 
 
 class EvaluationBatches:
-    """The sampler of an evaluation: every sample once, none cut by chance."""
+    """Sampler of an evaluation: every sample once, center crops."""
 
     def __init__(self, order: EvaluationOrder) -> None:
         self._order = order
 
-    def __iter__(self) -> Iterator[Wanted]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         for step, indices in enumerate(self._order):
-            yield Wanted(step=step, indices=indices)
+            yield BatchRequest(step=step, indices=indices)
 
 
 class HostBatches:
-    """What the workers read, in order; an iterator that ends its workers when it is closed."""
+    """Iterator over what the workers read, in order; close() ends the workers."""
 
     def __init__(
         self,
         reader: Reader,
-        sampler: Iterable[Any],  # of what the reader is asked for, a batch each
-        loading: Loading,
+        sampler: Iterable[Any],  # of the reader's requests, one per batch
+        loading: LoaderConfig,
         *,
         for_device: bool,
     ) -> None:
@@ -102,33 +198,33 @@ class HostBatches:
             ahead = {
                 "prefetch_factor": loading.prefetch,
                 "timeout": POLL_S,
-                "worker_init_fn": partial(_begin_worker, loading.cpus, loading.first_cpu),
-                "multiprocessing_context": _Forking(),  # the set is shared with the workers, not sent to them
+                "worker_init_fn": partial(_pin_worker, loading.cpus, loading.first_cpu),
+                "multiprocessing_context": _ForkContext(),  # the set is shared with the workers, not sent
             }
         loader = DataLoader(
             reader,
             sampler=sampler,
-            batch_size=None,  # the sampler asks for whole batches: collating in the parent would be its bottleneck
+            batch_size=None,  # requests are whole batches: collating in the parent would be its bottleneck
             num_workers=loading.workers,
             pin_memory=loading.pinned and for_device,
-            generator=torch.Generator(),  # a loader draws a number; not from what dropout draws from
+            generator=torch.Generator(),  # a loader draws a number; not from dropout's generator
             **ahead,
         )
         begun = iter(loader)
         alone = for_device and not loading.workers
-        self._batches: Any = _OneThread(begun) if alone else _unwatched(begun)
+        self._batches: Any = _OneThread(begun) if alone else _without_sigchld_handler(begun)
 
     def __iter__(self) -> HostBatches:
         return self
 
     def __next__(self) -> Any:  # noqa: ANN401 - what the reader returns
         batch = self._wait()
-        if isinstance(batch, Problem):
+        if isinstance(batch, ReadProblem):
             raise DataError(batch.text)
         return batch
 
     def _wait(self) -> Any:  # noqa: ANN401 - what the reader returns
-        """Wait in short turns: between them torch looks for workers that died."""
+        """Wait in short intervals; between them torch checks for dead workers."""
         until = time.monotonic() + TIMEOUT_S
         while True:
             try:
@@ -144,18 +240,18 @@ class HostBatches:
 
     def close(self) -> None:
         """End the workers."""
-        # torch ends them when their iterator is let go, and the traceback of an error would hold on to it.
+        # torch ends them when their iterator is freed, and the traceback of an error would keep it alive.
         end_workers = getattr(self._batches, "_shutdown_workers", None)
         if end_workers is not None:
             end_workers()
         self._batches = iter(())
 
 
-class _Forking(ForkContext):
-    """Workers that are told to end without a lock.
+class _ForkContext(ForkContext):
+    """Fork context whose events have no lock.
 
-    torch asks and sets that event in the training process too, and an event of multiprocessing has a lock: a worker that
-    is killed while it holds it would be waited for without end.
+    torch also sets and reads the workers' stop event in the training process. multiprocessing's event has a lock: a
+    worker killed while it holds the lock would block the training process forever.
     """
 
     def Event(self) -> Any:  # noqa: N802, ANN401 - the name in multiprocessing; of a class that is not ours
@@ -176,10 +272,10 @@ class _Flag:
 
 
 class _OneThread:
-    """Read in one thread, as a worker does, while the training process reads by itself for a device.
+    """Read in one thread where the training process reads for a device without workers.
 
-    Threads that copied a small batch spin for the next one, and slow the one that launches the device's kernels: on an
-    H200 with 16 CPUs a WideResNet (batch 32, eager) was fed to 50 and 75 % of its rate by 16 threads, to 99 % by one.
+    Intra-op threads spin after a small copy and slow the thread that launches kernels: on an H200 with 16 CPUs a
+    WideResNet (batch 32, eager) kept 50 to 75 % of its rate with 16 threads, 99 % with one.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:
@@ -194,16 +290,16 @@ class _OneThread:
             torch.set_num_threads(threads)
 
 
-def _begin_worker(cpus: int | None, first_cpu: int, _number: int) -> None:
+def _pin_worker(cpus: int | None, first_cpu: int, _number: int) -> None:
     if cpus is not None:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {allowed[(first_cpu + each) % len(allowed)] for each in range(cpus)})
 
 
-def _unwatched(batches: Any) -> Any:  # noqa: ANN401 - torch is untyped here
-    """Keep torch's handler of SIGCHLD from these workers: it raises wherever the main thread happens to be.
+def _without_sigchld_handler(batches: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+    """Unregister the workers from torch's SIGCHLD handler, which would raise in the middle of a step.
 
-    That may be in the middle of a step. Here their death is found where a batch is asked for.
+    A dead worker is found when the next batch is requested.
     """
     if getattr(batches, "_worker_pids_set", False):
         _remove_worker_pids(id(batches))
@@ -212,7 +308,6 @@ def _unwatched(batches: Any) -> Any:  # noqa: ANN401 - torch is untyped here
 
 
 def _lost(happened: str) -> DataError:
-    """A worker that was killed or did not answer, and what it mostly means."""
     return DataError(
         f"loader: {happened}.\n"
         "A worker that is killed ran out of memory, mostly of /dev/shm: lower workers= or prefetch=. One that does "

@@ -1,8 +1,8 @@
-"""Which sample a rank takes at which step: every sample once an epoch, whatever the world, the batch, the length.
+"""Sample order: every sample once an epoch, for any number of ranks, batch size and length.
 
-Training has no epochs to stop at. Its stream is the concatenation of permutations of all samples, one an epoch, and
-it is dealt in batches of one size: step after step, and within a step rank after rank. Batches straddle the ends of
-epochs, so that no sample is dropped, none comes twice in an epoch, and no rank runs dry before another.
+Training reads one endless stream: permutations of all samples, one an epoch, end to end. Each step takes
+`world * batch_size` samples of it, rank after rank. Batches cross the ends of epochs, so that no sample is dropped or
+repeated within an epoch, and no rank ends before another.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Tensor: TypeAlias = Any  # torch is untyped here
 
 
 class TrainingOrder:
-    """One rank's endless share of the stream; a DataLoader takes it as `sampler=` with `batch_size=None`.
+    """One rank's endless share of the stream.
 
-    `groups` are the lengths of runs of samples that lie together on disk, such as shards. They are shuffled as wholes
-    and read in order inside; without groups every sample is shuffled on its own.
+    `groups` are lengths of contiguous runs of samples, such as shards. Groups are shuffled; inside a group samples keep
+    their order. Without groups all samples are shuffled.
     """
 
     def __init__(
@@ -51,12 +51,10 @@ class TrainingOrder:
         self.seed = seed
         self.shuffle = shuffle
         self.groups = None if groups is None else tuple(groups)
-        self._kept: dict[
-            int, Tensor
-        ] = {}  # permutations of the latest two epochs, which a batch may straddle
+        self._kept: dict[int, Tensor] = {}  # permutations of the latest two epochs: a batch may need both
 
     def indices(self, step: int) -> list[int]:
-        """Return the samples of this rank's batch at a step, from any step: nothing has to come before it."""
+        """Return the samples of this rank's batch at any step."""
         if step < 0:
             raise ValueError(f"step: {step} is negative. Steps count from 0.")
         position = (step * self.world + self.rank) * self.batch_size
@@ -70,19 +68,18 @@ class TrainingOrder:
         return map(self.indices, count())
 
     def steps_for_epochs(self, epochs: int) -> int:
-        """Return how many steps take every sample that many times; the last may reach into the next epoch."""
+        """Return how many steps read every sample that many times; the last may reach into the next epoch."""
         return -(-epochs * self.length // (self.world * self.batch_size))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_kept": {}}  # made again in no time; not worth sending to a worker
+        return self.__dict__ | {"_kept": {}}  # cheap to compute again; not worth sending to a worker
 
     def _permutation(self, epoch: int) -> Tensor:
         found = self._kept.get(epoch)
         if found is None:
             found = self._permute(epoch)
-            self._kept = {each: kept for each, kept in self._kept.items() if each == epoch - 1} | {
-                epoch: found
-            }
+            previous = {each: kept for each, kept in self._kept.items() if each == epoch - 1}
+            self._kept = previous | {epoch: found}
         return found
 
     def _permute(self, epoch: int) -> Tensor:
@@ -92,41 +89,36 @@ class TrainingOrder:
         if self.groups is None:
             return torch.randperm(self.length, generator=random)
         ends = list(accumulate(self.groups))
-        turns = torch.randperm(len(ends), generator=random).tolist()
-        return torch.cat([torch.arange(ends[each] - self.groups[each], ends[each]) for each in turns])
+        shuffled = torch.randperm(len(ends), generator=random).tolist()
+        return torch.cat([torch.arange(ends[each] - self.groups[each], ends[each]) for each in shuffled])
 
 
 class EvaluationOrder:
     """One rank's share of all samples, each exactly once over the ranks; the last batch may be partial.
 
-    Shares differ by a sample at most. With more ranks than samples some shares are empty.
+    Shares differ by one sample at most. With more ranks than samples some shares are empty.
     """
 
     def __init__(self, *, length: int, batch_size: int, rank: int = 0, world: int = 1) -> None:
         check_share(length=length, batch_size=batch_size, rank=rank, world=world)
-        self.length = length
         self.batch_size = batch_size
-        self.rank = rank
-        self.world = world
-
-    @property
-    def share(self) -> range:
-        return range(self.rank, self.length, self.world)
+        self._share = range(rank, length, world)
 
     def __len__(self) -> int:
-        return ceil(len(self.share) / self.batch_size)
+        return ceil(len(self._share) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for start in range(0, len(self.share), self.batch_size):
-            yield list(self.share[start : start + self.batch_size])
+        for start in range(0, len(self._share), self.batch_size):
+            yield list(self._share[start : start + self.batch_size])
 
 
 def mixed_seed(seed: int, epoch: int) -> int:
-    """Return one seed of two. Within 32 bits: a CPU's generator forgets the rest of a seed."""
+    """Return one seed of two, within 32 bits: a CPU generator ignores the rest of a seed."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=4).digest(), "big")
 
 
 def check_share(*, length: int, batch_size: int, rank: int, world: int) -> None:
+    """Raise ValueError where a rank's share of the samples is not defined."""
     for name, value in (("length", length), ("batch_size", batch_size), ("world", world)):
         if value < 1:
             raise ValueError(f"{name}: {value} is not a positive number.")

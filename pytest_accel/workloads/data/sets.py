@@ -1,17 +1,23 @@
-"""The image data sets that benchmarks know by name: their shape, their size, how they are normalised."""
+"""Named data sets: shape, size and normalization of the image sets, and the search for any set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_accel.workloads.data.errors import existing_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
-    """A published set of labelled images. The one on disk may be a part of it, of the same classes."""
+    """A published set of labelled images. The one on disk may be a subset with the same classes."""
 
     name: str
     classes: int
-    image_size: int  # pixels; of encoded sets, whose images differ, what they are cut to
+    image_size: int  # pixels; of encoded sets, the size of crops
     channels: int = 3
     mean: tuple[float, ...]  # per channel, of values from 0 to 1
     std: tuple[float, ...]
@@ -20,7 +26,7 @@ class ImageSet:
     mirrors: bool = True  # whether a mirrored image keeps its label: a digit does not
 
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)  # the figures that torchvision's pretrained models were trained with
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision's pretrained models were trained
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 IMAGE_SETS = {
@@ -69,11 +75,41 @@ IMAGE_SETS = {
             classes=10,
             image_size=8,
             channels=1,
-            mean=(0.3046,),  # computed from the 1,437 training images as formats/digits.py scales them;
-            std=(0.3754,),  # tests/unit/workloads/data/test_sets.py computes them again
+            mean=(
+                0.3046,
+            ),  # of the 1,437 training images as read_digits scales them; a test computes it again
+            std=(0.3754,),
             train_images=1_437,
             test_images=360,
             mirrors=False,
         ),
     )
 }
+
+
+def find_set(root: Path | None, name: str) -> None:
+    """Raise DataMissing where a set is not under the root, DataError where it cannot be read; read no more than needed."""
+    # torch and NumPy are imported only when a benchmark asks for its set.
+    from pytest_accel.workloads.data.detection import open_coco
+    from pytest_accel.workloads.data.images import open_images
+    from pytest_accel.workloads.data.segmentation import open_cityscapes
+    from pytest_accel.workloads.data.squad import find_squad
+    from pytest_accel.workloads.data.text import find_texts
+    from pytest_accel.workloads.data.vocabularies import find_bert, find_gpt2
+
+    match name:
+        case "coco":
+            open_coco(existing_root(root, name), "test")
+        case "cityscapes":
+            open_cityscapes(existing_root(root, name), "test")
+        case "squad":
+            find_squad(existing_root(root, name), "test")
+            find_bert(existing_root(root, name))
+        case "oscar":
+            find_texts(existing_root(root, name))
+            find_gpt2(existing_root(root, name))
+        case _ if name in IMAGE_SETS:
+            open_images(root, name, "test")
+        case _:
+            valid = ", ".join(sorted((*IMAGE_SETS, "coco", "cityscapes", "squad", "oscar")))
+            raise ValueError(f"data: {name!r} is not known. Valid: {valid}.")

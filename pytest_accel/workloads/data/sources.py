@@ -1,11 +1,11 @@
-"""Where a step's batches come from: endless, on the device, ready to be used.
+"""Batch sources: endless streams of batches on the device, ready for a step.
 
-Source
-├── Rotation   a few batches that were made on the device once: the step, and nothing else
-├── Resident   the whole set on the device in bytes, cut and widened there
-├── Loaded     through worker processes, copied ahead beside the steps
-├── Decoded    through worker processes as JPEG, decoded on the device beside the steps
-└── Dealt      small batches out of the large ones of one of these two
+BatchSource
+├── RotatingSource  a few batches made on the device once: the step and nothing else
+├── ResidentSource  the whole set on the device in bytes, converted there
+├── LoaderSource    from worker processes, copied ahead beside the steps
+├── DecodingSource  JPEGs from worker processes, decoded on the device beside the steps
+└── SplitSource     small batches cut from the large ones of a LoaderSource
 """
 
 from __future__ import annotations
@@ -15,54 +15,53 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count, cycle
+from queue import SimpleQueue
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.finish import Finish
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
-from pytest_accel.workloads.data.jpeg import crop_for, decode_on_device
-from pytest_accel.workloads.data.loader import TIMEOUT_S, HostBatches, Loading
+from pytest_accel.workloads.data.loader import TIMEOUT_S, EncodedBatch, HostBatches, LoaderConfig
 from pytest_accel.workloads.data.order import TrainingOrder
-from pytest_accel.workloads.data.readers import Encoded
-from pytest_accel.workloads.data.sampling import Sampler
-from pytest_accel.workloads.data.threads import Threads
+from pytest_accel.workloads.data.pixels import CropResize, PixelTransform, crop_for, decode_on_device
 
+T = TypeVar("T")
 Tensor: TypeAlias = Any  # torch is untyped here
 Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
 
 COPIED_AHEAD = 2  # batches on their way to the device while a step runs
 DECODED_AHEAD = 5
 DECODING_THREADS = 3
+CLOSING_S = 5.0  # for a decoding call in progress when its threads are closed
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """An endless stream of batches: inputs and targets on the device."""
 
     @property
     def buffered(self) -> int:
-        """Batches that may lie ready; as many must be taken before the rate of taking them means anything."""
+        """Batches that may be ready; as many must be taken before their rate means anything."""
         ...
 
     @property
     def burst(self) -> int:
-        """Batches that come together, one after a wait and the others at once; 1: each by itself."""
+        """Batches that arrive together after one wait; 1: each on its own."""
         ...
 
     @property
     def loads(self) -> bool:
-        """Whether a batch costs more than to point at it."""
+        """Whether a batch costs more than a reference to it."""
         ...
 
     def __next__(self) -> Batch: ...
     def close(self) -> None: ...
 
 
-class Rotation:
-    """Batches that are there already, in turn."""
+class RotatingSource:
+    """Existing batches in turn."""
 
     buffered, burst = 0, 1
     loads = False
@@ -77,45 +76,45 @@ class Rotation:
         self._batches = cycle(())
 
 
-class Resident:
-    """A set in the memory of the device: a step picks its samples there, in the order of a loader."""
+class ResidentSource:
+    """A set in device memory: a step selects its samples there, in the order of a loader."""
 
     buffered, burst = 0, 1
     loads = True
 
     def __init__(
-        self, images: ArrayImages, order: TrainingOrder, finish: Finish, device: torch.device
+        self, images: ArrayImages, order: TrainingOrder, transform: PixelTransform, device: torch.device
     ) -> None:
         self._images: Tensor = images.images.to(device)
         self._labels: Tensor = images.labels.to(device)
         self._order = order
-        self._finish = finish
+        self._transform = transform
         self._device = device
         self._steps = count()
 
     def __next__(self) -> Batch:
-        # The order lies on the host: pinned, it crosses without anybody waiting.
+        # The order is on the host: pinned, it crosses without a wait.
         indices = torch.tensor(self._order.indices(next(self._steps)))
         if self._device.type != "cpu":
             indices = indices.pin_memory().to(self._device, non_blocking=True)
-        return self._finish(self._images[indices]), self._labels[indices]
+        return self._transform(self._images[indices]), self._labels[indices]
 
     def close(self) -> None:
         self._images = self._labels = None
 
 
-class Loaded:
-    """What worker processes read: the next batches cross to the device while a step runs on this one."""
+class LoaderSource:
+    """Batches of worker processes: the next ones cross to the device while a step runs on this one."""
 
     loads = True
 
     def __init__(
         self,
         batches: HostBatches,
-        arrive: Callable[[Any], Batch],  # what workers read, on the device -> what a step reads
+        arrive: Callable[[Any], Batch],  # converts what workers read, on the device, to what a step reads
         device: torch.device,
         *,
-        loading: Loading,
+        loading: LoaderConfig,
     ) -> None:
         self.buffered, self.burst = loading.buffered + COPIED_AHEAD, loading.burst
         self._batches = batches
@@ -129,8 +128,7 @@ class Loaded:
             return self._arrive(self._moved(next(self._batches)))
         while len(self._ahead) <= COPIED_AHEAD:
             self._ahead.append(self._send(next(self._batches)))
-        batch, there = self._ahead.popleft()
-        return received(batch, there)
+        return _receive(*self._ahead.popleft())
 
     def _send(self, host: Any) -> tuple[Batch, Any]:  # noqa: ANN401 - what the reader returns
         with torch.cuda.stream(self._side):
@@ -145,11 +143,11 @@ class Loaded:
         self._batches.close()
 
 
-class Decoded:
-    """JPEGs from worker processes, decoded on the device by threads: the call waits for the decoder, a step does not.
+class DecodingSource:
+    """JPEGs of worker processes, decoded on the device by threads: the decoder call blocks a thread, not a step.
 
-    Several threads, each with a stream that goes first: its small kernels would otherwise queue behind the large ones of a
-    step. So would those of nvJPEG's own streams, wherever CUDA has fewer queues than streams: measure.device widens them.
+    Each thread has a high-priority stream: its small kernels would otherwise queue behind the large ones of a step.
+    nvJPEG's own streams need enough CUDA queues for the same reason (measure.device sets their number).
     """
 
     loads = True
@@ -158,23 +156,23 @@ class Decoded:
         self,
         batches: HostBatches,
         images: EncodedImages,
-        sampler: Sampler,
+        crop_resize: CropResize,
         device: torch.device,
         *,
-        loading: Loading,
-        chance: int | None,
+        loading: LoaderConfig,
+        seed: int | None,  # of random crops; None: center crops
         decode: Callable[..., list[Tensor]] = decode_on_device,
     ) -> None:
         self.buffered, self.burst = loading.buffered + DECODED_AHEAD, loading.burst
         self._batches = batches
         self._images = images
-        self._sampler = sampler
+        self._crop_resize = crop_resize
         self._device = device
-        self._chance = chance
+        self._seed = seed
         self._decode = decode
         self._numbers = count()
         self._own = threading.local()  # each thread's stream
-        self._threads = Threads(DECODING_THREADS, "accel-decode", self._begin_thread)
+        self._threads = _DaemonThreads(DECODING_THREADS, "accel-decode", self._begin_thread)
         self._ahead: deque[Future[tuple[Batch, Any]]] = deque()
         self._problem: DataError | None = None
         self._closed = False
@@ -188,14 +186,14 @@ class Decoded:
             while len(self._ahead) < DECODED_AHEAD:
                 work = next(self._batches), next(self._numbers)
                 self._ahead.append(self._threads.submit(self._decoded, *work))
-            return received(*self._ahead.popleft().result(timeout=TIMEOUT_S))
+            return _receive(*self._ahead.popleft().result(timeout=TIMEOUT_S))
         except TimeoutError:
             self._problem = DataError(
                 f"loader: a batch was not decoded within {TIMEOUT_S:.0f} s. Is the device hung?"
             )
             raise self._problem from None
         except DataError as error:
-            self._problem = error  # for whoever asks again
+            self._problem = error  # raised again at the next call
             raise
 
     def close(self) -> None:
@@ -210,54 +208,98 @@ class Decoded:
         on_device = self._device.type == "cuda"
         self._own.stream = torch.cuda.Stream(self._device, priority=-1) if on_device else None
 
-    def _decoded(self, host: Encoded, number: int) -> tuple[Batch, Any]:
+    def _decoded(self, host: EncodedBatch, number: int) -> tuple[Batch, Any]:
         flat, lengths, labels, indices = host
         stream = self._own.stream
         with torch.cuda.stream(stream):  # of None: nothing
             encoded = flat.split(lengths.tolist())
             pixels = self._decode(encoded, self._device, lambda place: self._images.name(int(indices[place])))
-            # By the number of the batch: whichever thread has it cuts it alike.
-            random = None if self._chance is None else Random(f"{self._chance}/{number}")  # noqa: S311 - no secret
+            # Seeded by the batch's number: crops do not depend on the thread.
+            random = None if self._seed is None else Random(f"{self._seed}/{number}")  # noqa: S311 - no secret
             crops = [crop_for(each.shape[1], each.shape[2], random) for each in pixels]
-            inputs = self._sampler(pixels, crops)
+            inputs = self._crop_resize(pixels, crops)
             batch = inputs, labels.to(self._device, non_blocking=True)
             if stream is None:
                 return batch, None
-            # torchvision's decoder writes on a stream of its own into memory that it takes from this one: memory of the
-            # last batch must not be given back before the last batch was cut.
+            # torchvision decodes on a stream of its own into memory of this one: that memory must not be reused
+            # before the last batch was cropped.
             stream.synchronize()
             return batch, stream.record_event()
 
 
-class Dealt:
-    """Batches cut from larger ones: small batches cross to the device many at once, and cost their share of one."""
+class _DaemonThreads:
+    """Threads that make calls in order. Daemons, unlike those of concurrent.futures: one that hangs in a driver does
+    not keep the process from ending.
+    """
+
+    def __init__(self, count: int, name: str, begin: Callable[[], None]) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._begin = begin
+        self._name = name
+        self._count = count
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, call: Callable[..., T], *arguments: object) -> Future[T]:
+        """Queue a call; the first one starts the threads."""
+        if not self._threads:
+            for number in range(self._count):
+                thread = threading.Thread(target=self._run, name=f"{self._name}-{number}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(*arguments))
+                except BaseException as error:  # noqa: BLE001 - raised again by result()
+                    future.set_exception(error)
+
+        self._calls.put(run)
+        return future
+
+    def close(self) -> None:
+        """End the threads after the queued calls; one that hangs is abandoned."""
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join(CLOSING_S)
+
+    def _run(self) -> None:
+        self._begin()
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+class SplitSource:
+    """Batches cut from larger ones: small batches cross to the device many at once."""
 
     loads = True
 
-    def __init__(self, source: Source, *, batch_size: int, batches: int) -> None:
+    def __init__(self, source: BatchSource, *, batch_size: int, batches: int) -> None:
         self.buffered, self.burst = source.buffered * batches, source.burst * batches
         self._source = source
         self._batch_size = batch_size
-        self._dealt: deque[Batch] = deque()
+        self._parts: deque[Batch] = deque()
 
     def __next__(self) -> Batch:
-        if not self._dealt:
+        if not self._parts:
             inputs, labels = next(self._source)
             size = self._batch_size
-            self._dealt.extend(zip(inputs.split(size), labels.split(size), strict=True))
-        return self._dealt.popleft()
+            self._parts.extend(zip(inputs.split(size), labels.split(size), strict=True))
+        return self._parts.popleft()
 
     def close(self) -> None:
-        self._dealt.clear()
+        self._parts.clear()
         self._source.close()
 
 
-def received(batch: Batch, there: Any) -> Batch:  # noqa: ANN401 - a CUDA event, or None
-    """A batch that another stream wrote, for the stream of the steps: they wait for it on the device alone."""
-    if there is not None:
+def _receive(batch: Batch, ready: Any) -> Batch:  # noqa: ANN401 - a CUDA event, or None
+    """Make the current stream wait, on the device alone, for a batch that another stream wrote."""
+    if ready is not None:
         tensors = tree_leaves(batch)
         stream = torch.cuda.current_stream(tensors[0].device)
-        stream.wait_event(there)
+        stream.wait_event(ready)
         for tensor in tensors:
-            tensor.record_stream(stream)  # its memory is not given away before the step has read it
+            tensor.record_stream(stream)  # its memory is not reused before the step has read it
     return batch

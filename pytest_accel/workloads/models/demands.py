@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_accel.workloads.data.buckets import MANY_SCALES, Bucket
+from pytest_accel.workloads.data.detection import MANY_SCALES, Bucket
 from pytest_accel.workloads.models.dino_shapes import DINO_SHAPES, DinoShape
 from pytest_accel.workloads.models.segmentation import OUTPUT_STRIDE, SMALLEST_STAGE, check_size
 from pytest_accel.workloads.models.segmentation_layers import check_pooled_batch

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from pytest_accel.workloads.data.formats.cityscapes import CLASSES
+from pytest_accel.workloads.data.segmentation import CITYSCAPES_CLASSES
 from pytest_accel.workloads.models.segmentation_layers import Enlarged, FusedAttention, Pooled, enlarged
 
 SEGFORMERS = {"segformer-b0": "mit_b0", "segformer-b4": "mit_b4"}
@@ -31,7 +31,9 @@ class Segmented(NamedTuple):
     auxiliary: torch.Tensor
 
 
-def build_segformer(name: str, *, num_classes: int = len(CLASSES), decoder_channels: int = 256) -> SegFormer:
+def build_segformer(
+    name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 256
+) -> SegFormer:
     library = _library(name)
     network = library.Segformer(
         SEGFORMERS[name],
@@ -43,7 +45,7 @@ def build_segformer(name: str, *, num_classes: int = len(CLASSES), decoder_chann
 
 
 def build_deeplabv3plus(
-    name: str, *, num_classes: int = len(CLASSES), decoder_channels: int = 512
+    name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 512
 ) -> DeepLabV3Plus:
     library = _library(name)
     network = library.DeepLabV3Plus(

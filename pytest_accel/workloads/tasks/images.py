@@ -13,20 +13,29 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.data.errors import SlowDecodingWarning
-from pytest_accel.workloads.data.finish import Finish, ModelInput, labelled
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
-from pytest_accel.workloads.data.loader import EvaluationBatches, HostBatches, Loading, TrainingBatches
-from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
-from pytest_accel.workloads.data.readers import (
+from pytest_accel.workloads.data.loader import (
     ArrayReader,
     EncodedReader,
-    InventedReader,
+    EvaluationBatches,
+    HostBatches,
+    LoaderConfig,
     PhotographReader,
     Reader,
+    SyntheticReader,
+    TrainingBatches,
 )
-from pytest_accel.workloads.data.sampling import Sampler
+from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
+from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
 from pytest_accel.workloads.data.sets import IMAGE_SETS
-from pytest_accel.workloads.data.sources import Batch, Dealt, Decoded, Loaded, Resident, Source
+from pytest_accel.workloads.data.sources import (
+    Batch,
+    BatchSource,
+    DecodingSource,
+    LoaderSource,
+    ResidentSource,
+    SplitSource,
+)
 from pytest_accel.workloads.feeding import (
     MEMORY_FORMATS,
     DataChoices,
@@ -123,7 +132,7 @@ def _feed(choices: DataChoices, plan: ImagePlan, to: Destination, *, task: Task)
         facts["augment"] = augment
     if isinstance(images, ArrayImages) and choices.source != "loader" and choices.workers is None:
         finish = _finish(plan, to, augment=augment)
-        source = Resident(images, order, finish, to.device)
+        source = ResidentSource(images, order, finish, to.device)
         return Feed(source=source, configuration={"data_source": "resident", **facts}, order=order)
     return _loaded(choices, plan, to, images, order, augment=augment, facts=facts)
 
@@ -183,7 +192,7 @@ def _invented(choices: DataChoices, plan: ImagePlan, to: Destination) -> Feed:
     loading = loading_of(choices, to.ranks.rank)
     order = plan.order(to, length=IMAGE_SETS[plan.name].train_images)
     channels, size, _ = plan.shape
-    reader = InventedReader(
+    reader = SyntheticReader(
         channels=channels, size=size, classes=plan.classes, seed=seed_of(to.ranks.rank, to.seed)
     )
     source = _through_loader(
@@ -206,17 +215,17 @@ def _loaded(
     on_device = photographs and _decodes_on_device(choices, to.device)
     loading = loading_of(choices, to.ranks.rank, readers_only=on_device)
     reader = _reader(images, plan, on_device=on_device)
-    source: Source
+    source: BatchSource
     if isinstance(images, EncodedImages) and on_device:
         if not widen_device_queues():
             warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
-        source = Decoded(
+        source = DecodingSource(
             HostBatches(reader, TrainingBatches(order, augment=False), loading, for_device=False),
             images,
-            Sampler(_model_input(plan, to)),
+            CropResize(_model_input(plan, to)),
             to.device,
             loading=loading,
-            chance=seed_of(to.ranks.rank, to.seed) if augment else None,
+            seed=seed_of(to.ranks.rank, to.seed) if augment else None,
         )
     else:
         # Photographs are cut by whoever decodes them; small images by the device, on arrival.
@@ -234,21 +243,21 @@ def _loaded(
 def _through_loader(
     reader: Reader,
     order: TrainingOrder,
-    loading: Loading,
-    finish: Finish,
+    loading: LoaderConfig,
+    finish: PixelTransform,
     to: Destination,
     *,
     image_bytes: int,
     augment: bool = False,
-) -> Source:
+) -> BatchSource:
     """Pixels through worker processes; batches that are small, for a device, several at once."""
     on_device = to.device.type != "cpu"
     at_once = min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)) if on_device else 1
     at_once = max(1, at_once) if loading.workers else 1
     sampler = TrainingBatches(order, augment=augment, at_once=at_once)
     batches = HostBatches(reader, sampler, loading, for_device=on_device)
-    source = Loaded(batches, labelled(finish), to.device, loading=loading)
-    return Dealt(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
+    source = LoaderSource(batches, lambda batch: (finish(batch[0]), batch[1]), to.device, loading=loading)
+    return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
 
 
 def _reader(images: Images, plan: ImagePlan, *, on_device: bool) -> Reader:
@@ -257,8 +266,8 @@ def _reader(images: Images, plan: ImagePlan, *, on_device: bool) -> Reader:
     return EncodedReader(images=images) if on_device else PhotographReader(images=images, size=plan.shape[1])
 
 
-def _finish(plan: ImagePlan, to: Destination, *, augment: bool) -> Finish:
-    return Finish(_model_input(plan, to), augment=augment, seed=seed_of(to.ranks.rank, to.seed))
+def _finish(plan: ImagePlan, to: Destination, *, augment: bool) -> PixelTransform:
+    return PixelTransform(_model_input(plan, to), augment=augment, seed=seed_of(to.ranks.rank, to.seed))
 
 
 def _model_input(plan: ImagePlan, to: Destination) -> ModelInput:

@@ -11,14 +11,17 @@ import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
 from pytest_accel.workloads.data.errors import existing_root
-from pytest_accel.workloads.data.finish import factors
-from pytest_accel.workloads.data.formats.cityscapes import CLASSES, IGNORE, CityscapesSet, open_cityscapes
 from pytest_accel.workloads.data.loader import TrainingBatches
+from pytest_accel.workloads.data.pixels import scale_and_shift
 from pytest_accel.workloads.data.segmentation import (
+    CITYSCAPES_CLASSES,
+    IGNORE,
     SCALES,
+    CityscapesSet,
     SegmentationBatch,
-    SegmentationFinish,
     SegmentationReader,
+    SegmentationTransform,
+    open_cityscapes,
     synthetic_segmentation,
 )
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
@@ -48,9 +51,7 @@ class MaskPlan(Plan):
     name: str
     batch_size: int
     crop: tuple[int, int] = CROP  # height, width
-    labels: int = len(
-        CLASSES
-    )  # that masks hold, beside IGNORE; not `classes`: a model's last extent is a width here
+    labels: int = CITYSCAPES_CLASSES  # in masks, beside IGNORE; not `classes`: that is a width here
     unit: ClassVar[str] = "images"
 
     @property
@@ -67,7 +68,7 @@ class MaskPlan(Plan):
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
         drawn = synthetic_segmentation(self.batch_size, self.crop, generator=random, classes=self.labels)
-        scale, shift = factors(IMAGENET_MEAN, IMAGENET_STD, device=random.device, dtype=torch.float32)
+        scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=random.device, dtype=torch.float32)
         images = torch.addcmul(shift, drawn.pixels.to(torch.float32), scale)
         return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), drawn.masks.to(torch.int64)
 
@@ -108,7 +109,7 @@ def plan_masks(
 ) -> MaskPlan:
     """Settle what the user, and then the model, left open."""
     size = crop or CROP if image_size is None else (image_size, image_size)
-    return MaskPlan(name=name, batch_size=batch_size, crop=size, labels=labels or len(CLASSES))
+    return MaskPlan(name=name, batch_size=batch_size, crop=size, labels=labels or CITYSCAPES_CLASSES)
 
 
 def _both_heads(labels: int) -> Loss:
@@ -167,13 +168,13 @@ def _open(root: Path | None, task: Task) -> CityscapesSet:
 def _loaded(
     choices: DataChoices, plan: MaskPlan, to: Destination, images: CityscapesSet, *, task: Task
 ) -> Feed:
-    if plan.labels < len(CLASSES):
+    if plan.labels < CITYSCAPES_CLASSES:
         raise ValueError(
-            f"num_classes: {plan.labels} are too few for {plan.name}, whose masks have {len(CLASSES)}. Leave it out."
+            f"num_classes: {plan.labels} are too few for {plan.name}, whose masks have {CITYSCAPES_CLASSES}. Leave it out."
         )
     size = tuple(images.read(0)[1].shape)  # of all of them: the reader holds them to it
     augment = choices.augment and task == "train"
-    finish = SegmentationFinish(
+    finish = SegmentationTransform(
         crop=plan.crop,
         device=to.device,
         dtype=to.dtype,

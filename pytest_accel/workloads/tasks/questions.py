@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
 
-from pytest_accel.workloads.data.answers import (
+from pytest_accel.workloads.data.errors import DataError, existing_root
+from pytest_accel.workloads.data.sources import Batch
+from pytest_accel.workloads.data.squad import (
     SEQUENCE,
     VOCABULARY,
     Answers,
@@ -17,8 +19,6 @@ from pytest_accel.workloads.data.answers import (
     open_squad,
     synthetic_squad,
 )
-from pytest_accel.workloads.data.errors import DataError, existing_root
-from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.feeding import (
     DataChoices,
     Destination,
@@ -33,8 +33,8 @@ from pytest_accel.workloads.plan import NamedLoss, Plan, no_smoothing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_accel.workloads.data.answers import Windows
-    from pytest_accel.workloads.data.formats.places import Split
+    from pytest_accel.workloads.data.errors import Split
+    from pytest_accel.workloads.data.squad import Windows
     from pytest_accel.workloads.models.build import ModelInfo
 
 
@@ -61,7 +61,7 @@ class QuestionPlan(Plan):
         return {"sequence": self.sequence, "vocabulary": self.vocabulary}
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:  # noqa: ARG002 - whole numbers, without channels
-        return synthetic_squad(self.batch_size, self.sequence, self.vocabulary, random).split()
+        return synthetic_squad(self.batch_size, self.sequence, self.vocabulary, random)
 
     def on_meta(self) -> Batch:
         def whole(*size: int) -> Any:  # noqa: ANN401 - torch is untyped here

@@ -10,20 +10,24 @@ from typing import Any, ClassVar
 
 import torch
 
-from pytest_accel.workloads.data.buckets import MANY_SCALES, ONE_SCALE, Bucket, BucketOrder, Resizing
 from pytest_accel.workloads.data.detection import (
+    COCO_CLASSES,
+    MANY_SCALES,
     MAX_GT,
+    ONE_SCALE,
+    Bucket,
+    BucketOrder,
+    CocoSet,
     DetectionBatch,
-    DetectionFinish,
     DetectionReader,
-    DetectionSampler,
-    room_for,
+    DetectionTransform,
+    Resizing,
+    max_gt_of,
+    open_coco,
+    synthetic_detection,
 )
-from pytest_accel.workloads.data.errors import existing_root
-from pytest_accel.workloads.data.formats.coco import CLASSES, CocoSet, open_coco
-from pytest_accel.workloads.data.formats.places import Split
+from pytest_accel.workloads.data.errors import Split, existing_root
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.data.synthetic_boxes import synthetic_detection
 from pytest_accel.workloads.detection.batch import Scenes, Targets
 from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
 from pytest_accel.workloads.feeding import (
@@ -51,7 +55,7 @@ class ScenePlan(Plan):
     name: str
     batch_size: int
     resizing: Resizing  # of photographs; its largest bucket that lies is the shape of synthetic images
-    classes: int = CLASSES  # labels are in range(classes)
+    classes: int = COCO_CLASSES  # labels are in range(classes)
     max_gt: int = MAX_GT
     unit: ClassVar[str] = "images"
 
@@ -137,7 +141,7 @@ def plan_scenes(
         name=name,
         batch_size=batch_size,
         resizing=resizing,
-        classes=classes or CLASSES,
+        classes=classes or COCO_CLASSES,
     )
 
 
@@ -158,7 +162,7 @@ def as_scenes(
     device: torch.device, dtype: torch.dtype, memory_format: str
 ) -> Callable[[DetectionBatch], Batch]:
     """Return what turns bytes and boxes on a device into what a detector reads."""
-    finish = DetectionFinish(device=device, dtype=dtype, memory_format=MEMORY_FORMATS[memory_format])
+    finish = DetectionTransform(device=device, dtype=dtype, memory_format=MEMORY_FORMATS[memory_format])
 
     def arrive(batch: DetectionBatch) -> Batch:
         images, sizes, boxes, labels, valid = finish(batch)
@@ -196,8 +200,8 @@ def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: Coco
         world=to.ranks.size,
         seed=to.seed,
     )
-    max_gt = room_for(images)
-    reader, sampler = DetectionReader(images, max_gt=max_gt), DetectionSampler(order, augment=augment)
+    max_gt = max_gt_of(images)
+    reader, sampler = DetectionReader(images, max_gt=max_gt), order.requests(augment=augment)
     arrive = as_scenes(to.device, to.dtype, to.memory_format)
     facts = files_facts(choices, images=len(images), task=task)
     facts["short_sides"] = f"{min(resizing.short_sides)} to {max(resizing.short_sides)}"
@@ -219,7 +223,7 @@ def _check_labels(images: CocoSet, plan: ScenePlan) -> None:
     if most >= plan.classes:
         raise ValueError(
             f"num_classes: {plan.classes} are too few for {plan.name}, whose boxes here have labels up to {most}. "
-            f"Leave num_classes out: the set has {CLASSES}."
+            f"Leave num_classes out: the set has {COCO_CLASSES}."
         )
 
 

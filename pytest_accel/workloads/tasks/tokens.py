@@ -10,8 +10,7 @@ import torch
 
 from pytest_accel.workloads.data.errors import DataError, existing_root
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.data.token_files import TokenFile
-from pytest_accel.workloads.data.tokens import Sequences, TokenSource, open_texts
+from pytest_accel.workloads.data.text import Sequences, TokenFile, TokenSource, open_texts
 from pytest_accel.workloads.feeding import (
     DataChoices,
     Destination,

@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_accel.measure.errors import OutOfMemory
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.data.sources import Rotation
+from pytest_accel.workloads.data.sources import RotatingSource
 
 
 def mlp():
@@ -25,7 +25,7 @@ def one_step(batch, **choices):
     inputs, labels = batch
     with build(**choices) as step:
         size = choices.get("micro_batch_size", 12)
-        step._source = Rotation(list(zip(inputs.split(size), labels.split(size), strict=True)))
+        step._source = RotatingSource(list(zip(inputs.split(size), labels.split(size), strict=True)))
         step()
         return step.loss_value(), [parameter.grad.clone() for parameter in step._trainable]
 
@@ -56,7 +56,7 @@ def test_a_step_counts_its_whole_batch_and_keeps_a_part_of_it():
         assert "micro_batch_size" not in whole.configuration
 
 
-class Counting(Rotation):
+class Counting(RotatingSource):
     taken = 0
     buffered, burst = 4, 4
 

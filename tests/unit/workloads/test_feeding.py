@@ -12,7 +12,7 @@ from torch import nn
 from pytest_accel.workloads import InferStep, StepError, TrainStep
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.images import open_images
-from pytest_accel.workloads.data.sources import Loaded, Resident, Rotation
+from pytest_accel.workloads.data.sources import LoaderSource, ResidentSource, RotatingSource
 from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation
 from pytest_accel.workloads.tasks.tokens import TokenPlan
@@ -92,7 +92,7 @@ def check_batches(found, plan, steps=3):
 @pytest.mark.parametrize("name", ["cifar100", "mnist"])
 def test_what_lies_in_memory_is_resident(fed, roots, name):
     found = fed(name, data_root=roots[name])
-    assert isinstance(found.source, Resident)
+    assert isinstance(found.source, ResidentSource)
     assert found.configuration == {"data_source": "resident", "data_images": 20, "augment": True}
     assert found.order is not None
     check_batches(found, plan_for(name))
@@ -107,7 +107,7 @@ def test_digits_are_there_without_a_root(fed):
 
 def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(fed, roots):
     found = fed("cifar100", data_root=roots["cifar100"], workers=2, prefetch=3, cpus=1)
-    assert isinstance(found.source, Loaded)
+    assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": "arrays",
         "data_images": 20,
@@ -135,7 +135,7 @@ def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(f
 @pytest.mark.parametrize("workers", [None, 0])
 def test_photographs_are_decoded_by_the_host_of_a_cpu(fed, roots, name, folder, storage, workers):
     found = fed(name, data_root=roots[folder], workers=workers)
-    assert isinstance(found.source, Loaded)
+    assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": storage,
         "data_images": 7,
@@ -159,7 +159,7 @@ def test_inference_reads_the_test_images_in_order(fed, roots):
 def test_a_set_that_is_missing_is_synthetic(fed, tmp_path, root):
     root = tmp_path if root == "empty" else root and tmp_path / "nowhere"
     found = fed("cifar100", data_root=root)
-    assert isinstance(found.source, Rotation)
+    assert isinstance(found.source, RotatingSource)
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
     assert found.order is None
     check_batches(found, plan_for("cifar100"))
@@ -173,7 +173,7 @@ def test_synthetic_is_synthetic_also_where_there_is_data(fed, roots):
 @pytest.mark.parametrize("choices", [{"workers": 1}, {"workers": 0}, {"source": "loader"}])
 def test_workers_without_data_move_made_up_bytes(fed, choices):
     found = fed("imagenet", **choices)
-    assert isinstance(found.source, Loaded)
+    assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": "host-synthetic",
         "workers": choices.get("workers", "auto"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_accel.workloads.data.errors import DataMissing
-from pytest_accel.workloads.data.finding import find_set
+from pytest_accel.workloads.data.sets import find_set
 from tests.support.data_sets import write_cifar_binary
 from tests.support.detection_sets import write_cityscapes, write_coco
 from tests.support.vocabularies import write_bpe, write_wordpiece

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pytest_accel.workloads.data.errors import DataError, DataMissing
-from pytest_accel.workloads.data.formats.jsonl import find_texts, read_documents
+from pytest_accel.workloads.data.text import find_texts, read_documents
 
 TEXTS = ["one", "two\nlines", "Grüße \u2028 漢字 😀", " "]
 

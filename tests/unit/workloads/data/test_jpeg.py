@@ -10,9 +10,8 @@ import torch
 import torchvision.io
 from PIL import Image
 
-from pytest_accel.workloads.data.crops import Crop
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.jpeg import decode_on_device, decode_on_host, sized_on_host
+from pytest_accel.workloads.data.pixels import Crop, crop_on_host, decode_on_device, decode_on_host
 from tests.support.data_sets import decoded_jpeg, jpeg
 
 CPU = torch.device("cpu")
@@ -76,7 +75,7 @@ def test_what_is_no_photograph_is_named(data):
 def test_the_host_cuts_then_resizes_then_mirrors(height, width, mirrored):
     image = decoded_jpeg(100, 90)
     crop = Crop(top=5, left=20, height=height, width=width, mirrored=mirrored)
-    found = sized_on_host(image, crop, 16)
+    found = crop_on_host(image, crop, 16)
     part = Image.fromarray(image[:, 5 : 5 + height, 20 : 20 + width].permute(1, 2, 0).numpy())
     reference = np.asarray(part.resize((16, 16), Image.Resampling.BILINEAR), np.int64)
     reference = reference[:, ::-1] if mirrored else reference
@@ -152,6 +151,6 @@ def test_memory_that_runs_out_is_no_image_that_the_device_refuses(monkeypatch):
     def full(encoded, device):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("pytest_accel.workloads.data.jpeg._nvjpeg", full)
+    monkeypatch.setattr("pytest_accel.workloads.data.pixels._nvjpeg", full)
     with pytest.raises(torch.OutOfMemoryError):
         decode_on_device(ENCODED, CPU, names)

@@ -17,14 +17,15 @@ from pytest_accel.workloads.data import loader as module
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.loader import (
+    ArrayReader,
     EvaluationBatches,
     HostBatches,
-    Loading,
+    LoaderConfig,
+    PhotographReader,
     TrainingBatches,
     spare_cpus,
 )
 from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
-from pytest_accel.workloads.data.readers import ArrayReader, PhotographReader
 from tests.support.data_sets import write_cifar_binary, write_food101
 from tests.support.processes import children
 
@@ -46,7 +47,7 @@ class Telling:
 def opened(reader, *, workers, length=20, batch_size=3, sampler=None, for_device=False, **options):
     order = TrainingOrder(length=length, batch_size=batch_size)
     sampler = sampler or TrainingBatches(order, augment=False)
-    return HostBatches(reader, sampler, Loading(workers=workers, **options), for_device=for_device)
+    return HostBatches(reader, sampler, LoaderConfig(workers=workers, **options), for_device=for_device)
 
 
 @pytest.fixture
@@ -291,5 +292,5 @@ def test_workers_started_unasked_leave_a_cpu_to_the_training(monkeypatch, cpus, 
 
 
 def test_what_may_lie_ready_is_every_workers_share():
-    assert (Loading(workers=3, prefetch=4).buffered, Loading(workers=0).buffered) == (12, 0)
-    assert (Loading(workers=3, prefetch=4).burst, Loading(workers=0).burst) == (3, 1)
+    assert (LoaderConfig(workers=3, prefetch=4).buffered, LoaderConfig(workers=0).buffered) == (12, 0)
+    assert (LoaderConfig(workers=3, prefetch=4).burst, LoaderConfig(workers=0).burst) == (3, 1)

@@ -9,13 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.workloads.data.formats.cityscapes import open_cityscapes
-from pytest_accel.workloads.data.loader import HostBatches, Loading, TrainingBatches
+from pytest_accel.workloads.data.loader import (
+    BatchRequest,
+    HostBatches,
+    LoaderConfig,
+    ReadProblem,
+    TrainingBatches,
+)
 from pytest_accel.workloads.data.order import TrainingOrder
-from pytest_accel.workloads.data.readers import Problem, Wanted
 from pytest_accel.workloads.data.segmentation import (
-    SegmentationFinish,
     SegmentationReader,
+    SegmentationTransform,
+    open_cityscapes,
     picked,
     sampled,
     synthetic_masks,
@@ -28,7 +33,7 @@ MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.2
 
 
 def finish(**options):
-    return SegmentationFinish(**{"crop": (24, 32), "device": CPU} | options)
+    return SegmentationTransform(**{"crop": (24, 32), "device": CPU} | options)
 
 
 def as_bytes(images):
@@ -239,7 +244,7 @@ def test_synthetic_masks_have_any_size_and_repeat(size):
 
 
 def wanted(*indices):
-    return Wanted(step=0, indices=indices)
+    return BatchRequest(step=0, indices=indices)
 
 
 def test_a_batch_has_the_images_asked_for(tmp_path):
@@ -256,7 +261,7 @@ def test_an_image_of_another_size_is_a_problem_with_its_name(tmp_path):
     write_cityscapes(tmp_path)
     images = open_cityscapes(tmp_path, "train")
     found = SegmentationReader(images)[wanted(1)]
-    assert isinstance(found, Problem)
+    assert isinstance(found, ReadProblem)
     assert found.text.startswith(f"{images.image_name(1)}: 16 x 32 pixels, and a batch is of 1024 x 2048\n")
 
 
@@ -264,7 +269,7 @@ def test_an_unknown_id_is_a_problem_with_its_name(tmp_path):
     _, mask, _, ids = write_cityscapes(tmp_path)[1]
     mask.write_bytes(png((ids + 5).astype("uint8")))
     found = SegmentationReader(open_cityscapes(tmp_path, "train"), size=(16, 32))[wanted(0, 1)]
-    assert isinstance(found, Problem)
+    assert isinstance(found, ReadProblem)
     assert found.text.startswith(f"{mask}: the label id 38 is not known")
 
 
@@ -272,7 +277,7 @@ def test_a_loader_brings_batches_to_the_finish(tmp_path):
     write_cityscapes(tmp_path)
     reader = SegmentationReader(open_cityscapes(tmp_path, "train"), size=(16, 32))
     sampler = TrainingBatches(TrainingOrder(length=3, batch_size=2), augment=False)
-    loaded = HostBatches(reader, sampler, Loading(workers=1), for_device=False)
+    loaded = HostBatches(reader, sampler, LoaderConfig(workers=1), for_device=False)
     try:
         for batch in islice(loaded, 3):
             images, classes = finish(crop=(8, 8))(*batch)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from pytest_accel.workloads.data.synthetic_boxes import synthetic_detection, synthetic_targets
+from pytest_accel.workloads.data.detection import synthetic_detection, synthetic_targets
 
 
 class Drawn(NamedTuple):

@@ -11,9 +11,9 @@ from torch.nn import functional as F  # noqa: N812 - as all of torch's users wri
 
 from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.formats.cityscapes import open_cityscapes
+from pytest_accel.workloads.data.segmentation import open_cityscapes
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.workloads.data.sources import Loaded, Rotation
+from pytest_accel.workloads.data.sources import LoaderSource, RotatingSource
 from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.models.build import task_of
 from pytest_accel.workloads.tasks import make_batch, plan_data
@@ -239,7 +239,7 @@ def test_fewer_classes_are_drawn_where_they_are_asked_for():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_cityscapes_comes_through_the_loader(fed, root, workers):
     found = fed(data_root=root, workers=workers)
-    assert isinstance(found.source, Loaded)
+    assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": "files",
         "data_images": 5,
@@ -319,7 +319,7 @@ def test_a_set_that_is_missing_is_synthetic(fed, tmp_path, root_of):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = fed(data_root=root)
-    assert isinstance(found.source, Rotation)
+    assert isinstance(found.source, RotatingSource)
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
     with pytest.raises(DataError, match=r"cityscapes: not found.*\n.*\nReal data is required"):
         fed(data_root=root, data_required=True)

@@ -15,8 +15,8 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F  # noqa: N812
 
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.data.answers import Answers, Questions, open_squad
 from pytest_accel.workloads.data.errors import DataError, SyntheticDataWarning
+from pytest_accel.workloads.data.squad import Answers, Questions, open_squad
 from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.models import bert
 from pytest_accel.workloads.models.build import build_model, task_of

@@ -10,9 +10,9 @@ from torch import nn
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
-from pytest_accel.workloads.data.buckets import MANY_SCALES, ONE_SCALE
+from pytest_accel.workloads.data.detection import MANY_SCALES, ONE_SCALE
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.sources import Loaded, Rotation
+from pytest_accel.workloads.data.sources import LoaderSource, RotatingSource
 from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
 from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.measured_step import Figures
@@ -328,7 +328,7 @@ def test_of_torchvisions_detectors_only_what_has_fixed_shapes_is_compiled(monkey
 @pytest.mark.parametrize("workers", [0, 1])
 def test_real_images_come_through_the_loader(root, fed, workers):
     feed = fed(data_root=root, workers=workers)
-    assert isinstance(feed.source, Loaded)
+    assert isinstance(feed.source, LoaderSource)
     assert feed.configuration == {
         "data_source": "files",
         "data_images": 9,
@@ -421,7 +421,7 @@ def test_bad_data_is_one_clear_error(tmp_path, fed):
     content = coco_annotations(images=3)
     content["annotations"][0]["bbox"] = [1.0, 2.0, math.inf, 3.0]
     write_coco(tmp_path / "coco", content)
-    with pytest.raises(DataError, match=r"annotation 100: the box .* is not of finite numbers"):
+    with pytest.raises(DataError, match=r"\(id 100\): the box .* is not four finite numbers"):
         fed(data_root=tmp_path)
 
 
@@ -434,9 +434,9 @@ def test_a_torn_image_is_named(tmp_path, fed):
 
 
 def test_without_coco_scenes_are_synthetic_unless_it_is_required(tmp_path, fed):
-    assert isinstance(fed().source, Rotation)
+    assert isinstance(fed().source, RotatingSource)
     with pytest.warns(UserWarning, match="coco: not found"):
-        assert isinstance(fed(data_root=tmp_path).source, Rotation)
+        assert isinstance(fed(data_root=tmp_path).source, RotatingSource)
     with pytest.raises(DataError, match="Real data is required here"):
         fed(data_required=True)
 

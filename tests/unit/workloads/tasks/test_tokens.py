@@ -106,16 +106,16 @@ def test_a_vocabulary_beyond_the_models_is_one_clear_error(root):
 def test_texts_on_a_disk_that_nobody_writes_to(root, tmp_path, monkeypatch):
     """Their tokens are kept in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for kept in (root / "oscar").glob("*.bin"):
+    for kept in (root / "oscar").glob("*.npy"):
         kept.unlink()
     monkeypatch.setattr(
-        "pytest_accel.workloads.data.token_files.is_open",
+        "pytest_accel.workloads.data.text.is_open",
         lambda folder: root not in (folder, *folder.parents),
     )
     with build(data_root=root) as step:
         assert step.configuration["data_source"] == "texts"
-    assert list((tmp_path / "pytest-accel").glob("oscar-*.bin"))
-    assert not list((root / "oscar").glob("*.bin"))
+    assert list((tmp_path / "pytest-accel").glob("tokens-*.npy"))
+    assert not list((root / "oscar").glob("*.npy"))
 
 
 @pytest.mark.parametrize(

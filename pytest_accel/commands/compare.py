@@ -97,7 +97,7 @@ def _reasons(found: Comparison, judged: int) -> Iterator[str]:
             "Choose what both have with -k."
         )
     if elsewhere and judged:
-        yield f"{counted(elsewhere, 'benchmark')} of {total} not judged; NOT JUDGED says why."
+        yield f"{counted(elsewhere, 'benchmark')} of {total} not judged; the notes above say why."
     if not judged:
         why = (
             "every benchmark that both have differs in what was measured or where, or failed"

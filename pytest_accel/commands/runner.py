@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TextIO
 
 from pytest_accel.distributed.processes import ended_words, exit_words, send_group
-from pytest_accel.report.summary_file import STEP_SUMMARY
+from pytest_accel.report.github import STEP_SUMMARY
 from pytest_accel.stats.quantities import printable, seconds
 
 INTERRUPTED = 2  # pytest's exit status

@@ -215,8 +215,8 @@ class _Upgrade:
 
     def report(self, status: int | None = None) -> int:
         """Print the comparison, write upgrade.json and upgrade.md, and return the exit status."""
+        from pytest_accel.report.github import append_step_summary
         from pytest_accel.report.remedies import with_values
-        from pytest_accel.report.summary_file import append_step_summary
         from pytest_accel.report.upgrade import UpgradeContext, as_json, markdown, screen
         from pytest_accel.stats.paired import Effect, assess
         from pytest_accel.storage.whole import write_whole

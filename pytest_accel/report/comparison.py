@@ -1,15 +1,17 @@
-"""A comparison as the studies print theirs: a workload a row, a platform a column; for the terminal, Markdown and LaTeX."""
+"""Comparisons: a workload a row, a platform a column; as table, Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from pytest_accel.report import comparison_data as data
-from pytest_accel.report.escaping import prose
+from pytest_accel.report.markdown import prose
 from pytest_accel.report.terminal import Cell as TableCell
-from pytest_accel.report.terminal import Column, changed, lines_of, verdict_line
+from pytest_accel.report.terminal import Column, changed, lines_of, note, verdict_line
 from pytest_accel.report.verdicts import word
 from pytest_accel.stats.comparison import Value, was_slowed
 from pytest_accel.stats.environment import describe
@@ -21,6 +23,7 @@ from pytest_accel.storage.reference_values import DOUBTS
 
 Sort = Literal["", "name", "ratio", "throughput"]
 FORMATS = ("table", "markdown", "csv", "json", "latex")
+SCHEMA_VERSION = 1
 
 PUBLISHED, DOUBTFUL, UNLIKE = "†", "?", "*"
 TITLES = {
@@ -41,7 +44,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One table: of one metric, or, of a study alone, one of its own tables."""
+    """One table: of one metric, or one table of a study."""
 
     title: str
     headings: tuple[str, ...]
@@ -50,22 +53,22 @@ class Section:
 
 
 def render(comparison: Comparison, form: str, sort: Sort = "") -> str:
-    """The whole answer, ending in a line break."""
+    """Return the whole comparison as text."""
     by_name: dict[str, Callable[[Comparison, Sort], str]] = {
         "table": _table,
         "markdown": _markdown,
         "latex": _latex,
-        "csv": data.as_csv,
-        "json": data.as_json,
+        "csv": _csv,
+        "json": _json,
     }
     return by_name[form](comparison, sort)
 
 
-# --- what is shown ----------------------------------------------------------------------------------
+# --- tables ----------------------------------------------------------------------------------
 
 
 def sections(comparison: Comparison, sort: Sort = "") -> list[Section]:
-    """The rows in their tables, each column that has something to say."""
+    """Return the tables, without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
         title = (
@@ -112,7 +115,7 @@ def heading(side: Side) -> str:
 
 
 def shown(cell: Cell, side: Side) -> str:
-    """A figure with its marks: a published one never looks like a measured one."""
+    """Return a figure with its marks: a published one never looks like a measured one."""
     if cell.value is None:
         return ""
     marks = PUBLISHED if side.published else ""
@@ -121,7 +124,7 @@ def shown(cell: Cell, side: Side) -> str:
 
 
 def number(value: Value, *, published: bool) -> str:
-    """A published figure with the digits of its study; a measured one with four."""
+    """Return a published figure with the digits of its study; a measured one with four."""
     if published:
         return f"{value.value:,.12g}"
     return f"{value.value:.1f}" if value.unit == "%" else si(value.value)
@@ -136,18 +139,18 @@ def short_verdict(each: Judged) -> str:
     if found.unchanged:
         return "same runs"
     if found.outcome is None:
-        return "MISSING" if found.missing else "not judged"
+        return "missing" if found.missing else "not judged"
     deciding = next(verdict for verdict in found.verdicts if verdict.outcome is found.outcome)
     change = changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
     of = "" if deciding.of == THROUGHPUT else f"{shown_name(deciding.of)} "
     return f"{word(found.outcome)} {of}{change}".rstrip()
 
 
-# --- what is said below -----------------------------------------------------------------------------
+# --- notes below -----------------------------------------------------------------------------
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What the marks mean, what is not alike, what stands on one side only; then the verdicts in words."""
+    """Return what the marks mean, what differs, what one side lacks; then the verdicts in words."""
     return [
         *_sets(comparison),
         *_legend(comparison),
@@ -162,12 +165,12 @@ def _sets(comparison: Comparison) -> Iterator[str]:
     for side in comparison.sides:
         slowed = [run for entry in side.entries.values() for run in entry.runs if was_slowed(run)]
         if slowed:
-            count = counted(len(slowed), "run")
-            yield f"SLOWED  {printable(side.label)}: {count} delayed on purpose by --accel-slowdown"
+            text = f"{counted(len(slowed), 'run')} delayed on purpose by --accel-slowdown"
+            yield note(printable(side.label), text)
 
 
 def _set(side: Side) -> str:
-    """What a column is of; a study is named once for all its platforms."""
+    """Return the source of a column; a study is named once for all its platforms."""
     if side.published:
         return f"{side.group}: {side.about}"
     platform = "" if side.platform in side.label else f" ({side.platform})"
@@ -191,9 +194,9 @@ def _legend(comparison: Comparison) -> Iterator[str]:
 def _alone(comparison: Comparison) -> Iterator[str]:
     if len(comparison.sides) < 2 or comparison.is_of_one_study:
         return
-    told = [f"{count} only in {printable(label)}" for label, count in comparison.alone.items() if count]
-    if told:
-        yield f"Rows that nothing stands beside: {', '.join(told)}."
+    alone = [f"{count} only in {printable(label)}" for label, count in comparison.alone.items() if count]
+    if alone:
+        yield f"Rows without a counterpart: {', '.join(alone)}."
     measured = any(not side.published for side in comparison.sides)
     published = any(side.published for side in comparison.sides)
     side_by_side = any(
@@ -208,22 +211,22 @@ def _alone(comparison: Comparison) -> Iterator[str]:
 
 
 def _unlike(comparison: Comparison) -> Iterator[str]:
-    told: dict[str, str] = {}
+    found: dict[str, str] = {}
     for row in comparison.rows:
         for cell, side in zip(row.cells, comparison.sides, strict=True):
             if cell.differs:
-                told.setdefault(f"{printable(row.name)}, {printable(side.label)}", printable(cell.differs))
-    yield from (f"{UNLIKE} {what}: {why}" for what, why in told.items())
+                found.setdefault(f"{printable(row.name)}, {printable(side.label)}", printable(cell.differs))
+    yield from (f"{UNLIKE} {what}: {why}" for what, why in found.items())
 
 
 def verdict_notes(comparison: Comparison) -> Iterator[str]:
-    """Every verdict that is not ok, with what changed in the environment; then what could not be judged, and why."""
+    """Yield every verdict that is not ok, with what changed; then what could not be judged, and why."""
     for each in comparison.judged:
         found = each.judgement
-        told = [v for v in found.verdicts if v.outcome is not Outcome.OK]
-        for verdict in told:
+        shown_below = [verdict for verdict in found.verdicts if verdict.outcome is not Outcome.OK]
+        for verdict in shown_below:
             yield printable(verdict_line(f"{each.name} ({each.side.label})", verdict))
-        if told and each.judgement.outcome is Outcome.REGRESSED:
+        if shown_below and found.outcome is Outcome.REGRESSED:
             changes = printable(describe(found.changes))
             yield (
                 f"    changed since {printable(each.baseline.label)}: {changes}"
@@ -236,7 +239,7 @@ def verdict_notes(comparison: Comparison) -> Iterator[str]:
         where = f" ({printable(each.side.label)})" if several else ""
         reasons.setdefault((where, each.judgement.why_not), []).append(printable(each.name))
     for (where, why), names in reasons.items():
-        yield f"NOT JUDGED  {_few(names)}{where}: {printable(why)}"
+        yield note(f"{_few(names)}{where}", f"not judged: {printable(why)}")
     judged = [each for each in comparison.judged if each.judgement.outcome is not None]
     if judged:
         common = dict.fromkeys(printable(describe(each.judgement.changes)) for each in judged)
@@ -254,7 +257,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-# --- three ways to write it -------------------------------------------------------------------------
+# --- formats -------------------------------------------------------------------------
 
 
 def _table(comparison: Comparison, sort: Sort) -> str:
@@ -286,7 +289,7 @@ def _piped(texts: Iterable[str]) -> str:
 
 
 def _latex(comparison: Comparison, sort: Sort) -> str:
-    """Tables that need no package."""
+    """Return tables that need no package."""
     parts = []
     for section in sections(comparison, sort):
         lines = [f"% {section.title}", r"\begin{tabular}{" + _alignment(section) + "}", r"\hline"]
@@ -322,3 +325,118 @@ _LATEX = str.maketrans(
 
 def _escaped_latex(text: str) -> str:
     return printable(text).translate(_LATEX)
+
+
+_FIELDS = (
+    *("benchmark", "key", "table", "metric", "unit", "set", "platform", "published", "value", "low", "high"),
+    *("ratio", "ratio_to", "flags", "differs", "verdict"),
+)
+
+
+def _csv(comparison: Comparison, sort: Sort) -> str:
+    """Return a figure a line, unrounded, with whether it was published."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _FIELDS, lineterminator="\n")
+    writer.writeheader()
+    for row in ordered(comparison.rows, sort):
+        for cell in _cells(row, comparison):
+            plain = {name: _plain(value) for name, value in cell.items()}
+            writer.writerow(
+                {**plain, "flags": " ".join(cell["flags"]), "published": str(cell["published"]).lower()}
+            )
+    return "".join(map(_quoted, out.getvalue().splitlines(keepends=True)))
+
+
+def _quoted(line: str) -> str:
+    """Quote a name that a runner would take for a command."""
+    name, comma, rest = line.partition(",")
+    return f'"{name}"{comma}{rest}' if inert(line) != line else line
+
+
+def _plain(value: object) -> object:
+    if value is None:
+        return ""
+    return printable(value) if isinstance(value, str) else value
+
+
+def _json(comparison: Comparison, sort: Sort) -> str:
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "sets": [
+            {"label": side.label, "set": side.group, "platform": side.platform, "published": side.published}
+            | {"about": side.about, "only_here": comparison.alone[side.label]}
+            for side in comparison.sides
+        ],
+        "figures": [cell for row in ordered(comparison.rows, sort) for cell in _cells(row, comparison)],
+        "judged": [_judged(each) for each in comparison.judged],
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _cells(row: Row, comparison: Comparison) -> Iterator[dict[str, Any]]:
+    for cell, side, held_to in zip(row.cells, comparison.sides, comparison.held_to, strict=True):
+        if cell.value is not None:
+            yield _cell(row, cell, side, held_to) | {"verdict": _verdict_value(row, side, comparison)}
+
+
+def _cell(row: Row, cell: Cell, side: Side, held_to: Side | None) -> dict[str, Any]:
+    assert cell.value is not None
+    return {
+        "benchmark": row.name,
+        "key": row.key,
+        "table": row.table or None,
+        "metric": row.metric,
+        "unit": row.unit,
+        "set": side.label,
+        "platform": side.platform,
+        "published": side.published,
+        "value": cell.value.value,
+        "low": cell.value.low,
+        "high": cell.value.high,
+        "ratio": cell.ratio,
+        "ratio_to": held_to.label if held_to and cell.ratio is not None else None,
+        "flags": list(cell.value.flags),
+        "differs": cell.differs or None,
+    }
+
+
+def _verdict_value(row: Row, side: Side, comparison: Comparison) -> str | None:
+    if row.metric != THROUGHPUT:
+        return None
+    found = (each for each in comparison.judged if each.key == row.key and each.side is side)
+    return next((_outcome(each) for each in found), None)
+
+
+def _outcome(each: Judged) -> str:
+    found = each.judgement
+    if found.outcome is not None:
+        return found.outcome.value
+    return "same-runs" if found.unchanged else "missing" if found.missing else "not-judged"
+
+
+def _judged(each: Judged) -> dict[str, Any]:
+    found = each.judgement
+    return {
+        "benchmark": each.name,
+        "key": each.key,
+        "set": each.side.label,
+        "baseline": each.baseline.label,
+        "outcome": _outcome(each),
+        "why_not": found.why_not or None,
+        "verdicts": [
+            {
+                "of": verdict.of,
+                "outcome": verdict.outcome.value,
+                "tolerance": verdict.tolerance,
+                "loss": verdict.slowdown.point if verdict.slowdown else None,
+                "loss_low": verdict.slowdown.low if verdict.slowdown else None,
+                "loss_high": verdict.slowdown.high if verdict.slowdown else None,
+                "noise": verdict.noise,
+                "resolution": verdict.resolution,
+                "runs": verdict.looks,
+                "baseline_runs": verdict.baseline_runs,
+            }
+            for verdict in found.verdicts
+        ],
+        "changes": [{"name": c.name, "old": c.old, "new": c.new} for c in found.changes],
+    }

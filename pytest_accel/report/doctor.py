@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_accel.doctor.finding import Finding, Level
-from pytest_accel.report.escaping import printable
-from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.quantities import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,12 +7,11 @@ from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.escaping import printable
 from pytest_accel.report.terminal import Cell, Column, changed, lines_of
 from pytest_accel.stats.changepoints import MIN_VALUES
 from pytest_accel.stats.environment import describe, diff, diff_identity
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import counted, inert, percent, seconds, si
+from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
 from pytest_accel.stats.verdict import THROUGHPUT
 
 if TYPE_CHECKING:

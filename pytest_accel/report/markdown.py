@@ -1,16 +1,18 @@
-"""A session as Markdown: for a step's summary, a merge request's comment, or a file that somebody opens at 7 a.m.
+"""A session as Markdown: failures first, what is ok folded; all text from outside escaped.
 
-Failures come first and are never left out without a word; what is ok is folded, and gives way first when room is short.
+Names of benchmarks, values of the environment and texts of exceptions may hold anything. In a code span or a fence
+neither Markdown nor GitHub and GitLab (mentions, issues, emoji) interpret anything, so names go there. Sentences are
+escaped character by character.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
 from pytest_accel.report.terminal import changed
 from pytest_accel.report.verdicts import (
     can_rerun,
@@ -25,20 +27,20 @@ from pytest_accel.report.verdicts import (
 )
 from pytest_accel.stats.environment import Change, safe_arguments
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import counted, percent, seconds, si
+from pytest_accel.stats.quantities import clipped, counted, percent, printable, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, SessionResults
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 
-LIMIT_BYTES = 900 * 1024  # GitHub takes 1 MiB a step and, beyond that, nothing at all
-LEAST_BYTES = 32 * 1024  # for the headline and one of everything
-_FOLDED_FROM = 10  # so many rows that are ok are read at a glance; more hide what is not
+LIMIT_BYTES = 900 * 1024  # GitHub shows nothing of a step beyond 1 MiB
+LEAST_BYTES = 32 * 1024
+_FOLDED_FROM = 10  # rows that are ok
 _NAMES = 5  # in a sentence; the table has all
 _DETAIL_LINES = 15
 _DETAIL_CHARACTERS = 300
 _COMMAND_CHARACTERS = 2000
 _REPRODUCED = 10  # benchmarks in one command
 _CHANGES = 40
-_NOTE_BYTES = 300  # what "n more are left out" takes, at most
+_NOTE_BYTES = 300  # of "n more are left out"
 _EXIT_STATUSES = {  # pytest's own
     1: "tests failed",
     2: "it was interrupted",
@@ -46,24 +48,50 @@ _EXIT_STATUSES = {  # pytest's own
     4: "wrong use",
     5: "no tests were collected",
 }
+NAME_CHARACTERS = 300
+SENTENCE_CHARACTERS = 1000
+# Invisible: between a sign and the word after it, it keeps `@name` and `#12` from becoming links.
+_APART = "&#8203;"
+
+_ESCAPED = {
+    "&": "&amp;",
+    "<": "&lt;",
+    "|": "&#124;",  # an escaped one ends a table's cell in some readers
+    "$": "<span>&#36;</span>",  # mathematics; GitHub documents this escape
+    **{sign: f"\\{sign}" for sign in "\\`*_[]~"},
+}
+# GitHub and GitLab link these after Markdown is done: people, issues, merge requests, labels, milestones, epics,
+# snippets, emoji, addresses.
+_LINKED = re.compile(
+    r"""
+      [@#!~%&$^](?=[\w"'])
+    | :(?=//|[\w+-]+:)
+    | (?i:\bwww)(?=\.)
+    | (?i:\bG[HL])(?=-\d)
+    """,
+    re.VERBOSE,
+)
+_INSIDE_A_WORD = r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])"  # no markup there, and in most names
+_SPECIAL = re.compile(rf"{_LINKED.pattern}|(?!{_INSIDE_A_WORD})[{re.escape(''.join(_ESCAPED))}]", re.VERBOSE)
+_NUMBERED = re.compile(r"\A(\d{1,9})([.)])(?=\s|\Z)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A stretch of the page; its rows may be cut from the end, and then it says so."""
+    """A section; its rows may be cut from the end, with a note."""
 
     head: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     tail: tuple[str, ...] = ()
     rows_are: str = "rows"
-    rank: int = 0  # who gets room first
+    rank: int = 0  # the lower gets room first
 
     @property
     def fixed_bytes(self) -> int:
         return _size(self.head) + _size(self.tail) + _NOTE_BYTES
 
     def lines(self, room_bytes: int) -> tuple[list[str], int]:
-        """As much as fits, and what room is left."""
+        """Return as many lines as fit, and the room that is left."""
         kept = 0
         for row in self.rows:
             if (size := _size([row])) > room_bytes:
@@ -79,7 +107,7 @@ class _Part:
 
 
 def render_summary(session: SessionResults, *, limit_bytes: int = LIMIT_BYTES) -> str:
-    """The page; never longer than `limit_bytes` of UTF-8."""
+    """Return the page, at most `limit_bytes` of UTF-8."""
     if limit_bytes < LEAST_BYTES:
         raise ValueError(
             f"limit_bytes: {limit_bytes} is too little for a summary. Give at least {LEAST_BYTES}."
@@ -115,7 +143,7 @@ def _assembled(parts: Sequence[_Part], limit_bytes: int) -> str:
 
 
 def _size(lines: Iterable[str]) -> int:
-    return sum(len(line.encode("utf-8")) + 2 for line in lines)  # with what stands between two of them
+    return sum(len(line.encode("utf-8")) + 2 for line in lines)
 
 
 # --- the headline -----------------------------------------------------------------------------------
@@ -135,7 +163,7 @@ def _headline(session: SessionResults) -> tuple[str, ...]:
 
 
 def _conclusion(session: SessionResults) -> str:
-    """What happened, in one line; all is well only where something was measured and all of it is."""
+    """Return the result in one line."""
     results, failed = session.results, session.failures
     if failed:
         how = _counts(status_word(result) for result in failed)
@@ -151,9 +179,8 @@ def _conclusion(session: SessionResults) -> str:
 
 
 def _counts(words: Iterable[str]) -> str:
-    """`2 REGRESSED, 1 ok`; the most frequent first."""
-    told = ", ".join(f"{number} {word}" for word, number in Counter(words).most_common())
-    return told or "no benchmarks"
+    """Return `2 REGRESSED, 1 ok`, the most frequent first."""
+    return ", ".join(f"{number} {each}" for each, number in Counter(words).most_common()) or "no benchmarks"
 
 
 def _code_short(text: str) -> str:
@@ -166,7 +193,7 @@ _Namer = Callable[[Result], str]
 
 
 def _namer(results: Sequence[Result]) -> _Namer:
-    """By its short name, where no other has it."""
+    """Name a result by its short name where that is unique."""
     met = Counter((result.name, result.platform) for result in results)
     return lambda result: (
         result.name if met[result.name, result.platform] == 1 and result.name else result.benchmark
@@ -174,7 +201,7 @@ def _namer(results: Sequence[Result]) -> _Namer:
 
 
 def _item(result: Result, name: _Namer) -> str:
-    """A point of a list: the verdict, by how much and how surely, and what belongs to it."""
+    """Return an item of a list: the verdict, its text, and further lines."""
     where = f" ({_code_short(result.platform)})" if result.platform else ""
     said = f": {prose(result.text)}" if result.text else ""
     lines = [f"- **{status_word(result)}** {code(name(result))}{where}{said}"]
@@ -183,7 +210,7 @@ def _item(result: Result, name: _Namer) -> str:
         *shortfalls(result),
         *([f"numerics changed too: {result.numerics}"] if result.numerics else []),
     ]
-    if not is_traceback:  # further verdicts; a traceback is no sentence
+    if not is_traceback:
         further += result.details[:_DETAIL_LINES]
     lines += [
         f"  - {prose(line, characters=_DETAIL_CHARACTERS)}"
@@ -207,7 +234,7 @@ def _listed(title: str, results: Sequence[Result], name: _Namer) -> _Part:
 
 
 def _changes(results: Sequence[Result], name: _Namer) -> list[_Part]:
-    """Every distinct diff once: openly where it may explain something, folded where all is well."""
+    """Return every distinct diff once: open where it may explain something, folded where all is ok."""
     groups: dict[tuple[Change, ...], list[Result]] = {}
     for result in results:
         if result.baseline:
@@ -257,7 +284,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _machine(session: SessionResults) -> list[_Part]:
-    """What the session remarked, and what doctor found wrong."""
+    """Return the notes of the session, and what doctor found wrong."""
     found = sorted(
         (each for each in session.findings if each.get("level") in {"problem", "warning"}),
         key=lambda each: each["level"] != "problem",
@@ -313,8 +340,7 @@ def _rate(throughput: float | None, unit: str) -> str:
 
 
 def _change(result: Result) -> str:
-    """Of its throughput, and of a metric where that is not simply ok; why, where nothing was compared."""
-    # The others have their words above the table.
+    """Return the change of throughput, and of metrics that are not ok; the reason where nothing was compared."""
     if is_settled(result.status) and result.status is not Outcome.OK:
         return prose(result.text, characters=200)
     said = [
@@ -335,7 +361,7 @@ def _scaling(result: Result) -> str:
 
 
 def _reference(reference: ReferenceFigure) -> str:
-    """This machine over what was published, and by whom; what cannot be compared only stands there."""
+    """Return this machine over a published figure; the figure alone where they cannot be compared."""
     flags = "".join(f", {flag}" for flag in reference.flags)
     source = prose(f"{reference.source} ({reference.platform}{flags})", characters=160)
     if reference.ratio is None:
@@ -346,7 +372,7 @@ def _reference(reference: ReferenceFigure) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
     title: str
-    text: Callable[[Result], str]  # empty where a result has nothing to say
+    text: Callable[[Result], str]
     right: bool = False
 
 
@@ -364,7 +390,7 @@ _COLUMNS = (
 )
 
 
-# --- again ------------------------------------------------------------------------------------------
+# --- reproduce ------------------------------------------------------------------------------------------
 
 
 def _reproduce(session: SessionResults, failed: Sequence[Result]) -> tuple[str, ...]:
@@ -382,7 +408,7 @@ def _reproduce(session: SessionResults, failed: Sequence[Result]) -> tuple[str, 
 
 
 def _that_fit(node_ids: Sequence[str]) -> list[str]:
-    """Half a command is worse than none: what cannot be pasted whole is left out."""
+    """Leave out what would make the command too long to paste."""
     kept: list[str] = []
     for node_id in node_ids:
         if node_id.isprintable() and len(_command([*kept, node_id])) <= _COMMAND_CHARACTERS:
@@ -393,3 +419,43 @@ def _that_fit(node_ids: Sequence[str]) -> list[str]:
 def _command(arguments: Sequence[str]) -> str:
     safe = safe_arguments(arguments)
     return printable(shlex.join(["pytest", *safe]))
+
+
+# --- escaping ----------------------------------------------------------------------------------------
+
+
+def code(text: str, *, characters: int = NAME_CHARACTERS, in_table: bool = False) -> str:
+    """Return a code span that shows just this text."""
+    shown = clipped(printable(text), characters)
+    if not shown:
+        return ""
+    if in_table:  # the only escape that holds inside a code span, and only there
+        shown = shown.replace("|", "\\|")
+    quotes = "`" * (_longest_run(shown) + 1)
+    apart = " " if shown[0] in "` " or shown[-1] in "` " else ""
+    return f"{quotes}{apart}{shown}{apart}{quotes}"
+
+
+def prose(text: str, *, characters: int = SENTENCE_CHARACTERS) -> str:
+    """Return one line that reads like this text, anywhere in a page."""
+    line = clipped(printable(" ".join(text.split())), characters)
+    escaped = _SPECIAL.sub(lambda found: _harmless(found[0], found.string, found.end()), line)
+    if escaped.startswith(("-", "+", "=", "#", ">")):
+        return f"\\{escaped}"
+    return _NUMBERED.sub(r"\1\\\2", escaped)
+
+
+def fenced(lines: Iterable[str], *, language: str = "", characters: int = SENTENCE_CHARACTERS) -> list[str]:
+    """Return a block of code, line by line."""
+    shown = [clipped(printable(line.expandtabs()), characters) for line in lines]
+    fence = "`" * max(3, _longest_run("\n".join(shown)) + 1)
+    return [f"{fence}{language}", *shown, fence]
+
+
+def _harmless(found: str, text: str, end: int) -> str:
+    escaped = _ESCAPED.get(found, found)
+    return escaped + _APART if _LINKED.match(text, end - len(found)) else escaped
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
+from pytest_accel.report.markdown import code, fenced, prose
 from pytest_accel.report.remedies import kept_options, naming, with_values
 from pytest_accel.report.verdicts import in_order
 from pytest_accel.stats.baseline_quality import SESSIONS, Standing, standing
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe
-from pytest_accel.stats.quantities import si
+from pytest_accel.stats.quantities import clipped, printable, si
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
 from pytest_accel.stats.run import RECORD_RUNS
 from pytest_accel.stats.verdict import Outcome

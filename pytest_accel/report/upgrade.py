@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from pytest_accel.report.escaping import code, prose
+from pytest_accel.report.markdown import code, prose
 from pytest_accel.report.terminal import Cell, Column, changed, in_words, lines_of
 from pytest_accel.stats.environment import describe
 from pytest_accel.stats.gate import loss

@@ -257,13 +257,13 @@ class Leavings:
             self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), yellow=True)
 
     def annotate(self, results: SessionResults) -> None:
-        from pytest_accel.report.annotations import annotations
+        from pytest_accel.report.github import annotations
 
         self.annotations = annotations(results, self.environ, rootdir=self.config.rootpath)
 
     def append_step_summary(self, results: SessionResults) -> None:
+        from pytest_accel.report.github import append_step_summary
         from pytest_accel.report.markdown import render_summary
-        from pytest_accel.report.summary_file import append_step_summary
 
         if self.step_summary and (problem := append_step_summary(self.environ, render_summary(results))):
             self.words.append(Word(text=problem, markup={"yellow": True}))
@@ -295,7 +295,7 @@ def _write_summary(results: SessionResults, path: Path) -> None:
 
 
 def _write_metrics(results: SessionResults, path: Path) -> None:
-    from pytest_accel.report.openmetrics import render_metrics
+    from pytest_accel.report.exports import render_metrics
     from pytest_accel.storage.whole import write_whole
 
     write_whole(path, render_metrics(results))

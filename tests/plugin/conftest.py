@@ -25,9 +25,10 @@ from typing import Any
 
 import pytest
 
+import pytest_accel.report.github
+
 # pytester forgets what a run imported: without this every one would make hundreds of dataclasses anew.
 import pytest_accel.report.markdown
-import pytest_accel.report.summary_file
 import pytest_accel.session.groups
 import pytest_accel.session.start
 import pytest_accel.storage.benchmark_json

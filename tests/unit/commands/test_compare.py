@@ -83,7 +83,7 @@ class TestExitStatus:
         fine = result(OTHER, measured=runs(session="s2"))
         results_file(Path("after.json"), fine, result(measured=measured, status=status))
         text = compare("h200", "after.json", "--fail-on-regression", status=1)
-        assert f"NOT JUDGED  test_cnn[resnet50]: {why}" in text
+        assert f"note: test_cnn[resnet50]: not judged: {why}" in text
         assert "1 benchmark of 2 failed or went unmeasured, and that is not green" in text
         assert "INCONCLUSIVE" not in text
 
@@ -98,7 +98,7 @@ class TestExitStatus:
         results_file(Path("after.json"), result(measured=runs(session="s2")))
         text = compare("h200", "after.json", "--fail-on-regression", status=1)
         assert "the later set lacks 1 benchmark of 2" in text
-        assert "NOT JUDGED  test_gpt[117m]: it is missing there" in text
+        assert "note: test_gpt[117m]: not judged: it is missing there" in text
         compare("h200", "after.json", "--fail-on-regression", "-k", "cnn")
         compare("h200", "after.json")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.annotations import SHOWN, annotations
+from pytest_accel.report.github import SHOWN, annotations
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import hostile, make_result, make_session

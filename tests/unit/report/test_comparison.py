@@ -146,7 +146,7 @@ class TestTable:
         two[1] = replace(two[1], entries={KEY: entry})
         text = render(compare(two), "table")
         assert "not judged" in text
-        assert "NOT JUDGED  test_cnn[resnet50]: the benchmark changed (batch_size 256 -> 512)" in text
+        assert "note: test_cnn[resnet50]: not judged: the benchmark changed (batch_size 256 -> 512)" in text
         assert "* test_cnn[resnet50], after: batch_size 256 -> 512" in text
 
     def test_rows_of_one_side_are_counted(self):
@@ -157,11 +157,11 @@ class TestTable:
         assert "No benchmark here names a figure of that study" in text
 
     def test_a_set_that_was_slowed_on_purpose_says_so(self, two):
-        assert "SLOWED" not in render(compare(two), "table")
+        assert "delayed on purpose" not in render(compare(two), "table")
         entry = two[1].entries[KEY]
         slowed = tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in entry.runs)
         two[1] = replace(two[1], entries={KEY: replace(entry, runs=slowed)})
-        assert "SLOWED  after: 5 runs delayed on purpose" in render(compare(two), "table")
+        assert "note: after: 5 runs delayed on purpose" in render(compare(two), "table")
 
     def test_no_line_ends_in_blanks(self, two):
         assert not any(line != line.rstrip() for line in render(compare(two), "table").splitlines())

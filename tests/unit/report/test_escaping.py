@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_accel.report.escaping import clipped, code, fenced, printable, prose
+from pytest_accel.report.markdown import code, fenced, prose
+from pytest_accel.stats.quantities import clipped, printable
 from tests.support.markdown_page import OURS, Page
 
 APART = "\u200b"

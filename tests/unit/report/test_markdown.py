@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.escaping import printable
 from pytest_accel.report.markdown import LEAST_BYTES, render_summary
 from pytest_accel.report.verdicts import in_order, needs_attention, status_word, word
 from pytest_accel.stats.environment import Change
+from pytest_accel.stats.quantities import printable
 from pytest_accel.stats.results import Ending, ReferenceFigure
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.markdown_page import OURS, Page

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.openmetrics import render_metrics
+from pytest_accel.report.exports import render_metrics
 from pytest_accel.stats.results import Ending, ReferenceFigure
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome

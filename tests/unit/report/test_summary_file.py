@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from pytest_accel.report.github import STEP_BYTES, append_step_summary
 from pytest_accel.report.markdown import render_summary
-from pytest_accel.report.summary_file import STEP_BYTES, append_step_summary
 from tests.support.markdown_page import Page
 from tests.support.results import make_session, many
 

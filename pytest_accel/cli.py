@@ -12,7 +12,6 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
     compile,  # noqa: A004 - the name of the command
     doctor,
     history,
-    propose,
     report,
     upgrade,
 )

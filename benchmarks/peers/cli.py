@@ -214,10 +214,10 @@ def _check(options: argparse.Namespace) -> None:
 
 def _write(path: Path | None, session: Session, entries: Sequence[Entry]) -> None:
     from benchmarks.peers.results import content
-    from pytest_accel.storage.whole import write_whole
+    from pytest_accel.storage.files import write_atomic
 
     if path is not None:
-        write_whole(path, json.dumps(content(session, entries), indent=1) + "\n")
+        write_atomic(path, json.dumps(content(session, entries), indent=1) + "\n")
 
 
 def _teller(who: str) -> Say:

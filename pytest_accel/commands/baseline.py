@@ -1,11 +1,11 @@
-"""`pytest-accel baseline`: look at stored runs, compare, accept, anchor, prune and verify them, and move their tolerances."""
+"""`pytest-accel baseline`: show and check stored runs, accept runs from results, edit what is stored."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,215 +15,220 @@ from pytest_accel.commands.registry import GROUPS, Argument, argument, command, 
 if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue
     from pytest_accel.stats.environment import Environment
-    from pytest_accel.storage.gathering import Gathered
-    from pytest_accel.storage.pruning import Wish
-    from pytest_accel.storage.schema import BaselineFile
-    from pytest_accel.storage.tolerances import Tolerance
+    from pytest_accel.storage.baseline_edits import EntryEdit, Tolerance
+    from pytest_accel.storage.baselines import BaselineFile
 
 _PLATFORM: Argument = argument(
-    "platform", nargs="?", default="", metavar="PLATFORM", help="one of them (all)"
+    "platform", nargs="?", default="", metavar="PLATFORM", help="the folder of one platform (default: all)"
 )
-GROUPS["baseline"] = (
-    "Look at baselines, accept runs into them, anchor, prune and verify them, move their tolerances."
+_REASON: Argument = argument(
+    "--reason", default="", metavar="TEXT", help="write the change, with this reason in the ledger"
 )
+GROUPS["baseline"] = "Show and check baselines, accept runs into them, edit them."
 
 
 @command(
     _PLATFORM,
     KEYWORD,
     BASELINES,
-    argument("--json", action="store_true", help="print it as JSON, for scripts"),
+    argument("--json", action="store_true", help="print JSON, for scripts"),
+    argument("--check", action="store_true", help="check every file; exit status 1 if one has a fault"),
     group="baseline",
 )
 def show(args: argparse.Namespace) -> int:
-    """Say how many runs each baseline has, how noisy they are, and what loss the gate can catch with them."""
-    from pytest_accel.report.baselines import Stored, shown, shown_json
+    """Show the stored runs of each benchmark, their noise, and the loss that the gate can catch with them."""
+    from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
     from pytest_accel.stats.baseline_quality import platform_prior
-    from pytest_accel.storage.gathering import find
-    from pytest_accel.storage.stored_runs import runs_of_file
+    from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
+    from pytest_accel.storage.sources import find_source
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
-    files = find(f"platform:{args.platform}" if args.platform else f"file:{folder}", folder).files
+    if args.check:
+        return _check(folder)
+    source = f"platform:{args.platform}" if args.platform else f"file:{folder}"
+    files = find_source(source, folder).files
     priors = {
-        platform: platform_prior(
-            runs for file in files if file.platform == platform for runs in runs_of_file(file)
-        )
+        platform: platform_prior(runs_of_platform(BaselineStore(folder), platform))
         for platform in {file.platform for file in files}
     }
     stored = [
-        Stored(file=file, key=key, entry=entry, prior=priors[file.platform])
+        ShownBenchmark(file=file, key=key, entry=entry, prior=priors[file.platform])
         for file in files
         for key, entry in file.benchmarks.items()
         if wanted(key)
     ]
     if not stored:
-        raise ValueError(f"No baseline in {folder / args.platform} fits -k {args.keyword!r}.")
-    if args.json:
-        print(json.dumps(shown_json(stored), indent=2))
-    else:
-        print("\n".join(shown(stored)))
+        raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
+    print(json.dumps(shown_json(stored), indent=2) if args.json else "\n".join(shown(stored)))
     return 0
 
 
-@command(
-    argument("old", metavar="A", help="a platform, a folder of baselines, git:REV or REV:PATH"),
-    argument("new", metavar="B", help="the same"),
-    BASELINES,
-    argument("--exit-code", action="store_true", help="leave with 1 if anything differs"),
-    group="baseline",
-)
-def diff(args: argparse.Namespace) -> int:
-    """Say what moved from one baseline to another: benchmarks, runs, figures, configuration, environment, ledger."""
-    from pytest_accel.report.baselines import differences
-    from pytest_accel.storage.difference import difference
+def _check(folder: Path) -> int:
+    from pytest_accel.report.baselines import check_lines
+    from pytest_accel.storage.baseline_check import check_baselines
 
-    folder = baselines_folder(args)
-    # `diff git:main h200` is of the h200 alone, whatever else the revision holds.
-    named = {name.removeprefix("platform:") for name in (args.old, args.new)}
-    platforms = {name for name in named if "/" not in name and (folder / name).is_dir()}
-    moved = difference(_baselines(args.old, folder), _baselines(args.new, folder), platforms)
-    print("\n".join(differences(moved)))
-    return 1 if moved and args.exit_code else 0
-
-
-def _baselines(name: str, folder: Path) -> Gathered:
-    from pytest_accel.storage.gathering import find
-
-    found = find(name, folder)
-    if not found.files:
+    if not folder.is_dir():
         raise ValueError(
-            f"{name} holds no baselines: compare results and studies with `pytest-accel compare`."
+            f"{folder} is no folder. Name that of the baselines with --baselines, with one folder a platform in it."
         )
-    return found
+    catalogue = _catalogue()
+    found = check_baselines(
+        folder, lambda name: catalogue.find(name.partition("-")[0]) is not None, _misplaced(catalogue)
+    )
+    print("\n".join(check_lines(found)))
+    if not (found.files or found.studies or found.faults):
+        raise ValueError(f"{folder}: it holds nothing to check. Name the folder of the platforms' folders.")
+    return 1 if found.faults else 0
 
 
 @command(
     argument(
         "results", type=Path, metavar="RESULTS.json", help="of --accel-json, or pytest-accel-unsaved-*.json"
     ),
-    argument("--reason", default="", metavar="TEXT", help="why the baseline moves; its ledger keeps it"),
+    _REASON,
+    argument("--replace", action="store_true", help="replace the stored runs instead of adding to them"),
     argument(
-        "--replace", action="store_true", help="in the place of the stored runs, instead of beside them"
-    ),
-    argument(
-        "--platform",
-        default="",
-        metavar="DIR",
-        help="the folder of its baselines, where the file does not say",
+        "--platform", default="", metavar="DIR", help="the folder of its baselines, if the file has none"
     ),
     KEYWORD,
     BASELINES,
+    argument("--markdown", action="store_true", help="only print the text of an issue or a pull request"),
+    argument("--max-characters", type=count, default=0, metavar="N", help="at most, of --markdown"),
+    argument("--exit-code", action="store_true", help="of --markdown: 1 if a baseline should move"),
     group="baseline",
 )
 def accept(args: argparse.Namespace) -> int:
-    """Put fresh runs of a file of results into the baseline, with a reason."""
-    from datetime import UTC, datetime
-
-    from pytest_accel.storage.accepting import accept, read_candidates
+    """Show which baselines should move after a session, and add its runs with --reason."""
+    from pytest_accel.report.proposal import render_proposal
+    from pytest_accel.storage.baseline_edits import EditError, accept, read_candidates
     from pytest_accel.storage.baselines import BaselineStore
+    from pytest_accel.storage.results import read_results
 
+    if args.markdown:
+        text = render_proposal(read_results(args.results), limit_characters=args.max_characters)
+        print(text, end="")
+        return int(bool(text) and args.exit_code)
     wanted = by_keyword(args.keyword)
     candidates = [each for each in read_candidates(args.results, args.platform) if wanted(each.key)]
     if not candidates:
         chosen = f" that -k {args.keyword!r} chooses" if args.keyword else ""
         raise ValueError(f"{args.results}: no benchmark{chosen} was measured in it. Nothing was written.")
-    done = accept(
-        BaselineStore(baselines_folder(args)),
-        candidates,
-        reason=args.reason,
-        replace=args.replace,
-        at=datetime.now(UTC).isoformat(timespec="seconds"),
-        misplaced=_misplaced(_catalogue()),
-    )
-    print("\n".join(done))
+    try:
+        lines = accept(
+            BaselineStore(baselines_folder(args)),
+            candidates,
+            reason=args.reason,
+            replace=args.replace,
+            at=_now(),
+            misplaced=_misplaced(_catalogue()),
+        )
+    except EditError as error:
+        if args.reason.strip():
+            raise
+        lines = [str(error)]
+    if not args.reason.strip():
+        lines += [
+            'Nothing was written. Write it with --reason "...".',
+            "--markdown prints which baselines should move, and why.",
+        ]
+    print("\n".join(lines))
     return 0
 
 
 @command(
     _PLATFORM,
-    argument("--vanished", action="store_true", help="benchmarks that --collected does not list"),
-    argument("--collected", type=Path, metavar="FILE", help="what `pytest --collect-only -q` printed"),
-    argument("--benchmark", action="append", default=[], metavar="ID", help="this one; repeatable"),
-    argument("--keep", type=count, metavar="N", help="only the newest N runs of each benchmark"),
-    argument("--reason", default="", metavar="TEXT", help="for the ledger (what was asked for)"),
-    argument("--dry-run", action="store_true", help="say what would go (this is what happens without --yes)"),
-    argument("--yes", action="store_true", help="do it"),
+    KEYWORD,
     BASELINES,
+    _REASON,
+    argument("--tolerance", metavar="5%", help="5%%, auto (what the runs resolve, at least 3%%) or default"),
+    argument("--noisy", action="store_true", help="of --tolerance: only benchmarks too noisy for theirs"),
+    argument("--anchor", choices=("set", "clear"), help="make the stored runs the anchor, or remove it"),
+    argument("--keep", type=count, metavar="N", help="keep only the newest N runs"),
+    argument("--remove", action="append", default=[], metavar="ID", help="a benchmark; repeatable"),
+    argument(
+        "--vanished", type=Path, metavar="FILE", help="remove those that `pytest --collect-only -q` omits"
+    ),
     group="baseline",
 )
-def prune(args: argparse.Namespace) -> int:
-    """Take out vanished benchmarks, old runs and environments that no run names; without --yes only say so."""
+def edit(args: argparse.Namespace) -> int:
+    """Move tolerances and anchors, remove runs and benchmarks; without --reason only show what would change."""
+    from pytest_accel.storage.baseline_edits import edit_baselines
     from pytest_accel.storage.baselines import BaselineStore
-    from pytest_accel.storage.pruning import plan, prune
 
-    if args.yes and args.dry_run:
-        raise ValueError("--yes does it and --dry-run does not: choose one.")
     folder = baselines_folder(args)
-    wish, files = _wish(args), list(_files(folder, args.platform))
-    _refuse_unknown(args.benchmark, files)
-    plans = [each for each in (plan(file, wish) for file in files) if not each.is_empty]
-    for each in plans:
-        if args.yes:
-            prune(BaselineStore(folder), each.platform, each.suite, wish)
-        print("\n".join(each.lines()))
-    if not plans:
-        print("There is nothing to prune.")
-    elif not args.yes:
-        print("Nothing was changed. Do it with --yes.")
+    edits = _edits(args)
+    if len(edits) != 1:
+        raise ValueError(
+            "Choose one of --tolerance, --anchor, --keep and --remove or --vanished; each gets its own reason."
+        )
+    files = _files(folder, args.platform)
+    _refuse_unknown(args.remove, files)
+    if not any(by_keyword(args.keyword)(key) for file in files for key in file.benchmarks):
+        raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
+    lines = edit_baselines(BaselineStore(folder), files, edits[0], reason=args.reason, at=_now())
+    print("\n".join(lines or ["There is nothing to change."]))
+    if lines and not args.reason.strip():
+        print('Nothing was changed. Write it with --reason "...".')
     return 0
 
 
-def _wish(args: argparse.Namespace) -> Wish:
-    from datetime import UTC, datetime
-
+def _edits(args: argparse.Namespace) -> list[EntryEdit]:
     from pytest_accel.stats.run import both_keys
-    from pytest_accel.storage.pruning import Wish
+    from pytest_accel.storage.baseline_edits import prune, set_anchor, set_tolerance
 
-    if args.vanished != (args.collected is not None):
-        raise ValueError(
-            "--vanished and --collected FILE go together: pytest --collect-only -q > FILE lists what there is."
-        )
-    vanished = _vanished(args.collected) if args.vanished else lambda _key: False
-    named = {key for node_id in args.benchmark for key in both_keys(node_id)} | set(args.benchmark)
-    asked = [
-        *(["vanished"] if args.vanished else []),
-        *(["named by hand"] if args.benchmark else []),
-        *([f"the newest {args.keep} kept"] if args.keep else []),
-    ]
-    return Wish(
-        gone=lambda key: key in named or vanished(key),
-        keep=args.keep,
-        reason=args.reason.strip() or ", ".join(asked) or "unused environments",
-        at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    chosen, edits = by_keyword(args.keyword), []
+    if args.tolerance is not None:
+        tolerance = _tolerance(args.tolerance)
+        edits.append(set_tolerance(tolerance, noisy_only=args.noisy, chosen=chosen))
+    if args.anchor:
+        edits.append(set_anchor(clear=args.anchor == "clear", chosen=chosen))
+    if args.keep:
+        edits.append(prune(keep_runs=args.keep, chosen=chosen))
+    if args.remove or args.vanished:
+        vanished = _vanished(args.vanished) if args.vanished else lambda _key: False
+        named = {key for node_id in args.remove for key in both_keys(node_id)} | set(args.remove)
+        edits.append(prune(remove=lambda key: key in named or vanished(key), chosen=chosen))
+    return edits
+
+
+def _tolerance(text: str) -> Tolerance:
+    from pytest_accel.stats.quantities import parse_tolerance
+
+    if text.strip().lower() == "default":
+        return None
+    try:
+        return parse_tolerance(text)
+    except ValueError as error:
+        raise ValueError(f"--tolerance {text!r} {error} Or auto, or default.") from None
 
 
 def _vanished(path: Path) -> Callable[[str], bool]:
-    from pytest_accel.storage.pruning import read_collected
+    from pytest_accel.storage.baseline_edits import read_collected
 
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"--collected {path}: cannot be read: {error}. Make it with pytest --collect-only -q."
+            f"--vanished {path}: cannot be read: {error}. Make it with pytest --collect-only -q."
         ) from None
     return read_collected(text, str(path), find_project(Path.cwd()).root).has_vanished
 
 
-def _files(folder: Path, platform: str) -> Iterator[BaselineFile]:
-    """Those that stand where they belong: the store refuses others before anything is changed."""
+def _files(folder: Path, platform: str) -> list[BaselineFile]:
+    """Return the files of a platform or of all; refuse those in the wrong folder before anything is changed."""
     from pytest_accel.storage.baselines import BaselineStore
-    from pytest_accel.storage.gathering import find
+    from pytest_accel.storage.sources import find_source
 
-    store = BaselineStore(folder)
-    for file in find(f"platform:{platform}" if platform else f"file:{folder}", folder).files:
-        found = store.read(file.platform, file.suite)
-        if found is None:
+    found = []
+    for file in find_source(f"platform:{platform}" if platform else f"file:{folder}", folder).files:
+        stored = BaselineStore(folder).read(file.platform, file.suite)
+        if stored is None:
             raise ValueError(
-                f"{folder}: baselines of {file.platform}/{file.suite} do not stand in that folder. "
-                "`pytest-accel baseline verify` says which do not."
+                f"{folder}: baselines of {file.platform}/{file.suite} are in another folder. "
+                "`pytest-accel baseline show --check` names it."
             )
-        yield found
+        found.append(stored)
+    return found
 
 
 def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
@@ -235,96 +240,15 @@ def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
         if known.isdisjoint(both_keys(name)):
             near = closest(name, known, limit=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise ValueError(f"--benchmark {name}: no baseline has it.{hint}")
+            raise ValueError(f"--remove {name}: no baseline has it.{hint}")
 
 
-@command(
-    _PLATFORM,
-    argument("--reason", default="", metavar="TEXT", help="why it moves: the release; the ledger keeps it"),
-    argument("--clear", action="store_true", help="take the anchor away"),
-    KEYWORD,
-    BASELINES,
-    group="baseline",
-)
-def anchor(args: argparse.Namespace) -> int:
-    """Take the stored runs for the anchor, which no refresh moves: at a release, with a reason."""
-    from pytest_accel.storage.anchoring import anchor
-
-    return _amend(args, partial(anchor, clear=args.clear))
-
-
-@command(
-    argument("to", metavar="TOLERANCE", help="5%%, auto (what its runs resolve, at least 3%%) or default"),
-    _PLATFORM,
-    argument("--reason", default="", metavar="TEXT", help="why it moves; the ledger keeps it"),
-    argument("--noisy", action="store_true", help="only of those that are too noisy for the one they have"),
-    KEYWORD,
-    BASELINES,
-    group="baseline",
-)
-def tolerance(args: argparse.Namespace) -> int:
-    """Say how much benchmarks may lose against the runs that are stored, with a reason."""
-    from pytest_accel.storage.tolerances import move_tolerance
-
-    return _amend(args, partial(move_tolerance, to=_tolerance(args.to), noisy_alone=args.noisy))
-
-
-def _tolerance(text: str) -> Tolerance:
-    from pytest_accel.stats.quantities import parse_tolerance
-
-    if text.strip().lower() == "default":
-        return None
-    try:
-        return parse_tolerance(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} {error} Or auto, or default.") from None
-
-
-def _amend(args: argparse.Namespace, amend: Callable[..., list[str]]) -> int:
-    """Change what is stored of the benchmarks that `-k` names, and say what was done."""
-    from datetime import UTC, datetime
-
-    from pytest_accel.storage.baselines import BaselineStore
-
-    folder, wanted = baselines_folder(args), by_keyword(args.keyword)
-    files = list(_files(folder, args.platform))
-    if not any(wanted(key) for file in files for key in file.benchmarks):
-        raise ValueError(f"No baseline in {folder / args.platform} fits -k {args.keyword!r}.")
-    at, store = datetime.now(UTC).isoformat(timespec="seconds"), BaselineStore(folder)
-    done = [line for file in files for line in amend(store, file, wanted, reason=args.reason, at=at)]
-    print("\n".join(done or ["There is nothing to change."]))
-    return 0
-
-
-@command(
-    argument("folder", nargs="?", type=Path, metavar="DIR", help="of baselines (that of --baselines)"),
-    BASELINES,
-    group="baseline",
-)
-def verify(args: argparse.Namespace) -> int:
-    """Check every file of a folder of baselines, and leave with 1 if anything is wrong with one."""
-    from pytest_accel.report.baselines import verified
-    from pytest_accel.storage.verifying import verify
-
-    folder = args.folder or baselines_folder(args)
-    if not folder.is_dir():
-        raise ValueError(
-            f"{folder} is no folder. Name that of the baselines, with one folder a platform in it."
-        )
-    catalogue = _catalogue()
-    report = verify(
-        folder, lambda name: catalogue.find(name.partition("-")[0]) is not None, _misplaced(catalogue)
-    )
-    print("\n".join(verified(report)))
-    if not (report.files or report.studies or report.faults):
-        raise ValueError(
-            f"{folder}: there is nothing in it to verify. Name the folder that platforms' folders are in."
-        )
-    return 1 if report.faults else 0
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _catalogue() -> Catalogue:
-    """With the platforms that the project adds."""
+    """Return the catalogue with the platforms of the project."""
     from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
 
     return load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))

@@ -315,12 +315,12 @@ def _sessions(history: History) -> Iterator[SessionResults]:
 
 
 def _write(output: str | None, text: str) -> None:
-    from pytest_accel.storage.whole import write_whole
+    from pytest_accel.storage.files import write_atomic
 
     if output is None:
         sys.stdout.write(text)
         return
     try:
-        write_whole(Path(output), text)
+        write_atomic(Path(output), text)
     except OSError as error:
         raise ValueError(f"{output} cannot be written: {error.strerror}. Name another place (-o).") from None

@@ -132,9 +132,9 @@ def _setting(name: str, given: str | None = None) -> _Setting:
 
 
 def _from_here(path: Path) -> Path:
-    from pytest_accel.storage.whole import seen_from
+    from pytest_accel.storage.files import relative_path
 
-    return seen_from(Path.cwd(), path)
+    return relative_path(Path.cwd(), path)
 
 
 # --- pytest's configuration -------------------------------------------------------------------------

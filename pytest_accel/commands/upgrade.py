@@ -219,7 +219,7 @@ class _Upgrade:
         from pytest_accel.report.remedies import with_values
         from pytest_accel.report.upgrade import UpgradeContext, as_json, markdown, screen
         from pytest_accel.stats.paired import Effect, assess
-        from pytest_accel.storage.whole import write_whole
+        from pytest_accel.storage.files import write_atomic
 
         found = assess(self.filled, self.plan.blocks)
         if status is None:
@@ -236,8 +236,8 @@ class _Upgrade:
             status=status,
         )
         page = markdown(found, context)
-        write_whole(self.folder.root / "upgrade.json", as_json(found, context))
-        write_whole(self.folder.root / "upgrade.md", page)
+        write_atomic(self.folder.root / "upgrade.json", as_json(found, context))
+        write_atomic(self.folder.root / "upgrade.md", page)
         if problem := append_step_summary(os.environ, page):
             self._say(problem)
         print("\n".join(screen(found, context)))

@@ -21,8 +21,8 @@ from typing import Literal
 from pytest_accel.stats.paired import ATTEMPTS, MAX_BLOCKS, RUNS_PER_BLOCK, FilledSlot, Slot, follow
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.storage.codec import FormatError, decode, encode, loads, render
+from pytest_accel.storage.files import relative_path, write_atomic
 from pytest_accel.storage.results import ResultsError, read_results
-from pytest_accel.storage.whole import seen_from, write_whole
 
 _PLAN = "plan.json"
 _PARENT = "accel-upgrade"
@@ -51,7 +51,7 @@ class UpgradeFolder:
 
     @property
     def shown(self) -> Path:
-        return seen_from(Path.cwd(), self.root)
+        return relative_path(Path.cwd(), self.root)
 
     def name(self, slot: Slot) -> str:
         """Return the stem of its files, which sort in the order of measuring."""
@@ -67,7 +67,7 @@ class UpgradeFolder:
     def write_excluded(self, slot: Slot, benchmarks: Collection[str]) -> Path:
         """Write the node ids that this process leaves out, for `commands.worker`."""
         path = self.root / f"{self.name(slot)}.excluded"
-        write_whole(path, json.dumps(sorted(benchmarks), indent=0) + "\n")
+        write_atomic(path, json.dumps(sorted(benchmarks), indent=0) + "\n")
         return path
 
     # --- what is complete -----------------------------------------------------------------------
@@ -137,7 +137,7 @@ class UpgradeFolder:
         return replace(plan, found=earlier.found)
 
     def write(self, plan: UpgradePlan) -> None:
-        write_whole(self.root / _PLAN, render(encode(plan)) + "\n")
+        write_atomic(self.root / _PLAN, render(encode(plan)) + "\n")
 
     @contextmanager
     def held(self) -> Iterator[int]:

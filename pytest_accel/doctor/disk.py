@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.doctor.findings import Sheet
 from pytest_accel.stats.quantities import gibibytes
-from pytest_accel.storage.whole import nearest_folder
+from pytest_accel.storage.files import nearest_folder
 
 if TYPE_CHECKING:
     from pytest_accel.doctor.finding import Finding

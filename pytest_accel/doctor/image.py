@@ -20,7 +20,7 @@ from pytest_accel.doctor.packages import Packages, installed
 from pytest_accel.platforms.environment import IMAGE_PATH, container
 from pytest_accel.platforms.host import Files
 from pytest_accel.platforms.numa import allowed_cpus
-from pytest_accel.storage.whole import is_open, nearest_folder
+from pytest_accel.storage.files import is_writable_folder, nearest_folder
 
 IMAGE = Sheet(group="image")
 USER = Sheet(group="user")
@@ -173,7 +173,7 @@ def _written(subject: str, folder: str, remedy: str) -> Finding:
     path = Path(folder)
     there = nearest_folder(path)
     text = str(path) if there == path else f"{path} (not there yet)"
-    if not is_open(there):
+    if not is_writable_folder(there):
         return USER.problem(subject, f"{text} cannot be written to", remedy)
     return USER.ok(subject, text)
 

@@ -1,4 +1,4 @@
-"""Baselines in words: how good they are, what moved between two of them, and what is wrong with a folder."""
+"""Text of baselines: stored runs and their quality, changes between two baselines, and faults of a folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pytest_accel.report.terminal import Cell, Column, lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior, Standing, standing
 from pytest_accel.stats.environment import TITLES, Environment, describe
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
-from pytest_accel.storage.difference import Kind, Moved
-from pytest_accel.storage.schema import BaselineEntry, BaselineFile, LedgerEntry
-from pytest_accel.storage.verifying import Report
+from pytest_accel.storage.baseline_check import BaselineCheck
+from pytest_accel.storage.baselines import LedgerEntry
+from pytest_accel.storage.codec import encode
+from pytest_accel.storage.comparison import BaselineChange, ChangeKind, StoredBenchmark
 
-_TELLING = (
+_ENVIRONMENT_FACTS = (
     "device_name",
     "power_limit_w",
     "cpu_model",
@@ -25,61 +26,54 @@ _TELLING = (
     "container_image",
 )
 
+# --- stored runs ------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """One benchmark of a file, with what the gate makes of it."""
+class ShownBenchmark(StoredBenchmark):
+    """A stored benchmark with the noise prior of its platform."""
 
-    file: BaselineFile
-    key: str
-    entry: BaselineEntry
-    prior: NoisePrior = DEFAULT_PRIOR  # of its platform
+    prior: NoisePrior = DEFAULT_PRIOR
 
     @property
-    def standing(self) -> Standing:
+    def quality(self) -> Standing:
         return standing(self.entry.runs, self.entry.tolerance, self.prior)
 
-    @property
-    def environment(self) -> Environment:
-        """Of its newest run."""
-        return self.file.environments[self.entry.runs[-1].environment]
 
-    @property
-    def throughput(self) -> float:
-        return self.entry.work_per_step / self.standing.step.point_s
-
-    @property
-    def state(self) -> str:
-        """What to mend about it, in words; empty where it is as it should be."""
-        found = self.standing
-        provisional = f"provisional: {found.provisional}" if found.provisional else ""
-        anchored = f"anchor of {counted(len(self.entry.anchor), 'run')}" if self.entry.anchor else ""
-        return "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored]))
-
-
-# --- show -------------------------------------------------------------------------------------------
-
-
-def shown(stored: Sequence[Stored]) -> list[str]:
-    """One table a platform; below it where it was measured, and the ledger."""
-    platforms = sorted({each.file.platform for each in stored})
+def shown(stored: Sequence[ShownBenchmark]) -> list[str]:
+    """Return one table a platform, and below it the noise prior, the environments and the ledger."""
     lines: list[str] = []
-    for platform in platforms:
+    for platform in sorted({each.file.platform for each in stored}):
         own = [each for each in stored if each.file.platform == platform]
         lines += [
             printable(platform),
             *map(inert, _table(own)),
-            _prior(own[0].prior),
+            _prior_line(own[0].prior),
             *_environments(own),
             *_ledger(own),
             "",
         ]
-    if stored:
-        lines.append("± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases.")
-    return lines
+    return [
+        *lines,
+        "± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases.",
+    ]
 
 
-def _table(stored: Sequence[Stored]) -> list[str]:
+def _prior_line(prior: NoisePrior) -> str:
+    source = f"from {counted(prior.benchmarks, 'benchmark')}" if prior.benchmarks else "the default"
+    worth = f"worth {prior.degrees_of_freedom:.1f} runs"
+    return f"prior of run-to-run noise: {percent(prior.noise, 2)}, {worth} ({source})"
+
+
+def _state(each: ShownBenchmark) -> str:
+    """Return what is wrong with the baseline, in words."""
+    found = each.quality
+    provisional = f"provisional: {found.provisional}" if found.provisional else ""
+    anchored = f"anchor of {counted(len(each.entry.anchor), 'run')}" if each.entry.anchor else ""
+    return "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok"
+
+
+def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
     titles = ("runs", "sessions", "throughput", "unit", "±", "noise", "resolves", "tolerance")
     columns = [
         Column(title="benchmark"),
@@ -89,44 +83,36 @@ def _table(stored: Sequence[Stored]) -> list[str]:
     return lines_of(columns, [[Cell(text=printable(text)) for text in _row(each)] for each in stored])
 
 
-def _row(each: Stored) -> list[str]:
-    found, entry = each.standing, each.entry
+def _row(each: ShownBenchmark) -> list[str]:
+    found, entry = each.quality, each.entry
     return [
         each.key.partition("::")[2] or each.key,
         str(found.runs),
         str(found.sessions),
-        si(each.throughput),
+        si(each.throughput.value),
         f"{entry.unit}/s",
         percent(found.step.relative_high),
         percent(found.noise),
         percent(found.resolution),
         percent(found.tolerance) + ("" if entry.tolerance is not None else " (default)"),
-        each.state or "ok",
+        _state(each),
     ]
 
 
-def _prior(prior: NoisePrior) -> str:
-    """What the gate expects of a benchmark before it has runs of its own."""
-    source = f"from {counted(prior.benchmarks, 'benchmark')}" if prior.benchmarks else "the default"
-    worth = f"worth {prior.degrees_of_freedom:.1f} runs"
-    return f"prior of run-to-run noise: {percent(prior.noise, 2)}, {worth} ({source})"
-
-
-def _environments(stored: Sequence[Stored]) -> Iterator[str]:
-    """Of the newest runs, each once."""
+def _environments(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     for environment in {each.environment.key: each.environment for each in stored}.values():
-        yield printable(f"environment {environment.key}: {environment_words(environment)}")
+        yield printable(f"environment {environment.key}: {environment_text(environment)}")
 
 
-def environment_words(environment: Environment) -> str:
-    """What most tells one from another."""
+def environment_text(environment: Environment) -> str:
+    """Return the most distinctive facts of an environment."""
     facts = {**environment.identity, **environment.context}
-    told = [f"{TITLES[name]} {facts[name]}" for name in _TELLING if name in facts]
-    return ", ".join(told) or "nothing known of it"
+    found = [f"{TITLES[name]} {facts[name]}" for name in _ENVIRONMENT_FACTS if name in facts]
+    return ", ".join(found) or "nothing known of it"
 
 
-def _ledger(stored: Sequence[Stored]) -> Iterator[str]:
-    """Lines that several benchmarks share are one."""
+def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
+    """Yield the lines of the ledgers; a line that several benchmarks share comes once."""
     found: dict[LedgerEntry, int] = {}
     for each in stored:
         for line in each.entry.ledger:
@@ -142,23 +128,23 @@ def ledger_line(line: LedgerEntry) -> str:
     return printable(f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}{reason}")
 
 
-def shown_json(stored: Iterable[Stored]) -> list[dict[str, Any]]:
-    """The same for programs; nothing is rounded."""
+def shown_json(stored: Iterable[ShownBenchmark]) -> list[dict[str, Any]]:
+    """Return the same as plain values, not rounded."""
     return [_as_json(each) for each in stored]
 
 
-def _as_json(each: Stored) -> dict[str, Any]:
-    found, entry = each.standing, each.entry
+def _as_json(each: ShownBenchmark) -> dict[str, Any]:
+    found, entry, throughput = each.quality, each.entry, each.throughput
     return {
         "platform": each.file.platform,
         "suite": each.file.suite,
         "benchmark": each.key,
         "runs": found.runs,
         "sessions": found.sessions,
-        "throughput": each.throughput,
-        "throughput_low": entry.work_per_step / found.step.high_s,
-        "throughput_high": entry.work_per_step / found.step.low_s,
-        "unit": f"{entry.unit}/s",
+        "throughput": throughput.value,
+        "throughput_low": throughput.low,
+        "throughput_high": throughput.high,
+        "unit": throughput.unit,
         "noise": found.noise,
         "resolution": found.resolution,
         "tolerance": found.tolerance,
@@ -169,34 +155,27 @@ def _as_json(each: Stored) -> dict[str, Any]:
         "prior_degrees_of_freedom": each.prior.degrees_of_freedom,
         "configuration": dict(entry.configuration),
         "configuration_hash": entry.configuration_hash,
-        "environment": {
-            "key": each.environment.key,
-            "identity": dict(each.environment.identity),
-            "context": dict(each.environment.context),
-        },
-        "ledger": [
-            {"at": line.at, "action": line.action, "reason": line.reason, "runs": line.runs}
-            | {"session": line.session}
-            for line in entry.ledger
-        ],
+        "environment": {"key": each.environment.key, **encode(each.environment)},
+        "ledger": encode(entry.ledger),
     }
 
 
-# --- diff -------------------------------------------------------------------------------------------
+# --- changes between two baselines ------------------------------------------------------------------
 
 
-def differences(moved: Sequence[Moved]) -> list[str]:
-    """A paragraph for each benchmark that moved."""
-    if not moved:
+def change_lines(changes: Sequence[BaselineChange]) -> list[str]:
+    """Return a paragraph for each benchmark that changed, and the counts."""
+    if not changes:
         return ["Nothing differs."]
-    lines = [line for each in moved for line in _moved(each)]
-    counts = {kind: sum(1 for each in moved if each.kind is kind) for kind in Kind}
-    told = ", ".join(f"{count} {kind.value}" for kind, count in counts.items() if count)
-    return [*lines, f"{counted(len(moved), 'benchmark')}: {told}."]
+    lines = [line for each in changes for line in _change_lines(each)]
+    counts = {kind: sum(1 for each in changes if each.kind is kind) for kind in ChangeKind}
+    kinds = ", ".join(f"{count} {kind.value}" for kind, count in counts.items() if count)
+    return [*lines, f"{counted(len(changes), 'benchmark')}: {kinds}."]
 
 
-def _moved(each: Moved) -> Iterator[str]:
-    yield printable(f"{each.kind.value}  {each.platform}  {each.key}{_figures(each)}")
+def _change_lines(each: BaselineChange) -> Iterator[str]:
+    stored = each.stored
+    yield printable(f"{each.kind.value}  {stored.file.platform}  {stored.key}{_change_figures(each)}")
     if each.configuration:
         yield printable(f"    configuration: {', '.join(each.configuration)}")
     if each.environment:
@@ -205,35 +184,35 @@ def _moved(each: Moved) -> Iterator[str]:
         yield f"    ledger: {ledger_line(line)}"
     if each.removal:
         yield printable(f"    ledger: {each.removal.at} prune: {each.removal.reason}")
-    if each.kind not in {Kind.LEDGER, Kind.RENAMED} and not each.ledger and not each.removal:
-        yield "    ledger: it says nothing of this"
+    if each.kind not in {ChangeKind.LEDGER, ChangeKind.RENAMED} and not each.ledger and not each.removal:
+        yield "    ledger: no line about this change"
 
 
-def _figures(each: Moved) -> str:
-    old, new = each.old, each.new
-    if each.kind is Kind.RENAMED:
-        return f", which was {each.was}"
-    if old is None or new is None:
-        value = new or old
-        assert value is not None
-        return f": {si(value.value)} {value.unit}, {counted(each.came or each.went, 'run')}"
-    by = "" if each.by is None else f" ({abs(100 * each.by):.1f} % {'faster' if each.by >= 0 else 'slower'})"
-    runs = [f"+{counted(each.came, 'run')}"] if each.came else []
-    runs += [f"-{counted(each.went, 'run')}"] if each.went else []
+def _change_figures(each: BaselineChange) -> str:
+    if each.kind is ChangeKind.RENAMED and each.old:
+        return f", which was {each.old.key}"
+    if each.old is None or each.new is None:
+        value = each.stored.throughput
+        return f": {si(value.value)} {value.unit}, {counted(each.added_runs or each.removed_runs, 'run')}"
+    old, new, gain = each.old.throughput, each.new.throughput, each.gain
+    by = "" if gain is None else f" ({abs(100 * gain):.1f} % {'faster' if gain >= 0 else 'slower'})"
+    runs = [f"+{counted(each.added_runs, 'run')}"] if each.added_runs else []
+    runs += [f"-{counted(each.removed_runs, 'run')}"] if each.removed_runs else []
     return f": {si(old.value)} -> {si(new.value)} {new.unit}{by}" + (f", {', '.join(runs)}" if runs else "")
 
 
-# --- verify -----------------------------------------------------------------------------------------
+# --- faults -----------------------------------------------------------------------------------------
 
 
-def verified(report: Report) -> list[str]:
-    """Every fault, then what is provisional, then the sum."""
-    lines = [line for fault in report.faults for line in (f"FAULT  {fault}", f"    {fault.remedy}")]
-    lines += [f"provisional  {line}" for line in report.provisional]
-    lines += [f"remark  {line}" for line in report.remarks]
+def check_lines(found: BaselineCheck) -> list[str]:
+    """Return every fault with its remedy, then provisional baselines and remarks, then the counts."""
+    lines = [line for fault in found.faults for line in f"FAULT  {fault}".split("\n")]
+    lines = [line if line.startswith("FAULT  ") else f"    {line}" for line in lines]
+    lines += [f"provisional  {line}" for line in found.provisional]
+    lines += [f"remark  {line}" for line in found.remarks]
     counts = (
-        f"Looked at {counted(report.files, 'file')} ({counted(report.benchmarks, 'benchmark')}, "
-        f"{counted(report.runs, 'run')}) and {report.studies} published ({counted(report.figures, 'figure')})"
+        f"Checked {counted(found.files, 'file')} ({counted(found.benchmarks, 'benchmark')}, "
+        f"{counted(found.runs, 'run')}) and {found.studies} published ({counted(found.figures, 'figure')})"
     )
-    end = f"{counted(len(report.faults), 'fault')}" if report.faults else "no fault"
+    end = f"{counted(len(found.faults), 'fault')}" if found.faults else "no fault"
     return [inert(printable(line)) for line in lines] + [f"{counts}: {end}."]

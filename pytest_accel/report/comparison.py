@@ -19,7 +19,7 @@ from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side, ordered
-from pytest_accel.storage.reference_values import DOUBTS
+from pytest_accel.storage.references import DOUBTS
 
 Sort = Literal["", "name", "ratio", "throughput"]
 FORMATS = ("table", "markdown", "csv", "json", "latex")

@@ -19,9 +19,8 @@ from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe
 from pytest_accel.stats.quantities import clipped, printable, si
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
-from pytest_accel.stats.run import RECORD_RUNS
+from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.schema import MAX_RUNS
 
 ISSUE_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
 _TOGETHER = 40  # benchmarks in one table and one command: more are several
@@ -53,7 +52,7 @@ _TEXTS: dict[_Kind, tuple[str, str]] = {
     ),
     _Kind.LEAVE: (
         "Regressed, and nothing recorded changed: leave the baseline",
-        "A baseline that follows a fault hides it. VerdictRow at the machine (clocks, power cap, other users), then measure again:",
+        "A baseline that follows a fault hides it. Look at the machine (clocks, power cap, other users), then measure again:",
     ),
     _Kind.RENEW: (
         "Stale: record anew",
@@ -117,7 +116,7 @@ def _assembled(blocks: Sequence[str], limit_characters: int) -> str:
     whole = "\n\n".join(blocks) + "\n"
     if not limit_characters or len(whole) <= limit_characters:
         return whole
-    note = "**The rest is left out: there is no room for it.** `pytest-accel propose results.json` prints it all."
+    note = "**The rest is left out: there is no room for it.** `pytest-accel baseline accept --markdown results.json` prints it all."
     room, kept = limit_characters - len(note) - 3, []
     for block in blocks:
         room -= len(block) + 2
@@ -295,10 +294,10 @@ def _command(*words: str) -> list[str]:
 def _removal(group: _Group, usable: Sequence[Result], kept: Sequence[str]) -> list[str]:
     folder = next((word for name, word in with_values(kept) if name == "--accel-baselines"), "")
     return _command(
-        *("pytest-accel", "baseline", "prune", group.results[0].disk_name or group.platform),
-        *(f"--benchmark={result.key or result.benchmark}" for result in usable),
+        *("pytest-accel", "baseline", "edit", group.results[0].disk_name or group.platform),
+        *(f"--remove={result.key or result.benchmark}" for result in usable),
         *([f"--baselines={folder}"] if folder else []),
-        *("--reason=it is gone", "--yes"),
+        "--reason=it is gone",
     )
 
 

@@ -47,9 +47,7 @@ from pytest_accel.session.vanished import find_vanished
 from pytest_accel.stats.baseline_quality import NoisePrior, platform_prior
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.baselines import BaselineStore
-from pytest_accel.storage.schema import BaselineError, BaselineFile
-from pytest_accel.storage.stored_runs import runs_of_platform
+from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore, runs_of_platform
 
 # Options whose output or input a worker process does not have.
 DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")

@@ -25,10 +25,10 @@ from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import ReferenceFigure, Scaling, Spent, loss_news
 from pytest_accel.stats.run import Run, Scalar, baseline_key, both_keys, is_real
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
-from pytest_accel.storage.schema import BaselineEntry, BaselineFile, configuration_hash
+from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
 
 MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
-ANCHOR_OF_OTHERS = "its anchor is of another machine, and nothing was held against it; `pytest-accel baseline anchor --reason` sets one of this machine"
+ANCHOR_OF_OTHERS = "its anchor is of another machine, and nothing was held against it; `pytest-accel baseline edit --anchor set --reason` sets one of this machine"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # one is itself, whatever is known of it

@@ -28,8 +28,8 @@ from pytest_accel.session.results import (
 from pytest_accel.session.summary import gang_lines, idle_ranks, slowdown_line
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
+from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder
 from pytest_accel.storage.references import published_folder
-from pytest_accel.storage.whole import is_device, is_open, nearest_folder
 
 if TYPE_CHECKING:
     from pytest_accel.session.bench import Bench
@@ -120,7 +120,7 @@ class Leavings:
 
     def write_so_far(self) -> None:
         path = file_to_write(self.settings.json, self.config)
-        if is_device(path):  # it is told the end alone
+        if is_special_file(path):  # it is told the end alone
             return
         remarks = [*self.remarks(), NOT_ENDED]
         _write_json(self.results(int(pytest.ExitCode.INTERRUPTED), remarks), path)
@@ -289,16 +289,16 @@ def _write_json(results: SessionResults, path: Path) -> None:
 
 def _write_summary(results: SessionResults, path: Path) -> None:
     from pytest_accel.report.markdown import render_summary
-    from pytest_accel.storage.whole import write_whole
+    from pytest_accel.storage.files import write_atomic
 
-    write_whole(path, render_summary(results))
+    write_atomic(path, render_summary(results))
 
 
 def _write_metrics(results: SessionResults, path: Path) -> None:
     from pytest_accel.report.exports import render_metrics
-    from pytest_accel.storage.whole import write_whole
+    from pytest_accel.storage.files import write_atomic
 
-    write_whole(path, render_metrics(results))
+    write_atomic(path, render_metrics(results))
 
 
 def _make_folder(folder: Path) -> None:
@@ -315,7 +315,7 @@ def _refuse_unwritable(option: str, path: Path) -> None:
         raise pytest.UsageError(f"--accel-{option}: {path} is a folder. Name a file in it.")
     if path.is_fifo():  # it would wait for a reader for ever
         raise pytest.UsageError(f"--accel-{option}: {path} is a pipe. Name a file.")
-    if not is_open(nearest):
+    if not is_writable_folder(nearest):
         raise pytest.UsageError(
             f"--accel-{option}: {path} cannot be written, {nearest} is no folder that can be written to. "
             "Name another file."

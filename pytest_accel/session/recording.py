@@ -14,16 +14,16 @@ from pytest_accel.session.case import Case
 from pytest_accel.stats.baseline_quality import Frozen, auto_tolerance, standing
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, percent
-from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.stats.run import MAX_RUNS
+from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineStore, LedgerEntry
 from pytest_accel.storage.codec import encode
-from pytest_accel.storage.schema import MAX_RUNS, BaselineEntry, BaselineError, LedgerEntry
-from pytest_accel.storage.whole import is_open, nearest_folder
+from pytest_accel.storage.files import is_writable_folder, nearest_folder
 
 
 def refuse_unwritable(root: Path) -> None:
     """Say before measuring that nothing could be written."""
     nearest = nearest_folder(root)
-    if not is_open(nearest):
+    if not is_writable_folder(nearest):
         raise pytest.UsageError(
             f"{root}: baselines cannot be recorded there, {nearest} is no folder that can be written to. "
             "Name another with --accel-baselines."

@@ -16,26 +16,24 @@ from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import ReferenceFigure
 from pytest_accel.stats.verdict import THROUGHPUT
-from pytest_accel.storage.reference_values import (
+from pytest_accel.storage.references import (
     METRICS,
     Expectation,
+    ExpectationError,
     Figure,
-    Measured,
-    beside,
-    check,
-    differences,
+    MeasuredFigure,
+    PublishedError,
+    check_expectation,
+    configuration_differences,
     expectation_of,
     expected_for,
-    fits,
-    linked,
-    similar_links,
-)
-from pytest_accel.storage.references import (
-    ExpectationError,
-    PublishedError,
+    linked_figures,
+    matches_pattern,
+    pair_figures,
     published_folder,
     read_expectations,
     read_published,
+    similar_links,
 )
 
 EXPECTED = "pyproject.toml"  # who says it, where the site itself does
@@ -69,9 +67,13 @@ class References:
         if not settings.reference:
             return ()
         link = _filled(settings.reference, item)
-        found = linked(self.figures, link)
+        found = linked_figures(self.figures, link)
         fixed = settings.reference.partition("{")[0].rstrip("/")
-        if self.figures and not found and ("{" not in settings.reference or not linked(self.figures, fixed)):
+        if (
+            self.figures
+            and not found
+            and ("{" not in settings.reference or not linked_figures(self.figures, fixed))
+        ):
             near = similar_links(self.figures, link)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise pytest.UsageError(
@@ -81,7 +83,9 @@ class References:
 
     def unmatched(self, node_ids: Collection[str]) -> list[str]:
         """Expectations of no benchmark at all: a slip of the pen would leave them without a say."""
-        return [name for name in self.expectations if not any(fits(name, each) for each in node_ids)]
+        return [
+            name for name in self.expectations if not any(matches_pattern(name, each) for each in node_ids)
+        ]
 
     def refuse_unknown_platforms(self, catalogue: Catalogue) -> None:
         for name, by_platform in self.expectations.items():
@@ -101,7 +105,7 @@ class References:
     def _published(self, case: Case) -> Iterator[ReferenceFigure]:
         figures = [each for each in self.of(case.item, case.settings) if METRICS[each.metric] is not None]
         measured = measured_of(case)
-        ratios = {each.figure.id: each.ratio for each in beside(measured, figures)}
+        ratios = {each.figure.id: each.ratio for each in pair_figures(measured, figures)}
         for figure in figures:
             wanted = self._gate(figure, case)
             yield ReferenceFigure(
@@ -113,7 +117,7 @@ class References:
                 value=figure.value,
                 ratio=ratios.get(figure.id),
                 flags=figure.flags,
-                differs=differences(figure, case.latest.configuration),
+                differs=configuration_differences(figure, case.latest.configuration),
                 gated=wanted is not None,
                 shortfall=_shortfall(wanted, measured),
             )
@@ -144,22 +148,22 @@ class References:
         )
 
 
-def measured_of(case: Case) -> list[Measured]:
+def measured_of(case: Case) -> list[MeasuredFigure]:
     """What this session measured, in the words of figures; throughput first."""
     now = case.latest
-    found = [Measured(metric=THROUGHPUT, value=case.throughput, unit=f"{now.unit}/s")]
+    found = [MeasuredFigure(metric=THROUGHPUT, value=case.throughput, unit=f"{now.unit}/s")]
     metrics = now.run.metrics
     if "accuracy" in metrics:
-        found.append(Measured(metric="accuracy", value=metrics["accuracy"], unit="fraction"))
+        found.append(MeasuredFigure(metric="accuracy", value=metrics["accuracy"], unit="fraction"))
     if "epoch_s" in metrics:
-        found.append(Measured(metric="epoch_time", value=metrics["epoch_s"], unit="s"))
+        found.append(MeasuredFigure(metric="epoch_time", value=metrics["epoch_s"], unit="s"))
     step_j, epoch_size = metrics.get("energy_per_step_j"), metrics.get("epoch_size")
     if step_j:
         per_wh = units_per_wh(step_j, now.work_per_step)
-        found.append(Measured(metric="work_per_energy", value=per_wh, unit=f"{now.unit}/Wh"))
+        found.append(MeasuredFigure(metric="work_per_energy", value=per_wh, unit=f"{now.unit}/Wh"))
         if epoch_size:
             found.append(
-                Measured(
+                MeasuredFigure(
                     metric="energy",
                     value=wh_per_epoch(step_j, epoch_size, now.work_per_step),
                     unit="Wh/epoch",
@@ -168,11 +172,11 @@ def measured_of(case: Case) -> list[Measured]:
     return found
 
 
-def _shortfall(expected: Expectation | None, measured: list[Measured]) -> str:
+def _shortfall(expected: Expectation | None, measured: list[MeasuredFigure]) -> str:
     if expected is None:
         return ""
     try:
-        found = check(expected, measured[0])
+        found = check_expectation(expected, measured[0])
     except ValueError as error:  # another unit than what was measured
         return str(error)
     return "" if found is None else str(found)

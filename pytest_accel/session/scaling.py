@@ -13,8 +13,7 @@ from pytest_accel.stats.gate import interval
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.results import Point, Scaling
 from pytest_accel.stats.run import baseline_key
-from pytest_accel.storage.baselines import BaselineStore
-from pytest_accel.storage.schema import BaselineError, BaselineFile
+from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore
 
 _COUNTS = ("device_count",)  # of the identity: what differs between sizes of one platform
 

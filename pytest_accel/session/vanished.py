@@ -11,8 +11,7 @@ from pytest_accel.platforms.machine import Machine
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.items import path_of
 from pytest_accel.stats.run import node_id_of
-from pytest_accel.storage.baselines import BaselineStore
-from pytest_accel.storage.schema import BaselineError
+from pytest_accel.storage.baselines import BaselineError, BaselineStore
 
 # Options that leave out what their owner knows to leave out; `-k` could choose among items that do not
 # exist. Under any of them nothing can be said to have vanished.

@@ -28,6 +28,15 @@ RECORD_RUNS = 5  # what a recording measures
 MAX_RUNS = 10  # more runs sharpen the gate hardly (resolution 4.2 s at 5, 3.7 s at 10) and bury a diff
 
 
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-9, 1e7  # beyond these a clock or a file is wrong
+LARGEST_METRIC = 1e30  # squares and products of metrics stay finite
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name}: {value!r} is not between {low:g} and {high:g}")
+
+
 def log_step_time(rounds_s: Iterable[float]) -> float:
     return median(math.log(seconds) for seconds in rounds_s)
 
@@ -46,6 +55,25 @@ class Run:
     loss: float | None = None  # after a fixed number of seeded steps: an upgrade may change numerics
     metrics: Mapping[str, float] = field(default_factory=dict)  # further figures; names carry units
     rank_step_s: tuple[float, ...] = ()  # each rank's own step time, where there were several
+
+    def __post_init__(self) -> None:
+        if not self.rounds_s:
+            raise ValueError("rounds_s: no rounds; a run has at least 1")
+        if self.steps_per_round < 1:
+            raise ValueError(f"steps_per_round: {self.steps_per_round} is less than 1")
+        for name in ("rounds_s", "rank_step_s"):
+            for index, seconds in enumerate(getattr(self, name)):
+                _check_range(f"{name}[{index}]", seconds, SHORTEST_STEP_S, LONGEST_STEP_S)
+        for name, highest in (
+            ("first_step_s", LONGEST_STEP_S),
+            ("warmup_s", LONGEST_STEP_S),
+            ("peak_memory_bytes", LARGEST_METRIC),
+        ):
+            if (value := getattr(self, name)) is not None:
+                _check_range(name, value, 0, highest)
+        for name, value in self.metrics.items():
+            if math.isfinite(value) and abs(value) > LARGEST_METRIC:
+                raise ValueError(f"metrics[{name!r}]: {value!r} is beyond {LARGEST_METRIC:g}")
 
     @property
     def summary(self) -> float:

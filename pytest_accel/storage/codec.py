@@ -11,24 +11,27 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+_SCALARS = {str, int, float, bool, type(None)}
 MAX_DEPTH = 50  # of nested values; ours have 8
 INTEGER_DIGITS = 18  # beyond 64 bits an integer is a fault; Python itself refuses beyond 4300 digits
+EXACT = "exact"  # metadata of a field whose numbers are never rounded
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
 class FormatError(ValueError):
-    """A text or a value of the wrong form: where, what is wrong, and what to do if it is known here."""
+    """A text or a value of the wrong form: its place, the problem, and the remedy where it is known here."""
 
-    place: str  # such as `benchmarks["a"].runs[2].rounds_s`; empty for the whole
-    problem: str
-    remedy: str = ""
+    def __init__(self, place: str, problem: str, remedy: str = "") -> None:
+        self.place = place  # such as `benchmarks["a"].runs[2].rounds_s`; empty for the document itself
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(place, problem, remedy)
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem
@@ -50,7 +53,7 @@ def encode(value: object, *, digits: int | None = None) -> Any:  # noqa: ANN401 
             return [encode(each, digits=digits) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            each.name: encode(held, digits=digits)
+            each.name: encode(held, digits=None if each.metadata.get(EXACT) else digits)
             for each in fields(value)
             if (held := getattr(value, each.name)) != _default(each)
         }
@@ -81,11 +84,11 @@ def _default(each: Field[Any]) -> object:
 
 
 def loads(text: str) -> object:
-    """Return the JSON value of a text; a key that stands twice in an object is a fault."""
+    """Return the JSON value of a text; `decode` reports a key that appears twice in an object."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+        return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
+        place = f"line {error.lineno}, column {error.colno}" if text.strip() else ""
         raise FormatError(place, _syntax_problem(text, error)) from None
     except RecursionError:
         raise FormatError("", f"nested more than {MAX_DEPTH} levels deep") from None
@@ -94,6 +97,19 @@ def loads(text: str) -> object:
 def decode(kind: type[T], value: object, place: str = "") -> T:
     """Return a plain JSON value as a value of `kind`, or raise FormatError."""
     return cast("T", _decode(kind, value, place, 0))
+
+
+def known_keys(kind: type, value: object) -> object:
+    """Return an object without the keys that are no fields of `kind`, for files that others write too."""
+    names = {each.name for each in fields(kind)}
+    return without_keys(value, *(value.keys() - names)) if isinstance(value, dict) else value
+
+
+def without_keys(value: Mapping[str, object], *keys: str) -> dict[str, object]:
+    """Return an object without some keys."""
+    kept = _Object((key, each) for key, each in value.items() if key not in keys)
+    kept.duplicate = value.duplicate if isinstance(value, _Object) else None
+    return kept
 
 
 def _decode(kind: Any, value: object, place: str, depth: int) -> Any:  # noqa: ANN401, PLR0911 - one case a type
@@ -143,10 +159,15 @@ def _decode_fields(kind: Any, value: object, place: str, depth: int) -> Any:  # 
     }
     try:
         return kind(**values)
-    except FormatError as error:  # with a place below this value
-        raise FormatError(".".join(filter(None, (place, error.place))), error.problem, error.remedy) from None
     except ValueError as error:
-        _fail(place, str(error))
+        below, problem = _named_field(str(error), hints)
+        _fail(".".join(filter(None, (place, below))), problem)
+
+
+def _named_field(text: str, names: Mapping[str, Any]) -> tuple[str, str]:
+    """Divide the text of a refused value, "rounds_s[2]: ...", into the place that it names and the problem."""
+    place, separator, problem = text.partition(": ")
+    return (place, problem) if separator and place.partition("[")[0] in names else ("", text)
 
 
 @cache
@@ -156,10 +177,17 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _one_of(kinds: tuple[Any, ...], value: object, place: str, depth: int) -> object:
-    """Return the value as the first kind that takes it; what is wrong is said of the last one."""
+    """Return the value as the first kind that takes it; a fault is reported as that of the last one."""
     if value is None and type(None) in kinds:
         return None
+    if set(kinds) == _SCALARS:
+        if isinstance(value, dict | list):
+            _fail(place, f"{shown(value)} where text, a number, true, false or null is expected")
+        return _decode(type(value), value, place, depth)
     *others, last = [each for each in kinds if each is not type(None)]
+    if others and all(isinstance(each, type) and issubclass(each, Enum) for each in (*others, last)):
+        words = {each.value: each for kind in (*others, last) for each in kind}
+        return words[_decode(Literal[tuple(words)], value, place, depth)]
     for kind in others:
         try:
             return _decode(kind, value, place, depth)
@@ -186,6 +214,8 @@ def _checked(value: object, kind: type, place: str) -> Any:  # noqa: ANN401 - a 
     words = {dict: "an object", list: "a list", bool: "true or false"}
     if not isinstance(value, kind):
         _fail(place, f"{shown(value)} where {words[kind]} is expected")
+    if isinstance(value, _Object) and value.duplicate is not None:
+        _fail(place, f"the key {json.dumps(value.duplicate)} appears twice")
     return value
 
 
@@ -197,12 +227,18 @@ def _text(value: object, place: str) -> str:
     return value
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise FormatError("", f"the key {json.dumps(twice)} appears twice in one object")
+class _Object(dict[str, object]):
+    """A JSON object that remembers a key that was written twice, until its place is known."""
+
+    duplicate: str | None = None
+
+
+def _object(pairs: list[tuple[str, object]]) -> _Object:
+    made = _Object()
+    for key, value in pairs:
+        if key in made:
+            made.duplicate = key
+        made[key] = value
     return made
 
 

@@ -1,16 +1,27 @@
-"""Sets of figures side by side: which rows belong together, by what ratio, and what the gate says of two sets of runs."""
+"""Comparison of sets of figures: matching rows, ratios, the gate's verdicts, and changes between two baselines."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
-from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, judged
+from pytest_accel.stats.comparison import (
+    Entry,
+    Judgement,
+    Value,
+    configuration_changes,
+    figures,
+    is_stored,
+    judged,
+)
+from pytest_accel.stats.environment import Change, Environment, diff, diff_identity
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
-from pytest_accel.storage.reference_values import METRICS, RELATIVE_ONLY
+from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry, Removal
+from pytest_accel.storage.references import METRICS, RELATIVE_ONLY
 
 # What `--metric` may say, and the metrics that it means: of ours, and of what studies publish.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -383,3 +394,139 @@ def _judgement(before: Entry, after: Entry | None, tolerance: float | None) -> J
     if after is None or after.key != before.key:
         return Judgement(why_not="it is missing there", missing=True)
     return judged(before, after, tolerance)
+
+
+# --- changes between two baselines ------------------------------------------------------------------
+
+
+class ChangeKind(Enum):
+    ADDED = "added"
+    REMOVED = "removed"
+    RENAMED = "renamed"  # the same runs under another key
+    RECORDED_AGAIN = "re-recorded"  # none of its old runs is left
+    CHANGED = "changed"  # some runs were added or removed
+    LEDGER = "ledger only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBenchmark:
+    """One benchmark of a file of baselines."""
+
+    file: BaselineFile
+    key: str
+    entry: BaselineEntry
+
+    @property
+    def throughput(self) -> Value:
+        return figures(self.entry.runs, self.entry.work_per_step, self.entry.unit)[THROUGHPUT]
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of its newest run."""
+        return self.file.environments[self.entry.runs[-1].environment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineChange:
+    """One benchmark that differs between two baselines."""
+
+    kind: ChangeKind
+    old: StoredBenchmark | None = None
+    new: StoredBenchmark | None = None
+    added_runs: int = 0
+    removed_runs: int = 0
+    ledger: tuple[LedgerEntry, ...] = ()  # lines that are new
+    removal: Removal | None = None
+
+    @property
+    def stored(self) -> StoredBenchmark:
+        found = self.new or self.old
+        assert found is not None
+        return found
+
+    @property
+    def configuration(self) -> list[str]:
+        """Changes of the configuration, name old -> new."""
+        return configuration_changes(self.old.entry, self.new.entry) if self.old and self.new else []
+
+    @property
+    def environment(self) -> tuple[Change, ...]:
+        """Changes of the newest runs' environment, identity first."""
+        if not (self.old and self.new):
+            return ()
+        then, now = self.old.environment, self.new.environment
+        return (*diff_identity(then, now), *diff(then, now))
+
+    @property
+    def gain(self) -> float | None:
+        """Change of throughput: -0.05 is 5 % slower; None where two different things were measured."""
+        if not (self.old and self.new) or self.configuration:
+            return None
+        return self.new.throughput.value / self.old.throughput.value - 1
+
+
+def baseline_changes(
+    old: Sequence[BaselineFile], new: Sequence[BaselineFile], platforms: Collection[str] = ()
+) -> list[BaselineChange]:
+    """Return the changes from one set of baselines to another, by platform and key; of these platforms, or of all."""
+    before, after = _stored(old, platforms), _stored(new, platforms)
+    removals = {(file.platform, each.benchmark): each for file in new for each in file.removed}
+    changes = []
+    for place in sorted(before.keys() | after.keys()):
+        change = _change(before.get(place), after.get(place))
+        if change is not None:
+            changes.append(replace(change, removal=removals.get(place) if place not in after else None))
+    return _with_renames(changes)
+
+
+def _stored(
+    files: Sequence[BaselineFile], platforms: Collection[str]
+) -> dict[tuple[str, str], StoredBenchmark]:
+    return {
+        (file.platform, key): StoredBenchmark(file=file, key=key, entry=entry)
+        for file in files
+        if not platforms or file.platform in platforms
+        for key, entry in file.benchmarks.items()
+    }
+
+
+def _change(old: StoredBenchmark | None, new: StoredBenchmark | None) -> BaselineChange | None:
+    was, now = (old.entry.runs if old else ()), (new.entry.runs if new else ())
+    added = sum(not is_stored(run, was) for run in now)
+    removed = sum(not is_stored(run, now) for run in was)
+    past = old.entry.ledger if old else ()
+    ledger = tuple(line for line in new.entry.ledger if line not in past) if new else ()
+    if old is None:
+        kind = ChangeKind.ADDED
+    elif new is None:
+        kind = ChangeKind.REMOVED
+    elif removed == len(was):
+        kind = ChangeKind.RECORDED_AGAIN
+    elif added or removed:
+        kind = ChangeKind.CHANGED
+    elif ledger:
+        kind = ChangeKind.LEDGER
+    else:
+        return None
+    return BaselineChange(kind=kind, old=old, new=new, added_runs=added, removed_runs=removed, ledger=ledger)
+
+
+def _with_renames(changes: Sequence[BaselineChange]) -> list[BaselineChange]:
+    """Return the changes with a removed and an added benchmark of the same runs as one that was renamed."""
+    gone = [each for each in changes if each.kind is ChangeKind.REMOVED]
+    found: list[BaselineChange] = []
+    for each in changes:
+        old = next((other for other in gone if _is_renamed(other, each)), None)
+        if old is not None:
+            gone.remove(old)
+            found.append(replace(each, kind=ChangeKind.RENAMED, old=old.old, ledger=()))
+        else:
+            found.append(each)
+    return [each for each in found if each.kind is not ChangeKind.REMOVED or each in gone]
+
+
+def _is_renamed(gone: BaselineChange, added: BaselineChange) -> bool:
+    if added.kind is not ChangeKind.ADDED or gone.stored.file.platform != added.stored.file.platform:
+        return False
+    was, now = gone.stored.entry.runs, added.stored.entry.runs
+    return len(was) == len(now) and all(is_stored(run, was) for run in now)

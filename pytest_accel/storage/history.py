@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.stats.changepoints import SEASON, Trend, trend
 from pytest_accel.stats.environment import Environment
+from pytest_accel.storage.files import StorageError
 from pytest_accel.storage.history_file import LOCK_TIMEOUT_S, HistoryError, compact, reading, writing
 from pytest_accel.storage.history_rows import (
     Measured,
@@ -23,7 +24,6 @@ from pytest_accel.storage.history_rows import (
     insert_session,
     point_of,
 )
-from pytest_accel.storage.reading import BaselineError
 from pytest_accel.storage.results import MAX_BYTES, parse, render
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class History:
         try:
             text = _rendered(session)
             return text, parse(text, str(self.path))
-        except BaselineError as error:
+        except StorageError as error:
             place, problem = error.place, error.problem
         except (ValueError, TypeError) as error:  # json: NaN or an object in a configuration
             place, problem = "", str(error)
@@ -296,7 +296,7 @@ def _parsed(path: Path, session: str, content: bytes) -> SessionResults:
     text = _inflated(path, session, content)
     try:
         return parse(text, f"{path}, session {session}")
-    except BaselineError as error:
+    except StorageError as error:
         raise HistoryError(error.file, error.place, error.problem, error.remedy) from None
 
 

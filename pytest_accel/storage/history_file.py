@@ -12,7 +12,7 @@ import stat
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from pytest_accel.storage.reading import BaselineError
+from pytest_accel.storage.files import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
-class HistoryError(BaselineError):
+class HistoryError(StorageError):
     """A history that cannot be used: the file, what is wrong, what to do."""
 
 

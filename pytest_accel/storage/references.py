@@ -1,243 +1,565 @@
-"""References on disk: the studies below `baselines/published`, and a site's own expectations in pyproject.toml."""
+"""References: published figures and the claims of their studies, and a site's own expectations in pyproject.toml."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from pytest_accel.platforms import names as grammar
-from pytest_accel.storage.claims import FORMULAS, RELATIONS, Claim
-from pytest_accel.storage.reading import MAX_BYTES, BaselineError, Node, decode, load, named, restore_remedy
-from pytest_accel.storage.reference_values import (
-    DOUBTS,
-    FLAGS,
-    METRICS,
-    UNITS,
-    Expectation,
-    Figure,
-    Source,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_accel.storage.claims import Relation
-
-__all__ = [
-    "ExpectationError",
-    "PublishedError",
-    "published_folder",
-    "read_expectations",
-    "read_published",
-    "read_source",
-]
+from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.run import Scalar, is_real
+from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED
+from pytest_accel.storage.codec import FormatError, decode, loads, shown
+from pytest_accel.storage.files import StorageError, format_errors, read_text
 
 SCHEMA_VERSION = 1
-KINDS = ("paper", "slides", "report")
 PYPROJECT_TABLE = "tool.pytest-accel.references"
-OPEN = "none"  # TOML has no null: the bound that there is not
-_Named = TypeVar("_Named", Figure, Claim)
+OPEN = "none"  # for an absent bound: TOML has no null
 _SEGMENT = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
+Better: TypeAlias = Literal["more", "less"]
 
-class PublishedError(BaselineError):
-    """A file of published figures that cannot be used: the file, the place in it, what is wrong, what to do."""
+# Metrics of figures, and which way is better; None for a property of a platform or a model, which is not measured.
+METRICS: Mapping[str, Better | None] = {
+    "throughput": "more",
+    "first_epoch_throughput": "more",
+    "accuracy": "more",
+    "work_per_energy": "more",
+    "training_time": "less",
+    "epoch_time": "less",
+    "compile_time": "less",
+    "energy": "less",
+    "tdp": None,
+    "memory": None,
+    "bandwidth": None,
+    "links": None,
+    "cores": None,
+    "parameters": None,
+}
+
+# A figure keeps the unit of its study, so that it can be found there.
+UNITS = (
+    "images/s",
+    "tokens/s",
+    "sequences/s",
+    "images/Wh",
+    "tokens/Wh",
+    "sequences/Wh",
+    "Wh/epoch",
+    "Wh",
+    "s",
+    "min",
+    "h",
+    "%",
+    "fraction",
+    "x",
+    "W",
+    "GB",
+    "GB/s",
+    "Gbit/s",
+    "count",
+    "million",
+)
+
+RELATIVE_ONLY = "relative-only"
+PER_DEVICE = "per-device"
+# Flags of a figure and their meaning, which the docs print.
+FLAGS: Mapping[str, str] = {
+    "contradictory": "Other figures of the study, or the code that it describes, disagree with it. It is shown, and "
+    "nothing is gated on it.",
+    "implausible": "The hardware or the workload can hardly have given it. It is shown, and nothing is gated on it.",
+    PER_DEVICE: "It is of one of the platform's devices, and what we measure is of all of them: it stands beside nothing.",
+    RELATIVE_ONLY: "Only its ratio to the same study's figure on another platform can be compared: it is a ratio "
+    "itself, or the study does not say how much work it stands for.",
+    "approximate": "The study gives it as about so much.",
+    "read-as-sequences": "The study counts tokens or items; the number is one of sequences, and so is the unit here.",
+    "read-as-tf32": "The study says FP32 and names no setting of convolutions, which torch computes in TF32 unless "
+    "told not to: we read it so, and an id that names the precision says tf32.",
+}
+DOUBTS = frozenset({"contradictory", "implausible"})
+
+
+class PublishedError(StorageError):
+    """A file of published figures that cannot be used."""
+
+    kind: ClassVar[str] = "study"
+
+    @staticmethod
+    def default_remedy(file: str) -> str:
+        return f"Correct it, or restore it from git (git checkout -- {shlex.quote(file)})."
 
 
 class ExpectationError(ValueError):
-    """An expectation in pyproject.toml that cannot be read; the message says where, why and what to write."""
+    """An expectation in pyproject.toml that cannot be read; the message names the place and what to write."""
 
 
-# --- what others published --------------------------------------------------------------------------
+# --- published figures ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One published number."""
+
+    id: str  # a path: study, what was measured, platform
+    table: str  # where in the study: table, figure or text
+    row: str
+    platform: str
+    workload: str
+    configuration: Mapping[str, Scalar]  # as far as the study gives it
+    metric: str  # one of METRICS
+    unit: str  # one of UNITS
+    value: float
+    flags: tuple[str, ...] = ()  # of FLAGS
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        for name in ("table", "row", "workload"):
+            _check_not_empty(name, getattr(self, name))
+        _check_choice("metric", self.metric, METRICS)
+        _check_choice("unit", self.unit, UNITS)
+        if not 0 < self.value <= 1e30:
+            raise ValueError(f"value: {self.value!r} is not positive or too large")
+        for index, flag in enumerate(self.flags):
+            _check_choice(f"flags[{index}]", flag, FLAGS)
+        if len(set(self.flags)) < len(self.flags):
+            raise ValueError("flags: a flag appears twice")
+        try:
+            grammar.parse(self.platform)
+        except grammar.PlatformNameError as error:
+            raise ValueError(f"platform: {error}") from None
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it can be compared with a measurement of another machine."""
+        return not {RELATIVE_ONLY, PER_DEVICE} & set(self.flags) and METRICS[self.metric] is not None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it is known to be wrong: shown, and never gated on."""
+        return not DOUBTS.isdisjoint(self.flags)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """The computation of a claim from the values of its figures."""
+
+    signature: str
+    meaning: str
+    compute: Callable[[Sequence[float], float], float]
+    figures: int | None = 2  # how many it takes; None is any number
+    takes_total: bool = False
+
+
+FORMULAS: Mapping[str, Formula] = {
+    "value": Formula(
+        signature="value(a)", meaning="the figure itself", compute=lambda of, _total: of[0], figures=1
+    ),
+    "percent_less": Formula(
+        signature="percent_less(a, b)",
+        meaning="by how many percent of b is a less",
+        compute=lambda of, _total: 100 * (1 - of[0] / of[1]),
+    ),
+    "percent_more": Formula(
+        signature="percent_more(a, b)",
+        meaning="by how many percent of b is a more",
+        compute=lambda of, _total: 100 * (of[0] / of[1] - 1),
+    ),
+    "ratio": Formula(signature="ratio(a, b)", meaning="a over b", compute=lambda of, _total: of[0] / of[1]),
+    "product": Formula(
+        signature="product(a, b)", meaning="a times b", compute=lambda of, _total: of[0] * of[1]
+    ),
+    "sum": Formula(
+        signature="sum(a, b, ...)",
+        meaning="all of them together",
+        compute=lambda of, _total: sum(of),
+        figures=None,
+    ),
+    "efficiency": Formula(
+        signature="efficiency(many, one, n)",
+        meaning="many over n times one, in percent: the rate of n devices against that of one",
+        compute=lambda of, total: 100 * of[0] / of[1] / total,
+        takes_total=True,
+    ),
+    "over": Formula(
+        signature="over(n, a)",
+        meaning="n over a: a number of images over their time is a rate, over their rate a time",
+        compute=lambda of, total: total / of[0],
+        figures=1,
+        takes_total=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A number in a study's text or in a computed column, and its computation from the study's figures."""
+
+    id: str
+    stated: float
+    decimals: int  # of the stated number; -2 is "to the hundred"
+    unit: str
+    relation: Literal["equals", "at least", "at most"]
+    formula: str  # one of FORMULAS
+    of: tuple[tuple[str, ...], ...]  # ids of figures, in the formula's order; several: the claim is of each
+    follows: bool  # as the file says; `claim_follows` computes it
+    total: float | None = None  # the number that some formulas take beside figures
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        _check_not_empty("unit", self.unit)
+        _check_choice("formula", self.formula, FORMULAS)
+        if not -9 <= self.decimals <= 9:
+            raise ValueError(f"decimals: {self.decimals} is not a number of decimals between -9 and 9")
+        formula = FORMULAS[self.formula]
+        if formula.takes_total != (self.total is not None):
+            raise ValueError(f"{formula.signature} takes {'a' if formula.takes_total else 'no'} total")
+        if self.total is not None and self.total <= 0:
+            raise ValueError(f"total: {self.total!r} is not positive")
+        if not self.of:
+            raise ValueError("of: of no figure; a claim is computed from at least one")
+        for index, group in enumerate(self.of):
+            if not group or (formula.figures is not None and len(group) != formula.figures):
+                expected = formula.figures or "at least 1"
+                raise ValueError(f"of[{index}]: {len(group)} figures where {expected} are expected")
+        if not self.follows and not self.note.strip():
+            raise ValueError("note: is missing; the claim does not follow, so say why")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySource:
+    """Where the figures of a study were published."""
+
+    key: str  # the first segment of its figures' ids
+    title: str
+    authors: str
+    year: int
+    venue: str
+    kind: Literal["paper", "slides", "report"]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("title", "authors", "venue"):
+            _check_not_empty(name, getattr(self, name))
+        if not 1900 <= self.year <= 9999:
+            raise ValueError(f"year: {self.year} is not a year")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study: its source, its figures, and its claims about them."""
+
+    schema_version: int
+    source: StudySource
+    figures: tuple[Figure, ...]
+    claims: tuple[Claim, ...]
+
+    def __post_init__(self) -> None:
+        _check_ids("figures", [each.id for each in self.figures], self.source.key)
+        _check_ids("claims", [each.id for each in self.claims], f"{self.source.key}/claims")
+        for index, figure in enumerate(self.figures):
+            place = f"figures[{index}]"
+            if figure.id.rpartition("/")[2] != figure.platform:
+                raise ValueError(
+                    f"{place}.id: {json.dumps(figure.id)} does not end with its platform, {figure.platform}"
+                )
+            if figure.is_doubtful and not figure.note.strip():
+                doubts = " and ".join(DOUBTS.intersection(figure.flags))
+                raise ValueError(f"{place}.note: is missing; it is {doubts}, so say why")
+        known = {each.id for each in self.figures}
+        for number, claim in enumerate(self.claims):
+            for row, group in enumerate(claim.of):
+                for column, name in enumerate(group):
+                    if name not in known:
+                        alike = grammar.closest(name, known, limit=1)
+                        hint = f"; did you mean {json.dumps(alike[0])}?" if alike else ""
+                        raise ValueError(
+                            f"claims[{number}].of[{row}][{column}]: {json.dumps(name)} is no figure of this file{hint}"
+                        )
+
+
+def _check_id(text: str) -> None:
+    if not all(_SEGMENT.fullmatch(segment) for segment in text.split("/")):
+        raise ValueError(
+            f"id: {json.dumps(text)} is no path of lower case segments such as olivia/single/baseline/gh200"
+        )
+
+
+def _check_ids(name: str, ids: Sequence[str], beginning: str) -> None:
+    for index, each in enumerate(ids):
+        if not each.startswith(f"{beginning}/"):
+            raise ValueError(
+                f"{name}[{index}].id: {json.dumps(each)} does not begin with {json.dumps(beginning + '/')}"
+            )
+        if each in ids[:index]:
+            raise ValueError(f"{name}[{index}].id: {json.dumps(each)} appears twice; an id is of one")
+
+
+def _check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: {json.dumps(value)} is none of {', '.join(choices)}")
+
+
+def _check_not_empty(name: str, text: str) -> None:
+    if not text.strip():
+        raise ValueError(f"{name}: is empty")
 
 
 def published_folder(baselines: Path) -> Path:
-    """Beside the baselines, as in our own repository; else those that came with the plugin, or lie in its checkout."""
+    """Return the folder of studies: beside the baselines, else those of the installed package or of its checkout."""
     package = Path(__file__).parents[1]
-    folders = (baselines / "published", package / "published", package.parent / "baselines" / "published")
+    folders = (baselines / PUBLISHED, package / PUBLISHED, package.parent / "baselines" / PUBLISHED)
     return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
-def read_published(folder: Path) -> tuple[Source, ...]:
-    """Every study in a folder, by the name of its file; none where there is no folder."""
+def read_published(folder: Path) -> tuple[Study, ...]:
+    """Return every study in a folder, by the name of its file; none where there is no folder."""
     paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
-    return tuple(read_source(path) for path in paths)
+    return tuple(read_study(path) for path in paths)
 
 
-def read_source(path: Path) -> Source:
-    """One study, or PublishedError with the exact place of the first fault."""
+def read_study(path: Path) -> Study:
+    """Return one study, or raise PublishedError with the place of the first fault."""
     where = str(path)
-    try:
-        return _source(Node(load(decode(_bytes(path), where), where), where), key=path.stem)
-    except BaselineError as error:
-        # Nothing of it was measured here, so that there is nothing to record again.
-        git = f"Mend it, or restore it from git (git checkout -- {shlex.quote(where)})."
-        remedy = git if error.remedy == restore_remedy(where) else error.remedy
-        raise PublishedError(error.file, error.place, error.problem, remedy) from None
+    text = read_text(path, PublishedError, MAX_BYTES)
+    if text is None:
+        raise PublishedError(where, "", "does not exist", "Name another.")
+    with format_errors(where, PublishedError):
+        top = loads(text)
+        if isinstance(top, dict):
+            _check_version(top)
+            source = top.get("source")
+            if isinstance(source, dict) and source.get("key", path.stem) != path.stem:
+                problem = f"{shown(source['key'])} in a file named {json.dumps(path.stem + '.json')}"
+                raise FormatError("source.key", problem)
+        return decode(Study, top)
 
 
-def _bytes(path: Path) -> bytes:
-    where = str(path)
-    try:
-        if not path.is_file():  # a pipe that stands here would wait for ever
-            raise BaselineError(where, "", "is not a regular file", "Move it away; a study is a JSON file.")
-        if path.stat().st_size > MAX_BYTES:
-            raise BaselineError(where, "", f"{path.stat().st_size} bytes; a study has at most {MAX_BYTES}")
-        return path.read_bytes()
-    except OSError as error:
-        raise BaselineError(where, "", f"cannot be read: {error.strerror}", "Make it readable.") from None
-
-
-def _source(top: Node, *, key: str) -> Source:
+def _check_version(top: Mapping[str, object]) -> None:
     if "schema_version" not in top:
-        top.fail('the key "schema_version" is missing: this is not a file of published figures')
-    if top["schema_version"].integer() != SCHEMA_VERSION:
-        problem = f"{named(top['schema_version'].value)} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
-        top["schema_version"].fail(problem, "Upgrade pytest-accel (pip install --upgrade pytest-accel).")
-    top.check_keys(required=("schema_version", "source", "figures", "claims"))
-    head = top["source"]
-    head.check_keys(required=("key", "title", "authors", "year", "venue", "kind"), optional=("note",))
-    if head["key"].text() != key:
-        head["key"].fail(f"{named(head['key'].value)} in a file named {json.dumps(key + '.json')}")
-    figures = _unique([(node, _figure(node, key)) for node in top["figures"].items()])
-    values = {figure.id: figure.value for figure in figures}
-    return Source(
-        key=key,
-        title=_said(head["title"]),
-        authors=_said(head["authors"]),
-        year=head["year"].integer(least=1900),
-        venue=_said(head["venue"]),
-        kind=head["kind"].one_of(KINDS),
-        note=_note(head),
-        figures=figures,
-        claims=_unique([(node, _claim(node, key, values)) for node in top["claims"].items()]),
+        raise FormatError("", 'the key "schema_version" is missing: this is not a file of published figures')
+    if top["schema_version"] != SCHEMA_VERSION:
+        problem = f"{top['schema_version']!r} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
+        raise FormatError(
+            "schema_version", problem, "Upgrade pytest-accel (pip install --upgrade pytest-accel)."
+        )
+
+
+def linked_figures(figures: Iterable[Figure], link: str) -> tuple[Figure, ...]:
+    """Return the figure with that id, and those whose ids begin with it, by complete segments."""
+    return tuple(figure for figure in figures if figure.id == link or figure.id.startswith(f"{link}/"))
+
+
+def similar_links(figures: Iterable[Figure], link: str) -> list[str]:
+    """Return links that an unknown one may have meant, best first."""
+    segments = (figure.id.split("/") for figure in figures)
+    beginnings = {"/".join(each[:length]) for each in segments for length in range(1, len(each) + 1)}
+    return grammar.closest(link, sorted(beginnings))
+
+
+def computed_claim(claim: Claim, values: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what the claim's formula gives for the figures' values (by id): one number a group of figures."""
+    formula = FORMULAS[claim.formula]
+    total = 1.0 if claim.total is None else claim.total
+    return tuple(formula.compute([values[each] for each in group], total) for group in claim.of)
+
+
+def claim_follows(claim: Claim, values: Mapping[str, float]) -> bool:
+    """Return whether every number that the figures give is the stated one, to the digits stated."""
+    return all(_agrees(claim, found) for found in computed_claim(claim, values))
+
+
+def _agrees(claim: Claim, found: float) -> bool:
+    slack = 1e-9 * max(abs(claim.stated), abs(found))  # of binary fractions
+    match claim.relation:
+        case "equals":
+            return abs(found - claim.stated) <= 0.5 * 10.0**-claim.decimals + slack
+        case "at least":
+            return found >= claim.stated - slack
+        case "at most":
+            return found <= claim.stated + slack
+
+
+# --- figures beside measurements --------------------------------------------------------------------
+
+# Parts of a configuration that studies and our benchmarks name alike, and that make their rates differ.
+_COMPARED = ("batch_size", "precision", "workers")
+
+
+def configuration_differences(figure: Figure, configuration: Mapping[str, Scalar]) -> str:
+    """Return what of a figure's configuration differs here, in words; empty where all that both name is equal."""
+    found = []
+    for name in _COMPARED:
+        there, here = figure.configuration.get(name), configuration.get(name)
+        same = there == here or ((there, here) == ("fp32", "tf32") and "read-as-tf32" in figure.flags)
+        if there is not None and here is not None and not same:
+            found.append(f"{name.replace('_', ' ')} {there} there, {here} here")
+    if figure.configuration.get("data") not in (None, "synthetic") and not is_real(configuration):
+        found.append("synthetic data here")
+    return ", ".join(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredFigure:
+    """A measured number with the metric and unit of published figures."""
+
+    metric: str
+    value: float
+    unit: str
+
+    @property
+    def is_comparable(self) -> bool:
+        return math.isfinite(self.value) and self.value > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigurePair:
+    """A published figure and the measured one."""
+
+    figure: Figure
+    measured: MeasuredFigure
+
+    @property
+    def ratio(self) -> float:
+        """Above 1 this machine is better, whether more or less of the metric is."""
+        mine, theirs = self.measured.value, self.figure.value
+        return theirs / mine if METRICS[self.figure.metric] == "less" else mine / theirs
+
+
+def pair_figures(measured: Iterable[MeasuredFigure], figures: Iterable[Figure]) -> tuple[FigurePair, ...]:
+    """Return each absolute figure with the measurement of the same metric and unit, in their order."""
+    known = {(each.metric, each.unit): each for each in measured if each.is_comparable}
+    return tuple(
+        FigurePair(figure=figure, measured=known[figure.metric, figure.unit])
+        for figure in figures
+        if figure.is_absolute and (figure.metric, figure.unit) in known
     )
 
 
-def _unique(read: list[tuple[Node, _Named]]) -> tuple[_Named, ...]:
-    seen: set[str] = set()
-    for node, each in read:
-        if each.id in seen:
-            node["id"].fail(f"{json.dumps(each.id)} appears twice; an id is of one")
-        seen.add(each.id)
-    return tuple(each for _node, each in read)
+# --- expectations of a site -------------------------------------------------------------------------
 
 
-def _figure(node: Node, key: str) -> Figure:
-    node.check_keys(
-        required=("id", "table", "row", "platform", "workload", "configuration", "metric", "unit", "value"),
-        optional=("flags", "note"),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A value and the tolerated deviation from it, in ReFrame's form: value, lower, upper, unit."""
+
+    value: float
+    lower: float | None  # a fraction of the value, at most 0; None is no bound
+    upper: float | None  # a fraction of the value, at least 0; None is no bound
+    unit: str
+    origin: str  # a place in a file, or the id of a figure
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.value > 0):
+            raise ValueError(f"the value {self.value!r} is not a positive number. Write one, such as 4200.")
+        if self.lower is not None and not -1 <= self.lower <= 0:
+            raise ValueError(
+                f"the lower bound {self.lower!r} is not a fraction between -1 and 0. Write -0.05 for 5 % less."
+            )
+        if self.upper is not None and not (self.upper >= 0 and math.isfinite(self.upper)):
+            raise ValueError(
+                f"the upper bound {self.upper!r} is not a fraction of at least 0. Write 0.1 for 10 % more."
+            )
+        if not self.unit.strip():
+            raise ValueError('the unit is empty. Write it as the table shows it, such as "images/s".')
+
+    @property
+    def least(self) -> float:
+        return -math.inf if self.lower is None else self.value * (1 + self.lower)
+
+    @property
+    def most(self) -> float:
+        return math.inf if self.upper is None else self.value * (1 + self.upper)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """A measurement outside an expectation; `str()` says by how much, and outside which bound."""
+
+    expectation: Expectation
+    measured: MeasuredFigure
+
+    @property
+    def bound(self) -> Literal["lower", "upper"]:
+        return "lower" if self.measured.value < self.expectation.least else "upper"
+
+    @property
+    def relative(self) -> float:
+        """The deviation from the value: -0.07 is 7 % less."""
+        return self.measured.value / self.expectation.value - 1
+
+    def __str__(self) -> str:
+        expected = self.expectation
+        if self.bound == "lower":
+            assert expected.lower is not None
+            side, allowed, limit = "below", expected.lower, f"at least {si(expected.least)}"
+        else:
+            assert expected.upper is not None
+            side, allowed, limit = "above", expected.upper, f"at most {si(expected.most)}"
+        return (
+            f"{si(self.measured.value)} {expected.unit} is {percent(abs(self.relative))} {side} the "
+            f"{si(expected.value)} of {expected.origin}, outside its {self.bound} bound of {percent(abs(allowed))} "
+            f"({limit})"
+        )
+
+
+def check_expectation(expectation: Expectation, measured: MeasuredFigure) -> Shortfall | None:
+    """Return the shortfall of a measurement; None where it is within both bounds or on one."""
+    if measured.unit != expectation.unit:
+        raise ValueError(
+            f"{expectation.origin} expects {expectation.unit}, and the measurement is in {measured.unit}. "
+            f'Write the value in "{measured.unit}".'
+        )
+    if not math.isfinite(measured.value):
+        raise ValueError(
+            f"{measured.metric}: {measured.value!r} is not a finite number, and cannot be checked."
+        )
+    if expectation.least <= measured.value <= expectation.most:
+        return None
+    return Shortfall(expectation=expectation, measured=measured)
+
+
+def expectation_of(figure: Figure, tolerance: float) -> Expectation | None:
+    """Return the expectation that a machine is no worse than a figure by more than the tolerance; None for a doubtful one."""
+    if not figure.is_absolute or figure.is_doubtful:
+        return None
+    worse_is_less = METRICS[figure.metric] == "more"
+    return Expectation(
+        value=figure.value,
+        lower=-tolerance if worse_is_less else None,
+        upper=None if worse_is_less else tolerance,
+        unit=figure.unit,
+        origin=figure.id,
     )
-    figure = Figure(
-        id=_id(node["id"], key),
-        table=_said(node["table"]),
-        row=_said(node["row"]),
-        platform=_platform(node["platform"]),
-        workload=_said(node["workload"]),
-        configuration={name: value.scalar() for name, value in node["configuration"].members()},
-        metric=node["metric"].one_of(tuple(METRICS)),
-        unit=node["unit"].one_of(UNITS),
-        value=node["value"].number(positive=True),
-        flags=_flags(node),
-        note=_note(node),
-    )
-    if figure.id.rpartition("/")[2] != figure.platform:
-        node["id"].fail(f"{json.dumps(figure.id)} does not end with its platform, {figure.platform}")
-    if figure.is_doubtful and not figure.note:
-        node.fail(f"is {' and '.join(DOUBTS.intersection(figure.flags))}, and no note says why")
-    return figure
 
 
-def _claim(node: Node, key: str, values: Mapping[str, float]) -> Claim:
-    node.check_keys(
-        required=("id", "stated", "decimals", "unit", "relation", "formula", "of", "follows"),
-        optional=("total", "note"),
-    )
-    formula = FORMULAS[node["formula"].one_of(tuple(FORMULAS))]
-    if formula.takes_total != ("total" in node):
-        node.fail(f"{formula.signature} takes {'a' if formula.takes_total else 'no'} total")
-    follows = node["follows"].value
-    if not isinstance(follows, bool):
-        node["follows"].fail(f"{named(follows)} where true or false is expected")
-    if not follows and not _note(node):
-        node.fail("does not follow, and no note says why")
-    groups = tuple(_figures_of(group, formula.figures, values) for group in node["of"].items())
-    if not groups:
-        node["of"].fail("of no figure; a claim is computed from at least one")
-    return Claim(
-        id=_id(node["id"], f"{key}/claims"),
-        stated=node["stated"].number(),
-        decimals=_decimals(node["decimals"]),
-        unit=_said(node["unit"]),
-        relation=cast("Relation", node["relation"].one_of(RELATIONS)),
-        formula=node["formula"].text(),
-        of=groups,
-        total=node["total"].number(positive=True) if formula.takes_total else None,
-        follows=follows,
-        note=_note(node),
-    )
+def expected_for(
+    expectations: Mapping[str, Mapping[str, Expectation]], node_id: str, platform: str
+) -> Expectation | None:
+    """Return the expectation of a benchmark on a platform: by its node id, else by the first pattern that matches."""
+    matching = [name for name in expectations if matches_pattern(name, node_id)]
+    for name in sorted(matching, key=lambda each: each != node_id):
+        if platform in expectations[name]:
+            return expectations[name][platform]
+    return None
 
 
-def _decimals(node: Node) -> int:
-    if not -9 <= node.integer() <= 9:
-        node.fail(f"{named(node.value)} is not a number of decimals between -9 and 9")
-    return node.integer()
-
-
-def _figures_of(group: Node, count: int | None, values: Mapping[str, float]) -> tuple[str, ...]:
-    nodes = group.items()
-    if not nodes or (count is not None and len(nodes) != count):
-        group.fail(f"{len(nodes)} figures where {count or 'at least 1'} are expected")
-    for node in nodes:
-        if node.text() not in values:
-            alike = grammar.closest(node.text(), values, limit=1)
-            hint = f"; did you mean {json.dumps(alike[0])}?" if alike else ""
-            node.fail(f"{named(node.value)} is no figure of this file{hint}")
-    return tuple(node.text() for node in nodes)
-
-
-def _id(node: Node, beginning: str) -> str:
-    text = node.text()
-    if not all(_SEGMENT.fullmatch(segment) for segment in text.split("/")):
-        node.fail(f"{named(text)} is no path of lower case segments such as olivia/single/baseline/gh200")
-    if not text.startswith(f"{beginning}/"):
-        node.fail(f"{named(text)} does not begin with {json.dumps(beginning + '/')}")
-    return text
-
-
-def _platform(node: Node) -> str:
-    try:
-        grammar.parse(node.text())
-    except grammar.PlatformNameError as error:
-        node.fail(str(error))
-    return node.text()
-
-
-def _flags(node: Node) -> tuple[str, ...]:
-    flags = tuple(flag.one_of(tuple(FLAGS)) for flag in node["flags"].items()) if "flags" in node else ()
-    if len(set(flags)) < len(flags):
-        node["flags"].fail("a flag appears twice")
-    return flags
-
-
-def _said(node: Node) -> str:
-    if not node.text().strip():
-        node.fail("is empty")
-    return node.text()
-
-
-def _note(node: Node) -> str:
-    return _said(node["note"]) if "note" in node else ""
-
-
-# --- what a site expects ----------------------------------------------------------------------------
+def matches_pattern(name: str, node_id: str) -> bool:
+    """Return whether the name of an expectation, a node id or a pattern, matches this benchmark."""
+    # The brackets of a node id hold its parameters; `*` and `?` are wildcards, `[` is itself.
+    return name == node_id or fnmatchcase(node_id, name.replace("[", "[[]"))
 
 
 def read_expectations(pyproject: Path) -> Mapping[str, Mapping[str, Expectation]]:
-    """`[tool.pytest-accel.references]`: by node id or pattern of one, then by platform; empty without such a table."""
+    """Return `[tool.pytest-accel.references]`: by node id or pattern, then by platform; empty without such a table."""
     tables = _tables(pyproject)
     return {
         name: _expectations(table, pyproject, f"{PYPROJECT_TABLE}.{json.dumps(name, ensure_ascii=False)}")
@@ -254,12 +576,14 @@ def _tables(pyproject: Path) -> Mapping[str, Any]:
         raise ExpectationError(f"{pyproject}: cannot be read: {error.strerror}. Make it readable.") from None
     if b"references" not in data:  # most projects: nothing to parse
         return {}
-    import tomllib  # 3 ms that only a reader pays
+    import tomllib  # 3 ms, paid only by projects with such a table
 
     try:
         table: Any = tomllib.loads(data.decode())
+    except RecursionError:
+        raise ExpectationError(f"{pyproject}: nested too deeply. Correct the file.") from None
     except ValueError as error:
-        raise ExpectationError(f"{pyproject}: {error}. Mend the file.") from None
+        raise ExpectationError(f"{pyproject}: {error}. Correct the file.") from None
     for key in PYPROJECT_TABLE.split("."):
         table = table.get(key, {})
         if not isinstance(table, dict):
@@ -290,7 +614,7 @@ def _expectations(table: object, pyproject: Path, where: str) -> Mapping[str, Ex
             raise ExpectationError(f"{place}: {_NO_FOLDER}")
         try:
             grammar.parse(platform)
-            # Its name alone: what it is known by in CI must not change with the folder of a checkout.
+            # Only the name of the file: the id must not change with the folder of a checkout.
             found[platform] = _expectation(entry, f"{pyproject.name}: {where}.{platform}")
         except ValueError as error:
             raise ExpectationError(f"{place}: {error}") from None
@@ -305,7 +629,7 @@ def _expectation(entry: object, origin: str) -> Expectation:
     value, lower, upper, unit = entry
     if not isinstance(unit, str):
         problem = f'the unit {unit!r} is not text. Write it last, such as "images/s".'
-        raise ValueError(problem)  # noqa: TRY004 - what a user wrote, not what a caller passed
+        raise ValueError(problem)  # noqa: TRY004 - a user's text, not a caller's type
     return Expectation(
         value=_number("value", value),
         lower=None if lower == OPEN else _number("lower bound", lower),
@@ -319,7 +643,7 @@ def _number(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         example = "4200" if what == "value" else f'-0.05 or 0.1, or "{OPEN}" for no bound'
         problem = f"the {what} {value!r} is not a number. Write one, such as {example}."
-        raise ValueError(problem)  # noqa: TRY004 - what a user wrote, not what a caller passed
+        raise ValueError(problem)  # noqa: TRY004 - a user's text, not a caller's type
     try:
         return float(value)
     except OverflowError:

@@ -16,7 +16,7 @@ from tests.docs.pages import ROOT, named
 BLOCK = re.compile(r"^```\n\$ (pytest-accel [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ANSWERED = (
     'baseline show h200 -k "117m or fine_tuning"',
-    "baseline verify",
+    "baseline show --check",
     "compare nrp",
     'compare h200 -k "117m or fine_tuning"',
     'compare h200 olivia/single --metric throughput -k "117m or fine_tuning or olivia"',

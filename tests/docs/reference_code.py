@@ -8,7 +8,7 @@ import re
 from pytest_accel.options import COMPILE_MODES, OPTIONS, Settings
 from pytest_accel.stats.metric_gates import MEASURED
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.reference_values import METRICS as PUBLISHED
+from pytest_accel.storage.references import METRICS as PUBLISHED
 from tests.docs import source
 from tests.docs.reference import capital, code, prose, table
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from pytest_accel.report.baselines import Stored, environment_words
 from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
-from pytest_accel.storage.gathering import find
+from pytest_accel.storage.sources import find_source
 from tests.docs.reference import code, table
 
 FOLDER = Path(__file__).parents[2] / "baselines"
@@ -42,7 +42,7 @@ def measured() -> str:
 
 
 def _platform(name: str) -> str:
-    files = find(f"platform:{name}", FOLDER).files
+    files = find_source(f"platform:{name}", FOLDER).files
     stored = [
         Stored(file=file, key=key, entry=entry) for file in files for key, entry in file.benchmarks.items()
     ]

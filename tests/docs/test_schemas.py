@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from pytest_accel.storage.reading import BaselineError, Node
 
 from pytest_accel.doctor.finding import Finding
 from pytest_accel.stats.environment import fingerprint
@@ -21,8 +22,7 @@ from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.stats.verdict import Outcome, Verdict
 from pytest_accel.storage import results as results_store
 from pytest_accel.storage import schema as baseline_store
-from pytest_accel.storage.reading import BaselineError, Node
-from pytest_accel.storage.schema import ACTIONS
+from pytest_accel.storage.baselines import ACTIONS
 from tests.docs import schemas
 from tests.support.results import make_result, make_session
 from tests.unit.storage.test_history import results_

@@ -31,7 +31,6 @@ import pytest_accel.report.github
 import pytest_accel.report.markdown
 import pytest_accel.session.groups
 import pytest_accel.session.start
-import pytest_accel.storage.benchmark_json
 import pytest_accel.storage.history  # noqa: F401 - as the others
 from pytest_accel.stats.environment import fingerprint
 from tests.support.processes import left_in

@@ -17,8 +17,8 @@ from pytest_accel.stats.baseline_quality import auto_tolerance, standing
 from pytest_accel.stats.gate import judge
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Policy
-from pytest_accel.storage.gathering import find
-from pytest_accel.storage.schema import BaselineEntry
+from pytest_accel.storage.baselines import BaselineEntry
+from pytest_accel.storage.sources import find_source
 
 FOLDER = Path(__file__).parents[2] / "baselines"
 GATE_S_OWN = Policy().tolerance
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("platform", nargs="?", default="h200")
     parser.add_argument("--baselines", type=Path, default=FOLDER)
     arguments = parser.parse_args()
-    files = find(f"platform:{arguments.platform}", arguments.baselines).files
+    files = find_source(f"platform:{arguments.platform}", arguments.baselines).files
     entries = {key: entry for file in files for key, entry in file.benchmarks.items()}
     print("\n".join(lines(entries)))
 
@@ -43,10 +43,10 @@ def lines(entries: dict[str, BaselineEntry]) -> Iterator[str]:
             sessions += 1
             for way, tolerance in tolerances(entry, others).items():
                 policy = Policy(tolerance=tolerance)
-                is_open = judge(others, own[:1], policy).wants_another_run
-                first[way] += is_open
+                is_writable_folder = judge(others, own[:1], policy).wants_another_run
+                first[way] += is_writable_folder
                 ends.setdefault(way, Counter())[judge(others, own, policy).outcome.value] += 1
-                often[key] += is_open and way == "stored"
+                often[key] += is_writable_folder and way == "stored"
     yield f"{len(entries)} benchmarks, {sessions} sessions of them that have others beside them"
     for way, counted in ends.items():
         said = ", ".join(f"{number} {outcome}" for outcome, number in counted.most_common())

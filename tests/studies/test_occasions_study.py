@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_accel.stats.run import Run
-from pytest_accel.storage.schema import BaselineEntry
+from pytest_accel.storage.baselines import BaselineEntry
 from tests.studies.occasions import lines, occasions
 
 QUIET = {"mon": 1.0, "tue": 1.002, "wed": 0.999, "thu": 1.001}

@@ -10,9 +10,8 @@ from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Verdict
-from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.baselines import BaselineEntry, BaselineStore, LedgerEntry
 from pytest_accel.storage.results import write_results
-from pytest_accel.storage.schema import BaselineEntry, LedgerEntry
 
 H200 = Environment(
     identity={"device_name": "NVIDIA H200"}, context={"torch": "2.10.0", "driver": "570.124.06"}

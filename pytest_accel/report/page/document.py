@@ -38,8 +38,8 @@ from pytest_accel.stats.quantities import counted, seconds
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.stats.run import Scalar
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.reference_values import Figure
-from pytest_accel.storage.whole import write_whole
+from pytest_accel.storage.files import write_atomic
+from pytest_accel.storage.references import Figure
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -85,7 +85,7 @@ def write_page(
     trends = _attempt(lambda: _trends(session, history), no_trends, problems)
     figures = _attempt(lambda: _figures(published), no_figures, problems)
     noted = replace(session, remarks=(*session.remarks, *problems))
-    write_whole(path, render_page(noted, plotly_js=library, history=trends, published=figures))
+    write_atomic(path, render_page(noted, plotly_js=library, history=trends, published=figures))
 
 
 def _attempt(read: Callable[[], _T], otherwise: _T, problems: list[str]) -> _T:

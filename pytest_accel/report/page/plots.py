@@ -17,7 +17,7 @@ from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run, Scalar
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy
-from pytest_accel.storage.reference_values import Figure
+from pytest_accel.storage.references import Figure
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
 MOST_SWEEPS = 12  # the table has every figure

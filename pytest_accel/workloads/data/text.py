@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from pytest_accel.storage.whole import is_open, nearest_folder
+from pytest_accel.storage.files import is_writable_folder, nearest_folder
 from pytest_accel.workloads.data.checksums import verify
 from pytest_accel.workloads.data.errors import (
     RebuiltCacheWarning,
@@ -135,7 +135,7 @@ def open_tokens(files: Sequence[Path], vocabulary: Gpt2Vocabulary, *, cache: Pat
         tokens = _mapped(place, problems)
         if tokens is not None:
             return TokenFile(place, tokens, vocabulary.size)
-    place = next((each for each in places if is_open(nearest_folder(each.parent))), places[0])
+    place = next((each for each in places if is_writable_folder(nearest_folder(each.parent))), places[0])
     with _writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
     with _locked(place):

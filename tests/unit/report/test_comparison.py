@@ -14,7 +14,7 @@ import pytest
 from pytest_accel.report.comparison import FORMATS, render, sections
 from pytest_accel.stats.comparison import Entry, Value, figures
 from pytest_accel.storage.comparison import Side, compare
-from pytest_accel.storage.gathering import gather
+from pytest_accel.storage.sources import read_sources
 from tests.support.stored import CAPPED, H200, KEY, UPGRADED, runs
 
 BASELINES = Path(__file__).parents[3] / "baselines"
@@ -46,7 +46,7 @@ DeepLabV3+,ResNet-101 4.19 1.18 2.78
 
 
 def of(*names, **more):
-    return compare([side for each in gather(names, BASELINES) for side in each.sides], **more)
+    return compare([side for each in read_sources(names, BASELINES) for side in each.sides], **more)
 
 
 def printed_rows(text: str, title: str) -> list[list[str]]:

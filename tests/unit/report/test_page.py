@@ -23,7 +23,7 @@ from pytest_accel.stats.changepoints import trend
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
-from pytest_accel.storage.reference_values import Figure
+from pytest_accel.storage.references import Figure
 from tests.support.results import (
     FINDINGS,
     HOSTILE,

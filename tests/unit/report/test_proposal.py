@@ -127,7 +127,7 @@ def test_what_is_missing_is_recorded_and_what_is_gone_is_removed():
     )
     record, remove = commands(render_proposal(session))
     assert record == ["pytest", f"{FILE}::test_a", "-m", "gh200", "--accel-record"]
-    assert remove[:5] == ["pytest-accel", "baseline", "prune", "gh200", f"--benchmark={FILE}::test_b"]
+    assert remove[:5] == ["pytest-accel", "baseline", "edit", "gh200", f"--remove={FILE}::test_b"]
 
 
 def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
@@ -197,7 +197,7 @@ def test_an_issue_has_room_for_it_and_what_is_left_out_is_said():
     assert sorted(named) == sorted(each.benchmark for each in results)
     cut = render_proposal(make_session(results), limit_characters=ISSUE_CHARACTERS)
     assert len(cut) <= ISSUE_CHARACTERS
-    assert cut.endswith("`pytest-accel propose results.json` prints it all.\n")
+    assert cut.endswith("`pytest-accel baseline accept --markdown results.json` prints it all.\n")
     assert cut.count("```") % 2 == 0
 
 
@@ -212,13 +212,15 @@ def test_names_from_outside_are_shown_and_never_obeyed():
 def test_the_command_prints_it(tmp_path, capsys):
     path = tmp_path / "results.json"
     write_results(path, make_session([make_result(Outcome.OK)]))
-    assert main(["propose", str(path), "--exit-code"]) == 0
+    assert main(["baseline", "accept", "--markdown", str(path), "--exit-code"]) == 0
     assert capsys.readouterr().out == ""
     session = make_session([make_result(Outcome.IMPROVED)])
     write_results(path, session)
-    assert main(["propose", str(path)]) == 0
+    assert main(["baseline", "accept", "--markdown", str(path)]) == 0
     assert capsys.readouterr().out == render_proposal(session)
-    assert main(["propose", str(path), "--exit-code", "--max-characters", "600"]) == 1
+    assert (
+        main(["baseline", "accept", "--markdown", str(path), "--exit-code", "--max-characters", "600"]) == 1
+    )
     assert len(capsys.readouterr().out) <= 600
-    assert main(["propose", str(tmp_path / "absent.json")]) == 2
+    assert main(["baseline", "accept", "--markdown", str(tmp_path / "absent.json")]) == 2
     assert "--accel-json" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pytest_accel.session.scaling import with_scaling
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.run import Run
-from pytest_accel.storage.schema import BaselineEntry, BaselineFile
+from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 
 NODE = "test_a.py::test_x"
 HERE = Environment(identity={"device_count": "1"}, context={})

@@ -24,7 +24,7 @@ from pytest_accel.stats.gate import (
     t_quantile,
     unit_standard_error,
 )
-from pytest_accel.stats.run import Run
+from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S, Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()
@@ -352,8 +352,11 @@ def test_of_many_runs_some_may_be_quick():
     many = [*[0.3] * 28, 0.0, 0.0]
     assert judge(nights(*[0.0] * 10), tonight(*many), POLICY).outcome is Outcome.REGRESSED
     assert judge(nights(*[0.0] * 10), tonight(*[0.0] * 6, *many), POLICY).outcome is Outcome.INCONCLUSIVE
-    places = {looks: quickest(tonight(*range(looks)), POLICY) for looks in (1, 5, 6, 10, 11, 40)}
-    assert places == pytest.approx({1: 0, 5: 0, 6: 1, 10: 1, 11: 2, 40: 7})
+    places = {
+        looks: quickest(tonight(*(each / 10 for each in range(looks))), POLICY)
+        for looks in (1, 5, 6, 10, 11, 40)
+    }
+    assert places == pytest.approx({1: 0, 5: 0, 6: 0.1, 10: 0.1, 11: 0.2, 40: 0.7})
 
 
 def test_where_noise_has_two_sides_one_quick_run_says_nothing():
@@ -429,7 +432,7 @@ def test_bounds_enclose_the_point_and_agree_with_the_outcome(comparison):
             assert estimate.high > 0.05 - 1e-12
 
 
-EXTREME_SECONDS = st.floats(1e-300, 1e300)
+EXTREME_SECONDS = st.floats(SHORTEST_STEP_S, LONGEST_STEP_S)
 EXTREME_RUNS = st.lists(
     st.builds(
         Run,
@@ -510,19 +513,6 @@ def test_empty_groups_are_refused_by_name():
         judge(nights(0.0), [], POLICY)
     with pytest.raises(ValueError, match="No measured runs"):
         interval([], POLICY)
-
-
-def test_run_without_rounds_is_refused_and_named():
-    empty = Run(session="tuesday", rounds_s=(), steps_per_round=10)
-    with pytest.raises(ValueError, match=r"baseline run 2 \(session 'tuesday'\) has no rounds"):
-        judge([*nights(0.0), empty], tonight(0.0), POLICY)
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
-def test_impossible_round_is_refused_and_named(seconds):
-    broken = Run(session="tuesday", rounds_s=(1.0, seconds), steps_per_round=10)
-    with pytest.raises(ValueError, match=r"candidate run 1 .* has a round of"):
-        judge(nights(0.0), [broken], POLICY)
 
 
 @pytest.mark.parametrize(

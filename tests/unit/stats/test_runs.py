@@ -62,3 +62,27 @@ def test_scaling_the_rounds_scales_only_the_step_time(rounds_s, factor):
 def test_summary_lies_within_the_rounds(rounds_s):
     run = run_of(rounds_s)
     assert min(rounds_s) * (1 - 1e-12) <= run.step_time_s <= max(rounds_s) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e-300, 1e300, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["rounds_s", "rank_step_s"])
+def test_implausible_step_time_is_refused_with_its_field(name, seconds):
+    values = {"rounds_s": (1.0,), name: (1.0, seconds)}
+    with pytest.raises(ValueError, match=rf"^{name}\[1\]: .* is not between 1e-09 and 1e\+07"):
+        Run(session="s", steps_per_round=10, **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"rounds_s": ()}, "rounds_s"),
+        ({"steps_per_round": 0}, "steps_per_round"),
+        ({"first_step_s": -1.0}, "first_step_s"),
+        ({"warmup_s": 1e300}, "warmup_s"),
+        ({"peak_memory_bytes": -1}, "peak_memory_bytes"),
+        ({"metrics": {"energy_j": 1e300}}, r"metrics\['energy_j'\]"),
+    ],
+)
+def test_implausible_value_is_refused_with_its_field(values, name):
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        Run(**{"session": "s", "rounds_s": (1.0,), "steps_per_round": 10, **values})

@@ -11,12 +11,20 @@ import pytest
 
 from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.stats.quantities import si
-from pytest_accel.storage.claims import FORMULAS, Claim, computed, follows
-from pytest_accel.storage.reference_values import FLAGS, METRICS, UNITS, linked
-from pytest_accel.storage.references import read_published
+from pytest_accel.storage.references import (
+    FLAGS,
+    FORMULAS,
+    METRICS,
+    UNITS,
+    Claim,
+    claim_follows,
+    computed_claim,
+    linked_figures,
+    read_published,
+)
 
 ROOT = Path(__file__).parents[3]
-SOURCES = {source.key: source for source in read_published(ROOT / "baselines" / "published")}
+SOURCES = {source.source.key: source for source in read_published(ROOT / "baselines" / "published")}
 FIGURES = {figure.id: figure for source in SOURCES.values() for figure in source.figures}
 VALUES = {name: figure.value for name, figure in FIGURES.items()}
 CLAIMS = [claim for source in SOURCES.values() for claim in source.claims]
@@ -41,7 +49,7 @@ NAMED = [
 class TestClaims:
     @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
     def test_a_claim_follows_or_not_as_its_file_says(self, claim):
-        assert follows(claim, VALUES) is claim.follows, computed(claim, VALUES)
+        assert claim_follows(claim, VALUES) is claim.follows, computed_claim(claim, VALUES)
 
     @pytest.mark.parametrize(("stated", "unit", "true"), NAMED)
     def test_the_named_claims_are_there(self, stated, unit, true):
@@ -133,7 +141,7 @@ class TestContradictions:
     def test_the_autoencoders_rates_are_those_of_their_times(self):
         rows = [
             figure
-            for figure in linked(FIGURES.values(), "pearc22/autoencoder")
+            for figure in linked_figures(FIGURES.values(), "pearc22/autoencoder")
             if figure.metric == "throughput"
         ]
         for figure in rows:
@@ -144,7 +152,9 @@ class TestContradictions:
 
     def test_the_rates_and_times_of_table_3_are_of_as_many_images(self):
         rows = [
-            figure for figure in linked(FIGURES.values(), "pearc22/batch") if figure.metric == "throughput"
+            figure
+            for figure in linked_figures(FIGURES.values(), "pearc22/batch")
+            if figure.metric == "throughput"
         ]
         for figure in rows:
             front, _, platform = figure.id.rpartition("/")
@@ -156,7 +166,7 @@ class TestContradictions:
         rows = [
             figure
             for link in ("caraml/gpt/117m", "caraml/resnet50")
-            for figure in linked(FIGURES.values(), link)
+            for figure in linked_figures(FIGURES.values(), link)
             if figure.metric == "energy"
         ]
         assert len(rows) == 18
@@ -166,7 +176,9 @@ class TestContradictions:
             assert (figure.value * 3600 / epoch_s > limit_w) is figure.is_doubtful, figure.id
 
     def test_olivias_rates_are_those_of_whole_batches_in_their_times(self):
-        rows = [figure for figure in linked(FIGURES.values(), "olivia") if figure.metric == "epoch_time"]
+        rows = [
+            figure for figure in linked_figures(FIGURES.values(), "olivia") if figure.metric == "epoch_time"
+        ]
         assert len(rows) == 4
         for figure in rows:
             batch = figure.configuration.get("global_batch_size", figure.configuration["batch_size"])
@@ -188,7 +200,7 @@ class TestContradictions:
         ],
     )
     def test_the_known_traps_are_flagged(self, link, flag):
-        found = linked(FIGURES.values(), link)
+        found = linked_figures(FIGURES.values(), link)
         assert found
         assert all(flag in figure.flags for figure in found)
 
@@ -220,7 +232,7 @@ def links_of_suites():
 
 @pytest.mark.parametrize("link", list(links_of_suites()))
 def test_the_rows_of_the_suites_lead_to_figures(link):
-    assert linked(FIGURES.values(), link)
+    assert linked_figures(FIGURES.values(), link)
 
 
 # --- the page -----------------------------------------------------------------------------------------
@@ -233,7 +245,7 @@ def _stated(claim: Claim) -> str:
 
 
 def _found(claim: Claim) -> str:
-    found = computed(claim, VALUES)
+    found = computed_claim(claim, VALUES)
     low, high = si(round(min(found), 6)), si(round(max(found), 6))
     return low if low == high else f"{low} to {high}"
 

@@ -12,7 +12,18 @@ from pytest_accel.stats.comparison import NOT_VALID, Entry, Value, figures, is_s
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Estimate, Outcome
-from pytest_accel.storage.comparison import Side, compare, is_better_less, matched, ordered
+from pytest_accel.storage.baseline_edits import edit_baselines, prune
+from pytest_accel.storage.comparison import (
+    ChangeKind,
+    Side,
+    baseline_changes,
+    compare,
+    is_better_less,
+    matched,
+    ordered,
+)
+from pytest_accel.storage.sources import find_source
+from tests.support import stored
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, result, runs
 
 ENVIRONMENTS = {each.key: each for each in (H200, UPGRADED, CAPPED)}
@@ -352,3 +363,68 @@ def test_estimates_are_those_of_the_gate():
 def test_a_run_without_rounds_never_reaches_a_figure():
     with pytest.raises(ValueError, match="no rounds"):
         figures([Run(session="s", rounds_s=(), steps_per_round=1)], 1.0, "images")
+
+
+class TestBaselineChanges:
+    def changes(self, tmp_path, platforms=()):
+        files = (find_source(f"file:{tmp_path}/{name}", tmp_path).files for name in ("old", "new"))
+        return baseline_changes(*files, platforms)
+
+    def test_added_removed_and_recorded_again(self, tmp_path):
+        old, new = tmp_path / "old", tmp_path / "new"
+        for key in ("t.py::same", "t.py::gone", "t.py::anew", "t.py::more", "t.py::other"):
+            stored.baseline(old, key, stored=stored.runs(session=key))
+        for key in ("t.py::same", "t.py::more"):
+            stored.baseline(new, key, stored=stored.runs(session=key))
+        stored.baseline(new, "t.py::more", stored=stored.runs(2, session="s2"))
+        slower = stored.runs(step_s=0.0125, session="a", environment=stored.UPGRADED)
+        stored.baseline(
+            new,
+            "t.py::anew",
+            stored=slower,
+            environments=[stored.UPGRADED],
+            action="update",
+            reason="upgrade",
+        )
+        stored.baseline(new, "t.py::other", stored=stored.runs(session="b"), batch_size=512)
+        stored.baseline(new, "t.py::came", stored=stored.runs(session="c"))
+        found = {each.stored.key.partition("::")[2]: each for each in self.changes(tmp_path)}
+        assert {name: each.kind for name, each in found.items()} == {
+            "gone": ChangeKind.REMOVED,
+            "anew": ChangeKind.RECORDED_AGAIN,
+            "more": ChangeKind.CHANGED,
+            "other": ChangeKind.RECORDED_AGAIN,
+            "came": ChangeKind.ADDED,
+        }
+        assert found["anew"].gain == pytest.approx(-0.2, abs=0.01)
+        assert [change.name for change in found["anew"].environment] == ["driver", "torch"]
+        assert [line.reason for line in found["anew"].ledger] == ["upgrade"]
+        assert (found["more"].added_runs, found["more"].removed_runs) == (2, 0)
+        assert found["other"].gain is None, "another configuration is another thing"
+        assert "batch_size 256 -> 512" in found["other"].configuration
+
+    def test_same_runs_under_another_name_were_renamed(self, tmp_path):
+        stored.baseline(tmp_path / "old", "t.py::before")
+        stored.baseline(tmp_path / "new", "t.py::after")
+        (found,) = self.changes(tmp_path)
+        assert (found.kind, found.new.key, found.old.key) == (
+            ChangeKind.RENAMED,
+            "t.py::after",
+            "t.py::before",
+        )
+
+    def test_removal_has_its_reason(self, tmp_path):
+        for name in ("old", "new"):
+            stored.baseline(tmp_path / name)
+            store = stored.baseline(tmp_path / name, stored.OTHER)
+        edit = prune(remove=lambda key: key == stored.OTHER)
+        edit_baselines(store, [store.read("h200", "cnn")], edit, reason="r", at="2026-02-01T10:00:00+00:00")
+        (found,) = self.changes(tmp_path)
+        assert found.removal.reason == "r"
+
+    def test_changes_of_one_platform(self, tmp_path):
+        stored.baseline(tmp_path / "old")
+        stored.baseline(tmp_path / "new")
+        stored.baseline(tmp_path / "new", platform="a100")
+        assert len(self.changes(tmp_path)) == 1
+        assert self.changes(tmp_path, ["h200"]) == []

@@ -25,8 +25,8 @@ from pytest_accel.stats.results import Ending, ReferenceFigure, Result, ScalingF
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from pytest_accel.storage import history_file
+from pytest_accel.storage.baselines import rounded
 from pytest_accel.storage.history import History, HistoryError
-from pytest_accel.storage.schema import rounded
 
 fork = multiprocessing.get_context("fork")  # children share the imported modules: dozens start in a second
 NOBODY = 65534
@@ -153,11 +153,10 @@ class TestSessions:
     @pytest.mark.parametrize(
         ("bad", "words"),
         [
-            (session(0, result(runs=(run(math.nan),))), "positive and finite"),
             (session(0, result(runs=(run(loss=math.inf),))), "not a finite number"),
             (session(0, result(environment=Environment(identity={}, context={}))), "not among"),
             (session(0, result(configuration={"model": object()})), "not JSON serializable"),
-            (replace(session(0), at="yesterday"), "not a moment in UTC"),
+            (replace(session(0), at="yesterday"), "not a time in UTC"),
         ],
     )
     def test_what_could_not_be_read_back_is_never_written(self, history, bad, words):

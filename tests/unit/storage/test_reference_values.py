@@ -8,20 +8,23 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_accel.storage.claims import FORMULAS, Claim, computed, follows
-from pytest_accel.storage.reference_values import (
+from pytest_accel.storage.references import (
     DOUBTS,
     FLAGS,
+    FORMULAS,
     METRICS,
     UNITS,
+    Claim,
     Expectation,
     Figure,
-    Measured,
-    beside,
-    check,
+    MeasuredFigure,
+    check_expectation,
+    claim_follows,
+    computed_claim,
     expectation_of,
     expected_for,
-    linked,
+    linked_figures,
+    pair_figures,
     similar_links,
 )
 
@@ -45,8 +48,8 @@ def a_figure(**changes) -> Figure:
     return Figure(**{**values, **changes})
 
 
-def rate(value: float, unit: str = "images/s") -> Measured:
-    return Measured(metric="throughput", value=value, unit=unit)
+def rate(value: float, unit: str = "images/s") -> MeasuredFigure:
+    return MeasuredFigure(metric="throughput", value=value, unit=unit)
 
 
 class TestLinks:
@@ -56,14 +59,14 @@ class TestLinks:
     )
 
     def test_a_whole_id_is_one_figure(self):
-        assert linked(self.FIGURES, "nrp/train/resnet50/gh200") == (self.FIGURES[1],)
+        assert linked_figures(self.FIGURES, "nrp/train/resnet50/gh200") == (self.FIGURES[1],)
 
     def test_a_beginning_is_all_platforms_of_a_workload(self):
-        assert linked(self.FIGURES, "nrp/train/resnet50") == self.FIGURES[:2]
+        assert linked_figures(self.FIGURES, "nrp/train/resnet50") == self.FIGURES[:2]
 
     @pytest.mark.parametrize("link", ["nrp/train/resnet", "nrp/train/resnet50/", "train/resnet50", "", "/"])
     def test_half_a_segment_is_nothing(self, link):
-        assert linked(self.FIGURES, link) == ()
+        assert linked_figures(self.FIGURES, link) == ()
 
     def test_a_link_that_leads_nowhere_has_a_suggestion(self):
         assert "nrp/train/resnet50" in similar_links(self.FIGURES, "nrp/trian/resnet50")
@@ -71,17 +74,17 @@ class TestLinks:
     @given(st.lists(IDS, unique=True), IDS)
     def test_linked_are_those_whose_segments_begin_with_the_links(self, ids, link):
         wanted = [each for each in ids if each.split("/")[: len(link.split("/"))] == link.split("/")]
-        assert [figure.id for figure in linked([a_figure(id=each) for each in ids], link)] == wanted
+        assert [figure.id for figure in linked_figures([a_figure(id=each) for each in ids], link)] == wanted
 
 
 class TestBeside:
     def test_more_throughput_is_better(self):
-        (found,) = beside([rate(6600)], [a_figure()])
+        (found,) = pair_figures([rate(6600)], [a_figure()])
         assert found.ratio == pytest.approx(2.5)
 
     def test_less_energy_is_better(self):
         theirs = a_figure(metric="energy", unit="Wh/epoch", value=32.0)
-        (found,) = beside([Measured(metric="energy", value=16.0, unit="Wh/epoch")], [theirs])
+        (found,) = pair_figures([MeasuredFigure(metric="energy", value=16.0, unit="Wh/epoch")], [theirs])
         assert found.ratio == pytest.approx(2.0)
 
     @pytest.mark.parametrize(
@@ -94,18 +97,18 @@ class TestBeside:
         ids=["relative only", "another unit", "another metric"],
     )
     def test_what_cannot_be_compared_stands_beside_nothing(self, figure):
-        assert beside([rate(6600)], [figure]) == ()
+        assert pair_figures([rate(6600)], [figure]) == ()
 
     def test_what_describes_a_platform_is_not_measured(self):
         power = a_figure(metric="tdp", unit="W", value=700.0)
-        assert beside([Measured(metric="tdp", value=700.0, unit="W")], [power]) == ()
+        assert pair_figures([MeasuredFigure(metric="tdp", value=700.0, unit="W")], [power]) == ()
 
     @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
     def test_a_measurement_without_a_ratio_stands_beside_nothing(self, value):
-        assert beside([rate(value)], [a_figure()]) == ()
+        assert pair_figures([rate(value)], [a_figure()]) == ()
 
     def test_a_doubtful_figure_is_shown(self):
-        assert len(beside([rate(1.0)], [a_figure(flags=("contradictory",), note="why")])) == 1
+        assert len(pair_figures([rate(1.0)], [a_figure(flags=("contradictory",), note="why")])) == 1
 
     @given(
         metric=st.sampled_from([name for name, better in METRICS.items() if better]),
@@ -114,8 +117,9 @@ class TestBeside:
     )
     def test_above_one_is_better_on_this_machine(self, metric, mine, theirs):
         assume(mine != theirs)
-        (found,) = beside(
-            [Measured(metric=metric, value=mine, unit="s")], [a_figure(metric=metric, unit="s", value=theirs)]
+        (found,) = pair_figures(
+            [MeasuredFigure(metric=metric, value=mine, unit="s")],
+            [a_figure(metric=metric, unit="s", value=theirs)],
         )
         is_better = mine > theirs if METRICS[metric] == "more" else mine < theirs
         assert (found.ratio >= 1) if is_better else (found.ratio <= 1)
@@ -140,7 +144,7 @@ EXPECTATIONS = st.builds(
 
 class TestExpectations:
     def test_too_little_says_by_how_much_and_outside_which_bound(self):
-        found = check(an_expectation(), rate(3900))
+        found = check_expectation(an_expectation(), rate(3900))
         assert found is not None
         assert found.bound == "lower"
         assert found.relative == pytest.approx(-0.0714, abs=1e-4)
@@ -150,29 +154,29 @@ class TestExpectations:
         )
 
     def test_too_much_is_outside_the_upper_bound(self):
-        assert str(check(an_expectation(), rate(5250))) == (
+        assert str(check_expectation(an_expectation(), rate(5250))) == (
             "5,250 images/s is 25.0 % above the 4,200 of pyproject.toml, outside its upper bound of 10.0 % "
             "(at most 4,620)"
         )
 
     @pytest.mark.parametrize("measured", [3990, 4200, 4620])
     def test_the_bounds_are_allowed(self, measured):
-        assert check(an_expectation(), rate(measured)) is None
+        assert check_expectation(an_expectation(), rate(measured)) is None
 
     @pytest.mark.parametrize(("open_side", "measured"), [("lower", 1e-9), ("upper", 1e12)])
     def test_an_open_side_allows_everything(self, open_side, measured):
-        assert check(an_expectation(**{open_side: None}), rate(measured)) is None
-        assert check(an_expectation(), rate(measured)) is not None
+        assert check_expectation(an_expectation(**{open_side: None}), rate(measured)) is None
+        assert check_expectation(an_expectation(), rate(measured)) is not None
 
     def test_another_unit_is_not_compared(self):
         with pytest.raises(
             ValueError, match=r"expects images/s.* in tokens/s.*Write the value in \"tokens/s\""
         ):
-            check(an_expectation(), rate(4200, "tokens/s"))
+            check_expectation(an_expectation(), rate(4200, "tokens/s"))
 
     def test_nan_is_not_within_any_bounds(self):
         with pytest.raises(ValueError, match="not a finite number"):
-            check(an_expectation(lower=None, upper=None), rate(math.nan))
+            check_expectation(an_expectation(lower=None, upper=None), rate(math.nan))
 
     @pytest.mark.parametrize(
         ("wrong", "says"),
@@ -193,7 +197,7 @@ class TestExpectations:
 
     @given(EXPECTATIONS, POSITIVE)
     def test_outside_is_exactly_what_is_not_between_the_bounds(self, expectation, measured):
-        found = check(expectation, rate(measured))
+        found = check_expectation(expectation, rate(measured))
         assert (found is None) == (expectation.least <= measured <= expectation.most)
         if found is not None:
             assert found.bound == ("lower" if measured < expectation.value else "upper")
@@ -201,7 +205,7 @@ class TestExpectations:
 
     @given(EXPECTATIONS)
     def test_the_value_itself_is_always_allowed(self, expectation):
-        assert check(expectation, rate(expectation.value)) is None
+        assert check_expectation(expectation, rate(expectation.value)) is None
 
 
 class TestExpectationsOfFigures:
@@ -209,15 +213,20 @@ class TestExpectationsOfFigures:
         expectation = expectation_of(a_figure(), 0.1)
         assert expectation is not None
         assert expectation.origin == "olivia/single/baseline/gh200"
-        assert check(expectation, rate(2377)) is None
-        assert check(expectation, rate(2375)) is not None
-        assert check(expectation, rate(1e9)) is None
+        assert check_expectation(expectation, rate(2377)) is None
+        assert check_expectation(expectation, rate(2375)) is not None
+        assert check_expectation(expectation, rate(1e9)) is None
 
     def test_more_time_is_the_worse_side_of_a_time(self):
         expectation = expectation_of(a_figure(metric="epoch_time", unit="s", value=10.0), 0.1)
         assert expectation is not None
-        assert check(expectation, Measured(metric="epoch_time", value=1.0, unit="s")) is None
-        assert check(expectation, Measured(metric="epoch_time", value=11.1, unit="s")) is not None
+        assert (
+            check_expectation(expectation, MeasuredFigure(metric="epoch_time", value=1.0, unit="s")) is None
+        )
+        assert (
+            check_expectation(expectation, MeasuredFigure(metric="epoch_time", value=11.1, unit="s"))
+            is not None
+        )
 
     @pytest.mark.parametrize("flag", [*sorted(DOUBTS), "relative-only", "per-device"])
     def test_nothing_is_gated_on_a_doubtful_or_relative_figure(self, flag):
@@ -286,7 +295,7 @@ class TestClaims:
         ],
     )
     def test_formulas(self, formula, of, total, gives):
-        assert computed(a_claim(formula, of, total=total), self.VALUES) == (pytest.approx(gives),)
+        assert computed_claim(a_claim(formula, of, total=total), self.VALUES) == (pytest.approx(gives),)
 
     def test_every_formula_is_tested(self):
         (mark,) = (each for each in self.test_formulas.pytestmark if each.name == "parametrize")
@@ -298,11 +307,11 @@ class TestClaims:
     )
     def test_equal_is_to_the_digits_stated(self, stated, decimals, true):
         claim = a_claim("percent_more", ("b", "a"), stated=stated, decimals=decimals)
-        assert follows(claim, self.VALUES) is true
+        assert claim_follows(claim, self.VALUES) is true
 
     def test_half_of_the_last_digit_is_still_equal(self):
-        assert follows(a_claim("value", ("x",), stated=0.3, decimals=1), {"x": 0.35})
-        assert not follows(a_claim("value", ("x",), stated=0.3, decimals=1), {"x": 0.3501})
+        assert claim_follows(a_claim("value", ("x",), stated=0.3, decimals=1), {"x": 0.35})
+        assert not claim_follows(a_claim("value", ("x",), stated=0.3, decimals=1), {"x": 0.3501})
 
     @pytest.mark.parametrize(
         ("relation", "stated", "true"),
@@ -310,19 +319,19 @@ class TestClaims:
     )
     def test_a_claim_of_several_must_hold_of_each(self, relation, stated, true):
         claim = a_claim("value", ("a",), ("b",), stated=stated, relation=relation)
-        assert follows(claim, self.VALUES) is true
+        assert claim_follows(claim, self.VALUES) is true
 
     @given(st.floats(0.1, 10), st.floats(0.1, 10))
     def test_less_of_one_is_more_of_the_other(self, a, b):
         values = {"a": a, "b": b}
-        (less,) = computed(a_claim("percent_less", ("a", "b")), values)
-        (more,) = computed(a_claim("percent_more", ("b", "a")), values)
+        (less,) = computed_claim(a_claim("percent_less", ("a", "b")), values)
+        (more,) = computed_claim(a_claim("percent_more", ("b", "a")), values)
         assert math.isclose((1 - less / 100) * (1 + more / 100), 1)
 
     @given(POSITIVE, st.integers(0, 3))
     def test_a_rounded_number_follows_from_what_it_was_rounded_from(self, value, decimals):
         claim = a_claim("value", ("a",), stated=round(value, decimals), decimals=decimals)
-        assert follows(claim, {"a": value})
+        assert claim_follows(claim, {"a": value})
 
 
 def test_every_flag_is_explained_and_every_doubt_is_a_flag():

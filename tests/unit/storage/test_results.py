@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.stats.verdict import Outcome
+from pytest_accel.storage.files import write_atomic
 from pytest_accel.storage.results import ResultsError, parse, read_results, render, write_results
-from pytest_accel.storage.whole import write_whole
 from tests.support.results import make_result, make_session
 
 STATUSES = [*Outcome, *Ending]
@@ -74,11 +74,11 @@ def break_key(content):
 @pytest.mark.parametrize(
     ("damage", "place", "problem"),
     [
-        (break_version, "top level", "schema_version 99"),
+        (break_version, "schema_version", "99 is not the schema"),
         (break_status, "results[0].status", "splendid"),
-        (break_rounds, "results[0].runs[0].rounds_s[1]", "not positive"),
+        (break_rounds, "results[0].runs[0].rounds_s[1]", "is not between"),
         (break_environment, "results[0].runs[0].environment", "not among the environments"),
-        (break_work, "results[0].work_per_step", "not positive"),
+        (break_work, "results[0].work_per_step", "is not in 0 < work"),
         (break_key, "results[0]", '"colour" is unknown'),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
         "pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
     with pytest.raises(OSError, match="No space"):
-        write_whole(path, "after")
+        write_atomic(path, "after")
     assert path.read_text() == "before"
     assert [each.name for each in tmp_path.iterdir()] == ["results.json"]
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.run import Run
-from pytest_accel.storage.reading import decode
-from pytest_accel.storage.schema import (
+from pytest_accel.storage.baselines import (
     BaselineEntry,
     BaselineError,
     BaselineFile,
@@ -24,6 +23,7 @@ from pytest_accel.storage.schema import (
     render,
     rounded,
 )
+from pytest_accel.storage.files import decode_text
 
 WHERE = "baselines/cpu/small.json"
 NODE = "test_x[cpu]"
@@ -140,7 +140,7 @@ class TestRendering:
 
 text = st.text(max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-positive = st.floats(min_value=1e-9, max_value=1e9)
+positive = st.floats(min_value=1.1e-9, max_value=9e6)
 scalars = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | finite | text
 environments = st.builds(
     Environment,
@@ -162,7 +162,7 @@ def files(draw) -> BaselineFile:
         warmup_s=st.none() | st.just(0.0) | positive,
         peak_memory_bytes=st.none() | st.integers(0, 2**45),
         loss=st.none() | finite,
-        metrics=st.dictionaries(text, finite, max_size=3),
+        metrics=st.dictionaries(text, st.floats(-1e30, 1e30), max_size=3),
         rank_step_s=st.lists(positive, max_size=3).map(tuple),
     )
     ledger = st.builds(
@@ -294,8 +294,15 @@ def renamed(old, new):
 
 
 CONTENT_FAULTS = {
-    "negative time": (first_round(-0.5), f"{RUN}.rounds_s[0]", "-0.5 is not positive"),
-    "zero time": (first_round(0), f"{RUN}.rounds_s[0]", "0 is not positive"),
+    "negative time": (first_round(-0.5), f"{RUN}.rounds_s[0]", "-0.5 is not between 1e-09"),
+    "zero time": (first_round(0), f"{RUN}.rounds_s[0]", "0.0 is not between 1e-09"),
+    "absurdly short time": (first_round(1e-300), f"{RUN}.rounds_s[0]", "1e-300 is not between"),
+    "absurdly long time": (first_round(1e300), f"{RUN}.rounds_s[0]", "1e+300 is not between"),
+    "absurd metric": (
+        on_run(setting("metrics", {"energy_j": 1e300})),
+        f"{RUN}.metrics['energy_j']",
+        "1e+300 is beyond",
+    ),
     "NaN time": (first_round(float("nan")), f"{RUN}.rounds_s[0]", "NaN is not a finite number"),
     "infinite time": (first_round(float("inf")), f"{RUN}.rounds_s[0]", "Infinity is not a finite number"),
     "text as time": (first_round("0.01"), f"{RUN}.rounds_s[0]", '"0.01" where a number is expected'),
@@ -307,12 +314,12 @@ CONTENT_FAULTS = {
     "broken steps": (on_run(setting("steps_per_round", 1.5)), f"{RUN}.steps_per_round", "whole number"),
     "true steps": (on_run(setting("steps_per_round", True)), f"{RUN}.steps_per_round", "whole number"),
     "huge integer": (on_run(setting("steps_per_round", 10**30)), f"{RUN}.steps_per_round", "whole number"),
-    "negative warm-up": (on_run(setting("warmup_s", -1)), f"{RUN}.warmup_s", "less than 0"),
+    "negative warm-up": (on_run(setting("warmup_s", -1)), f"{RUN}.warmup_s", "-1.0 is not between 0"),
     "NaN loss": (on_run(setting("loss", float("nan"))), f"{RUN}.loss", "finite"),
     "zero time of a rank": (
         on_run(setting("rank_step_s", [0.1, 0])),
         f"{RUN}.rank_step_s[1]",
-        "0 is not positive",
+        "0.0 is not between",
     ),
     "metric as text": (
         on_run(setting("metrics", {"energy_j": "x"})),
@@ -345,7 +352,7 @@ CONTENT_FAULTS = {
     "negative work": (
         on_entry(setting("work_per_step", -1)),
         f'benchmarks["{NODE}"].work_per_step',
-        "not positive",
+        "is not in 0 < work",
     ),
     "tolerance in percent": (
         on_entry(setting("tolerance", 5)),
@@ -416,8 +423,8 @@ TEXT_FAULTS = {
     "a number": ("1", "top level", "where an object is expected"),
     "overflowing number": (GOOD.replace("[0.011", "[1e400", 1), "rounds_s[0]", "not a finite number"),
     "a million digits": (GOOD.replace("[0.011", "[" + "9" * 10**6, 1), "rounds_s[0]", "not a finite number"),
-    "deep nesting": ("[" * 200_000, "", "nested too deeply"),
-    "deep nesting of objects": ('{"a":' * 200_000, "", "nested too deeply"),
+    "deep nesting": ("[" * 200_000, "", "nested more than 50 levels"),
+    "deep nesting of objects": ('{"a":' * 200_000, "", "nested more than 50 levels"),
     "duplicate benchmark": (
         GOOD.replace(f'"{NODE}": {{', f'"{NODE}": 1, "{NODE}": {{', 1),
         "benchmarks",
@@ -477,7 +484,7 @@ class TestFaults:
     def test_other_encodings_name_the_byte(self):
         data = GOOD.replace("Example", "Ex°mple").encode("latin-1")
         with pytest.raises(BaselineError) as caught:
-            decode(data, WHERE)
+            decode_text(data, WHERE, BaselineError)
         assert_restorable(caught.value, f"byte {data.index(0xB0)}", "not UTF-8 (byte 0xb0)")
 
     def test_a_path_with_spaces_is_quoted_in_the_remedy(self):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pytest_accel.measure.errors import OutOfMemory, says_out_of_memory
-from pytest_accel.storage.schema import configuration_hash
+from pytest_accel.storage.baselines import configuration_hash
 from pytest_accel.workloads import InferStep, StepError, TrainStep
 from pytest_accel.workloads.data.errors import DataError
 

@@ -109,7 +109,7 @@ def test_texts_on_a_disk_that_nobody_writes_to(root, tmp_path, monkeypatch):
     for kept in (root / "oscar").glob("*.npy"):
         kept.unlink()
     monkeypatch.setattr(
-        "pytest_accel.workloads.data.text.is_open",
+        "pytest_accel.workloads.data.text.is_writable_folder",
         lambda folder: root not in (folder, *folder.parents),
     )
     with build(data_root=root) as step:

@@ -1,9 +1,8 @@
-"""Where the sets of a comparison come from: platforms, folders, results, revisions and studies, by what a user calls them."""
+"""Sources of a comparison: platforms, folders, results, git revisions and studies, by their names."""
 
 from __future__ import annotations
 
 import dataclasses
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,73 +12,73 @@ from pytest_accel.stats.comparison import Entry, Value, figures
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.baselines import read_text
+from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED, BaselineError, BaselineFile, parse
+from pytest_accel.storage.codec import loads
 from pytest_accel.storage.comparison import Side
-from pytest_accel.storage.reading import MAX_BYTES, BaselineError, decode, load, restore_remedy
-from pytest_accel.storage.reference_values import Figure, Source, linked, similar_links
-from pytest_accel.storage.references import published_folder, read_source
-from pytest_accel.storage.results import MAX_BYTES as MAX_RESULTS_BYTES
-from pytest_accel.storage.results import ResultsError
+from pytest_accel.storage.files import decode_text, format_errors, read_revision, read_text
+from pytest_accel.storage.references import (
+    Figure,
+    Study,
+    linked_figures,
+    published_folder,
+    read_study,
+    similar_links,
+)
 from pytest_accel.storage.results import parse as parse_results
-from pytest_accel.storage.revisions import read_tree
-from pytest_accel.storage.schema import BaselineFile, parse
+from pytest_accel.storage.results import read_results_text
 
-PUBLISHED = "published"  # the folder of studies among those of platforms
 KINDS = ("platform", "published", "git", "file")
-_OURS, _THEIRS = (
-    {"suite", "benchmarks"},
-    {"kind", "machine_info"},
-)  # of baselines; of results and pytest-benchmark
+_BASELINE_KEYS = {"suite", "benchmarks"}
+_RESULTS_KEYS = {"kind", "machine_info"}  # ours, and pytest-benchmark's
 
 
-class GatheringError(ValueError):
-    """A name that leads to no set, or to two; the message says what there is and how to say which."""
+class SourceError(ValueError):
+    """A name that means no set, or two; the message says what there is and what to write."""
 
 
-class NoBaselinesError(GatheringError):
-    """A folder without any."""
+class NoBaselinesError(SourceError):
+    """A folder without baselines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """What one name led to: for each platform its baselines or runs, or the figures of a study."""
+class ComparisonSource:
+    """The set that one name means: for each platform its baselines or runs, or the figures of a study."""
 
     name: str
     sides: tuple[Side, ...]
     files: tuple[BaselineFile, ...] = ()  # where they are baselines
-    source: tuple[object, ...] = ()  # equal where two names lead to one set
+    origin: tuple[object, ...] = ()  # equal where two names mean one set
 
 
-def gather(names: Sequence[str], baselines: Path) -> list[Gathered]:
-    """One set for each name, in that order, with labels that tell them apart."""
-    found = [find(name, baselines) for name in names]
+def read_sources(names: Sequence[str], baselines: Path) -> list[ComparisonSource]:
+    """Return one set for each name, in that order, with distinct labels."""
+    found = [find_source(name, baselines) for name in names]
     for index, each in enumerate(found):
         for name, other in zip(names[:index], found[:index], strict=False):
-            if other.source == each.source:
+            if other.origin == each.origin:
                 again = "is named twice" if name == names[index] else f"and {name!r} are one set"
-                raise GatheringError(f"{names[index]!r} {again}: compared with itself it is the same.")
+                raise SourceError(f"{names[index]!r} {again}: compared with itself it is the same.")
     titles = _titles(names, found)
     return [_labelled(each, title, alone=len(found) == 1) for each, title in zip(found, titles, strict=True)]
 
 
-def find(name: str, baselines: Path) -> Gathered:
-    """The set that a name means; GatheringError where it means none, or more than one."""
+def find_source(name: str, baselines: Path) -> ComparisonSource:
+    """Return the set that a name means, or raise SourceError where it means none or several."""
     kind, colon, rest = name.partition(":")
     if kind in KINDS and rest:
         return _readers(rest, baselines)[kind]()
     if not name or (colon and kind in KINDS):
-        raise GatheringError(f"{name!r} names nothing. {_there_are(baselines)}")
+        raise SourceError(f"{name!r} names nothing. {_there_are(baselines)}")
     meanings = _meanings(name, baselines)
     if len(meanings) > 1:
-        ways = " or ".join(meanings)
-        raise GatheringError(f"{name!r} could be {len(meanings)} things. Write {ways}.")
+        raise SourceError(f"{name!r} could be {len(meanings)} things. Write {' or '.join(meanings)}.")
     if not meanings:
-        raise GatheringError(_unknown(name, baselines))
+        raise SourceError(_unknown(name, baselines))
     (meaning,) = meanings.values()
     return meaning()
 
 
-def _readers(name: str, baselines: Path) -> dict[str, Callable[[], Gathered]]:
+def _readers(name: str, baselines: Path) -> dict[str, Callable[[], ComparisonSource]]:
     return {
         "platform": lambda: of_platform(name, baselines),
         "published": lambda: of_study(name, baselines),
@@ -88,8 +87,8 @@ def _readers(name: str, baselines: Path) -> dict[str, Callable[[], Gathered]]:
     }
 
 
-def _meanings(name: str, baselines: Path) -> dict[str, Callable[[], Gathered]]:
-    """Everything that a bare name could mean, by how to say it without doubt."""
+def _meanings(name: str, baselines: Path) -> dict[str, Callable[[], ComparisonSource]]:
+    """Return everything that a bare name could mean, by its unambiguous spelling."""
     readers, found = _readers(name, baselines), {}
     path, platform = Path(name), baselines / name
     is_platform = "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir()
@@ -135,46 +134,25 @@ def _studies(baselines: Path) -> list[str]:
 # --- platforms and folders --------------------------------------------------------------------------
 
 
-def of_platform(name: str, baselines: Path) -> Gathered:
+def of_platform(name: str, baselines: Path) -> ComparisonSource:
     folder = baselines / name
     if "/" in name or name == PUBLISHED or not folder.is_dir():
-        raise GatheringError(
-            f"platform:{name}: {baselines} has no baselines of it. {_unknown(name, baselines)}"
-        )
-    return _of_files(name, _read_folder(folder), f"baselines in {folder}", _place(folder))
+        raise SourceError(f"platform:{name}: {baselines} has no baselines of it. {_unknown(name, baselines)}")
+    return _of_files(name, _read_folder(folder), f"baselines in {folder}", _origin(folder))
 
 
-def of_path(path: Path, name: str) -> Gathered:
-    """A folder of one platform's baselines or a root of several, or one file."""
+def of_path(path: Path, name: str) -> ComparisonSource:
+    """Return the set of a folder of one platform's baselines, of a root of several, or of one file."""
     if path.is_dir():
-        return _of_files(name, _read_folder(path), f"baselines in {path}", _place(path))
-    where = str(path)
-    try:
-        data = _read_bounded(path)
-        source = _place(path)
-    except OSError as error:
-        remedy = "Name another." if isinstance(error, FileNotFoundError) else "Make it readable."
-        raise GatheringError(f"{name}: cannot be read: {error.strerror}. {remedy}") from None
-    text = decode(data, where)
-    if len(data) <= MAX_BYTES and _is_baseline(text, where):
-        return _of_files(name, [parse(text, where)], f"baselines in {path}", source)
-    return _of_results(name, parse_results(text, where), source)
+        return _of_files(name, _read_folder(path), f"baselines in {path}", _origin(path))
+    text, where = read_results_text(path), str(path)
+    if len(text) <= MAX_BYTES and _is_baseline(text, where):
+        return _of_files(name, [parse(text, where)], f"baselines in {path}", _origin(path))
+    return _of_results(name, parse_results(text, where), _origin(path))
 
 
-def _read_bounded(path: Path) -> bytes:
-    """Its bytes; what cannot be a file of ours is not opened: a FIFO waits for ever, a huge one fills the memory."""
-    facts = path.stat()
-    remedy = "Name a file of baselines, or one that --accel-json wrote."
-    if not stat.S_ISREG(facts.st_mode):
-        raise ResultsError(str(path), "", "is no file of results", remedy)
-    if facts.st_size > MAX_RESULTS_BYTES:
-        problem = f"{facts.st_size} bytes; a file of results has at most {MAX_RESULTS_BYTES}"
-        raise ResultsError(str(path), "", problem, remedy)
-    return path.read_bytes()
-
-
-def _place(path: Path) -> tuple[object, ...]:
-    """What it is, however it is spelled."""
+def _origin(path: Path) -> tuple[object, ...]:
+    """Return what a path is, independent of its spelling."""
     facts = path.stat()
     return "file", facts.st_dev, facts.st_ino
 
@@ -187,14 +165,14 @@ def _read_folder(folder: Path) -> list[BaselineFile]:
             f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
             "and in it one JSON file for each suite: record some with --accel-record."
         )
-    read = ((path, read_text(path)) for path in paths)
+    read = ((path, read_text(path, BaselineError, MAX_BYTES)) for path in paths)
     return [_baseline_of(text, path, folder) for path, text in read if text is not None]
 
 
 def _baseline_of(text: str, path: Path, folder: Path) -> BaselineFile:
-    """One of a folder's; a good file of something else is nobody's loss, and is not to be restored or deleted."""
+    """Return the baselines of one file of a folder; a file of something else is neither restored nor deleted."""
     if not _is_baseline(text, str(path)):
-        raise GatheringError(
+        raise SourceError(
             f"{path} is no baseline, so that {folder} is no folder of baselines. Name that file itself if you mean it "
             f"(./{path.name} is a set if --accel-json wrote it), or the folder that has only baselines."
         )
@@ -212,12 +190,15 @@ def _platform_folders(root: Path) -> list[Path]:
 
 
 def _is_baseline(text: str, where: str) -> bool:
-    """Whether a JSON file is one of baselines, and not of results."""
-    top = load(text, where)
-    return isinstance(top, dict) and bool(_OURS & top.keys()) and not _THEIRS & top.keys()
+    """Return whether a JSON text holds baselines, and not results."""
+    with format_errors(where, BaselineError):
+        top = loads(text)
+    return isinstance(top, dict) and bool(_BASELINE_KEYS & top.keys()) and not _RESULTS_KEYS & top.keys()
 
 
-def _of_files(name: str, files: Sequence[BaselineFile], about: str, source: tuple[object, ...]) -> Gathered:
+def _of_files(
+    name: str, files: Sequence[BaselineFile], about: str, origin: tuple[object, ...]
+) -> ComparisonSource:
     platforms: dict[str, dict[str, Entry]] = {}
     for file in files:
         entries = platforms.setdefault(file.platform, {})
@@ -234,11 +215,11 @@ def _of_files(name: str, files: Sequence[BaselineFile], about: str, source: tupl
                 environments=file.environments,
             )
     sides = tuple(_measured_side(name, platform, entries, about) for platform, entries in platforms.items())
-    return Gathered(name=name, sides=sides, files=tuple(files), source=source)
+    return ComparisonSource(name=name, sides=sides, files=tuple(files), origin=origin)
 
 
 def short_name(key: str) -> str:
-    """A benchmark without the path of its file."""
+    """Return a benchmark's key without the path of its file."""
     return key.partition("::")[2] or key
 
 
@@ -250,7 +231,7 @@ def _measured_side(name: str, platform: str, entries: Mapping[str, Entry], about
 # --- results ----------------------------------------------------------------------------------------
 
 
-def _of_results(name: str, session: SessionResults, source: tuple[object, ...]) -> Gathered:
+def _of_results(name: str, session: SessionResults, origin: tuple[object, ...]) -> ComparisonSource:
     platforms: dict[str, dict[str, Entry]] = {}
     for result in session.results:
         if result.status is Outcome.VANISHED or result.is_platform:
@@ -258,25 +239,23 @@ def _of_results(name: str, session: SessionResults, source: tuple[object, ...]) 
         key = result.key or result.benchmark
         entries = platforms.setdefault(result.disk_name, {})
         if key in entries:
-            raise GatheringError(
-                f"{name}: {key!r} stands in it twice, and nobody knows which one counts. Write it anew with --accel-json."
-            )
+            raise SourceError(f"{name}: {key!r} is in it twice. Write it again with --accel-json.")
         entries[key] = _entry_of(key, result, session)
-    homeless = platforms.pop("", {})  # of what failed before it had a place: of any platform here
+    unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
     measured = {
-        platform: {**{key: each for key, each in homeless.items() if each.status is Ending.FAILED}, **entries}
+        platform: {**{key: each for key, each in unplaced.items() if each.status is Ending.FAILED}, **entries}
         for platform, entries in platforms.items()
         if any(entry.runs for entry in entries.values())
     }
     if not measured:
-        raise GatheringError(f"{name}: its session measured nothing, so that there is nothing to compare.")
+        raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
     about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
     sides = tuple(_measured_side(name, platform, each, about) for platform, each in measured.items())
-    return Gathered(name=name, sides=sides, source=source)
+    return ComparisonSource(name=name, sides=sides, origin=origin)
 
 
 def _entry_of(key: str, result: Result, session: SessionResults) -> Entry:
-    """Also of what has no runs, because it failed or was skipped: a comparison must not pass over it."""
+    """Return the entry of a result, also of one without runs: a comparison must show what failed."""
     return Entry(
         key=key,
         name=short_name(key),
@@ -296,44 +275,44 @@ def _entry_of(key: str, result: Result, session: SessionResults) -> Entry:
 # --- revisions --------------------------------------------------------------------------------------
 
 
-def of_revision(name: str, baselines: Path) -> Gathered:
-    """`REV`, whose folder of baselines is where ours is, or `REV:PATH`."""
+def of_revision(name: str, baselines: Path) -> ComparisonSource:
+    """Return the set of `REV`, with the folder of baselines that we have today, or of `REV:PATH`."""
     revision, colon, path = name.partition(":")
     folder, inside = (Path.cwd(), path) if colon else _below_existing(baselines)
-    read = read_tree(revision, inside, folder)
-    about, source = f"baselines in git, {revision}:{inside}", ("git", revision, inside)
+    read = read_revision(revision, inside, folder)
+    about, origin = f"baselines in git, {revision}:{inside}", ("git", revision, inside)
     try:
         if colon and list(read) == [PurePosixPath(PurePosixPath(path).name)]:
             (data,) = read.values()
-            text = decode(data, name)
+            text = decode_text(data, name, BaselineError)
             if not _is_baseline(text, name):
-                return _of_results(name, parse_results(text, name), source)
+                return _of_results(name, parse_results(text, name), origin)
             files = [parse(text, name)]
         else:
             files = [
-                parse(decode(data, f"{name}/{where}"), f"{name}/{where}")
+                parse(decode_text(data, f"{name}/{where}", BaselineError), f"{name}/{where}")
                 for where, data in read.items()
                 if PUBLISHED not in where.parts[:-1]
             ]
     except BaselineError as error:
         raise _in_revision(error) from None
     if not files:
-        raise GatheringError(
+        raise SourceError(
             f"git:{name}: it holds no baselines at {inside}. Name the folder: git:REVISION:PATH."
         )
-    return _of_files(name, files, about, source)
+    return _of_files(name, files, about, origin)
 
 
 def _in_revision(error: BaselineError) -> BaselineError:
-    """A past is not restored: what stands wrong in a revision stays so."""
-    if error.remedy != restore_remedy(error.file):
+    """Return the error with a remedy for a past revision, which cannot be restored."""
+    if error.remedy != error.default_remedy(error.file):
         return error
-    remedy = "It stands so in that revision. Name another revision, or another path in it."
+    remedy = "Name another revision, or another path in it."
     return BaselineError(error.file, error.place, error.problem, remedy)
 
 
 def _below_existing(baselines: Path) -> tuple[Path, str]:
-    """A folder that exists today, and the way from it to the baselines, as git takes it."""
+    """Return a folder that exists today, and the path from it to the baselines in git's form."""
     whole = baselines.absolute()
     at = next(parent for parent in whole.parents if parent.is_dir())
     return at, f"./{whole.relative_to(at).as_posix()}"
@@ -342,21 +321,23 @@ def _below_existing(baselines: Path) -> tuple[Path, str]:
 # --- studies ----------------------------------------------------------------------------------------
 
 
-def of_study(name: str, baselines: Path) -> Gathered:
-    """The figures of a study, or those whose ids begin with the name."""
+def of_study(name: str, baselines: Path) -> ComparisonSource:
+    """Return the figures of a study, or those whose ids begin with the name."""
     if not _is_study(name, baselines):
-        raise GatheringError(f"published:{name}: there is no such study. {_unknown(name, baselines)}")
-    source = read_source(published_folder(baselines) / f"{name.partition('/')[0]}.json")
-    chosen = linked(source.figures, name)
+        raise SourceError(f"published:{name}: there is no such study. {_unknown(name, baselines)}")
+    study = read_study(published_folder(baselines) / f"{name.partition('/')[0]}.json")
+    chosen = linked_figures(study.figures, name)
     if not chosen:
-        near = similar_links(source.figures, name)
+        near = similar_links(study.figures, name)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise GatheringError(f"published:{name}: no figure of {source.title} has an id that begins so.{hint}")
-    sides = tuple(_study_sides(name, source, chosen))
-    return Gathered(name=name, sides=sides, source=(PUBLISHED, name.rstrip("/")))
+        raise SourceError(
+            f"published:{name}: no figure of {study.source.title} has an id that begins so.{hint}"
+        )
+    sides = tuple(_study_sides(name, study, chosen))
+    return ComparisonSource(name=name, sides=sides, origin=(PUBLISHED, name.rstrip("/")))
 
 
-def _study_sides(name: str, source: Source, chosen: Iterable[Figure]) -> Iterable[Side]:
+def _study_sides(name: str, study: Study, chosen: Iterable[Figure]) -> Iterable[Side]:
     platforms: dict[str, dict[str, Entry]] = {}
     for figure in chosen:
         entries = platforms.setdefault(figure.platform, {})
@@ -371,20 +352,21 @@ def _study_sides(name: str, source: Source, chosen: Iterable[Figure]) -> Iterabl
             else Entry(key=key, name=figure.row, table=figure.table, values=value)
         )
     for platform, entries in platforms.items():
+        source = study.source
         about = f"published: {source.title} ({source.authors}, {source.year})"
         yield Side(label=name, group=name, platform=platform, about=about, study=source.key, entries=entries)
 
 
 def _workload_key(figure: Figure) -> str:
-    """The id without its platform, and without the metric that further figures of a workload have before it."""
+    """Return the id without its platform and without the metric before it."""
     return figure.id.removesuffix(f"/{figure.platform}").removesuffix(f"/{figure.metric}")
 
 
 # --- labels -----------------------------------------------------------------------------------------
 
 
-def _titles(names: Sequence[str], found: Sequence[Gathered]) -> list[str]:
-    """As short as tells them apart: the last part of a path, the name, or all that was written."""
+def _titles(names: Sequence[str], found: Sequence[ComparisonSource]) -> list[str]:
+    """Return distinct titles, as short as possible: the last part of a path, the name, or all that was written."""
     for titles in ([_short(each.name) for each in found], [each.name for each in found]):
         if len(set(titles)) == len(titles):
             return titles
@@ -395,14 +377,11 @@ def _short(name: str) -> str:
     return PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
 
 
-def _labelled(found: Gathered, title: str, *, alone: bool) -> Gathered:
-    """A set of one platform by its name, of several by theirs too."""
+def _labelled(found: ComparisonSource, title: str, *, alone: bool) -> ComparisonSource:
+    """Return the set with labels: its title, with the platform where it has several."""
     several = len(found.sides) > 1
     sides = []
     for side in found.sides:
         label = f"{title} {side.platform}" if several and not alone else side.platform if alone else title
         sides.append(dataclasses.replace(side, label=label, group=title))
     return dataclasses.replace(found, name=title, sides=tuple(sides))
-
-
-__all__ = ["BaselineError", "Gathered", "GatheringError", "find", "gather", "short_name"]

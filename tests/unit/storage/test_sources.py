@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.stats.results import Ending
-from pytest_accel.storage import revisions
-from pytest_accel.storage.gathering import GatheringError, find, gather
-from pytest_accel.storage.reading import BaselineError
+from pytest_accel.storage import files
+from pytest_accel.storage.baselines import BaselineError
+from pytest_accel.storage.files import RevisionError, StorageError, read_revision
 from pytest_accel.storage.results import MAX_BYTES
-from pytest_accel.storage.revisions import RevisionError, read_tree
+from pytest_accel.storage.sources import SourceError, find_source, read_sources
 from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
@@ -52,13 +52,13 @@ def repository(project) -> Path:
 
 
 def labels(names, folder="baselines"):
-    return [(side.label, side.platform) for each in gather(names, Path(folder)) for side in each.sides]
+    return [(side.label, side.platform) for each in read_sources(names, Path(folder)) for side in each.sides]
 
 
 @pytest.mark.usefixtures("project")
 class TestPlatformsAndFolders:
     def test_a_platform(self):
-        (side,) = find("h200", Path("baselines")).sides
+        (side,) = find_source("h200", Path("baselines")).sides
         assert (side.platform, list(side.entries)) == ("h200", [KEY])
         assert len(side.entries[KEY].runs) == 5
 
@@ -79,24 +79,24 @@ class TestPlatformsAndFolders:
         assert [label for label, _ in labels(names)] == names
 
     def test_the_same_twice_is_refused(self):
-        with pytest.raises(GatheringError, match="'h200' is named twice"):
-            gather(["h200", "h200"], Path("baselines"))
+        with pytest.raises(SourceError, match="'h200' is named twice"):
+            read_sources(["h200", "h200"], Path("baselines"))
 
     def test_one_set_under_two_names_is_refused(self):
         results_file(Path("r.json"), result())
         Path("link").symlink_to("baselines/h200")
         for names in (["h200", "platform:h200"], ["./r.json", "r.json"], ["h200", "baselines/h200"]):
-            with pytest.raises(GatheringError, match="are one set"):
-                gather(names, Path("baselines"))
-        with pytest.raises(GatheringError, match="are one set"):
-            gather(["h200", "link"], Path("baselines"))
-        with pytest.raises(GatheringError, match="are one set"):
-            gather(["nrp", "published:nrp"], Path("baselines"))
+            with pytest.raises(SourceError, match="are one set"):
+                read_sources(names, Path("baselines"))
+        with pytest.raises(SourceError, match="are one set"):
+            read_sources(["h200", "link"], Path("baselines"))
+        with pytest.raises(SourceError, match="are one set"):
+            read_sources(["nrp", "published:nrp"], Path("baselines"))
 
     def test_a_file_of_something_else_is_not_to_be_restored_or_deleted(self):
         results_file(Path("rec.json"), result())
-        with pytest.raises(GatheringError) as caught:
-            find(".", Path("baselines"))
+        with pytest.raises(SourceError) as caught:
+            find_source(".", Path("baselines"))
         assert "rec.json is no baseline" in str(caught.value)
         assert "git checkout" not in str(caught.value)
         assert "delete" not in str(caught.value)
@@ -104,19 +104,19 @@ class TestPlatformsAndFolders:
     def test_a_bad_file_is_the_stores_own_error(self):
         Path("baselines/h200/cnn.json").write_text("{")
         with pytest.raises(BaselineError, match=r"cnn.json: line 1"):
-            find("h200", Path("baselines"))
+            find_source("h200", Path("baselines"))
 
     def test_an_empty_folder(self):
         Path("empty").mkdir()
-        with pytest.raises(GatheringError, match="holds no baselines"):
-            find("empty", Path("baselines"))
+        with pytest.raises(SourceError, match="holds no baselines"):
+            find_source("empty", Path("baselines"))
 
 
 @pytest.mark.usefixtures("project")
 class TestNames:
     def test_nothing_of_that_name_says_what_there_is(self):
-        with pytest.raises(GatheringError) as caught:
-            find("h20", Path("baselines"))
+        with pytest.raises(SourceError) as caught:
+            find_source("h20", Path("baselines"))
         assert "Did you mean h200?" in str(caught.value)
         assert "platforms a100x4, h200" in str(caught.value)
         assert "nrp" in str(caught.value)
@@ -124,28 +124,28 @@ class TestNames:
     def test_two_meanings_are_refused_with_how_to_say_which(self):
         Path("h200").mkdir()
         shutil.copy("baselines/h200/cnn.json", "h200")
-        with pytest.raises(GatheringError, match=r"could be 2 things. Write platform:h200 or ./h200"):
-            find("h200", Path("baselines"))
-        assert find("platform:h200", Path("baselines")).sides
-        assert find("./h200", Path("baselines")).sides
-        assert find("file:h200", Path("baselines")).sides
+        with pytest.raises(SourceError, match=r"could be 2 things. Write platform:h200 or ./h200"):
+            find_source("h200", Path("baselines"))
+        assert find_source("platform:h200", Path("baselines")).sides
+        assert find_source("./h200", Path("baselines")).sides
+        assert find_source("file:h200", Path("baselines")).sides
 
     def test_a_study_of_a_platforms_name(self):
         baseline(Path("baselines"), platform="nrp")
-        with pytest.raises(GatheringError, match="Write platform:nrp or published:nrp"):
-            find("nrp", Path("baselines"))
-        assert find("published:nrp", Path("baselines")).sides[0].published
+        with pytest.raises(SourceError, match="Write platform:nrp or published:nrp"):
+            find_source("nrp", Path("baselines"))
+        assert find_source("published:nrp", Path("baselines")).sides[0].published
 
     def test_in_the_folder_of_baselines_itself_a_platform_is_one_thing(self, monkeypatch):
         monkeypatch.chdir("baselines")
-        assert find("h200", Path()).sides
+        assert find_source("h200", Path()).sides
 
     @pytest.mark.parametrize(
         "name", ["platform:nope", "published:nope", "platform:../x", "platform:published", "published:.."]
     )
     def test_a_kind_that_has_no_such_name(self, name):
-        with pytest.raises(GatheringError, match="There are, in baselines"):
-            find(name, Path("baselines"))
+        with pytest.raises(SourceError, match="There are, in baselines"):
+            find_source(name, Path("baselines"))
 
 
 class TestStudies:
@@ -159,58 +159,58 @@ class TestStudies:
         ]
 
     def test_a_beginning_of_ids(self, project):
-        (side,) = find("olivia/single", Path("baselines")).sides
+        (side,) = find_source("olivia/single", Path("baselines")).sides
         assert side.study == "olivia"
         entry = side.entries["olivia/single/baseline"]
         assert entry.values["throughput"].value == 2640
         assert set(entry.values) >= {"throughput", "accuracy", "epoch_time"}, "one workload, several metrics"
 
     def test_one_that_no_figure_begins_with(self, project):
-        with pytest.raises(GatheringError, match=r"no figure of .* begins so. Did you mean olivia/single"):
-            find("published:olivia/singel", Path("baselines"))
+        with pytest.raises(SourceError, match=r"no figure of .* begins so. Did you mean olivia/single"):
+            find_source("published:olivia/singel", Path("baselines"))
 
 
 class TestResults:
     def test_what_was_measured(self, project):
         path = results_file(project / "r.json", result(), result(OTHER, measured=(), status=Ending.SKIPPED))
-        (side,) = find(str(path), Path("baselines")).sides
+        (side,) = find_source(str(path), Path("baselines")).sides
         assert [key for key, entry in side.entries.items() if entry.runs] == [KEY]
         assert side.entries[OTHER].status is Ending.SKIPPED, "a comparison must not pass over it"
         assert side.about.startswith("1 benchmark, results of session fresh")
 
     def test_a_session_that_measured_nothing(self, project):
         path = results_file(project / "r.json", result(measured=(), status=Ending.SKIPPED))
-        with pytest.raises(GatheringError, match="measured nothing"):
-            find(str(path), Path("baselines"))
+        with pytest.raises(SourceError, match="measured nothing"):
+            find_source(str(path), Path("baselines"))
 
     def test_some_other_json(self, project):
         (project / "x.json").write_text(json.dumps({"a": 1}))
-        with pytest.raises(BaselineError, match="no file of results"):
-            find("./x.json", Path("baselines"))
+        with pytest.raises(StorageError, match="no file of results"):
+            find_source("./x.json", Path("baselines"))
 
     def test_a_huge_file_is_not_read(self, project, monkeypatch):
         with Path("huge.json").open("wb") as stream:
             stream.truncate(MAX_BYTES + 1)
         monkeypatch.setattr(Path, "read_bytes", lambda _self: pytest.fail("it was read"))
-        with pytest.raises(BaselineError, match="a file of results has at most"):
-            find("huge.json", Path("baselines"))
+        with pytest.raises(StorageError, match="a file of results has at most"):
+            find_source("huge.json", Path("baselines"))
 
     def test_a_file_is_read_once(self, project, monkeypatch):
         results_file(project / "r.json", result())
         read, real = [], Path.read_bytes
         monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self) or real(self))
-        find("r.json", Path("baselines"))
+        find_source("r.json", Path("baselines"))
         assert len(read) == 1
 
     def test_the_same_benchmark_twice_is_refused(self, project):
         results_file(project / "r.json", result(), result(measured=runs(session="again")))
-        with pytest.raises(GatheringError, match=r"test_cnn\[resnet50\]' stands in it twice"):
-            find("r.json", Path("baselines"))
+        with pytest.raises(SourceError, match=r"test_cnn\[resnet50\]' is in it twice"):
+            find_source("r.json", Path("baselines"))
 
     def test_a_pipe_does_not_hang(self, project):
         os.mkfifo("pipe.json")
-        with pytest.raises(BaselineError, match="no file of results"):
-            find("./pipe.json", Path("baselines"))
+        with pytest.raises(StorageError, match="no file of results"):
+            find_source("./pipe.json", Path("baselines"))
 
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -220,22 +220,23 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @pytest.mark.usefixtures("repository")
 class TestRevisions:
     def test_the_baselines_of_a_revision(self):
-        found = find("git:HEAD", Path("baselines"))
+        found = find_source("git:HEAD", Path("baselines"))
         assert {side.platform: len(side.entries) for side in found.sides} == {"a100x4": 1, "h200": 1}
         before, now = (
-            find(name, Path("baselines")).files[-1].benchmarks[KEY].runs for name in ("git:HEAD", "h200")
+            find_source(name, Path("baselines")).files[-1].benchmarks[KEY].runs
+            for name in ("git:HEAD", "h200")
         )
         assert (len(before), len(now)) == (5, 7)
 
     def test_a_path_in_a_revision(self):
         assert labels(["HEAD:baselines/h200", "h200"]) == [("HEAD:baselines/h200", "h200"), ("h200", "h200")]
-        assert find("git:HEAD:baselines/h200/cnn.json", Path("baselines")).files
+        assert find_source("git:HEAD:baselines/h200/cnn.json", Path("baselines")).files
 
     def test_from_a_folder_below(self, repository, monkeypatch):
         (repository / "deep").mkdir()
         monkeypatch.chdir(repository / "deep")
-        assert len(find("git:HEAD", Path("../baselines")).sides) == 2
-        assert find("HEAD:./../baselines/h200", Path("../baselines")).sides
+        assert len(find_source("git:HEAD", Path("../baselines")).sides) == 2
+        assert find_source("HEAD:./../baselines/h200", Path("../baselines")).sides
 
     @pytest.mark.parametrize(
         ("name", "said"),
@@ -250,7 +251,7 @@ class TestRevisions:
     )
     def test_what_git_does_not_have(self, name, said):
         with pytest.raises(RevisionError, match=said):
-            find(name, Path("baselines"))
+            find_source(name, Path("baselines"))
         assert not Path("x").exists()
 
     def test_what_stands_wrong_in_a_revision_is_not_to_be_checked_out(self, repository):
@@ -260,15 +261,15 @@ class TestRevisions:
         subprocess.run([*git, "add", "."], cwd=repository, check=True, timeout=30)
         subprocess.run([*git, "commit", "-qm", "x"], cwd=repository, check=True, timeout=30)
         for name in ("git:HEAD:bad.json", "git:HEAD", "git:HEAD:baselines/h200/cnn.json"):
-            with pytest.raises(BaselineError) as caught:
-                find(name, Path("baselines"))
+            with pytest.raises(StorageError) as caught:
+                find_source(name, Path("baselines"))
             assert "git checkout" not in str(caught.value)
 
     def test_a_branch_of_a_platforms_name_is_told_apart(self, repository):
         subprocess.run(["git", "branch", "h200"], cwd=repository, check=True, timeout=30)
-        found = gather(["platform:h200", "git:h200:baselines/h200"], Path("baselines"))
+        found = read_sources(["platform:h200", "git:h200:baselines/h200"], Path("baselines"))
         assert len({each.name for each in found}) == 2
-        found = gather(["platform:h200", "git:h200"], Path("baselines"))
+        found = read_sources(["platform:h200", "git:h200"], Path("baselines"))
         assert [each.name for each in found] == ["platform:h200", "git:h200"]
 
     def test_links_are_not_followed(self, repository):
@@ -276,12 +277,12 @@ class TestRevisions:
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run([*git, "add", "."], cwd=repository, check=True, timeout=30)
         subprocess.run([*git, "commit", "-qm", "x"], cwd=repository, check=True, timeout=30)
-        assert not any("link" in str(name) for name in read_tree("HEAD", "baselines", repository))
+        assert not any("link" in str(name) for name in read_revision("HEAD", "baselines", repository))
 
     def test_no_git(self, monkeypatch):
         monkeypatch.setenv("PATH", "/nowhere")
-        with pytest.raises(RevisionError, match="no git on this machine"):
-            find("git:HEAD", Path("baselines"))
+        with pytest.raises(RevisionError, match="git is not installed"):
+            find_source("git:HEAD", Path("baselines"))
 
     def test_git_that_hangs(self, monkeypatch, tmp_path):
         slow = tmp_path / "bin" / "git"
@@ -289,13 +290,13 @@ class TestRevisions:
         slow.write_text("#!/bin/sh\nexec sleep 60\n")
         slow.chmod(0o755)
         monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-        monkeypatch.setattr(revisions, "TIMEOUT_S", 0.2)
-        with pytest.raises(RevisionError, match="gave no answer"):
-            find("git:HEAD", Path("baselines"))
+        monkeypatch.setattr(files, "GIT_TIMEOUT_S", 0.2)
+        with pytest.raises(RevisionError, match="did not finish"):
+            find_source("git:HEAD", Path("baselines"))
 
 
 @needs_git
 def test_no_repository(project, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
     with pytest.raises(RevisionError, match="is in no git repository"):
-        find("git:HEAD", Path("baselines"))
+        find_source("git:HEAD", Path("baselines"))

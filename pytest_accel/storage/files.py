@@ -1,0 +1,366 @@
+"""Files: errors with place and remedy, bounded reads, atomic writes, and reads from a git revision."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+from pytest_accel.storage.codec import FormatError
+
+GIT_TIMEOUT_S = (
+    20.0  # reading objects takes milliseconds; a repository on storage that hangs must not hang us
+)
+LOCK_TIMEOUT_S = 30.0  # a write takes milliseconds; after thirty seconds a writer is stuck
+LOCKS = Path("/proc/locks")  # Linux lists holders of locks here
+_LOCK_POLL_S = 0.02
+_STALE_TEMPORARY_S = 3600.0  # a writer needs milliseconds; on NFS the process may live on another machine
+
+
+class StorageError(ValueError):
+    """A stored file that cannot be used: the file, the place in it, the problem and the remedy."""
+
+    kind: ClassVar[str] = "file"
+
+    def __init__(self, file: str, place: str, problem: str, remedy: str = "") -> None:
+        self.file = file
+        self.place = place
+        self.problem = problem
+        self.remedy = remedy or self.default_remedy(file)
+        super().__init__(file, place, problem, self.remedy)  # so that it survives pickling
+
+    @staticmethod
+    def default_remedy(_file: str) -> str:
+        """Return the remedy for a file of this kind that is damaged."""
+        return "Name another file."
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.place}" if self.place else self.file
+        return f"{where}: {self.problem}\n{self.remedy}"
+
+
+@contextmanager
+def format_errors(file: str, kind: type[StorageError]) -> Iterator[None]:
+    """Raise faults of the format as errors of this kind of file."""
+    try:
+        yield
+    except FormatError as error:
+        raise storage_error(kind, file, error) from None
+
+
+def storage_error(kind: type[StorageError], file: str, error: FormatError) -> StorageError:
+    return kind(file, error.place or "top level", error.problem, error.remedy)
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def read_text(path: Path, kind: type[StorageError], max_bytes: int) -> str | None:
+    """Return the text of a file; None where there is none."""
+    try:
+        # Before opening: a FIFO would block, a huge file would fill the memory.
+        facts = path.stat()
+        if stat.S_ISREG(facts.st_mode) and facts.st_size <= max_bytes:
+            return decode_text(path.read_bytes(), str(path), kind)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise kind(str(path), "", f"links to {path.readlink()}, which does not exist") from None
+        return None
+    except OSError as error:
+        raise _read_error(path, kind, error) from None
+    if not stat.S_ISREG(facts.st_mode):
+        problem = "is a folder" if stat.S_ISDIR(facts.st_mode) else "is not a regular file"
+        raise kind(str(path), "", problem, f"Move it away; a {kind.kind} is a JSON file.")
+    raise kind(str(path), "", f"{facts.st_size} bytes; a {kind.kind} has at most {max_bytes}")
+
+
+def decode_text(data: bytes, where: str, kind: type[StorageError]) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 (byte 0x{data[error.start]:02x})"
+        raise kind(where, f"byte {error.start}", problem) from None
+
+
+def _read_error(path: Path, kind: type[StorageError], error: OSError) -> StorageError:
+    remedy = {
+        errno.EACCES: f"Make it readable for user {os.geteuid()}.",
+        errno.EPERM: f"Make it readable for user {os.geteuid()}.",
+        errno.ELOOP: "Replace the link, which leads back to itself, by the file.",
+        errno.ENOTDIR: f"{path.parent} must be a folder.",
+        errno.ENAMETOOLONG: "Name a file with a shorter path.",
+    }
+    return kind(str(path), "", f"cannot be read: {error.strerror}", remedy.get(error.errno or 0, ""))
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file completely or not at all; folders are created, a link stays a link."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = Path(os.path.realpath(path))
+    if is_special_file(target):
+        target.write_text(text, encoding="utf-8")
+        return
+    remove_temporaries(target, older_than_s=_STALE_TEMPORARY_S)
+    replace_file(target, text.encode("utf-8"))
+
+
+def replace_file(target: Path, data: bytes) -> None:
+    """Replace a file by a complete temporary one in a single step, so that a power cut leaves the old or the new."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with open(fd, "wb") as stream:  # noqa: PTH123 - a descriptor has no Path
+            with suppress(FileNotFoundError):
+                os.fchmod(fd, stat.S_IMODE(target.stat().st_mode))
+            stream.write(data)
+            stream.flush()
+            os.fsync(fd)
+        temporary.replace(target)
+    except BaseException:  # Ctrl-C as well
+        temporary.unlink(missing_ok=True)
+        raise
+    with suppress(OSError):  # some network file systems cannot sync a folder; the file is complete already
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def remove_temporaries(target: Path, *, older_than_s: float = 0.0) -> None:
+    """Remove temporary files that killed writers of this file left behind."""
+    prefix = f".{target.name}."
+    for entry in os.scandir(target.parent):
+        if entry.name.startswith(prefix) and entry.name.endswith(".tmp"):
+            with suppress(OSError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than_s:
+                    Path(entry.path).unlink()
+
+
+def is_special_file(path: Path) -> bool:
+    """Return whether something other than a regular file is there: /dev/stdout, a FIFO."""
+    return path.exists() and not path.is_file()
+
+
+def nearest_folder(path: Path) -> Path:
+    """Return the path itself or its nearest parent that exists."""
+    return next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110 - Path's raises without permission
+
+
+def is_writable_folder(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def relative_path(directory: Path, path: Path) -> Path:
+    """Return a path relative to a directory where it is below it."""
+    return path.relative_to(directory) if path.is_relative_to(directory) else path
+
+
+# --- writing under a lock ---------------------------------------------------------------------------
+
+
+def rewrite_locked(
+    path: Path, content: Callable[[], bytes], timeout_s: float, kind: type[StorageError]
+) -> None:
+    """Replace a file by what `content` returns while no other process can write."""
+    with _write_errors(path, kind):
+        # A link to shared storage stays a link: its target is what is locked and replaced.
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.parent, path, timeout_s, kind):
+            data = content()
+            remove_temporaries(target)
+            replace_file(target, data)
+
+
+@contextmanager
+def _write_errors(path: Path, kind: type[StorageError]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = {
+            errno.ENOSPC: "Make room on the disk",
+            errno.EDQUOT: "Make room in the quota",
+            errno.ENOLCK: "Choose a folder of baselines on a file system with locks",
+            errno.ENOSYS: "Choose a folder of baselines on a file system with locks",
+            errno.EFBIG: "Raise the limit on file sizes (ulimit -f)",
+            errno.EROFS: "Mount it for writing, or choose another folder of baselines",
+            errno.EACCES: f"Make {path.parent} writable for user {os.geteuid()}",
+            errno.EPERM: f"Make {path.parent} writable for user {os.geteuid()}",
+            errno.ENOTDIR: f"{path.parent} must be a folder",
+            errno.EEXIST: f"{path.parent} must be a folder",
+        }.get(error.errno or 0, "Remove the cause")
+        problem = f"cannot be written: {error.strerror or error}"
+        kept = "what was stored before is intact"
+        raise kind(str(path), "", problem, f"{remedy}, and record again; {kept}.") from None
+
+
+@contextmanager
+def _locked(folder: Path, path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[None]:
+    """Hold the lock of the folder. The kernel releases it when a writer dies."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            _wait_for(fd, path, timeout_s, kind)
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.EISDIR, errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            # NFS maps flock to record locks, which need a descriptor open for writing: a folder has
+            # none. A lock file does; it stays, because removing it would race with the next writer.
+            os.close(fd)
+            fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            _wait_for(fd, path, timeout_s, kind)
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)  # at once, even where a forked child shares the descriptor
+        os.close(fd)
+
+
+def _wait_for(fd: int, path: Path, timeout_s: float, kind: type[StorageError]) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                problem = f"{_holder(fd)} has been writing here for more than {timeout_s:g} s"
+                remedy = "Wait for it or end it, and record again; nothing was written."
+                raise kind(str(path), "", problem, remedy) from None
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return
+
+
+def _holder(fd: int) -> str:
+    """Return who holds the lock, where /proc shows it (not from other machines or containers)."""
+    inode = os.fstat(fd).st_ino
+    with suppress(OSError, ValueError, IndexError):
+        for line in LOCKS.read_text(encoding="utf-8").splitlines():
+            fields = line.split()  # 1: FLOCK ADVISORY WRITE 4242 08:01:131 0 EOF
+            if "->" not in fields and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+                pid = int(fields[4])
+                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+                return f"another writer, process {pid} ({name}),"
+    return "another writer"
+
+
+# --- git revisions ----------------------------------------------------------------------------------
+
+_REGULAR_MODES = ("100644", "100755")  # no links, no submodules
+
+
+class RevisionError(ValueError):
+    """Git, the revision or the path in it is missing; the message says which, and what to write."""
+
+
+def read_revision(
+    revision: str, path: str, folder: Path, *, max_bytes: int = 2**24
+) -> dict[PurePosixPath, bytes]:
+    """Return the JSON files at `path` in a git revision, by their path below it; a single file by its name.
+
+    `path` is as git reads it after the colon: from the top of the repository, or from `folder` if it begins
+    with `./`.
+    """
+    if not revision or revision.startswith("-"):
+        raise RevisionError(f"{revision!r} cannot be a revision. Write one such as HEAD~1, main or v1.2.")
+    named = f"{revision}:{path}"
+    verify = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    commit = _git(folder, *verify, f"{revision}^{{commit}}")
+    if commit is None:
+        raise RevisionError(
+            f"{named}: git knows no revision {revision!r} in {folder}. "
+            "`git log --oneline` shows those it has; a shallow clone has few (git fetch --unshallow)."
+        )
+    found = _git(folder, *verify, f"{_line(commit)}:{path}")
+    if found is None:
+        raise RevisionError(
+            f"{named}: the revision has no {path!r}. `git ls-tree -r --name-only {revision}` lists it."
+        )
+    top = _line(found)
+    if _line(_git_output(folder, "cat-file", "-t", top)) == "blob":
+        blobs = {PurePosixPath(PurePosixPath(path).name): top}
+    else:
+        listing = _git_output(folder, "ls-tree", "-r", "-z", "--full-tree", top)
+        blobs = {name: key for name, key in _listed_blobs(listing) if name.suffix == ".json"}
+    return {name: _blob(folder, key, f"{named} ({name})", max_bytes) for name, key in blobs.items()}
+
+
+def _listed_blobs(listing: bytes) -> Iterator[tuple[PurePosixPath, str]]:
+    for line in filter(None, listing.split(b"\0")):
+        facts, _, name = line.partition(b"\t")
+        mode, kind, key = facts.decode("ascii").split()
+        if kind == "blob" and mode in _REGULAR_MODES:
+            yield PurePosixPath(os.fsdecode(name)), key
+
+
+def _blob(folder: Path, key: str, named: str, max_bytes: int) -> bytes:
+    size = int(_git_output(folder, "cat-file", "-s", key))
+    if size > max_bytes:
+        raise RevisionError(f"{named}: {size} bytes; a file has at most {max_bytes}. Name another path.")
+    return _git_output(folder, "cat-file", "blob", key)
+
+
+def _git_output(folder: Path, *arguments: str) -> bytes:
+    found = _git(folder, *arguments)
+    if found is None:
+        raise RevisionError(
+            f"git {' '.join(arguments)} failed in {folder}. Is the repository intact (git fsck)?"
+        )
+    return found
+
+
+def _line(output: bytes) -> str:
+    return output.decode("utf-8", "replace").strip()
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    """Return what git prints; None where it fails. Only object names and what follows --end-of-options vary."""
+    # No prompt, no lock, and no fetching of what a partial clone left out.
+    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell; see above for what varies
+            ["git", *arguments],  # noqa: S607 - the user's own git
+            cwd=folder,
+            env={**os.environ, **quiet},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        if not folder.is_dir():
+            raise RevisionError(f"{folder} is not a folder. Run this where the repository is.") from None
+        raise RevisionError(
+            "git is not installed, and baselines of a revision are read with it. "
+            "Install it, or name a folder of baselines."
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise RevisionError(
+            f"git {arguments[0]} did not finish within {GIT_TIMEOUT_S:g} s in {folder}. Is its storage available? Try again."
+        ) from None
+    except ValueError as error:  # a NUL in the user's text
+        raise RevisionError(f"{' '.join(arguments)!r} cannot be passed to git: {error}.") from None
+    if done.returncode == 0:
+        return done.stdout
+    complaint = _line(done.stderr)
+    if "not a git repository" in complaint:
+        raise RevisionError(
+            f"{folder} is in no git repository. Run this inside one, or name a folder of baselines."
+        )
+    if "dubious ownership" in complaint or "safe.directory" in complaint:
+        raise RevisionError(
+            f"git refuses to read {folder}: {complaint.splitlines()[0]}. Add it to safe.directory."
+        )
+    return None

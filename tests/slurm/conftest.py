@@ -28,16 +28,23 @@ def slurm():
 
 @dataclass
 class Submitted:
-    """A job of `sbatch --wait` that runs, or ran."""
+    """A job that was submitted."""
 
-    process: subprocess.Popen[str]
+    slurm: Cluster
+    number: str
     folder: Path
 
+    def status(self) -> int:
+        """Wait for its end and return its exit status; `sbatch --wait` looks only every ten seconds."""
+        wait_for(lambda: self.number not in self.slurm.jobs(), "the end of the job")
+        shown = self.slurm.ask("scontrol", "show", "job", "--oneliner", self.number)
+        return int(shown.partition(" ExitCode=")[2].partition(":")[0])
+
     def result(self, status: int) -> str:
-        """Wait for its end, check its status, and return the job's log."""
-        _, err = self.process.communicate(timeout=2 * LONG_S)
+        """Check its exit status, and return its log."""
+        ended = self.status()
         log = (self.folder / "job.log").read_text()
-        assert self.process.returncode == status, f"{self.process.returncode}\n{log}\n{err}"
+        assert ended == status, log
         return log
 
 
@@ -50,24 +57,16 @@ def wait_for(condition: Callable[[], object], what: str):
 @pytest.fixture
 def submit(slurm: Cluster, tmp_path):
     """Submit the template with these options of sbatch and arguments of pytest; two nodes of one task each."""
-    started: list[Submitted] = []
 
     def start(*arguments: str, suite: str, options=(), **environment: str) -> Submitted:
         (tmp_path / "test_suite.py").write_text(textwrap.dedent(suite))
         inherited = {
             name: value for name, value in slurm.environment.items() if not name.startswith("PYTEST_")
         }
-        process = subprocess.Popen(
+        done = subprocess.run(
             [
-                *(
-                    "sbatch",
-                    "--wait",
-                    "--nodes=2",
-                    "--ntasks-per-node=1",
-                    "--gpus-per-node=0",
-                    "--output=job.log",
-                ),
-                *(*options, str(TEMPLATE), "test_suite.py", *arguments),
+                *("sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0"),
+                *("--output=job.log", *options, str(TEMPLATE), "test_suite.py", *arguments),
             ],
             cwd=tmp_path,
             env={
@@ -77,19 +76,15 @@ def submit(slurm: Cluster, tmp_path):
                 "PYTEST_ADDOPTS": "-p no:cacheprovider -p benchmark -p accel",
                 **environment,
             },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
+            check=False,
+            timeout=LONG_S,
         )
-        started.append(Submitted(process, tmp_path))
-        return started[-1]
+        assert done.returncode == 0, done.stderr
+        return Submitted(slurm, done.stdout.strip(), tmp_path)
 
     yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.communicate()
     if jobs := slurm.jobs():
         slurm.ask("scancel", *jobs)
         wait_for(lambda: not slurm.jobs(), "the end of all jobs")

@@ -1,10 +1,7 @@
-"""The fixtures that a benchmark takes: `accel`, what `train` and `infer` build upon it, and their parts.
+"""Fixtures of a benchmark: `accel`, `train`, `infer` and `converge`, and parts for steps of one's own.
 
-The same test runs on one device and, on every rank of a gang, on many: `process_group`, `rank`,
-`world_size` and `ddp` are there in both, and on one device there is one rank and nothing to wrap.
-
-pytest imports this module in every project that has the plugin installed, so each fixture imports what
-it needs when it is taken.
+The same test runs on one device and on every rank of a process group: `process_group`, `rank`, `world_size` and `ddp`
+work in both. pytest imports this module wherever the plugin is installed, so each fixture imports what it needs.
 """
 
 from __future__ import annotations
@@ -26,14 +23,14 @@ if TYPE_CHECKING:
 
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.session.accel import Accel
-    from pytest_accel.stats.measurement import Measurement
+    from pytest_accel.workloads.measured_step import Converge, Infer, Train
     from pytest_accel.workloads.precision import Precision
 
 Built = Callable[..., Any]
 
 
 def _need_torch(fixture: str) -> None:
-    """Before the import that would fail with a traceback: the plugin is installed without torch, too."""
+    """Fail without a traceback where torch is not installed."""
     if find_spec("torch") is None:
         pytest.fail(
             f"{fixture}: it builds models with torch, which is not installed here. "
@@ -46,8 +43,7 @@ def _need_torch(fixture: str) -> None:
 def process_group(request: pytest.FixtureRequest) -> Ranks:
     """The ranks that run this benchmark: `rank`, `size`, `barrier()`, `slowest(x)`, `agree(x)`, `gather(x)`.
 
-    In a gang it is torch's default process group, open: torch.distributed works. On one device it is one
-    rank that waits for nobody.
+    On several devices it is torch's default process group, and torch.distributed works. On one device it has one rank.
     """
     from pytest_accel.session.groups import ranks_of
 
@@ -57,21 +53,21 @@ def process_group(request: pytest.FixtureRequest) -> Ranks:
 
 @pytest.fixture
 def rank(process_group: Ranks) -> int:
-    """The number of this process among those of the gang; 0 on one device."""
+    """The rank of this process; 0 on one device."""
     return process_group.rank
 
 
 @pytest.fixture
 def world_size(process_group: Ranks) -> int:
-    """How many processes run this benchmark together; 1 on one device."""
+    """The number of processes of this benchmark; 1 on one device."""
     return process_group.size
 
 
 @pytest.fixture
 def ddp(process_group: Ranks) -> Callable[[Any], Any]:
-    """`ddp(model)`: in a gang the model in DistributedDataParallel, on one device the model itself."""
+    """`ddp(model)`: the model in DistributedDataParallel; on one device the model itself."""
 
-    def wrap(model: Any, **options: Any) -> Any:  # noqa: ANN401
+    def wrap(model: Any, **options: Any) -> Any:  # noqa: ANN401 - torch is untyped here
         from pytest_accel.workloads.parallel import data_parallel
 
         return data_parallel(model, process_group, **options)
@@ -108,135 +104,55 @@ def accel(
 
 
 @pytest.fixture
-def train(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
+def train(accel: Accel) -> Iterator[Train]:
     """Build a training step and measure it.
 
-    `train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: the model by name
-    (torchvision's, `timm/NAME`, `zoo/NAME`) or any callable, on the device of the item's platform, with
-    random weights. Fails unless the loss is finite and the parameters moved.
+    `train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: the model by name (torchvision's,
+    `timm/NAME`, `zoo/NAME`) or any callable, on the device of the benchmark's platform, with random weights. It fails
+    unless the loss is finite and the parameters moved.
 
-    Batches are synthetic, unless --accel-data has the data set; `source=`, `workers=`, `prefetch=` and `decode=`
-    say how they come to the device. A step that loads is measured with its loader; then both are measured apart,
-    and with `min_loader_efficiency=0.9` it fails where less than that part of the device's own rate is left. `epoch_size=` gives
-    the time of so many images, and `may_not_fit=True` makes a batch that does not fit an end of its own, for sweeps.
+    Batches are synthetic, unless --accel-data has the data set; `source=`, `workers=`, `prefetch=` and `decode=` configure
+    the input pipeline. A step with a loader is measured with it; then both are measured alone, and with
+    `min_loader_efficiency=0.9` it fails where less than that part of the device's own rate is left. `epoch_size=` reports
+    the time of so many images. `may_not_fit=True` makes running out of memory an outcome of its own, for sweeps.
 
-    In a gang every rank trains on batches of its own, in DistributedDataParallel; with `ddp=False` the ranks
-    are independent jobs side by side, and with `sharding="fsdp"` each has a part of the model. `batch_size` is one
-    rank's; `global_batch_size` is that of all ranks together, each taking its share. `micro_batch_size=` takes it in
-    parts and adds up their gradients; `clip=`, `weight_decay=` and `lr_scale=` say how gradients become updates.
+    In a process group every rank trains on its own batches, in DistributedDataParallel; with `ddp=False` the ranks are
+    independent jobs, and with `sharding="fsdp"` each has a part of the model. `batch_size` is one rank's;
+    `global_batch_size` is that of all ranks. `micro_batch_size=` accumulates gradients over parts of a batch.
     """
     _need_torch("train")
-    from pytest_accel.workloads.measured_step import Figures, build_step, measure_step, plain_ends
-    from pytest_accel.workloads.steps import TrainStep
+    from pytest_accel.workloads.measured_step import Train
 
-    with ExitStack() as steps:
-
-        def measure(
-            model: str | Built,
-            *,
-            min_loader_efficiency: float | None = None,
-            epoch_size: int | None = None,
-            may_not_fit: bool = False,
-            **choices: Any,  # noqa: ANN401
-        ) -> Measurement | None:
-            with plain_ends(accel, may_not_fit=may_not_fit):
-                step = build_step(accel, steps, TrainStep.build, model, **choices)
-                figures = Figures(
-                    accel=accel, step=step, min_loader_efficiency=min_loader_efficiency, epoch_size=epoch_size
-                )
-                return measure_step(accel, step, figures, loss=step.loss_value)
-
+    with Train(accel) as measure:
         yield measure
 
 
 @pytest.fixture
-def infer(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
+def infer(accel: Accel) -> Iterator[Infer]:
     """Build an inference step and measure it: as `train`, in eval mode, with weights in the precision.
 
-    `latency=True` also times single steps, each waited for: their percentiles are what one request feels.
+    `latency=True` also reports percentiles of single steps, each synchronized.
     """
     _need_torch("infer")
-    from pytest_accel.workloads.measured_step import Figures, build_step, measure_step, plain_ends
-    from pytest_accel.workloads.steps import InferStep
+    from pytest_accel.workloads.measured_step import Infer
 
-    with ExitStack() as steps:
-
-        def measure(
-            model: str | Built,
-            *,
-            min_loader_efficiency: float | None = None,
-            epoch_size: int | None = None,
-            latency: bool = False,
-            may_not_fit: bool = False,
-            **choices: Any,  # noqa: ANN401
-        ) -> Measurement | None:
-            with plain_ends(accel, may_not_fit=may_not_fit):
-                step = build_step(accel, steps, InferStep.build, model, **choices)
-                figures = Figures(
-                    accel=accel,
-                    step=step,
-                    min_loader_efficiency=min_loader_efficiency,
-                    epoch_size=epoch_size,
-                    latency=latency,
-                )
-                return measure_step(accel, step, figures, loss=None)
-
+    with Infer(accel) as measure:
         yield measure
 
 
 @pytest.fixture
-def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
-    """Train for epochs, judge the model after each, and then measure its step.
+def converge(accel: Accel) -> Iterator[Converge]:
+    """Train for epochs, evaluate the model after each, and then measure its step.
 
-    `converge("zoo/wide_resnet", data="cifar100", batch_size=256, epochs=10, target=0.5)`: the arguments are those
-    of `train`. The accuracy after the last epoch is gated as throughput is: a loss of more than
-    `accuracy_tolerance` of it is a regression. Not to reach `target` fails. Synthetic data has no accuracy, and
-    needs `epoch_size`, the images that count as one epoch.
+    `converge("zoo/wide_resnet", data="cifar100", batch_size=256, epochs=10, target=0.5)`: the keywords are those of
+    `train`. The accuracy after the last epoch is gated as throughput is: a loss of more than `accuracy_tolerance` of it
+    is a regression. Not to reach `target` fails. Synthetic data has no accuracy, and needs `epoch_size`, the images that
+    count as one epoch.
     """
     _need_torch("converge")
-    from dataclasses import replace
+    from pytest_accel.workloads.measured_step import Converge
 
-    from pytest_accel.session.terminal import live_progress
-    from pytest_accel.workloads.convergence import check_training, train_epochs
-    from pytest_accel.workloads.measured_step import Figures, build_step, measure_step, plain_ends
-    from pytest_accel.workloads.steps import TrainStep
-
-    with ExitStack() as steps:
-
-        def measure(
-            model: str | Built,
-            *,
-            epochs: int,
-            target: float | None = None,
-            accuracy_tolerance: float = 0.02,
-            epoch_size: int | None = None,
-            **choices: Any,  # noqa: ANN401
-        ) -> Measurement | None:
-            with plain_ends(accel, may_not_fit=False):
-                check_training(
-                    accel.ranks,
-                    epochs=epochs,
-                    epoch_size=epoch_size,
-                    ddp=choices.get("ddp", True) and choices.get("sharding") is None,
-                )
-                step = build_step(accel, steps, TrainStep.build, model, **choices)
-                figures = Figures(accel=accel, step=step, accuracy_tolerance=accuracy_tolerance)
-                figures.check()
-                if not accel.benchmark.disabled:
-                    with live_progress(accel.item.config, accel.item.name) as progress:
-                        found = train_epochs(
-                            step,
-                            epochs=epochs,
-                            epoch_size=epoch_size,
-                            target=target,
-                            synchronize=accel.device_.synchronize,
-                            say=lambda text: progress.phase(text, None),
-                        )
-                    step.configuration |= {"epochs": epochs, "epoch_steps": found.epoch_steps}
-                    figures = replace(figures, learnt=found.metrics())
-                # No loss: after epochs it is small, and differs by percents between runs that learnt as much.
-                return measure_step(accel, step, figures, loss=None)
-
+    with Converge(accel) as measure:
         yield measure
 
 
@@ -245,7 +161,7 @@ def converge(accel: Accel) -> Iterator[Callable[..., Measurement | None]]:
 
 @pytest.fixture
 def accel_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """The device of the item's platform, as a torch.device; on the CPU, torch's threads are pinned."""
+    """The device of the benchmark's platform, as a torch.device; on the CPU, torch's threads are pinned."""
     import torch
 
     from pytest_accel.session.placement import open_device
@@ -282,7 +198,7 @@ def accel_optimizer(accel_device: torch.device) -> Built:
 
 @pytest.fixture
 def accel_precision(accel_device: torch.device) -> Iterator[Built]:
-    """`accel_precision("bf16")`: sets the backend flags until the test ends; `.autocast(device)` is its context."""
+    """`accel_precision("bf16")`: set the backend flags until the test ends; `.autocast(device)` is its context."""
     from pytest_accel.workloads.precision import Precision
 
     with ExitStack() as flags:
@@ -326,11 +242,8 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
 
 @pytest.fixture
 def accel_batch(accel_device: torch.device, process_group: Ranks) -> Built:
-    """`accel_batch("imagenet", batch_size=32)`: a synthetic batch on the device, inputs and targets.
-
-    Every rank of a gang gets its own.
-    """
-    from pytest_accel.workloads.tasks import make_batch
+    """`accel_batch("imagenet", batch_size=32)`: a synthetic batch on the device, inputs and targets, for every rank its own."""
+    from pytest_accel.workloads.build import make_batch
 
     def make(data: str, **options: Any) -> Any:  # noqa: ANN401
         return make_batch(data, device=accel_device, rank=process_group.rank, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.peers.contests import Contest
-from pytest_accel.workloads.steps import InferStep, TrainStep
+from pytest_accel.workloads.step import InferStep, TrainStep
 
 
 def our_step(contest: Contest, device: torch.device) -> TrainStep | InferStep:

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from pytest_accel.measure.errors import StepError
     from pytest_accel.workloads.models.build import ModelInfo, build_model
     from pytest_accel.workloads.precision import Precision
-    from pytest_accel.workloads.steps import InferStep, TrainStep
+    from pytest_accel.workloads.step import InferStep, TrainStep
 
 __all__ = ["InferStep", "ModelInfo", "Precision", "StepError", "TrainStep", "build_model"]
 
-_HOME = {
-    "InferStep": "workloads.steps",
+_MODULES = {
+    "InferStep": "workloads.step",
     "ModelInfo": "workloads.models.build",
     "Precision": "workloads.precision",
     "StepError": "measure.errors",
-    "TrainStep": "workloads.steps",
+    "TrainStep": "workloads.step",
     "build_model": "workloads.models.build",
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
-    if name not in _HOME:
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"pytest_accel.{_HOME[name]}"), name)
+    return getattr(import_module(f"pytest_accel.{_MODULES[name]}"), name)

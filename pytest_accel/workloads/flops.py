@@ -1,4 +1,8 @@
-"""What one step asks of a device, counted on the meta device: no memory, no arithmetic, no clock."""
+"""FLOPs and bytes of one step, counted on the meta device: no memory, no arithmetic, no clock.
+
+Bytes are those that every kernel must move: weights and inputs of products, gradients, and optimizer states. Activations
+between layers are not counted: a compiler may never write them. A false alarm is worse than none.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, flop_registry
 
+from pytest_accel.measure.device import is_nvidia
+
 if TYPE_CHECKING:
-    from pytest_accel.workloads.plan import Loss, Plan
+    from pytest_accel.workloads.config import Loss
+    from pytest_accel.workloads.input_pipeline import Plan
 
 INPUTS = "(inputs)"  # no parameter can have this name
 
@@ -27,49 +35,42 @@ _BATCHED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """What a step asks for. By name: how many elements of a parameter, or of INPUTS, products read."""
+class StepCount:
+    """Operations of a step; by name, the elements of a parameter, or of INPUTS, that products read."""
 
     flops: int  # a multiply-add is two
-    least_flops: int  # those that no algorithm saves
+    least_flops: int  # that no algorithm avoids
     forward: Mapping[str, int] = field(default_factory=dict)
     backward: Mapping[str, int] = field(default_factory=dict)
-    gradients: Mapping[str, int] = field(default_factory=dict)  # elements, of those that get a dense one
+    gradients: Mapping[str, int] = field(default_factory=dict)  # elements of dense gradients
 
 
-_COUNTS: dict[Hashable, Count | None] = {}  # of this process: a count takes .1 to 2 s (one core of a Xeon)
+_COUNTS: dict[Hashable, StepCount | None] = {}  # a count takes .1 to 2 s (one core of a Xeon)
 
 
 def count(
-    model: torch.nn.Module, plan: Plan, *, loss: Loss | None = None, known_as: Hashable = None
-) -> Count | None:
-    """Count the model's products, forward and, where a loss is given, backward; None where it cannot be traced.
+    model: nn.Module, plan: Plan, *, loss: Loss | None = None, cache_key: Hashable = None
+) -> StepCount | None:
+    """Count the model's products, forward and, with a loss, backward; None where it cannot be traced.
 
-    What is counted is what the model asks for, the denominator of MFU: attention in full although the causal half
-    of it is skipped, nothing for elementwise work, recomputation only where the model itself asks for it.
-    `known_as` says what the shapes of a model do not: its name and options, and the loss. A count is kept for the
-    process under it; without one, nothing is.
+    They are the numerator of MFU: attention in full although its causal half is skipped, nothing for elementwise work,
+    no recomputation. `cache_key` is the model's name and options, and the loss: what its shapes do not tell; None: the
+    count is not cached.
     """
-    if known_as is None:
+    if cache_key is None:
         return _count(model, plan, loss)
     shapes = tuple(
         (name, tuple(parameter.shape), parameter.requires_grad)
         for name, parameter in model.named_parameters()
     )
-    key = (known_as, shapes, plan, model.training, loss is not None)
+    key = (cache_key, shapes, plan, model.training, loss is not None)
     if key not in _COUNTS:
         _COUNTS[key] = _count(model, plan, loss)
     return _COUNTS[key]
 
 
-def count_flops(model: torch.nn.Module, plan: Plan, *, loss: Loss | None = None) -> int | None:
-    """Return the floating-point operations alone."""
-    counted = count(model, plan, loss=loss)
-    return counted.flops if counted else None
-
-
-def output_classes(model: torch.nn.Module, plan: Plan) -> int | None:
-    """Return the last extent of what the model returns, or None where it cannot be traced."""
+def output_classes(model: nn.Module, plan: Plan) -> int | None:
+    """Return the last dimension of the model's output, or None where it cannot be traced."""
     try:
         inputs, _ = plan.on_meta()
         output = _forward(model, _shadows(model, training=False), inputs)
@@ -78,11 +79,11 @@ def output_classes(model: torch.nn.Module, plan: Plan) -> int | None:
     return int(output.shape[-1]) if isinstance(output, torch.Tensor) and output.dim() > 1 else None
 
 
-def _count(model: torch.nn.Module, plan: Plan, loss: Loss | None) -> Count | None:
+def _count(model: nn.Module, plan: Plan, loss: Loss | None) -> StepCount | None:
     counter = FlopCounterMode(display=False, custom_mapping={aten.convolution_backward: _backward_flops})
     shadows = _shadows(model, training=loss is not None)
     inputs, targets = plan.on_meta()
-    reading = _Reading({INPUTS: next(iter(tree_leaves(inputs))), **shadows})
+    reading = _ReadOperands({INPUTS: next(iter(tree_leaves(inputs))), **shadows})
     try:
         with torch.compiler.set_stance("force_eager"), reading, counter:
             output = _forward(model, shadows, inputs)
@@ -94,7 +95,7 @@ def _count(model: torch.nn.Module, plan: Plan, loss: Loss | None) -> Count | Non
     if not (flops := int(counter.get_total_flops())):
         return None
     gradients = {name: shadow.grad for name, shadow in shadows.items() if shadow.is_leaf}
-    return Count(
+    return StepCount(
         flops=flops,
         least_flops=_least(counter.get_flop_counts()["Global"]),
         forward=forward,
@@ -108,29 +109,28 @@ def _count(model: torch.nn.Module, plan: Plan, loss: Loss | None) -> Count | Non
 
 
 def _least(by_operator: Mapping[Any, int]) -> int:
-    """Leave out what is asked for and may never be computed, so that no alarm is raised for the want of it.
+    """Return the products that no algorithm avoids, so that the roofline raises no false alarm.
 
-    Winograd's convolutions, which libraries take for 3 x 3 pixels in fp32, do with a quarter of the products
-    (F(4x4, 3x3); Lavin and Gray, arXiv:1509.09308); causal attention, whose products come in batches, with half.
+    Winograd's 3 x 3 convolutions need a quarter of them (F(4x4, 3x3), arXiv:1509.09308), causal attention half.
     """
     saved = dict.fromkeys(_CONVOLUTIONS, 0.75) | dict.fromkeys(_BATCHED, 0.5)
     return int(sum(flops * (1 - saved.get(operator, 0)) for operator, flops in by_operator.items()))
 
 
-def _backward_flops(gradient: Any, inputs: Any, weight: Any, *rest: Any, out_shape: Any) -> int:  # noqa: ANN401, ARG001 - shapes, as torch hands them
-    """Count each gradient of a convolution as its forward pass; torch's own formula takes grouped ones for full ones.
+def _backward_flops(gradient: Any, inputs: Any, weight: Any, *rest: Any, out_shape: Any) -> int:  # noqa: ARG001 - torch's signature
+    """Count each gradient of a convolution as its forward pass.
 
-    It made 17 times too much of an EfficientNet-B7 (torch 2.10).
+    torch's own formula ignores groups: 17 times too much for an EfficientNet-B7 (torch 2.10).
     """
     transposed, _, _, wanted = rest[-4:]
     passes = sum(map(bool, wanted[:2]))  # for the inputs, for the weight; the bias is no product
     return int(conv_flop_count(inputs, weight, gradient, transposed=transposed)) * passes
 
 
-class _Reading(TorchDispatchMode):
-    """Notes which of some named tensors are operands of products: those are read in full, or as far as they go in.
+class _ReadOperands(TorchDispatchMode):
+    """Records which named tensors are operands of products, and how many of their elements are read.
 
-    Others may be read in part: the embedding of a vocabulary where its tokens occur, an expert where it is asked.
+    Others may be read in part: an embedding only where its tokens occur.
     """
 
     def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
@@ -139,17 +139,17 @@ class _Reading(TorchDispatchMode):
         self._read: dict[str, int] = {}
 
     def taken(self) -> dict[str, int]:
-        """What was read since this was last asked, in elements."""
+        """Return the elements read since the last call."""
         read, self._read = self._read, {}
         return read
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - as torch calls it
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         operator = getattr(func, "_overloadpacket", None)
         if operator in flop_registry:
             operands = list(args)
             if operator is aten.convolution_backward:
                 for_inputs, for_weight, *_ = args[-1]
-                # It is given both, and reads the weight for the gradient of the inputs alone, and the other way round.
+                # It reads the weight only for the gradient of the inputs, and the inputs only for that of the weight.
                 operands = [args[0], args[1] if for_weight else None, args[2] if for_inputs else None]
             for operand in operands:
                 if isinstance(operand, torch.Tensor) and (known := self._named.get(_storage(operand))):
@@ -162,15 +162,15 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata  # noqa: SLF001 - views share it; a meta tensor has no address
 
 
-def _shadows(model: torch.nn.Module, *, training: bool) -> dict[str, torch.Tensor]:
-    """Make the model's own weights without their contents; the model itself is not touched."""
+def _shadows(model: nn.Module, *, training: bool) -> dict[str, torch.Tensor]:
+    """Return the model's weights on the meta device; the model itself is not changed."""
     meta = torch.device("meta")
     return {
         name: torch.empty_like(
             tensor,
             device=meta,
             dtype=_widened(tensor),
-            # A frozen weight has no gradient. Without training all have, on paper: see `_forward`.
+            # A frozen weight has no gradient. For inference all require one: see `_forward`.
             requires_grad=tensor.requires_grad if training else tensor.is_floating_point(),
         )
         for name, tensor in model.named_parameters()
@@ -180,7 +180,7 @@ def _shadows(model: torch.nn.Module, *, training: bool) -> dict[str, torch.Tenso
     }
 
 
-def _forward(model: torch.nn.Module, shadows: dict[str, torch.Tensor], inputs: Any) -> Any:  # noqa: ANN401 - whatever a model takes and returns
+def _forward(model: nn.Module, shadows: dict[str, torch.Tensor], inputs: Any) -> Any:
     # Gradients on, also for inference: without them attention takes a fused path that is not counted.
     with torch.enable_grad():
         return functional_call(model, shadows, (inputs,))
@@ -188,3 +188,78 @@ def _forward(model: torch.nn.Module, shadows: dict[str, torch.Tensor], inputs: A
 
 def _widened(tensor: torch.Tensor) -> torch.dtype:
     return torch.float32 if tensor.is_floating_point() else tensor.dtype
+
+
+# The largest last-level cache of the catalogue, the Infinity Cache of an MI300X; its driver reports a smaller one.
+LARGEST_CACHE_BYTES = 256 * 2**20
+
+
+def min_bytes(
+    count: StepCount,
+    stored: Mapping[str, int],
+    *,
+    compute: int,
+    states: int | None,
+    cache_bytes: int,
+    micro_batches: int = 1,
+) -> int | None:
+    """Return the bytes that a step cannot avoid to move, or None where a cache could hold all of them.
+
+    `stored` is the size of an element by name, `compute` that of the type of products. `states` are the tensors that the
+    optimizer keeps of each parameter; None where there is none, or it may skip updates. `count` is of one micro-batch.
+    A step is a few passes over the model; of each, all but a cacheful goes through the memory.
+    """
+    forward = sum(elements * stored[name] for name, elements in count.forward.items())
+    # Autocast may have kept a smaller copy of a weight.
+    backward = sum(elements * min(stored[name], compute) for name, elements in count.backward.items())
+    gradients = sum(elements * stored[name] for name, elements in count.gradients.items())
+    passes = [forward, backward, gradients] * micro_batches  # read, read, written
+    if states is not None:
+        passes += [gradients * (2 + states), gradients * (1 + states)]  # all read; all but gradients written
+    return sum(max(0, touched - cache_bytes) for touched in passes) or None
+
+
+def cache_bytes(device: torch.device) -> int:
+    """Return the size of a device's last-level cache, or more where it cannot be known."""
+    if not is_nvidia(device.type):
+        return LARGEST_CACHE_BYTES
+    return getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or LARGEST_CACHE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Operations and bytes of one step."""
+
+    flops: int | None = None
+    least_flops: int | None = None  # that no algorithm avoids
+    bytes_moved: int | None = None  # at least
+
+
+def demand_of(
+    model: nn.Module,
+    counted: StepCount | None,
+    *,
+    input_bytes: int,
+    compute: int,
+    states: int | None,
+    cache_bytes: int,
+    micro_batches: int = 1,
+) -> Demand:
+    """Combine the counts of a model with the types of its tensors."""
+    if counted is None:
+        return Demand()
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    stored = {INPUTS: input_bytes} | {name: tensor.element_size() for name, tensor in tensors}
+    moved = min_bytes(
+        counted,
+        stored,
+        compute=compute,
+        states=states,
+        cache_bytes=cache_bytes,
+        micro_batches=micro_batches,
+    )
+    return Demand(
+        flops=counted.flops * micro_batches,
+        least_flops=counted.least_flops * micro_batches,
+        bytes_moved=moved,
+    )

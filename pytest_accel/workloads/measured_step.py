@@ -1,55 +1,198 @@
-"""What `train`, `infer` and `converge` share: a step is built, measured with its figures, and ends plainly."""
+"""Callables behind the fixtures `train`, `infer` and `converge`: build a step, measure it, report its metrics."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from statistics import median
+from typing import Any, Self, TypeVar, Unpack, cast
+
+import torch
 
 from pytest_accel.measure.arguments import ArgumentError, check_tolerance
+from pytest_accel.measure.device import Device
 from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
+from pytest_accel.measure.parts import latencies, percentile, seconds_per_call
+from pytest_accel.measure.ranks import Ranks
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.environment import STEP_FACTS
 from pytest_accel.session.fitting import CONFIGURATION, does_not_fit, fail_plainly
 from pytest_accel.session.terminal import live_progress
 from pytest_accel.stats.measurement import Measurement
+from pytest_accel.workloads.config import Model, StepOptions, TrainOptions
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.rates import check_loader_efficiency, latency, rates_apart
-from pytest_accel.workloads.steps import InferStep, TrainStep
+from pytest_accel.workloads.step import InferStep, Step, TrainStep
+from pytest_accel.workloads.tasks.images import evaluation_batches
 
-Built = Callable[..., Any]
+PERCENTILES = (50, 90, 99)
+AnyStep = TypeVar("AnyStep", TrainStep, InferStep)
+
+
+class _Fixture:
+    """A fixture's callable; its steps are closed at the end of the test."""
+
+    def __init__(self, accel: Accel) -> None:
+        self._accel = accel
+        self._steps = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._steps.close()
+
+    def _build(self, kind: type[AnyStep], model: Model, options: Mapping[str, Any]) -> AnyStep:
+        """Build a step on the benchmark's device with the session's data."""
+        accel = self._accel
+        defaults: dict[str, Any] = {}
+        if accel.benchmark.disabled:
+            defaults["cudnn_benchmark"] = False  # one step is taken: a search does not pay
+        if accel.settings.compile != "auto":
+            defaults["compile"] = None if accel.settings.compile == "off" else accel.settings.compile
+        try:
+            step = kind.build(
+                model,
+                device=accel.device,
+                ranks=accel.ranks,
+                data_root=data_root(accel.settings, accel.item.config),
+                data_required=accel.settings.require and accel.settings.data is not None,
+                **cast("Any", {**defaults, **options}),
+            )
+        except ValueError as error:
+            fail_plainly(str(error))
+        self._steps.callback(step.close)
+        accel.item.stash[CONFIGURATION] = step.configuration
+        accel.item.stash[STEP_FACTS] = step.facts
+        return step
+
+    @contextmanager
+    def _plain_failures(self, *, may_not_fit: bool = False) -> Iterator[None]:
+        """Report errors of keywords, data and memory without a traceback of ours."""
+        try:
+            yield
+        except OutOfMemory as error:
+            if may_not_fit:
+                does_not_fit(self._accel.item, str(error), nothing_built=isinstance(error, CannotFit))
+            fail_plainly(str(error))
+        except (StepError, DataError) as error:
+            fail_plainly(str(error))
+
+
+class Train(_Fixture):
+    """`train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: build a training step and measure it."""
+
+    def __call__(
+        self,
+        model: Model,
+        *,
+        min_loader_efficiency: float | None = None,
+        epoch_size: int | None = None,
+        may_not_fit: bool = False,
+        **options: Unpack[TrainOptions],
+    ) -> Measurement | None:
+        with self._plain_failures(may_not_fit=may_not_fit):
+            step = self._build(TrainStep, model, options)
+            metrics = StepMetrics(
+                accel=self._accel,
+                step=step,
+                min_loader_efficiency=min_loader_efficiency,
+                epoch_size=epoch_size,
+            )
+            return measure_step(step, metrics, loss=step.loss_value)
+
+
+class Infer(_Fixture):
+    """`infer("resnet50", batch_size=256, precision="bf16")`: build an inference step and measure it."""
+
+    def __call__(
+        self,
+        model: Model,
+        *,
+        min_loader_efficiency: float | None = None,
+        epoch_size: int | None = None,
+        latency: bool = False,
+        may_not_fit: bool = False,
+        **options: Unpack[StepOptions],
+    ) -> Measurement | None:
+        with self._plain_failures(may_not_fit=may_not_fit):
+            step = self._build(InferStep, model, options)
+            metrics = StepMetrics(
+                accel=self._accel,
+                step=step,
+                min_loader_efficiency=min_loader_efficiency,
+                epoch_size=epoch_size,
+                latency=latency,
+            )
+            return measure_step(step, metrics, loss=None)
+
+
+class Converge(_Fixture):
+    """`converge("zoo/wide_resnet", data="cifar100", batch_size=256, epochs=10, target=0.5)`: train, evaluate, measure."""
+
+    def __call__(
+        self,
+        model: Model,
+        *,
+        epochs: int,
+        target: float | None = None,
+        accuracy_tolerance: float = 0.02,
+        epoch_size: int | None = None,
+        **options: Unpack[TrainOptions],
+    ) -> Measurement | None:
+        accel = self._accel
+        with self._plain_failures():
+            _check_epochs(accel.ranks, options, epochs=epochs, epoch_size=epoch_size)
+            step = self._build(TrainStep, model, options)
+            metrics = StepMetrics(accel=accel, step=step, accuracy_tolerance=accuracy_tolerance)
+            metrics.check()
+            if not accel.benchmark.disabled:
+                with live_progress(accel.item.config, accel.item.name) as progress:
+                    found = train_epochs(
+                        step,
+                        epochs=epochs,
+                        epoch_size=epoch_size,
+                        target=target,
+                        synchronize=accel.device_.synchronize,
+                        report=lambda text: progress.phase(text, None),
+                    )
+                step.configuration |= {"epochs": epochs, "epoch_steps": found.epoch_steps}
+                metrics = StepMetrics(
+                    accel=accel, step=step, accuracy_tolerance=accuracy_tolerance, learned=found.metrics()
+                )
+            # No loss: after epochs it is small, and differs by percents between runs that learned as much.
+            return measure_step(step, metrics, loss=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What is measured of a built step beside its time."""
+class StepMetrics:
+    """Metrics of a built step beside its throughput."""
 
     accel: Accel
     step: TrainStep | InferStep
     min_loader_efficiency: float | None = None
     epoch_size: int | None = None
     latency: bool = False
-    learnt: Mapping[str, float] = field(default_factory=dict)
+    learned: Mapping[str, float] = field(default_factory=dict)
     accuracy_tolerance: float = 0.02
 
     def check(self) -> None:
-        """Refuse what cannot be answered, before anything is timed; StepError."""
-        for name, value in (
-            ("epoch_size", self.epoch_size),
-            ("min_loader_efficiency", self.min_loader_efficiency),
-        ):
+        """Refuse metrics that this step does not have, before anything is timed; StepError."""
+        data = self.step.configuration["data"]
+        for name in ("epoch_size", "min_loader_efficiency"):
+            value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise StepError(f"{name}: {value!r} is not a positive number.")
         if self.min_loader_efficiency is not None and not self.step.loads:
             raise StepError(
-                f"min_loader_efficiency: nothing is loaded here, {self.step.configuration['data']} is synthetic and on the device. "
+                f"min_loader_efficiency: nothing is loaded here, {data} is synthetic and on the device. "
                 "Write source='loader', or give real data with --accel-data."
             )
         if self.min_loader_efficiency is not None and self.step.varied:
             raise StepError(
-                f"min_loader_efficiency: the batches of {self.step.configuration['data']} differ in shape, and no few of them say what the "
+                f"min_loader_efficiency: the batches of {data} differ in shape, and a few of them do not tell what the "
                 "device computes alone. Leave it out, or give all images one shape with image_size=."
             )
         try:
@@ -61,71 +204,31 @@ class Figures:
 
     @property
     def gates(self) -> dict[str, float | None]:
-        apart = self.step.loads and not self.step.varied
-        gates: dict[str, float | None] = {"loader_efficiency": None} if apart else {}
-        return gates | ({"accuracy": self.accuracy_tolerance} if "accuracy" in self.learnt else {})
+        has_efficiency = self.step.loads and not self.step.varied
+        gates: dict[str, float | None] = {"loader_efficiency": None} if has_efficiency else {}
+        return gates | ({"accuracy": self.accuracy_tolerance} if "accuracy" in self.learned else {})
 
     def measure(self, step_s: float) -> dict[str, float]:
         accel, step = self.accel, self.step
         device, ranks, budget_s = accel.device_, accel.ranks, accel.settings.budget_s / 4
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if step.loads or self.latency:
             with live_progress(accel.item.config, accel.item.name) as progress:
-                progress.phase("measuring its parts", None)
-                figures |= rates_apart(step, device, ranks, step_s=step_s, budget_s=budget_s)
+                progress.phase("measuring loader and latency", None)
+                metrics |= loader_metrics(step, device, ranks, step_s=step_s, budget_s=budget_s)
                 if self.latency:
-                    figures |= latency(step, device, ranks, budget_s=budget_s)
+                    metrics |= latency_metrics(step, device, ranks, budget_s=budget_s)
         if self.epoch_size is not None:
-            figures["epoch_size"] = self.epoch_size
-            figures["epoch_s"] = step_s * self.epoch_size / (step.work * accel.ranks.size)
-        return {**figures, **self.learnt}
-
-
-@contextmanager
-def plain_ends(accel: Accel, *, may_not_fit: bool) -> Iterator[None]:
-    """What is wrong with arguments, data or memory is said without our traceback."""
-    try:
-        yield
-    except OutOfMemory as error:
-        if may_not_fit:
-            does_not_fit(accel.item, str(error), nothing_built=isinstance(error, CannotFit))
-        fail_plainly(str(error))
-    except (StepError, DataError) as error:
-        fail_plainly(str(error))
-
-
-def build_step(
-    accel: Accel,
-    steps: ExitStack,
-    build: Callable[..., Any],
-    model: str | Built,
-    **choices: Any,  # noqa: ANN401 - of the step
-) -> Any:  # noqa: ANN401 - a TrainStep or an InferStep
-    """A step on the item's device, of the session's data, that is freed at the end."""
-    asked: dict[str, Any] = {
-        "data_root": data_root(accel.settings, accel.item.config),
-        "data_required": accel.settings.require and accel.settings.data is not None,
-    }
-    if accel.benchmark.disabled:
-        # One step is taken, and what a search found would go with the process.
-        asked["cudnn_benchmark"] = False
-    if accel.settings.compile != "auto":
-        asked["compile"] = None if accel.settings.compile == "off" else accel.settings.compile
-    try:
-        step = build(model, device=accel.device, ranks=accel.ranks, **{**asked, **choices})
-    except ValueError as error:
-        fail_plainly(str(error))
-    steps.callback(step.close)
-    accel.item.stash[CONFIGURATION] = step.configuration
-    accel.item.stash[STEP_FACTS] = step.facts
-    return step
+            metrics["epoch_size"] = self.epoch_size
+            metrics["epoch_s"] = step_s * self.epoch_size / (step.work * accel.ranks.size)
+        return {**metrics, **self.learned}
 
 
 def measure_step(
-    accel: Accel, step: TrainStep | InferStep, figures: Figures, *, loss: Callable[[], float] | None
+    step: TrainStep | InferStep, metrics: StepMetrics, *, loss: Callable[[], float] | None
 ) -> Measurement | None:
-    figures.check()
-    found = accel.measure(
+    metrics.check()
+    found = metrics.accel.measure(
         step,
         work=step.work,
         unit=step.unit,
@@ -136,17 +239,203 @@ def measure_step(
         precision=str(step.configuration["precision"]),
         loss=loss,
         check=step.check,
-        metrics=figures.measure,
-        gates=figures.gates,
+        metrics=metrics.measure,
+        gates=metrics.gates,
         warmup_steps=step.buffered,
-        burst=1 if step.varied else step.burst,  # steps that differ by themselves say nothing of a loader
+        burst=1 if step.varied else step.burst,  # varied steps show no rhythm of a loader
     )
     if found is not None:  # of all ranks, so that all of them fail or none
         check_loader_efficiency(
             found.run.metrics,
-            figures.min_loader_efficiency,
+            metrics.min_loader_efficiency,
             work=found.work_per_step,
             unit=step.unit,
             resident=found.configuration["data_source"] == "resident",
         )
     return found
+
+
+# --- loader and latency ----------------------------------------------------------------------------
+
+
+def loader_metrics(
+    step: TrainStep | InferStep, device: Device, ranks: Ranks, *, step_s: float, budget_s: float
+) -> dict[str, float]:
+    """Time the loader without the step and the step without the loader; nothing for a step without a loader.
+
+    `loader_efficiency` is the part of the computing rate that is left with the loader, at most 1. Both are timed in one
+    process, so that clocks and power limits cancel. Where batches differ in shape, only the loader has a rate.
+    """
+    if not step.loads:
+        return {}
+    compute_s = None
+    if not step.varied:
+        with step.computing_only():
+            compute_s = seconds_per_call(step, device, ranks, budget_s=budget_s)
+    loader_s = seconds_per_call(
+        step.load, device, ranks, budget_s=budget_s, untimed=step.buffered, burst=step.burst
+    )
+    if compute_s is None:
+        return {"loader_step_s": loader_s}
+    efficiency = min(1.0, compute_s / step_s)
+    return {"loader_step_s": loader_s, "compute_step_s": compute_s, "loader_efficiency": efficiency}
+
+
+def check_loader_efficiency(
+    metrics: Mapping[str, float], least: float | None, *, work: float, unit: str, resident: bool
+) -> None:
+    """Raise StepError where the loader leaves less of the computing rate than required."""
+    efficiency = metrics.get("loader_efficiency")
+    if least is None or efficiency is None or efficiency >= least:
+        return
+    loader, compute = (work / metrics[f"{part}_step_s"] for part in ("loader", "compute"))
+    remedy = "More workers=, decode='device', or data on a faster disk."
+    if resident:
+        remedy = "Samples are picked and cropped on the device itself: a larger batch, or augment=False."
+    raise StepError(
+        f"min_loader_efficiency: {efficiency:.1%} of what the device computes alone is left with its loader, and "
+        f"{least:.0%} were required: the loader alone gives {loader:,.0f} {unit}/s, the device alone takes "
+        f"{compute:,.0f}. {remedy}"
+    )
+
+
+def latency_metrics(
+    step: TrainStep | InferStep, device: Device, ranks: Ranks, *, budget_s: float
+) -> dict[str, float]:
+    """Return percentiles of single steps, each synchronized."""
+    found = latencies(step, device, ranks, budget_s=budget_s)
+    return {f"latency_p{share}_s": percentile(found, share / 100) for share in PERCENTILES}
+
+
+# --- convergence -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convergence:
+    """Times and accuracies of the epochs."""
+
+    epochs_s: tuple[float, ...]  # of training, without evaluation; the first one compiles
+    epoch_steps: int  # of the first
+    accuracies: tuple[float, ...] = ()  # after each epoch; none where the data has no test set
+    target: float | None = None
+
+    @property
+    def time_to_target_s(self) -> float | None:
+        """Training time until the end of the first epoch after which the target was reached."""
+        for epoch, accuracy in enumerate(self.accuracies, start=1):
+            if self.target is not None and accuracy >= self.target:
+                return sum(self.epochs_s[:epoch])
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of a run; `epoch_s` is the median after the first epoch."""
+        metrics = {"first_epoch_s": self.epochs_s[0]}
+        if len(self.epochs_s) > 1:
+            metrics["epoch_s"] = median(self.epochs_s[1:])
+        if self.accuracies:
+            metrics["accuracy"] = self.accuracies[-1]
+        if self.time_to_target_s is not None:
+            metrics["time_to_target_s"] = self.time_to_target_s
+        return metrics
+
+
+def _check_epochs(ranks: Ranks, options: TrainOptions, *, epochs: object, epoch_size: object) -> None:
+    for name, value in (("epochs", epochs), ("epoch_size", epoch_size)):
+        if value is not None and not (isinstance(value, int) and value > 0):
+            raise StepError(f"{name}: {value!r} is not a positive whole number.")
+    one_model = options.get("ddp", True) and options.get("sharding") is None
+    if not one_model and ranks.size > 1:
+        raise StepError(
+            "ddp=False, sharding: converge evaluates one model that every rank has whole. Leave them out."
+        )
+
+
+def train_epochs(
+    step: TrainStep,
+    *,
+    epochs: int,
+    epoch_size: int | None,
+    target: float | None,
+    synchronize: Callable[[], None],
+    report: Callable[[str], None],
+) -> Convergence:
+    """Train from the first step on, and evaluate after every epoch; StepError where the target is not reached."""
+    name, evaluates = step.info.name, has_test_set(step)
+    if target is not None and not evaluates:  # before hours of training, not after
+        raise StepError(
+            f"{name}: target={target:g} needs a labelled test set, and {step.configuration['data']} is "
+            f"{step.configuration['data_source']} here or is not classified. "
+            "Give real data with --accel-data, or leave the target out."
+        )
+    times_s: list[float] = []
+    accuracies: list[float] = []
+    taken = 0
+    for epoch in range(1, epochs + 1):
+        reached = f", accuracy {accuracies[-1]:.1%}" if accuracies else ""
+        report(f"epoch {epoch} of {epochs}{reached}")
+        until = steps_for_epochs(step, epoch, epoch_size)
+        begin = time.perf_counter()
+        for _ in range(until - taken):
+            step()
+        synchronize()
+        times_s.append(time.perf_counter() - begin)
+        taken = until
+        if evaluates:
+            accuracies.append(evaluate(step))
+    found = Convergence(
+        epochs_s=tuple(times_s),
+        epoch_steps=steps_for_epochs(step, 1, epoch_size),
+        accuracies=tuple(accuracies),
+        target=target,
+    )
+    if target is not None and found.time_to_target_s is None:
+        raise StepError(
+            f"{name}: an accuracy of {max(accuracies):.2%} in {epochs} epochs does not reach the target of {target:.2%}. "
+            "Did numerics change, or is the learning rate wrong for this batch?"
+        )
+    return found
+
+
+def has_test_set(step: Step) -> bool:
+    """Return whether the data is real and labelled."""
+    parts = step.parts
+    return parts is not None and parts.pipeline.order is not None and parts.plan.classifies
+
+
+def steps_for_epochs(step: Step, epochs: int, epoch_size: int | None) -> int:
+    """Return the steps that take all samples so many times; synthetic data has no end, and needs a size."""
+    parts = step.parts
+    assert parts is not None  # the step is not closed
+    if parts.pipeline.order is not None:
+        return -(-parts.pipeline.order.steps_for_epochs(epochs) // parts.config.micro_batches)
+    if epoch_size is None:
+        raise StepError(
+            f"epoch_size: data={parts.plan.name!r} is synthetic here and has no epochs. "
+            "Say how many images count as one, or give real data with --accel-data."
+        )
+    return -(-epochs * epoch_size // (step.work * parts.config.ranks.size))
+
+
+def evaluate(step: Step) -> float:
+    """Return the accuracy of the model on the test set. Waits for the device.
+
+    Eager, whatever the step does: it is not timed, and eval mode would be compiled again.
+    """
+    parts = step.parts
+    assert parts is not None  # the step is not closed
+    model: Any = parts.model
+    ranks, device = parts.config.ranks, parts.config.device
+    if ranks.size > 1 and torch.distributed.is_initialized():
+        for buffer in model.buffers():  # running statistics: DDP shares them at the start of its next step
+            torch.distributed.broadcast(buffer, 0)
+    right, seen = torch.zeros((), device=device, dtype=torch.long), 0
+    model.eval()
+    try:
+        with torch.inference_mode(), parts.precision.autocast(device):
+            for inputs, labels in evaluation_batches(parts.config, parts.plan, parts.destination):
+                right += (model(inputs).argmax(-1) == labels).sum()
+                seen += len(labels)
+    finally:
+        model.train()
+    found = ranks.gather([int(right), seen])
+    return sum(part[0] for part in found) / sum(part[1] for part in found)

@@ -1,22 +1,31 @@
-"""One model on several devices: the ranks of a gang average their gradients."""
+"""Several devices: DistributedDataParallel and FSDP2.
+
+Under FSDP a block's weights are gathered for its forward and its backward pass, and its gradients are reduced to shards.
+Weights are gathered in the precision of the step, so there is no autocast; gradients are reduced in fp32.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.measure.ranks import Alone
+import torch
+from torch import nn
+
+from pytest_accel.measure.errors import unknown_value
+from pytest_accel.measure.ranks import Alone, Ranks
+from pytest_accel.workloads.config import StepConfig
+from pytest_accel.workloads.input_pipeline import ModelTask, rank_seed
 
 if TYPE_CHECKING:
-    from torch import nn
+    from pytest_accel.workloads.precision import Precision
 
-    from pytest_accel.measure.ranks import Ranks
+SHARDINGS = ("fsdp",)
 
 
-def data_parallel(model: nn.Module, ranks: Ranks, **options: Any) -> nn.Module:  # noqa: ANN401 - of torch's DDP
-    """Return the model in DistributedDataParallel over the default process group; as it is where there is none.
+def data_parallel(model: nn.Module, ranks: Ranks, **options: Any) -> nn.Module:
+    """Return the model in DistributedDataParallel over the default process group; unchanged where there is none.
 
-    A gang of one rank is wrapped too: what DDP costs can then be seen on one device. Gradients live in the
-    buckets that are reduced, which saves their copy and its memory.
+    A process group of one rank is wrapped too, so that the cost of DDP can be measured on one device.
     """
     if isinstance(ranks, Alone):
         return model
@@ -24,6 +33,79 @@ def data_parallel(model: nn.Module, ranks: Ranks, **options: Any) -> nn.Module: 
 
     device = next(model.parameters()).device
     indices = None if device.type == "cpu" else [device.index]
+    # Gradients live in the buckets that are reduced, which saves a copy and its memory.
     return DistributedDataParallel(
         model, **{"device_ids": indices, "gradient_as_bucket_view": True, **options}
     )
+
+
+def check_sharding(config: StepConfig) -> None:
+    """Refuse what cannot be sharded, before a model is built."""
+    sharding = config.sharding
+    if sharding is None:
+        return
+    if sharding not in SHARDINGS:
+        raise unknown_value("sharding", sharding, SHARDINGS, remedy="None gives every rank the whole model.")
+    if not config.distributed:
+        raise ValueError(
+            f"sharding: {sharding!r} shards a model over the ranks of a process group, and this benchmark has none. "
+            "Mark it with a platform of several devices (a100x4), or with @pytest.mark.accel(process_group=True) for one rank."
+        )
+    if not config.ddp:
+        raise ValueError(f"sharding: {sharding!r} makes one model of all ranks. Leave ddp=False out.")
+    if config.precision == "fp16":
+        raise ValueError(
+            f"precision: 'fp16' scales its loss, and every rank of sharding={sharding!r} would see overflows of its "
+            "own shards alone. Write precision='bf16'."
+        )
+
+
+def check_shardable(model: nn.Module, task: ModelTask, precision: Precision) -> None:
+    """Refuse a model whose results would change with sharding."""
+    if not precision.is_half:
+        return
+    if task == "detection":
+        raise ValueError(
+            "sharding: 'fsdp' gives a model its inputs in the precision of its weights, and boxes must stay in fp32. "
+            "Write precision='fp32', or leave sharding out."
+        )
+    if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):  # noqa: SLF001 - they share no other
+        raise ValueError(
+            "sharding: 'fsdp' gathers weights in half precision, and batch norms keep their statistics in fp32. "
+            "Write precision='fp32', or leave sharding out."
+        )
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the units that are gathered: `model.blocks`, else the members of its largest ModuleList or Sequential."""
+    named = getattr(model, "blocks", None)
+    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList | nn.Sequential)]
+    chosen = named if isinstance(named, nn.ModuleList | nn.Sequential) else max(lists, key=_size, default=[])
+    return [block for block in chosen if _size(block)]
+
+
+def shard(model: nn.Module, ranks: Ranks, precision: Precision, device: torch.device, *, seed: int) -> None:
+    """Shard a model in place; one on the meta device is initialized shard by shard."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(device.type, (ranks.size,))
+    types = {"param_dtype": precision.dtype, "reduce_dtype": torch.float32} if precision.is_half else {}
+    # Other inputs of a block, as the angles of positions, keep their precision.
+    inside = MixedPrecisionPolicy(**types, cast_forward_inputs=False)
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh, mp_policy=inside)
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(**types))
+    if any(parameter.is_meta for parameter in model.parameters()):
+        model.to_empty(device=device)
+        torch.manual_seed(rank_seed(ranks.rank, seed))
+        model.initialize()
+
+
+def local(tensor: Any) -> Any:
+    """Return this rank's part of a tensor: all of it, unless it is sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

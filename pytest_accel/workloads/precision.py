@@ -43,11 +43,11 @@ class Precision:
     def is_half(self) -> bool:
         return self.compute != "float32"
 
-    def autocast(self, device: torch.device) -> Any:  # noqa: ANN401 - torch is untyped here
+    def autocast(self, device: torch.device) -> Any:
         """Return a context in which a training step runs: weights stay fp32, products run in `compute`."""
         return torch.autocast(device.type, dtype=self.dtype if self.is_half else None, enabled=self.is_half)
 
-    def scaler(self, device: torch.device) -> Any:  # noqa: ANN401 - torch is untyped here
+    def scaler(self, device: torch.device) -> Any:
         """Return a GradScaler; for other types than fp16 it is a disabled one, which only passes on."""
         return torch.amp.GradScaler(device.type, enabled=self.scales_loss)
 

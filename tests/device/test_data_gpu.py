@@ -1,4 +1,4 @@
-"""Loading on a real GPU: the same pixels as on the host, errors that name the file, steps that wait for nothing."""
+"""Input pipelines on a real GPU: the same pixels as on the host, errors that name the file, no waiting."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_accel.markers import platform_mark
+from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.steps import InferStep, TrainStep
+from pytest_accel.workloads.measured_step import evaluate
 from tests.support.data_sets import write_cifar_binary, write_food101, write_imagenet_folders, write_shards
 
-pytestmark = [
-    platform_mark(name) for name in ("a100", "b200", "gb200", "gh200", "h100", "h200", "l4", "l40s")
-]
-
 TINY = {"batch_size": 4, "image_size": 64, "precision": "fp32", "compile": None}
-
-
-@pytest.fixture
-def gpu(accel_device):
-    return accel_device
 
 
 def batches(step, count):
@@ -30,17 +21,17 @@ def batches(step, count):
     return [(inputs.float().cpu(), labels.cpu()) for inputs, labels in found]
 
 
-def built(build, root, device, **choices):
-    return build("resnet18", data_root=root, device=device, **{**TINY, **choices})
+def built(build, root, device, **options):
+    return build("resnet18", data_root=root, device=device, **{**TINY, **options})
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loaded_on_the_gpu_as_on_the_host(gpu, tmp_path, workers):
+def test_loaded_batches_equal_those_of_the_host(gpu, tmp_path, workers):
     write_imagenet_folders(tmp_path, train=12)
-    choices = {"data": "imagenet", "workers": workers, "decode": "host"}
+    options = {"data": "imagenet", "workers": workers, "decode": "host"}
     with (
-        built(TrainStep.build, tmp_path, gpu, **choices) as there,
-        built(TrainStep.build, tmp_path, "cpu", **choices) as here,
+        built(TrainStep.build, tmp_path, gpu, **options) as there,
+        built(TrainStep.build, tmp_path, "cpu", **options) as here,
     ):
         for (inputs, labels), (expected, same) in zip(batches(there, 6), batches(here, 6), strict=True):
             assert torch.equal(labels, same)
@@ -48,15 +39,15 @@ def test_loaded_on_the_gpu_as_on_the_host(gpu, tmp_path, workers):
 
 
 @pytest.mark.parametrize("write", [write_imagenet_folders, write_shards], ids=["files", "shards"])
-def test_decoded_on_the_gpu_as_on_the_host(gpu, tmp_path, write):
+def test_images_decoded_on_the_gpu_are_like_those_of_the_host(gpu, tmp_path, write):
     if write is write_shards:
         write_shards(tmp_path / "imagenet" / "val", images=8)
     else:
         write(tmp_path, test=8)
-    choices = {"data": "imagenet", "workers": 1}  # the test images in their order, their middle
+    options = {"data": "imagenet", "workers": 1}  # the test images in their order, their middle
     with (
-        built(InferStep.build, tmp_path, gpu, **choices) as there,
-        built(InferStep.build, tmp_path, "cpu", **choices) as here,
+        built(InferStep.build, tmp_path, gpu, **options) as there,
+        built(InferStep.build, tmp_path, "cpu", **options) as here,
     ):
         assert there.configuration["decode"] == "device"
         for (inputs, labels), (expected, same) in zip(batches(there, 4), batches(here, 4), strict=True):
@@ -66,19 +57,19 @@ def test_decoded_on_the_gpu_as_on_the_host(gpu, tmp_path, write):
             assert torch.corrcoef(torch.stack([inputs.flatten(), expected.flatten()]))[0, 1] > 0.8
 
 
-def test_resident_on_the_gpu_as_on_the_host(gpu, tmp_path):
+def test_resident_batches_equal_those_of_the_host(gpu, tmp_path):
     write_cifar_binary(tmp_path, train=20)
-    choices = {"data": "cifar100", "augment": False}
+    options = {"data": "cifar100", "augment": False}
     with (
-        built(TrainStep.build, tmp_path, gpu, **choices) as there,
-        built(TrainStep.build, tmp_path, "cpu", **choices) as here,
+        built(TrainStep.build, tmp_path, gpu, **options) as there,
+        built(TrainStep.build, tmp_path, "cpu", **options) as here,
     ):
         for (inputs, labels), (expected, same) in zip(batches(there, 8), batches(here, 8), strict=True):
             assert torch.equal(labels, same)
             torch.testing.assert_close(inputs, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_torn_photograph_is_named(gpu, tmp_path):
+def test_torn_photograph_is_reported_with_its_path(gpu, tmp_path):
     write_food101(tmp_path, train=8)
     torn = sorted((tmp_path / "food-101" / "images").rglob("*.jpg"))
     for path in torn:
@@ -92,7 +83,7 @@ def test_a_torn_photograph_is_named(gpu, tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("source", ["resident", "loader"])
-def test_a_launch_bound_step_is_recorded_and_learns(gpu, tmp_path, source, precision):
+def test_launch_bound_step_is_recorded_and_learns(gpu, tmp_path, source, precision):
     write_cifar_binary(tmp_path, train=64)
     step = TrainStep.build(
         "zoo/wide_resnet-tiny",
@@ -113,19 +104,13 @@ def test_a_launch_bound_step_is_recorded_and_learns(gpu, tmp_path, source, preci
                 losses.append(step.loss_value())
         step.check()
         assert losses[-1] < losses[0]
-        assert 0 <= step.judge.accuracy() <= 1
+        assert 0 <= evaluate(step) <= 1
 
 
-def test_steps_of_a_loader_do_not_wait_for_the_gpu(gpu, tmp_path):
+def test_steps_with_a_loader_do_not_wait_for_the_gpu(gpu, no_sync, tmp_path):
     write_cifar_binary(tmp_path, train=64)
     for source in ("resident", "loader"):
         with built(TrainStep.build, tmp_path, gpu, data="cifar100", source=source) as step:
             for _ in range(3):
                 step()
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                for _ in range(3):
-                    step()
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
+            no_sync(step, 3)

@@ -1,4 +1,4 @@
-"""Energy, health and the lock on a real GPU: the counter against samples, a second process, a killed holder."""
+"""Fairness on a real GPU: energy, clocks, MFU, foreign load and the device lock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import time
 
 import pytest
 
-from pytest_accel import a100, b200, gb200, gh200, h100, h200, l4, l40s
-from pytest_accel.platforms.machine import detect
-
-pytestmark = [a100, b200, gb200, gh200, h100, h200, l4, l40s]
-
+FLOPS = 2 * 8192**3
 SUITE = """
     import pytest
     import torch
@@ -22,7 +18,7 @@ SUITE = """
     @pytest.mark.{platform}
     def test_product(accel):
         a = torch.randn(8192, 8192, device=accel.device, dtype=torch.bfloat16)
-        accel.measure(lambda: a @ a, work=1, unit="products")
+        accel.measure(lambda: a @ a, work=1, unit="products", flops={flops}, precision="bf16")
 """
 LOAD = """
 import torch
@@ -36,14 +32,9 @@ while True:
 
 
 @pytest.fixture
-def platform():
-    return next(device.key for device in detect().devices if device.key and not device.mig)
-
-
-@pytest.fixture
 def suite(pytester, platform, monkeypatch):
     monkeypatch.setenv("PYTEST_ACCEL_LOCKS", str(pytester.path / "locks"))
-    pytester.makepyfile(test_bench=SUITE.format(platform=platform))
+    pytester.makepyfile(test_bench=SUITE.format(platform=platform, flops=FLOPS))
     return [sys.executable, "-m", "pytest", "-q", "-m", platform, "--accel-json=a.json"]
 
 
@@ -55,7 +46,7 @@ def run(pytester, command, *arguments):
     return done, json.loads((pytester.path / "a.json").read_text())["results"][0]
 
 
-def test_the_counter_agrees_with_sampled_power_and_clocks_are_read(pytester, suite):
+def test_energy_counter_agrees_with_sampled_power_and_mfu_is_plausible(pytester, suite):
     done, found = run(pytester, suite, "--accel-budget=5s")
     assert found["status"] == "no-baseline", done.stdout
     metrics = found["runs"][0]["metrics"]
@@ -66,9 +57,17 @@ def test_the_counter_agrees_with_sampled_power_and_clocks_are_read(pytester, sui
     assert 300 < metrics["sm_clock_mhz"] < 3000
     assert 20 < metrics["temperature_c"] < 100
     assert 0 <= metrics["power_capped_share"] <= 1
+    assert 0.3 < metrics["mfu"] < 1  # an H200 reaches .8
 
 
-def test_a_second_process_on_the_device_makes_a_run_invalid(pytester, suite):
+def test_ten_times_the_operations_are_impossible(pytester, suite, platform):
+    pytester.makepyfile(test_bench=SUITE.format(platform=platform, flops=10 * FLOPS))
+    done, found = run(pytester, suite, "--accel-budget=2s")
+    assert found["failed"], done.stdout
+    assert "impossible: " in done.stdout
+
+
+def test_foreign_load_makes_a_run_invalid(pytester, suite):
     with subprocess.Popen([sys.executable, "-c", LOAD], stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout.readline().strip() == "loading"
@@ -80,7 +79,7 @@ def test_a_second_process_on_the_device_makes_a_run_invalid(pytester, suite):
     assert found["text"].startswith("foreign load")
 
 
-def test_a_lock_is_held_while_measuring_and_free_after_a_kill(pytester, suite):
+def test_lock_is_held_while_measuring_and_free_after_a_kill(pytester, suite):
     lock = pytester.path / "locks"
     first = subprocess.Popen(
         [*suite[:-1], "--accel-budget=200s"], cwd=pytester.path, stdout=subprocess.DEVNULL

@@ -10,16 +10,11 @@ import json
 import pytest
 import torch
 
-from pytest_accel.markers import platform_mark
+from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.sources import RotatingSource
-from pytest_accel.workloads.steps import InferStep, TrainStep
-from pytest_accel.workloads.tasks.tokens import TokenPlan
+from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.steps import losses
 from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
-
-pytestmark = [
-    platform_mark(name) for name in ("a100", "b200", "gb200", "gh200", "h100", "h200", "l4", "l40s")
-]
 
 GPT = {"sequence": 128, "vocabulary": 1024, "batch_size": 8}
 MODELS = {
@@ -48,34 +43,31 @@ def require(model):
 
 @pytest.mark.parametrize("mode", [None, "auto"], ids=["eager", "compiled"])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_kind_of_model_trains(accel_device, model, mode):
+def test_models_of_every_task_train(gpu, model, mode):
     require(model)
-    with TrainStep.build(model, device=accel_device, precision="bf16", compile=mode, **MODELS[model]) as step:
+    with TrainStep.build(model, device=gpu, precision="bf16", compile=mode, **MODELS[model]) as step:
         found = losses(step, 6)
     assert len(set(found)) > 1
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_kind_of_model_answers(accel_device, model):
+def test_models_of_every_task_infer(gpu, model):
     require(model)
-    choices = {name: value for name, value in MODELS[model].items() if name != "clip"}
-    with InferStep.build(model, device=accel_device, precision="bf16", **choices) as step:
+    options = {name: value for name, value in MODELS[model].items() if name != "clip"}
+    with InferStep.build(model, device=gpu, precision="bf16", **options) as step:
         for _ in range(6):
             step()
         step.check()
 
 
-# A gang.
-
-
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("mode", [None, "default"], ids=["eager", "compiled"])
-def test_shards_learn_as_the_whole_does(group, mode, checkpoint):
-    choices = {"precision": "bf16", "compile": mode, "lr": 1e-3, **GPT}
-    with TrainStep.build("zoo/gpt-tiny", device=group.device, **choices) as step:
+def test_sharded_model_learns_as_the_unsharded_one(group, mode, checkpoint):
+    options = {"precision": "bf16", "compile": mode, "lr": 1e-3, **GPT}
+    with TrainStep.build("zoo/gpt-tiny", device=group.device, **options) as step:
         expected = losses(step, 20)
     options = {"model_options": {"checkpoint": checkpoint}, "sharding": "fsdp"}
-    with TrainStep.build("zoo/gpt-tiny", device=group.device, ranks=group, **choices | options) as step:
+    with TrainStep.build("zoo/gpt-tiny", device=group.device, ranks=group, **options | options) as step:
         found = losses(step, 20)
         assert step.configuration["sharding"] == "fsdp"
     assert expected[-1] < expected[0]  # a few batches in turn can be learnt by heart
@@ -84,19 +76,16 @@ def test_shards_learn_as_the_whole_does(group, mode, checkpoint):
 
 
 @pytest.mark.parametrize("model", ["zoo/dino-tiny", "zoo/segformer-b0", "zoo/gpt-tiny"])
-def test_ddp_takes_what_is_compiled_by_parts_or_whole(group, model):
+def test_ddp_trains_models_compiled_whole_or_in_parts(group, model):
     require(model)
     with TrainStep.build(model, device=group.device, ranks=group, precision="bf16", **MODELS[model]) as step:
         losses(step, 6)
 
 
-# Gradients.
-
-
-def gradients(device, micro_batch_size=None, **choices):
+def gradients(device, micro_batch_size=None, **options):
     """Of one and the same batch, whatever it is cut into."""
     with TrainStep.build(
-        "zoo/gpt-tiny", device=device, micro_batch_size=micro_batch_size, **GPT | choices
+        "zoo/gpt-tiny", device=device, micro_batch_size=micro_batch_size, **GPT | options
     ) as step:
         plan = TokenPlan(name="tokens", **GPT)
         inputs, targets = plan.make(
@@ -109,44 +98,39 @@ def gradients(device, micro_batch_size=None, **choices):
 
 
 @pytest.mark.parametrize("mode", [None, "auto"], ids=["eager", "compiled"])
-def test_micro_batches_add_up_to_the_gradients_of_their_batch(accel_device, mode):
-    loss, whole = gradients(accel_device, precision="fp32", compile=mode)
-    in_parts, summed = gradients(accel_device, 2, precision="fp32", compile=mode)
+def test_accumulated_gradients_equal_those_of_the_batch(gpu, mode):
+    loss, whole = gradients(gpu, precision="fp32", compile=mode)
+    in_parts, summed = gradients(gpu, 2, precision="fp32", compile=mode)
     assert in_parts == pytest.approx(loss, rel=1e-4)
     largest = max(float(each.abs().max()) for each in whole)
     for one, other in zip(whole, summed, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-2, atol=1e-3 * largest)
 
 
-def test_scaled_gradients_are_clipped_as_unscaled_ones(accel_device):
+def test_clipping_unscales_fp16_gradients(gpu):
     """fp16 multiplies a loss by 65,536: a norm that forgot it would be clipped to nothing."""
     norms = {}
     for precision in ("bf16", "fp16"):
-        _, found = gradients(accel_device, precision=precision, clip=1e-2, compile=None)
+        _, found = gradients(gpu, precision=precision, clip=1e-2, compile=None)
         norms[precision] = float(torch.linalg.vector_norm(torch.stack([each.norm() for each in found])))
     assert norms["bf16"] == pytest.approx(1e-2, rel=0.02)
     assert norms["fp16"] == pytest.approx(norms["bf16"], rel=0.02)
 
 
-def test_fp16_with_clipping_trains(accel_device):
-    with TrainStep.build(
-        "zoo/gpt-tiny", device=accel_device, precision="fp16", clip=1.0, lr=1e-3, **GPT
-    ) as step:
+def test_fp16_with_clipping_trains(gpu):
+    with TrainStep.build("zoo/gpt-tiny", device=gpu, precision="fp16", clip=1.0, lr=1e-3, **GPT) as step:
         found = losses(step, 20)
     assert found[-1] < found[0]
 
 
-# Texts.
-
-
-def test_texts_of_the_host_are_trained_on(accel_device, tmp_path):
+def test_language_model_trains_on_texts(gpu, tmp_path):
     write_bpe(tmp_path / "gpt2", *train_bpe())
     (tmp_path / "oscar").mkdir()
     lines = [json.dumps({"text": f"{number}. {SENTENCES}"}) for number in range(400)]
     (tmp_path / "oscar/a.jsonl").write_text("\n".join(lines))
     with TrainStep.build(
         "zoo/gpt-tiny",
-        device=accel_device,
+        device=gpu,
         data="oscar",
         data_root=tmp_path,
         precision="bf16",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_accel.workloads import TrainStep, fitting
+from pytest_accel.workloads import TrainStep, memory
 from pytest_accel.workloads.data.sources import RotatingSource
-from pytest_accel.workloads.evidence import local
-from pytest_accel.workloads.tasks.tokens import TokenPlan
+from pytest_accel.workloads.parallel import local
+from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.steps import losses
 
 GPT = {"layers": 2, "width": 32, "heads": 2}
@@ -91,7 +91,7 @@ def clip_alike(group):
 
 def build_in_shards(group):
     """As for a model that is too large to be built whole."""
-    fitting.WHOLE_SHARE = 0.0
+    memory.UNSHARDED_SHARE = 0.0
     try:
         with build(group, sharding="fsdp") as step:
             embedding = step._model.embedding.weight
@@ -104,7 +104,7 @@ def build_in_shards(group):
             }
             return found | {"losses": losses(step)}
     finally:
-        fitting.WHOLE_SHARE = 0.8
+        memory.UNSHARDED_SHARE = 0.8
 
 
 def own_model(group):

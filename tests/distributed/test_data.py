@@ -19,23 +19,24 @@ def test_loaded(train, rank):
 
 @cpux2
 def test_uneven(train, rank, monkeypatch):
-    import pytest_accel.workloads.feeding
+    import pytest_accel.workloads.input_pipeline
 
-    monkeypatch.setattr(pytest_accel.workloads.feeding, "spare_cpus", lambda: 1 + 2 * rank)
+    monkeypatch.setattr(pytest_accel.workloads.input_pipeline, "spare_cpus", lambda: 1 + 2 * rank)
     train("zoo/wide_resnet-tiny", data="cifar100", source="loader", batch_size=4)
 
 
 @cpux2
 def test_judged_alike(accel, process_group):
-    from pytest_accel.workloads.steps import TrainStep
+    from pytest_accel.workloads.measured_step import evaluate
+    from pytest_accel.workloads.step import TrainStep
 
     step = TrainStep.build("zoo/wide_resnet-tiny", data="digits", batch_size=8, ranks=process_group)
     with step:
         for _ in range(5):
             step()
-        model = step.judge.model
+        model = step.parts.model
         before = process_group.gather(float(sum(each.double().sum() for each in model.buffers())))
-        step.judge.accuracy()
+        evaluate(step)
         after = process_group.gather(float(sum(each.double().sum() for each in model.buffers())))
         assert before[0] != before[1]  # each rank normalised its own batches
         assert after[0] == after[1] == before[0]

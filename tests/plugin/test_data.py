@@ -273,16 +273,16 @@ def test_a_batch_of_a_sweep_that_does_not_fit_is_no_failure(bench):
 
 
 ASKED = """
-def test_step(accel):
-    from contextlib import ExitStack
-    from pytest_accel.workloads.measured_step import build_step
+def test_step(accel, monkeypatch):
+    from pytest_accel.workloads.measured_step import Train, TrainStep
 
     found = {}
-    def build(model, **choices):
-        found.update(choices)
+    def build(model, **options):
+        found.update(options)
         raise ValueError("enough")
-    with ExitStack() as steps, pytest.raises(pytest.fail.Exception):
-        build_step(accel, steps, build, "resnet18"%s)
+    monkeypatch.setattr(TrainStep, "build", build)
+    with Train(accel) as train, pytest.raises(pytest.fail.Exception):
+        train("resnet18"%s)
     note("asked", found.get(%r))
     measure(accel)
 """

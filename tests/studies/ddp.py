@@ -20,7 +20,7 @@ import torch
 from pytest_accel.distributed.process_group import ProcessGroup, open_process_group
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads.steps import TrainStep
+from pytest_accel.workloads.step import TrainStep
 from tests.studies.alternating import Ratio, in_turn, prepared
 from tests.support.gloo import free_port
 

@@ -19,15 +19,15 @@ from unittest.mock import patch
 import torch
 import triton
 import triton.language as tl
-from tests.studies.gpt import graphs
-from tests.studies.rectifying import difference
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
-from torchvision.models.resnet import Bottleneck
-
-from pytest_accel.measure.device import Device
 from pytest_accel.workloads.pooling import empty_last
 from pytest_accel.workloads.rectifying import RectifyingBlock, rectified_convolution
 from pytest_accel.workloads.steps import InferStep
+from tests.studies.gpt import graphs
+from tests.studies.rectifying import difference
+from torch.nn import functional as F
+from torchvision.models.resnet import Bottleneck
+
+from pytest_accel.measure.device import Device
 from tests.studies.alternating import apart, attempted, in_turn, prepared
 
 FEWEST_ROWS = 2**14  # below that cuDNN has kernels that share the little there is among more multiprocessors
@@ -323,9 +323,9 @@ def whole_steps(device: Device, pairs: int, failed: list[str]) -> None:
 
 def whole_on_a_cpu(name: str, most: int, *, hands_on: bool) -> None:
     """That a model answers the same: traced, and interpreted."""
+    from pytest_accel.workloads.rectifying import rectify
     from torchvision.models import resnet50
 
-    from pytest_accel.workloads.rectifying import rectify
     from tests.support.graphs import traced
     from tests.support.resnets import settled
 

@@ -16,9 +16,7 @@ from benchmarks.peers.ways import Step
 from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimizer
 from pytest_accel.workloads.data.detection import corners_px
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.workloads.detection.batch import Scenes
-from pytest_accel.workloads.detection.loss import DinoLoss
-from pytest_accel.workloads.detection.torchvision import FROZEN, calibrate
+from pytest_accel.workloads.models.detection import FROZEN, DinoLoss, Scenes, calibrate
 from pytest_accel.workloads.models.dino import build_dino
 from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
 

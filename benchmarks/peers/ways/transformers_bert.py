@@ -8,8 +8,8 @@ from transformers import BertConfig, BertForQuestionAnswering
 from benchmarks.peers.contests import Contest
 from benchmarks.peers.ways import Step
 from benchmarks.peers.ways.plain_loop import plain_loop, plain_optimizer
+from pytest_accel.workloads.build import make_batch
 from pytest_accel.workloads.models.bert import BERT_SHAPES
-from pytest_accel.workloads.tasks import make_batch
 
 
 def step(contest: Contest, device: torch.device) -> Step:

@@ -115,7 +115,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
         }
     )
 
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as the base class has it
+    def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.KNOWN:
             raise _UnknownNameError(f"{module}.{name}")
         return _KnownName(name)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
 from pytest_accel.workloads.data.checksums import verify
 from pytest_accel.workloads.data.encoded import PackedNames, pack, read_whole
@@ -118,7 +118,7 @@ def _gc_off() -> Iterator[None]:
             gc.enable()
 
 
-def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:  # noqa: ANN401 - whatever JSON holds
+def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:
     categories = _entries(content, "categories", path, lambda entry: entry["name"])
     if not 0 < len(categories) <= COCO_CLASSES:
         raise unreadable(path, f"{len(categories)} categories, not 1 to {COCO_CLASSES}", COCO_REMEDY)
@@ -131,7 +131,7 @@ def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:  # noqa
     _check_files(names, images_folder)
     place_of = {number: place for place, number in enumerate(ids)}
 
-    def annotation(entry: Any) -> tuple[int, int, list[float]] | None:  # noqa: ANN401 - as above
+    def annotation(entry: Any) -> tuple[int, int, list[float]] | None:
         place, label = place_of[_whole(entry["image_id"])], labels[_whole(entry["category_id"])]
         if entry.get("iscrowd", 0) not in (0, 1):
             raise ValueError(f"iscrowd {entry['iscrowd']!r} is neither 0 nor 1")
@@ -155,7 +155,7 @@ def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:  # noqa
     )
 
 
-def _entries(content: Any, key: str, path: Path, parse: Callable[[Any], Any]) -> dict[int, Any]:  # noqa: ANN401 - as above
+def _entries(content: Any, key: str, path: Path, parse: Callable[[Any], Any]) -> dict[int, Any]:
     """Parse the entries of a list by id; DataError with the entry that cannot be read."""
     entries = content.get(key) if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -178,7 +178,7 @@ def _entries(content: Any, key: str, path: Path, parse: Callable[[Any], Any]) ->
     return found
 
 
-def _image(entry: Any) -> tuple[str, int, int]:  # noqa: ANN401 - whatever JSON holds
+def _image(entry: Any) -> tuple[str, int, int]:
     name, height, width = entry["file_name"], _whole(entry["height"]), _whole(entry["width"])
     if not isinstance(name, str) or name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise ValueError(f"file_name {name!r} is not the name of a file beside the others")
@@ -187,7 +187,7 @@ def _image(entry: Any) -> tuple[str, int, int]:  # noqa: ANN401 - whatever JSON 
     return name, height, width
 
 
-def _whole(value: Any) -> int:  # noqa: ANN401 - as above
+def _whole(value: Any) -> int:
     """Return a whole number; some tools write 640.0."""
     if type(value) is float and math.isfinite(value) and value == int(value):
         value = int(value)
@@ -196,7 +196,7 @@ def _whole(value: Any) -> int:  # noqa: ANN401 - as above
     return value
 
 
-def _box(box: Any) -> list[float]:  # noqa: ANN401 - as above
+def _box(box: Any) -> list[float]:
     numbers = isinstance(box, list) and len(box) == 4 and all(type(each) in (int, float) for each in box)
     if not numbers or not all(abs(each) < 1e9 for each in box):  # nor is NaN
         raise ValueError(f"the box {box!r} is not four finite numbers: left, top, width, height")

@@ -100,7 +100,7 @@ def read_text(path: Path, remedy: str) -> str:
         raise unreadable(f"{path}:{line}", "not UTF-8", remedy) from None
 
 
-def read_json(path: Path, remedy: str, *, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:  # noqa: ANN401 - whatever JSON holds
+def read_json(path: Path, remedy: str, *, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
     """Return a JSON file's content; DataError with the line where it is not JSON."""
     try:
         return json.loads(read_text(path, remedy), object_hook=object_hook)

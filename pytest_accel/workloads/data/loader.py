@@ -84,7 +84,7 @@ class Reader(Protocol):
     It runs in worker processes and never touches a device.
     """
 
-    def __getitem__(self, wanted: Any, /) -> Any: ...  # noqa: ANN401 - each task has a sampler of its own
+    def __getitem__(self, wanted: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,13 +217,13 @@ class HostBatches:
     def __iter__(self) -> HostBatches:
         return self
 
-    def __next__(self) -> Any:  # noqa: ANN401 - what the reader returns
+    def __next__(self) -> Any:
         batch = self._wait()
         if isinstance(batch, ReadProblem):
             raise DataError(batch.text)
         return batch
 
-    def _wait(self) -> Any:  # noqa: ANN401 - what the reader returns
+    def _wait(self) -> Any:
         """Wait in short intervals; between them torch checks for dead workers."""
         until = time.monotonic() + TIMEOUT_S
         while True:
@@ -254,7 +254,7 @@ class _ForkContext(ForkContext):
     worker killed while it holds the lock would block the training process forever.
     """
 
-    def Event(self) -> Any:  # noqa: N802, ANN401 - the name in multiprocessing; of a class that is not ours
+    def Event(self) -> Any:  # noqa: N802 - the name in multiprocessing; of a class that is not ours
         return _Flag()
 
 
@@ -281,7 +281,7 @@ class _OneThread:
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
 
-    def __next__(self) -> Any:  # noqa: ANN401 - what the reader returns
+    def __next__(self) -> Any:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -296,7 +296,7 @@ def _pin_worker(cpus: int | None, first_cpu: int, _number: int) -> None:
         os.sched_setaffinity(0, {allowed[(first_cpu + each) % len(allowed)] for each in range(cpus)})
 
 
-def _without_sigchld_handler(batches: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+def _without_sigchld_handler(batches: Any) -> Any:
     """Unregister the workers from torch's SIGCHLD handler, which would raise in the middle of a step.
 
     A dead worker is found when the next batch is requested.

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import torch
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
 from pytest_accel.workloads.data.errors import DataError, unreadable
 

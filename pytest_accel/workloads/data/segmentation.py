@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
 from pytest_accel.workloads.data.encoded import PackedNames, pack, read_whole
 from pytest_accel.workloads.data.errors import DataError, Split, missing, reading, unreadable

@@ -130,12 +130,12 @@ class LoaderSource:
             self._ahead.append(self._send(next(self._batches)))
         return _receive(*self._ahead.popleft())
 
-    def _send(self, host: Any) -> tuple[Batch, Any]:  # noqa: ANN401 - what the reader returns
+    def _send(self, host: Any) -> tuple[Batch, Any]:
         with torch.cuda.stream(self._side):
             batch = self._arrive(self._moved(host))
             return batch, self._side.record_event()  # type: ignore[union-attr] # there is a stream
 
-    def _moved(self, host: Any) -> Any:  # noqa: ANN401 - as above
+    def _moved(self, host: Any) -> Any:
         return tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), host)
 
     def close(self) -> None:
@@ -294,7 +294,7 @@ class SplitSource:
         self._source.close()
 
 
-def _receive(batch: Batch, ready: Any) -> Batch:  # noqa: ANN401 - a CUDA event, or None
+def _receive(batch: Batch, ready: Any) -> Batch:
     """Make the current stream wait, on the device alone, for a batch that another stream wrote."""
     if ready is not None:
         tensors = tree_leaves(batch)

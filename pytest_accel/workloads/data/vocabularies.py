@@ -180,7 +180,7 @@ def read_bert(folder: Path) -> BertVocabulary:
     )
 
 
-def _library(path: Path) -> Any:  # noqa: ANN401 - a module
+def _library(path: Path) -> Any:
     try:
         import tokenizers
     except ImportError:

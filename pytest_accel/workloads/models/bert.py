@@ -42,7 +42,7 @@ BERT_SHAPES = {
 }
 
 
-def build_bert(name: str, **changes: Any) -> Bert:  # noqa: ANN401 - the fields of BertShape
+def build_bert(name: str, **changes: Any) -> Bert:
     """Return the named BERT; keyword arguments change single sizes of its shape."""
     if find_spec("transformers") is None:
         raise ValueError(f"model: 'zoo/{name}' needs transformers. pip install 'pytest-accel[suites]'")

@@ -1,47 +1,80 @@
 """DINO, DETR with improved denoising anchor boxes (arXiv:2203.03605), in plain torch over timm's Swin-L.
 
-Images to maps, maps to tokens, an encoder over all tokens; the best tokens propose anchors, queries refine them
-layer by layer. Anchors are kept as logits, so that refining is adding. There are 91 classes as in the published
-model, which takes COCO's category ids as they are; labels that were renumbered to 0..79 fit as well, and eleven
-outputs that no label names change neither its work nor its size by a thousandth.
-
-`model(Scenes(images, sizes, targets))` returns `Predictions`, in shapes that follow from those of its arguments
-alone; `DinoLoss()(predictions, targets)` is its loss.
+`model(Scenes(images, sizes, targets))` returns `Predictions`; `DinoLoss()(predictions, targets)` is its loss. There are
+91 classes as in the published model, which takes COCO's category ids; labels renumbered to 0..79 fit as well.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from pytest_accel.workloads.detection.batch import Scenes, Targets
-from pytest_accel.workloads.detection.denoising import MATCHING, Noise, make_noise, may_see
-from pytest_accel.workloads.detection.loss import Predictions
-from pytest_accel.workloads.models.dino_backbones import PlainBackbone, SwinBackbone
-from pytest_accel.workloads.models.dino_layers import (
-    BoxHead,
-    DecoderLayer,
-    EncoderLayer,
-    Places,
-    class_head,
-    outside,
-    places_of,
-    sine,
+from pytest_accel.workloads.models.detection import (
+    MATCHING,
+    Noise,
+    Predictions,
+    Scenes,
+    Targets,
+    make_noise,
+    may_see,
 )
-from pytest_accel.workloads.models.dino_shapes import DINO_SHAPES, DinoShape
-
-TOKEN_TEMPERATURE = 20  # of the sines that say where a token is
-QUERY_TEMPERATURE = 10_000  # of those that say where a query's box is
-PROPOSED_SIZE = 0.05  # of the image: what a token of the finest level proposes; each coarser one twice that
-BORDER = 0.01  # of the image: no proposal's centre is nearer to the edge, no size smaller
-SMALLEST = 1e-5  # of the image: what logits are taken of at the least
 
 
-def build_dino(name: str, **changes: Any) -> Dino:  # noqa: ANN401 - the fields of DinoShape
-    """Return the named DINO; keyword arguments change single sizes of its shape."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DinoShape:
+    """Sizes of a DINO."""
+
+    backbone: str  # a Swin's name in timm, or "plain"
+    stages: tuple[int, ...] = ()  # of the Swin whose maps are used
+    scales: int  # levels of tokens; those beyond the backbone's maps halve its last map again
+    width: int = 256
+    heads: int = 8
+    points: int = 4  # a head and level
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    feedforward: int = 2048
+    queries: int = 900
+    denoising_pairs: int = 100  # of a positive and a negative copy
+    num_classes: int = 91
+    checkpoint: bool = False  # recompute the backbone's activations in the backward pass
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads or self.width % 32:
+            raise ValueError(
+                f"width: {self.width} is not a multiple of 32 groups and of {self.heads} heads. "
+                "Choose one that is, 256 for instance."
+            )
+
+
+_SWIN_L = "swin_large_patch4_window12_384"
+DINO_SHAPES = {
+    "dino-swin-l-4scale": DinoShape(backbone=_SWIN_L, stages=(1, 2, 3), scales=4),
+    "dino-swin-l-5scale": DinoShape(backbone=_SWIN_L, stages=(0, 1, 2, 3), scales=5),
+    # Of seconds on one CPU core.
+    "dino-tiny": DinoShape(
+        backbone="plain", scales=3, width=64, heads=4, encoder_layers=2, decoder_layers=2, feedforward=128,
+        queries=30, denoising_pairs=10,
+    ),
+}  # fmt: skip
+
+
+TOKEN_TEMPERATURE = 20  # of the sine positions of tokens
+QUERY_TEMPERATURE = 10_000  # of the sine positions of query boxes
+PROPOSED_SIZE = 0.05  # of the image: box of a token of the finest level; twice that on each coarser one
+BORDER = 0.01  # of the image: smallest distance of a proposal's centre from the edge, smallest size
+SMALLEST = 1e-5  # of the image: smallest value that a logit is taken of
+PATCH = 4  # pixels of a Swin's patches, squared
+PLAIN_STRIDES = (8, 16)  # of the maps of the plain backbone
+
+
+def build_dino(name: str, **changes: Any) -> Dino:
+    """Return the named DINO; keywords change single sizes of its shape."""
     return Dino(replace(DINO_SHAPES[name], **changes))
 
 
@@ -60,12 +93,12 @@ class Dino(nn.Module):
 
     @property
     def compiled_apart(self) -> list[nn.Module]:
-        """What repeats, and what reads all tokens: compiled as one graph, its 36 layers take minutes."""
+        """Repeated layers: compiled as one graph, all 36 take minutes."""
         return [*self.neck.backbone.compiled_apart, *self.encoder, self.proposer, *self.decoder.layers]
 
     def forward(self, scenes: Scenes) -> Predictions:
         images, sizes, targets = scenes
-        targets = targets if self.training else None  # there is nothing to learn of them
+        targets = targets if self.training else None  # without denoising
         height, width = images.shape[-2:]
         extent = torch.stack((sizes[:, 1] / width, sizes[:, 0] / height), dim=-1)[:, None].float()
         tokens, positions, places = self.neck(images, extent)
@@ -84,11 +117,8 @@ class Dino(nn.Module):
         return Predictions(logits, boxes, denoised_logits, denoised_boxes, queries.noise)
 
     def _queries(self, proposed: Tensor, targets: Targets | None) -> Queries:
-        """Mixed selection: anchors come from the encoder, what the queries carry at first is learned.
-
-        Where there are targets, noisy copies of them come before.
-        """
-        n, anchors = len(proposed), proposed.detach()  # the encoder learns from its own loss
+        """Return anchors from the encoder and learned content (mixed selection), after noisy copies of the targets."""
+        n, anchors = len(proposed), proposed.detach()  # the encoder has its own loss
         content = self.content.weight.expand(n, -1, -1)
         if targets is None:
             return Queries(content, anchors, None, None)
@@ -103,16 +133,16 @@ class Dino(nn.Module):
 
 
 class Queries(NamedTuple):
-    """What goes into the decoder: (images, queries, ..), denoising ones first."""
+    """Inputs of the decoder: (images, queries, ..), denoising ones first."""
 
     content: Tensor
     anchors: Tensor  # logits of boxes
-    mask: Tensor | None  # (images, 1, queries, queries): who may see whom; None: all
+    mask: Tensor | None  # (images, 1, queries, queries), True: may attend; None: all
     noise: Noise | None
 
 
 class Neck(nn.Module):
-    """Images to tokens of one width on all levels, with where they are."""
+    """Images to tokens of one width on all levels, with their positions."""
 
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
@@ -132,7 +162,7 @@ class Neck(nn.Module):
     def forward(self, images: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, Places]:
         """Return tokens and their positions, each (images, tokens, width), and their places."""
         padding = outside(images.shape[2], images.shape[3], extent)[:, None]
-        maps = self.backbone(images.masked_fill(padding, 0))  # convolutions and windows look across the edge
+        maps = self.backbone(images.masked_fill(padding, 0))  # convolutions and windows cross the edge
         levels = [project(each) for project, each in zip(self.same, maps, strict=True)]
         last = maps[-1]
         for project in self.halved:
@@ -147,14 +177,14 @@ class Neck(nn.Module):
 
 
 class Proposals(NamedTuple):
-    """What the best tokens say: (images, queries, ..)."""
+    """Proposals of the best tokens: (images, queries, ..)."""
 
     logits: Tensor  # of classes
     anchors: Tensor  # logits of boxes
 
 
 class Proposer(nn.Module):
-    """The tokens whose best class is the surest propose a box each."""
+    """The tokens with the largest class logits propose a box each."""
 
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
@@ -170,8 +200,8 @@ class Proposer(nn.Module):
             )
         plain = proposals_of(places)
         inside = ((plain > BORDER) & (plain < 1 - BORDER)).all(dim=-1) & ~places.padding
-        # Most tokens are not chosen, and have no gradient: their graph ends here. Not under no_grad: autocast would
-        # keep the weights as it casts them there, without a gradient, and use those again below.
+        # Most tokens are not chosen and have no gradient. Not under no_grad: autocast would cache the weights that it
+        # casts there without a gradient, and use them again below.
         surest = self.classes(self.norm(self.change(tokens))).amax(dim=-1).float()
         chosen = surest.masked_fill(~inside, -torch.inf).topk(self.queries, dim=1).indices[..., None]
         best = self.norm(self.change(tokens.gather(1, chosen.expand(-1, -1, tokens.shape[-1]))))
@@ -180,7 +210,7 @@ class Proposer(nn.Module):
 
 
 def proposals_of(places: Places) -> Tensor:
-    """Return (images, tokens, 4): a square box at every token, twice as large on each coarser level."""
+    """Return (images, tokens, 4): a square box at every token."""
     sizes = [
         places.in_image.new_full((height * width, 2), PROPOSED_SIZE * 2**level)
         for level, (height, width) in enumerate(places.sizes)
@@ -189,7 +219,7 @@ def proposals_of(places: Places) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """Layers that refine the anchors one after the other, with heads that they share."""
+    """Layers that refine the anchors one after the other, with shared heads."""
 
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
@@ -212,7 +242,7 @@ class Decoder(nn.Module):
             x = layer(x, positions, mask=mask, boxes=box * scale, tokens=tokens, places=places)
             normed = self.norm(x)
             change = self.boxes(normed)
-            # Look forward twice: the box of this layer teaches the layer before too, and none further back.
+            # Look forward twice: the box of this layer has a gradient in the layer before too.
             boxes.append((refined + change).sigmoid())
             logits.append(self.classes(normed))
             refined = anchors + change
@@ -221,9 +251,326 @@ class Decoder(nn.Module):
 
 
 def _projection(channels: int, width: int, *, kernel: int) -> nn.Sequential:
-    """Return a convolution to the common width with 32 groups normalised; of 3 x 3 pixels it halves the map."""
+    """Return a convolution to the common width with a group norm; a 3 x 3 one halves the map."""
     stride, padding = (1, 0) if kernel == 1 else (2, 1)
     convolution = nn.Conv2d(channels, width, kernel, stride=stride, padding=padding)
     nn.init.xavier_uniform_(convolution.weight)
     nn.init.zeros_(convolution.bias)
     return nn.Sequential(convolution, nn.GroupNorm(32, width))
+
+
+class Places(NamedTuple):
+    """Positions of the tokens of all levels, finest first, row by row."""
+
+    sizes: LevelSizes
+    in_padded: Tensor  # (1, tokens, 2): centres (x, y), shares of the padded image
+    in_image: Tensor  # (images, tokens, 2): shares of the image itself; past 1 in its padding
+    padding: Tensor  # (images, tokens): outside of the image
+    extent: Tensor  # (images, 1, 2): width and height of the image, shares of the padded one
+
+
+def places_of(sizes: LevelSizes, extent: Tensor) -> Places:
+    """Return the positions of tokens over images that fill `extent` of the padded size."""
+    centres, padding = [], []
+    for height, width in sizes:
+        across = (torch.arange(width, device=extent.device) + 0.5) / width
+        down = (torch.arange(height, device=extent.device) + 0.5) / height
+        centre = torch.stack((across.expand(height, -1), down[:, None].expand(-1, width)), dim=-1)
+        centres.append(centre.flatten(0, 1))
+        padding.append(outside(height, width, extent).flatten(1))
+    in_padded = torch.cat(centres)[None]
+    return Places(
+        sizes=sizes,
+        in_padded=in_padded,
+        in_image=in_padded / extent,
+        padding=torch.cat(padding, dim=1),
+        extent=extent,
+    )
+
+
+def outside(height: int, width: int, extent: Tensor) -> Tensor:
+    """Return (images, height, width): which cells of a grid over the padded image are outside of the image."""
+    across = torch.arange(width, device=extent.device) / width >= extent[..., 0]
+    down = torch.arange(height, device=extent.device) / height >= extent[..., 1]
+    return across[:, None, :] | down[:, :, None]
+
+
+def sine(coordinates: Tensor, width: int, *, temperature: float) -> Tensor:
+    """Encode each coordinate (0 to 1) as sines and cosines of `width` / 2 frequencies: (.., coordinates * width)."""
+    step = torch.arange(width // 2, device=coordinates.device) / (width // 2)
+    angle = coordinates[..., None] * (2 * math.pi * temperature**-step)
+    return torch.cat((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU, a residual connection and a norm."""
+
+    def __init__(self, shape: DinoShape) -> None:
+        super().__init__()
+        self.up, self.down = (
+            nn.Linear(shape.width, shape.feedforward),
+            nn.Linear(shape.feedforward, shape.width),
+        )
+        self.norm = nn.LayerNorm(shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.down(F.relu(self.up(x))))
+
+
+class EncoderLayer(nn.Module):
+    """Deformable self-attention over the tokens of all levels."""
+
+    def __init__(self, shape: DinoShape) -> None:
+        super().__init__()
+        self.attention = DeformableAttention(
+            shape.width, heads=shape.heads, levels=shape.scales, points=shape.points
+        )
+        self.norm = nn.LayerNorm(shape.width)
+        self.feedforward = FeedForward(shape)
+
+    def forward(self, tokens: Tensor, positions: Tensor, places: Places) -> Tensor:
+        seen = self.attention(tokens + positions, places.in_padded, tokens, places.sizes, places.padding)
+        return self.feedforward(self.norm(tokens + seen))
+
+
+class QuerySelfAttention(nn.Module):
+    """Masked self-attention of the queries."""
+
+    def __init__(self, shape: DinoShape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.query_key = nn.Linear(shape.width, 2 * shape.width)
+        self.value = nn.Linear(shape.width, shape.width)
+        self.out = nn.Linear(shape.width, shape.width)
+
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        n, t, width = x.shape
+        query, key = self.query_key(x + positions).view(n, t, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        value = self.value(x).view(n, t, self.heads, -1).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return self.out(mixed.transpose(1, 2).reshape(n, t, width))
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention of the queries, then deformable attention to tokens around their boxes."""
+
+    def __init__(self, shape: DinoShape) -> None:
+        super().__init__()
+        self.attention = QuerySelfAttention(shape)
+        self.norm1 = nn.LayerNorm(shape.width)
+        self.cross = DeformableAttention(
+            shape.width, heads=shape.heads, levels=shape.scales, points=shape.points
+        )
+        self.norm2 = nn.LayerNorm(shape.width)
+        self.feedforward = FeedForward(shape)
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        *,
+        mask: Tensor | None,
+        boxes: Tensor,
+        tokens: Tensor,
+        places: Places,
+    ) -> Tensor:
+        """`mask` is (images, 1, queries, queries); `boxes` are shares of the padded image."""
+        x = self.norm1(x + self.attention(x, positions, mask))
+        seen = self.cross(x + positions, boxes, tokens, places.sizes, places.padding)
+        return self.feedforward(self.norm2(x + seen))
+
+
+class BoxHead(nn.Module):
+    """Three linear layers, initially zero: the change of an anchor's logits."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+        )
+        nn.init.zeros_(self.layers[-1].weight)
+        nn.init.zeros_(self.layers[-1].bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).float()  # in fp32: a step of a bf16 near 1 is five pixels of a wide image
+
+
+def class_head(width: int, classes: int) -> nn.Linear:
+    """Return a linear layer with an initial probability of .01 for every class, for the focal loss."""
+    head = nn.Linear(width, classes)
+    nn.init.constant_(head.bias, -math.log((1 - 0.01) / 0.01))
+    return head
+
+
+LevelSizes = Sequence[tuple[int, int]]  # (height, width) of every level, in tokens; finest first
+
+
+class DeformableAttention(nn.Module):
+    """Multi-scale deformable attention (arXiv:2010.04159) in torch's own operations.
+
+    A query reads `points` places a head and level, at learned offsets from its reference, by bilinear interpolation.
+    Coordinates are shares of the padded image, (x, y).
+    """
+
+    def __init__(self, width: int, *, heads: int, levels: int, points: int) -> None:
+        super().__init__()
+        self.heads, self.levels, self.points = heads, levels, points
+        self.offsets = nn.Linear(width, heads * levels * points * 2)
+        self.weights = nn.Linear(width, heads * levels * points)
+        self.values = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.reset()
+
+    def reset(self) -> None:
+        """Initialize equal weights, and a direction for each head, one step further a point."""
+        angle = torch.arange(self.heads) * (2 * math.pi / self.heads)
+        direction = torch.stack((angle.cos(), angle.sin()), dim=-1)
+        direction = direction / direction.abs().amax(dim=-1, keepdim=True)
+        steps = torch.arange(1, self.points + 1)
+        rays = direction[:, None, None] * steps[:, None]
+        with torch.no_grad():
+            self.offsets.bias.copy_(rays.expand(-1, self.levels, -1, -1).flatten())
+        for zero in (
+            self.offsets.weight,
+            self.weights.weight,
+            self.weights.bias,
+            self.values.bias,
+            self.out.bias,
+        ):
+            nn.init.zeros_(zero)
+        nn.init.xavier_uniform_(self.values.weight)
+        nn.init.xavier_uniform_(self.out.weight)
+
+    def forward(
+        self, queries: Tensor, references: Tensor, tokens: Tensor, sizes: LevelSizes, padding: Tensor
+    ) -> Tensor:
+        """Return (images, queries, width).
+
+        `references` are (images or 1, queries, 2) centres or (.., 4) boxes; `padding` is (images, tokens).
+        """
+        n, q, _ = queries.shape
+        values = self.values(tokens).masked_fill(padding[..., None], 0).unflatten(-1, (self.heads, -1))
+        # In fp32: the eight bits of bf16 cannot distinguish neighbours on a map of 200 tokens.
+        offsets = self.offsets(queries).view(n, q, self.heads, self.levels, self.points, 2).float()
+        weights = self.weights(queries).view(n, q, self.heads, -1).softmax(dim=-1)
+        where = self._locations(references.float()[:, :, None, None, None], offsets, sizes)
+        return self.out(
+            attend(values, sizes, where, weights.view(n, q, self.heads, self.levels, self.points))
+        )
+
+    def _locations(self, references: Tensor, offsets: Tensor, sizes: LevelSizes) -> Tensor:
+        centre, size = references[..., :2], references[..., 2:]
+        if references.shape[-1] == 4:  # offsets are in boxes
+            return centre + offsets / self.points * size / 2
+        # Offsets are in tokens. new_full, not a list: that would be copied from the host, and waited for.
+        tokens = [torch.stack((offsets.new_full((), w), offsets.new_full((), h))) for h, w in sizes]
+        return centre + offsets / torch.stack(tokens)[:, None]
+
+
+def attend(values: Tensor, sizes: LevelSizes, where: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted sum of values at locations: (images, queries, heads * head width).
+
+    `values` are (images, tokens, heads, head width), `where` (images, queries, heads, levels, points, 2), `weights`
+    the same without the 2.
+    """
+    n, q, heads, _, points = weights.shape
+    grids = (2 * where - 1).transpose(1, 2).flatten(0, 1)  # grid_sample: from -1 to 1
+    total = None
+    for level, tokens in enumerate(values.split([height * width for height, width in sizes], dim=1)):
+        maps = tokens.permute(0, 2, 3, 1).reshape(n * heads, -1, *sizes[level])
+        read = F.grid_sample(maps.float(), grids[:, :, level], padding_mode="zeros", align_corners=False)
+        weight = weights[:, :, :, level].transpose(1, 2).reshape(n * heads, 1, q, points)
+        part = (read * weight).sum(dim=-1)  # (images * heads, head width, queries)
+        total = part if total is None else total + part
+    assert total is not None
+    return total.view(n, heads, -1, q).permute(0, 3, 1, 2).reshape(n, q, -1).type_as(values)
+
+
+PLAIN_WIDTHS = (16, 32, 64, 64)  # at a half, a quarter, an eighth and a sixteenth of the image
+
+
+class SwinBackbone(nn.Module):
+    """Maps of some stages of timm's Swin, each with its own norm; images of any size."""
+
+    def __init__(self, name: str, *, stages: Sequence[int], checkpoint: bool) -> None:
+        super().__init__()
+        import timm  # slow to import
+
+        # always_partition: the last stage is one window at 384 pixels, and would not shift it on larger images either.
+        self.swin: Any = timm.create_model(
+            name,
+            pretrained=False,
+            features_only=True,
+            out_indices=tuple(stages),
+            strict_img_size=False,
+            always_partition=True,
+            drop_path_rate=0.0,
+        )
+        self.channels: list[int] = self.swin.feature_info.channels()
+        self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels)
+        self.checkpoint = checkpoint
+        self._set_checkpointing(enabled=checkpoint)
+
+    @property
+    def compiled_apart(self) -> list[nn.Module]:
+        """Its blocks: many of a few kinds."""
+        return [block for stage in self._stages for block in stage.blocks]
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        # On the meta device FLOPs are counted, without recomputation.
+        maps = self._once(images) if images.is_meta else self.swin(images)
+        return [norm(stage).permute(0, 3, 1, 2) for norm, stage in zip(self.norms, maps, strict=True)]
+
+    def _once(self, images: Tensor) -> list[Tensor]:
+        self._set_checkpointing(enabled=False)
+        try:
+            maps: list[Tensor] = self.swin(images)
+        finally:
+            self._set_checkpointing(enabled=self.checkpoint)
+        return maps
+
+    def _set_checkpointing(self, *, enabled: bool) -> None:
+        for stage in self._stages:
+            stage.grad_checkpointing = enabled
+
+    @property
+    def _stages(self) -> list[Any]:
+        return [module for module in self.swin.modules() if hasattr(module, "blocks")]
+
+
+class PlainBackbone(nn.Module):
+    """Convolutions that halve the image four times; the last two maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.channels = list(PLAIN_WIDTHS[-2:])
+        before = 3
+        self.blocks = nn.ModuleList()
+        for width in PLAIN_WIDTHS:
+            self.blocks.append(
+                nn.Sequential(
+                    nn.Conv2d(before, width, 3, stride=2, padding=1),
+                    nn.GroupNorm(8, width),
+                    nn.ReLU(inplace=True),
+                )
+            )
+            before = width
+
+    @property
+    def compiled_apart(self) -> list[nn.Module]:
+        return [self]
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        maps = []
+        for block in self.blocks:
+            images = block(images)
+            maps.append(images)
+        return maps[-2:]
+
+
+def count_tokens(shape: DinoShape, height: int, width: int) -> int:
+    """Return the number of tokens of an image."""
+    plain = shape.backbone == "plain"
+    strides = PLAIN_STRIDES if plain else tuple(PATCH * 2**stage for stage in shape.stages)
+    further = (strides[-1] * 2**level for level in range(1, shape.scales - len(strides) + 1))
+    return sum(-(-height // stride) * -(-width // stride) for stride in (*strides, *further))

@@ -1,14 +1,9 @@
 """A decoder-only transformer on one screen: pre-norm, rotary positions, fused causal attention.
 
-The head shares the embedding's weights (`tied=True`, as GPT-2 and Megatron do; `tied=False` gives it
-its own). Linear layers have no bias. The vocabulary is padded to a multiple of 128, so that the
-largest matrix product of the model has no ragged edge; no token and no target is ever in the padding.
-`forward` returns logits in the type they were computed in: upcasting belongs to the loss, where a
-compiler fuses it into the softmax (at 50,304 words the fp32 copy would be the largest tensor of the step).
-What blocks add to, the residual stream, is of the type that products are computed in, as Megatron-LM has it: an embedding in fp32
-would have all norms read and write twice the bytes. That is .973 of the step time at 0.8 B on an H200, and how GELU and the parts of attention are
-written .985 (± .004 and .005, the losses the same; tests/studies/gpt.py).
-With `checkpoint=True` a block keeps its input alone, and is computed again in the backward pass.
+The head shares the embedding's weights (`tied=True`, as in GPT-2 and Megatron). Linear layers have no bias. The vocabulary
+is padded to a multiple of 128 for the tensor cores; no token and no target is in the padding. `forward` returns logits in
+the type they were computed in: the loss upcasts them, where a compiler fuses it into the softmax. The residual stream has
+the type of the products, as in Megatron-LM: .973 of the step time of a fp32 stream at 0.8 B on an H200.
 """
 
 from __future__ import annotations
@@ -19,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from pytest_accel.workloads.evidence import local
+from pytest_accel.workloads.parallel import local
 
 PAD_TO = 128  # elements; tensor cores want 64, and 128 divides evenly over two ranks too
 
@@ -52,7 +47,7 @@ class GptShape:
 
     @property
     def parameters(self) -> int:
-        """As many as a model of this shape has: for what has to be known before it is built."""
+        """The number of parameters, before a model is built."""
         block = 12 * self.width**2 + 4 * self.width
         words = self.padded_vocabulary * self.width
         return self.layers * block + (1 if self.tied else 2) * words + 2 * self.width
@@ -63,22 +58,22 @@ GPT_SHAPES = {
     # CARAML's two: GPT-2 small, and the 800 M model (head width 256).
     "gpt-117m": GptShape(layers=12, width=768, heads=12, sequence=1024, vocabulary=50257),
     "gpt-800m": GptShape(layers=16, width=2048, heads=8, sequence=2048, vocabulary=50257),
-    # GPT-3's (arXiv:2005.14165, table 2.1), with CARAML's sequences; no single device holds their training.
+    # GPT-3's (arXiv:2005.14165, table 2.1), with CARAML's sequences; their training fits no single device.
     "gpt-13b": GptShape(layers=40, width=5120, heads=40, sequence=2048, vocabulary=50257),
     "gpt-175b": GptShape(layers=96, width=12288, heads=96, sequence=2048, vocabulary=50257),
 }
 
 
-def build_gpt(name: str, **changes: Any) -> GPT:  # noqa: ANN401 - the fields of GptShape
+def build_gpt(name: str, **changes: Any) -> GPT:
     """Return the named GPT; keyword arguments change single sizes of its shape."""
     return GPT(gpt_shape(name, **changes))
 
 
-def gpt_shape(name: str, **changes: Any) -> GptShape:  # noqa: ANN401 - as above
+def gpt_shape(name: str, **changes: Any) -> GptShape:
     return replace(GPT_SHAPES[name], **changes)
 
 
-class Attention(nn.Module):
+class CausalAttention(nn.Module):
     """Causal self-attention with rotary positions."""
 
     def __init__(self, shape: GptShape) -> None:
@@ -89,19 +84,19 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         n, t, width = x.shape
-        # Taken apart at once, so that a compiler writes their gradients where the next product reads them.
+        # Unbound at once, so that a compiler writes their gradients where the next product reads them.
         q, k, v = (each.transpose(1, 2) for each in self.qkv(x).view(n, t, 3, self.heads, -1).unbind(2))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(n, t, width))
 
 
-class Block(nn.Module):
-    """Attention and a GELU MLP, each added to what came in."""
+class GptBlock(nn.Module):
+    """Attention and a GELU MLP, each added to the residual stream."""
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(shape.width), Attention(shape)
+        self.norm1, self.attention = nn.LayerNorm(shape.width), CausalAttention(shape)
         self.norm2 = nn.LayerNorm(shape.width)
         self.up = nn.Linear(shape.width, 4 * shape.width, bias=False)
         self.down = nn.Linear(4 * shape.width, shape.width, bias=False)
@@ -125,7 +120,7 @@ class GPT(nn.Module):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.padded_vocabulary, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(GptBlock(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
         if shape.tied:
@@ -133,10 +128,10 @@ class GPT(nn.Module):
         for name in ("cos", "sin"):
             angles = torch.empty(shape.sequence, shape.width // shape.heads // 2)
             self.register_buffer(name, angles, persistent=False)
-        self.initialise()
+        self.initialize()
 
-    def initialise(self) -> None:
-        """Draw all weights, or this rank's shards of them, from the process's generator."""
+    def initialize(self) -> None:
+        """Draw all weights, or this rank's shards of them."""
         for name, parameter in self.named_parameters():
             here = local(parameter)
             if parameter.dim() > 1:  # GPT-2: .02, and what adds to the residual stream shrinks with depth
@@ -148,7 +143,7 @@ class GPT(nn.Module):
             buffer.copy_(angles)
 
     def stream(self, tokens: Tensor) -> Tensor:
-        """What blocks add to, as it begins: of autocast's type, where that is on."""
+        """Return the embedded tokens in autocast's type."""
         x = self.embedding(tokens)
         device = x.device.type
         if x.is_meta or not torch.is_autocast_enabled(device):
@@ -157,11 +152,11 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
-        # Not where operations are counted: computing twice is no work of the model's.
-        again = self.shape.checkpoint and self.training and not tokens.is_meta
+        # Not on the meta device, where FLOPs are counted: recomputation is not counted.
+        recompute = self.shape.checkpoint and self.training and not tokens.is_meta
         x = self.stream(tokens)
         for block in self.blocks:
-            x = checkpoint(block, x, cos, sin, use_reentrant=False) if again else block(x, cos, sin)
+            x = checkpoint(block, x, cos, sin, use_reentrant=False) if recompute else block(x, cos, sin)
         return self.head(self.norm(x))
 
 
@@ -177,3 +172,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs (x[i], x[i + half]) by their position's angle: RoPE, arXiv:2104.09864."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
+
+
+def attention_backend(
+    model: object, *, dtype: torch.dtype, device: torch.device, training: bool
+) -> str | None:
+    """Return the kernel that torch chooses for a GPT's attention, by shape, type and version; None for other models."""
+    shape = getattr(model, "shape", None)
+    if not isinstance(shape, GptShape):
+        return None
+    from torch.nn.attention import SDPBackend
+
+    size = (1, shape.heads, shape.sequence, shape.width // shape.heads)
+    tensors = [torch.empty(size, dtype=dtype, device=device, requires_grad=training) for _ in range(3)]
+    chosen = SDPBackend(torch._fused_sdp_choice(*tensors, is_causal=True))  # noqa: SLF001 - torch has no public query
+    return chosen.name.removesuffix("_ATTENTION").lower()

@@ -1,7 +1,8 @@
-"""SegFormer and DeepLabV3+ as they are trained on Cityscapes, over segmentation-models-pytorch: its layers and weights.
+"""SegFormer and DeepLabV3+ as trained on Cityscapes, over the layers and weights of segmentation-models-pytorch.
 
-The way through them is ours, in channels last from end to end; so are the auxiliary head, which that library has none of,
-and the few layers in segmentation_layers.py.
+The forward passes are ours, channels last from end to end. So are the auxiliary head, which that library does not have,
+fused attention and bilinear upsampling. Each replacement has the parameters and names of the library's layer and
+computes the same.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from pytest_accel.workloads.data.segmentation import CITYSCAPES_CLASSES
-from pytest_accel.workloads.models.segmentation_layers import Enlarged, FusedAttention, Pooled, enlarged
 
 SEGFORMERS = {"segformer-b0": "mit_b0", "segformer-b4": "mit_b4"}
 DEEPLABS = {"deeplabv3plus-r18": "resnet18", "deeplabv3plus-r101": "resnet101"}
-# Height and width that a name is trained at.
-CROPS = dict.fromkeys(SEGFORMERS, (1024, 1024)) | dict.fromkeys(DEEPLABS, (512, 1024))
+# Height and width that a model is trained at
+SEGFORMER_CROP, DEEPLAB_CROP = (1024, 1024), (512, 1024)
+CROPS = dict.fromkeys(SEGFORMERS, SEGFORMER_CROP) | dict.fromkeys(DEEPLABS, DEEPLAB_CROP)
 DROPOUT = 0.1
-SMALLEST_STAGE = 32  # of a SegFormer: pixels for one of its last stage, each way
-OUTPUT_STRIDE = 8  # of DeepLabV3+: its last stages are dilated, and not smaller
+SMALLEST_STAGE = 32  # stride of a SegFormer's last stage
+OUTPUT_STRIDE = 8  # of DeepLabV3+: its last stages are dilated
 
 
 class Segmented(NamedTuple):
-    """What DeepLabV3+ returns in training: logits (batch, classes, height, width) of both heads."""
+    """Output of DeepLabV3+ in training: logits (batch, classes, height, width) of both heads."""
 
     main: torch.Tensor
     auxiliary: torch.Tensor
@@ -59,7 +61,7 @@ def build_deeplabv3plus(
     return DeepLabV3Plus(network, classes=num_classes)
 
 
-def _library(name: str) -> Any:  # noqa: ANN401 - a module without types
+def _library(name: str) -> Any:
     if find_spec("segmentation_models_pytorch") is None:
         raise ValueError(
             f"model: 'zoo/{name}' needs segmentation-models-pytorch. pip install 'pytest-accel[suites]'"
@@ -70,12 +72,12 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module without types
 
 
 class SegFormer(nn.Module):
-    """A Mix Transformer of four stages, whose outputs are brought to one size, put together and classified."""
+    """A Mix Transformer of four stages, whose outputs are upsampled, concatenated and classified."""
 
-    def __init__(self, network: Any) -> None:  # noqa: ANN401 - a Segformer of the library
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.encoder = network.encoder
-        self.decoder = _Fused(network.decoder)
+        self.decoder = _SegFormerDecoder(network.decoder)
         self.segmentation_head = _head(network.segmentation_head, factor=4)
         for block in self.encoder.modules():
             if hasattr(block, "attn"):
@@ -85,17 +87,17 @@ class SegFormer(nn.Module):
         check_size(images.shape[-2], images.shape[-1], SMALLEST_STAGE)
         features = []
         for stage in "1234":
-            # The library's own way makes every stage's output contiguous, and the next stage turns it back.
+            # The library makes every stage's output contiguous, and the next stage turns it back.
             for part in ("patch_embed", "block", "norm"):
                 images = getattr(self.encoder, part + stage)(images)
             features.append(images)
         return self.segmentation_head(self.decoder(features))
 
 
-class _Fused(nn.Module):
-    """The decoder: a linear layer for each stage, all enlarged to the first, and one convolution over them."""
+class _SegFormerDecoder(nn.Module):
+    """A linear layer for each stage, all upsampled to the first, and one convolution over them."""
 
-    def __init__(self, theirs: Any) -> None:  # noqa: ANN401 - a SegformerDecoder of the library
+    def __init__(self, theirs: Any) -> None:
         super().__init__()
         self.mlp_stage = theirs.mlp_stage  # the last stage's is the first
         self.fuse_stage = theirs.fuse_stage
@@ -103,20 +105,20 @@ class _Fused(nn.Module):
     def forward(self, features: list[torch.Tensor]) -> torch.Tensor:
         size = tuple(features[0].shape[-2:])
         layers = zip(self.mlp_stage, reversed(features), strict=True)
-        return self.fuse_stage(torch.cat([enlarged(layer(each), size) for layer, each in layers], dim=1))
+        return self.fuse_stage(torch.cat([upsample(layer(each), size) for layer, each in layers], dim=1))
 
 
 class DeepLabV3Plus(nn.Module):
     """A dilated ResNet, its ASPP and decoder, and in training a second head on the third stage."""
 
-    def __init__(self, network: Any, *, classes: int) -> None:  # noqa: ANN401 - a DeepLabV3Plus of the library
+    def __init__(self, network: Any, *, classes: int) -> None:
         super().__init__()
         self.encoder = network.encoder
         self.decoder = network.decoder
         self.segmentation_head = _head(network.segmentation_head, factor=4)
-        self.decoder.up = Enlarged(2)
+        self.decoder.up = Upsample(2)
         branches = self.decoder.aspp[0].convs
-        branches[-1] = Pooled(*branches[-1])
+        branches[-1] = ImagePooling(*branches[-1])
         channels = self.encoder.out_channels[-2]
         self.auxiliary_head = nn.Sequential(
             nn.Conv2d(channels, channels // 4, 3, padding=1, bias=False),
@@ -124,7 +126,7 @@ class DeepLabV3Plus(nn.Module):
             nn.ReLU(inplace=True),
             nn.Dropout(DROPOUT),
             nn.Conv2d(channels // 4, classes, 1),
-            Enlarged(OUTPUT_STRIDE, logits=True),
+            Upsample(OUTPUT_STRIDE, logits=True),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | Segmented:
@@ -134,8 +136,8 @@ class DeepLabV3Plus(nn.Module):
         return Segmented(main, self.auxiliary_head(features[-2])) if self.training else main
 
 
-def _head(theirs: Any, *, factor: int) -> nn.Sequential:  # noqa: ANN401 - a SegmentationHead of the library
-    return nn.Sequential(theirs[0], Enlarged(factor, logits=True))
+def _head(theirs: Any, *, factor: int) -> nn.Sequential:
+    return nn.Sequential(theirs[0], Upsample(factor, logits=True))
 
 
 def check_size(height: int, width: int, multiple: int) -> None:
@@ -144,3 +146,122 @@ def check_size(height: int, width: int, multiple: int) -> None:
             f"image_size: {height} x {width} pixels do not divide by {multiple}, and this model halves them so often. "
             f"Choose multiples of {multiple}."
         )
+
+
+# The fused backward pass of attention parallelizes over blocks of keys: the 1,024 keys of a SegFormer are 8 blocks for each
+# image and head. Queries are split until there are 8 times this many blocks, one for each of an H200's 132 SMs.
+FILLING = 20
+FEWEST_QUERIES = 512  # of a part
+
+
+class FusedAttention(nn.Module):
+    """A Mix Transformer's attention through scaled_dot_product_attention; keys are fewer than queries."""
+
+    def __init__(self, theirs: Any) -> None:
+        super().__init__()
+        self.q, self.kv, self.proj = theirs.q, theirs.kv, theirs.proj
+        self.sr, self.norm = theirs.sr, theirs.norm
+        self._heads = theirs.num_heads
+        self._reduces = theirs.sr_ratio > 1
+
+    def forward(self, tokens: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        batch, length, channels = tokens.shape
+        parts = query_parts(batch * self._heads, length)
+        queries = self.q(tokens).reshape(batch * parts, length // parts, self._heads, -1).transpose(1, 2)
+        fewer = self._reduced(tokens, height, width) if self._reduces else tokens
+        pairs = self.kv(fewer).unflatten(2, (2, self._heads, -1)).permute(2, 0, 3, 1, 4)
+        keys, values = (_repeated(each, parts) for each in pairs.unbind(0))
+        mixed = F.scaled_dot_product_attention(queries, keys, values)
+        return self.proj(mixed.transpose(1, 2).reshape(batch, length, channels))
+
+    def _reduced(self, tokens: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        images = tokens.transpose(1, 2).unflatten(2, (height, width))
+        return self.norm(self.sr(images).flatten(2).transpose(1, 2))
+
+
+def query_parts(rows: int, length: int) -> int:
+    """Return into how many parts to split the queries, for so many images times heads."""
+    parts = 1
+    while (
+        rows * parts * 2 <= FILLING and length % (parts * 2) == 0 and length // (parts * 2) >= FEWEST_QUERIES
+    ):
+        parts *= 2
+    return parts
+
+
+def _repeated(images: torch.Tensor, parts: int) -> torch.Tensor:
+    """Return (batch * parts, ...): each image for every part of its queries."""
+    return images[:, None].expand(-1, parts, *[-1] * (images.dim() - 1)).flatten(0, 1)
+
+
+class Upsample(nn.Module):
+    """Bilinear upsampling by an integer factor; corners are not aligned, as in the studies' configurations."""
+
+    def __init__(self, factor: int, *, logits: bool = False) -> None:
+        super().__init__()
+        self._factor = factor
+        self._logits = logits
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        height, width = images.shape[-2:]
+        size = (height * self._factor, width * self._factor)
+        return upsample(images, size, logits=self._logits)
+
+
+class ImagePooling(nn.Sequential):
+    """The image-pooling branch of an ASPP."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            check_pooled_batch(len(images), "batch_size")
+        # Not interpolated: that backward pass adds all pixels into one address, one after the other.
+        return super().forward(images).expand(-1, -1, *images.shape[-2:])
+
+
+def check_pooled_batch(size: int, argument: str) -> None:
+    """Refuse to train on one image; `argument` is the keyword that sets the batch."""
+    if size == 1:
+        raise ValueError(
+            f"{argument}: DeepLabV3 normalizes one pixel an image over the batch, and cannot be trained with 1 on a device. "
+            "Valid: 2 or more."
+        )
+
+
+def upsample(images: torch.Tensor, size: tuple[int, int], *, logits: bool = False) -> torch.Tensor:
+    """Upsample (batch, channels, height, width), bilinear.
+
+    Inductor's backward pass of it is four atomic additions for each value (torch 2.10). Compiled, it is instead two matrix
+    products, whose backward pass is products too. Eager it is torch's own, so that no extra FLOPs are counted.
+    """
+    if tuple(images.shape[-2:]) == tuple(size):
+        return images
+    if not torch.compiler.is_compiling():
+        return F.interpolate(images, size=size, mode="bilinear", align_corners=False)
+    return upsample_planes(images, size) if logits else upsample_pixels(images, size)
+
+
+def upsample_planes(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Upsample class by class, into planes: 19 classes are no width for a tensor core, and the softmax reads planes faster."""
+    count, channels, height, width = images.shape
+    rows, columns = _weights(size[0], height, images), _weights(size[1], width, images)
+    planes = images.reshape(count * channels * height, width)
+    wide = (planes @ columns.T).view(count * channels, height, size[1])
+    return torch.bmm(rows.expand(count * channels, -1, -1), wide).view(count, channels, *size)
+
+
+def upsample_pixels(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Upsample all channels of a pixel at once: hundreds of them, channels last."""
+    count, channels, height, width = images.shape
+    rows, columns = _weights(size[0], height, images), _weights(size[1], width, images)
+    lines = images.permute(0, 2, 3, 1).reshape(count, height, width * channels)
+    tall = torch.bmm(rows.expand(count, -1, -1), lines).view(count * size[0], width, channels)
+    pixels = torch.bmm(columns.expand(count * size[0], -1, -1), tall)
+    return pixels.view(count, *size, channels).permute(0, 3, 1, 2)
+
+
+def _weights(target: int, source: int, images: torch.Tensor) -> torch.Tensor:
+    """Return the weight of each source row in each target row, (target, source); exact in bf16 for powers of two."""
+    places = torch.arange(target, device=images.device, dtype=torch.float32)
+    middles = ((places + 0.5) * (source / target) - 0.5).clamp(0, source - 1)
+    sources = torch.arange(source, device=images.device, dtype=torch.float32)
+    return (1 - (middles[:, None] - sources).abs()).clamp(min=0).to(images.dtype)

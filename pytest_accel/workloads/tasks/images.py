@@ -1,4 +1,4 @@
-"""Images with a label each, or to be rebuilt: synthetic on the device, through a loader, or kept there whole."""
+"""Classification and reconstruction of images: synthetic, through a loader, or resident on the device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from math import prod
 from typing import ClassVar, Literal
 
 import torch
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
+from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig
 from pytest_accel.workloads.data.errors import SlowDecodingWarning
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
@@ -36,24 +37,22 @@ from pytest_accel.workloads.data.sources import (
     ResidentSource,
     SplitSource,
 )
-from pytest_accel.workloads.feeding import (
-    MEMORY_FORMATS,
-    DataChoices,
+from pytest_accel.workloads.input_pipeline import (
     Destination,
-    Facts,
-    Feed,
-    Task,
-    loading_facts,
+    InputPipeline,
+    NamedLoss,
+    Plan,
+    loading_configuration,
     loading_of,
-    opened,
+    open_real_data,
+    rank_seed,
+    smoothed_cross_entropy,
     split_of,
 )
-from pytest_accel.workloads.losses import smoothed_cross_entropy
-from pytest_accel.workloads.plan import NamedLoss, Plan, seed_of
 
 EVALUATION_BATCH = 256
-# A batch of 32 small images costs a loader's parent more than it moves: on an H200 a WideResNet at batch 32 kept 75 %
-# of its rate with one at a time.
+# Small batches cost the parent process more than their bytes do: one at a time, a WideResNet at batch 32 kept 75 % of
+# its rate on an H200.
 AT_ONCE_BYTES = 1024**2
 MOST_AT_ONCE = 10  # a round's steps
 TOO_FEW_QUEUES = (
@@ -74,7 +73,7 @@ class ImagePlan(Plan):
     unit: ClassVar[str] = "images"
 
     @property
-    def classifies(self) -> bool:  # type: ignore[override] # it is one, and it is known only here
+    def classifies(self) -> bool:  # type: ignore[override] # a class attribute of the base
         return not self.reconstructs
 
     @property
@@ -86,7 +85,7 @@ class ImagePlan(Plan):
         return "x".join(map(str, self.shape))
 
     @property
-    def described(self) -> Facts:
+    def described(self) -> Configuration:
         return {"num_classes": self.classes}
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
@@ -107,46 +106,32 @@ class ImagePlan(Plan):
             return NamedLoss("mse", F.mse_loss)
         return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
 
-    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
-        return _feed(choices, self, to, task=task)
+    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
+        images = _images(config, self, split=split_of(config))
+        _check_channels(self)
+        if config.decode != "auto" and not isinstance(images, EncodedImages):
+            raise ValueError(
+                f"decode: {config.decode!r} is for encoded photographs, and {self.name} has none here. "
+                "Give them with --accel-data, or leave it out."
+            )
+        if images is None:
+            wants_loader = config.source == "loader" or config.workers is not None
+            return _synthetic_bytes(config, self, to) if wants_loader else self.synthetic(to)
+        if config.training:
+            _check_labels(images, self)
+        return _real(config, self, to, images)
 
 
-def _feed(choices: DataChoices, plan: ImagePlan, to: Destination, *, task: Task) -> Feed:
-    images = _images(choices, plan, split=split_of(task))
-    _check_channels(plan)
-    if choices.decode != "auto" and not isinstance(images, EncodedImages):
-        raise ValueError(
-            f"decode: {choices.decode!r} is for encoded photographs, and {plan.name} has none here. "
-            "Give them with --accel-data, or leave it out."
-        )
-    if images is None:
-        wants_loader = choices.source == "loader" or choices.workers is not None
-        return _invented(choices, plan, to) if wants_loader else plan.synthetic(to)
-    if task == "train":
-        _check_labels(images, plan)
-    groups = images.groups if isinstance(images, EncodedImages) and images.storage == "shards" else None
-    order = plan.order(to, length=len(images), shuffle=task == "train", groups=groups)
-    facts: Facts = {"data_images": len(images)}
-    augment = choices.augment and task == "train"
-    if task == "train":
-        facts["augment"] = augment
-    if isinstance(images, ArrayImages) and choices.source != "loader" and choices.workers is None:
-        finish = _finish(plan, to, augment=augment)
-        source = ResidentSource(images, order, finish, to.device)
-        return Feed(source=source, configuration={"data_source": "resident", **facts}, order=order)
-    return _loaded(choices, plan, to, images, order, augment=augment, facts=facts)
-
-
-def evaluation(choices: DataChoices, plan: Plan, to: Destination) -> Iterator[Batch]:
+def evaluation_batches(config: StepConfig, plan: Plan, to: Destination) -> Iterator[Batch]:
     """Yield the test images, each once over all ranks, as the model reads them; the last batch may be smaller."""
-    assert isinstance(plan, ImagePlan)  # what classifies is one
-    images = _images(replace(choices, data_required=True, source="auto"), plan, split="test")
+    assert isinstance(plan, ImagePlan)  # only these classify
+    images = _images(replace(config, data_required=True, source="auto"), plan, split="test")
     assert images is not None  # required
     order = EvaluationOrder(
         length=len(images), batch_size=EVALUATION_BATCH, rank=to.ranks.rank, world=to.ranks.size
     )
     finish = _finish(plan, to, augment=False)
-    loading = loading_of(choices, to.ranks.rank)
+    loading = loading_of(config, to.ranks.rank)
     if isinstance(images, ArrayImages):
         loading = replace(loading, workers=0)
     reader = _reader(images, plan, on_device=False)
@@ -158,10 +143,10 @@ def evaluation(choices: DataChoices, plan: Plan, to: Destination) -> Iterator[Ba
         batches.close()
 
 
-def _images(choices: DataChoices, plan: ImagePlan, *, split: Literal["train", "test"]) -> Images | None:
-    """The real data set, or None where made-up data is to stand in."""
-    images = opened(choices, lambda root: open_images(root, plan.name, split))
-    if choices.source == "resident" and isinstance(images, EncodedImages):
+def _images(config: StepConfig, plan: ImagePlan, *, split: Literal["train", "test"]) -> Images | None:
+    """Return the real data set, or None where synthetic data is to replace it."""
+    images = open_real_data(config, lambda root: open_images(root, plan.name, split))
+    if config.source == "resident" and isinstance(images, EncodedImages):
         raise ValueError(
             f"source: {plan.name} is too large to be resident on a device. Write source='loader'."
         )
@@ -178,7 +163,7 @@ def _check_channels(plan: ImagePlan) -> None:
 
 
 def _check_labels(images: Images, plan: ImagePlan) -> None:
-    """A label outside the model's classes is a device-side assertion on CUDA, which ends the process."""
+    """Refuse labels that the model has no class for: on CUDA a device-side assertion, which ends the process."""
     most = int(images.labels.max())
     if most >= plan.classes and not plan.reconstructs:
         raise ValueError(
@@ -187,57 +172,67 @@ def _check_labels(images: Images, plan: ImagePlan) -> None:
         )
 
 
-def _invented(choices: DataChoices, plan: ImagePlan, to: Destination) -> Feed:
-    """Made-up bytes through the loader: all of the way to the device, without a disk and a decoder."""
-    loading = loading_of(choices, to.ranks.rank)
+def _synthetic_bytes(config: StepConfig, plan: ImagePlan, to: Destination) -> InputPipeline:
+    """Return synthetic bytes through the loader: all of the way to the device, without a disk and a decoder."""
+    loading = loading_of(config, to.ranks.rank)
     order = plan.order(to, length=IMAGE_SETS[plan.name].train_images)
     channels, size, _ = plan.shape
     reader = SyntheticReader(
-        channels=channels, size=size, classes=plan.classes, seed=seed_of(to.ranks.rank, to.seed)
+        channels=channels, size=size, classes=plan.classes, seed=rank_seed(to.ranks.rank, to.seed)
     )
-    source = _through_loader(
-        reader, order, loading, _finish(plan, to, augment=False), to, image_bytes=size**2 * channels
-    )
-    return Feed(source=source, configuration={"data_source": "host-synthetic", **loading_facts(choices)})
+    finish = _finish(plan, to, augment=False)
+    source = _through_loader(reader, order, loading, finish, to, image_bytes=size**2 * channels)
+    configuration: Configuration = {"data_source": "host-synthetic", **loading_configuration(config)}
+    return InputPipeline(source=source, configuration=configuration)
 
 
-def _loaded(
-    choices: DataChoices,
-    plan: ImagePlan,
-    to: Destination,
-    images: Images,
-    order: TrainingOrder,
-    *,
-    augment: bool,
-    facts: Facts,
-) -> Feed:
-    photographs = isinstance(images, EncodedImages)
-    on_device = photographs and _decodes_on_device(choices, to.device)
-    loading = loading_of(choices, to.ranks.rank, readers_only=on_device)
+def _real(config: StepConfig, plan: ImagePlan, to: Destination, images: Images) -> InputPipeline:
+    """Return arrays that are resident on the device, or what a loader reads."""
+    photographs = images if isinstance(images, EncodedImages) else None
+    groups = photographs.groups if photographs and photographs.storage == "shards" else None
+    order = plan.order(to, length=len(images), shuffle=config.training, groups=groups)
+    augment = config.augment and config.training
+    configuration: Configuration = {"data_images": len(images)}
+    if config.training:
+        configuration["augment"] = augment
+    if isinstance(images, ArrayImages) and config.source != "loader" and config.workers is None:
+        source: BatchSource = ResidentSource(images, order, _finish(plan, to, augment=augment), to.device)
+        return InputPipeline(
+            source=source, configuration={"data_source": "resident", **configuration}, order=order
+        )
+    on_device = photographs is not None and _decodes_on_device(config, to.device)
+    loading = loading_of(config, to.ranks.rank, readers_only=on_device)
     reader = _reader(images, plan, on_device=on_device)
-    source: BatchSource
-    if isinstance(images, EncodedImages) and on_device:
+    if photographs and on_device:
         if not widen_device_queues():
             warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
         source = DecodingSource(
             HostBatches(reader, TrainingBatches(order, augment=False), loading, for_device=False),
-            images,
+            photographs,
             CropResize(_model_input(plan, to)),
             to.device,
             loading=loading,
-            seed=seed_of(to.ranks.rank, to.seed) if augment else None,
+            seed=rank_seed(to.ranks.rank, to.seed) if augment else None,
         )
     else:
-        # Photographs are cut by whoever decodes them; small images by the device, on arrival.
-        finish = _finish(plan, to, augment=augment and not photographs)
-        image_bytes = images.images[0].numel() if isinstance(images, ArrayImages) else 3 * plan.shape[1] ** 2
-        cut = augment and photographs
-        source = _through_loader(reader, order, loading, finish, to, image_bytes=image_bytes, augment=cut)
-    facts = {"data_source": images.storage if isinstance(images, EncodedImages) else "arrays", **facts}
-    facts |= loading_facts(choices)
+        # Photographs are cropped by the decoding worker; small images by the device, on arrival.
+        crop_on_host = augment and photographs is not None
+        source = _through_loader(
+            reader,
+            order,
+            loading,
+            _finish(plan, to, augment=augment and not crop_on_host),
+            to,
+            image_bytes=images.images[0].numel()
+            if isinstance(images, ArrayImages)
+            else 3 * plan.shape[1] ** 2,
+            augment=crop_on_host,
+        )
+    configuration |= {"data_source": photographs.storage if photographs else "arrays"}
+    configuration |= loading_configuration(config)
     if photographs:
-        facts["decode"] = "device" if on_device else "host"
-    return Feed(source=source, configuration=facts, order=order, threaded=on_device)
+        configuration["decode"] = "device" if on_device else "host"
+    return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
 
 
 def _through_loader(
@@ -250,7 +245,7 @@ def _through_loader(
     image_bytes: int,
     augment: bool = False,
 ) -> BatchSource:
-    """Pixels through worker processes; batches that are small, for a device, several at once."""
+    """Return pixels through worker processes; small batches for a device come several at once."""
     on_device = to.device.type != "cpu"
     at_once = min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)) if on_device else 1
     at_once = max(1, at_once) if loading.workers else 1
@@ -267,7 +262,7 @@ def _reader(images: Images, plan: ImagePlan, *, on_device: bool) -> Reader:
 
 
 def _finish(plan: ImagePlan, to: Destination, *, augment: bool) -> PixelTransform:
-    return PixelTransform(_model_input(plan, to), augment=augment, seed=seed_of(to.ranks.rank, to.seed))
+    return PixelTransform(_model_input(plan, to), augment=augment, seed=rank_seed(to.ranks.rank, to.seed))
 
 
 def _model_input(plan: ImagePlan, to: Destination) -> ModelInput:
@@ -284,8 +279,8 @@ def _model_input(plan: ImagePlan, to: Destination) -> ModelInput:
     )
 
 
-def _decodes_on_device(choices: DataChoices, device: torch.device) -> bool:
+def _decodes_on_device(config: StepConfig, device: torch.device) -> bool:
     able = is_nvidia(device.type)  # nvJPEG
-    if choices.decode == "device" and not able:
+    if config.decode == "device" and not able:
         raise ValueError(f"decode: {device} has no decoder for JPEG. Write decode='host'.")
-    return able and choices.decode != "host"
+    return able and config.decode != "host"

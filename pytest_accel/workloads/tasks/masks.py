@@ -1,15 +1,15 @@
-"""Images with a class for every pixel: synthetic, or crops of Cityscapes that are cut on the device."""
+"""Segmentation: a class for every pixel, synthetic or crops of Cityscapes that are cut on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
+from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.errors import existing_root
 from pytest_accel.workloads.data.loader import TrainingBatches
 from pytest_accel.workloads.data.pixels import scale_and_shift
@@ -26,19 +26,20 @@ from pytest_accel.workloads.data.segmentation import (
 )
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.feeding import (
-    MEMORY_FORMATS,
-    DataChoices,
+from pytest_accel.workloads.input_pipeline import (
     Destination,
-    Facts,
-    Feed,
-    Task,
-    files_facts,
-    loaded,
-    opened,
+    InputPipeline,
+    NamedLoss,
+    Plan,
+    check_pipeline,
+    check_synthetic,
+    files_configuration,
+    no_smoothing,
+    open_real_data,
+    rank_seed,
     split_of,
+    through_loader,
 )
-from pytest_accel.workloads.plan import Loss, NamedLoss, Plan, no_smoothing, seed_of
 
 CROP = (512, 1024)  # where neither the model nor the user says one: the smaller of those of the studies
 AUXILIARY_WEIGHT = 0.4  # of a second head's loss, as DeepLabV3+ is trained
@@ -51,7 +52,9 @@ class MaskPlan(Plan):
     name: str
     batch_size: int
     crop: tuple[int, int] = CROP  # height, width
-    labels: int = CITYSCAPES_CLASSES  # in masks, beside IGNORE; not `classes`: that is a width here
+    labels: int = (
+        CITYSCAPES_CLASSES  # beside IGNORE; not `classes`: the last dimension of the output is a width
+    )
     unit: ClassVar[str] = "images"
 
     @property
@@ -63,7 +66,7 @@ class MaskPlan(Plan):
         return "x".join(map(str, (3, *self.crop)))
 
     @property
-    def described(self) -> Facts:
+    def described(self) -> Configuration:
         return {"num_classes": self.labels, "ignored": IGNORE}
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
@@ -84,18 +87,14 @@ class MaskPlan(Plan):
         no_smoothing(label_smoothing, "segmentation")
         return NamedLoss("pixel_cross_entropy", _both_heads(self.labels))
 
-    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
-        _check(choices)
-        images = opened(choices, lambda root: _open(root, task))
+    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
+        check_pipeline(config, self.name, sources=("auto", "synthetic", "loader"), decoders=("auto", "host"))
+        images = open_real_data(
+            config, lambda root: open_cityscapes(existing_root(root, "cityscapes"), split_of(config))
+        )
         if images is not None:
-            return _loaded(choices, self, to, images, task=task)
-        if choices.source == "loader" or choices.workers is not None:
-            raise ValueError(
-                "workers: those of a loader, which has no Cityscapes to read here. Give its root with --accel-data, or "
-                "leave workers and source out."
-            )
-        if choices.decode != "auto":
-            raise ValueError("decode: synthetic images are not encoded. Leave it out, or give --accel-data.")
+            return _real(config, self, to, images)
+        check_synthetic(config, self.name)
         return self.synthetic(to)
 
 
@@ -107,13 +106,13 @@ def plan_masks(
     crop: tuple[int, int] | None = None,
     labels: int | None = None,
 ) -> MaskPlan:
-    """Settle what the user, and then the model, left open."""
+    """Return the plan in the given size, else in the model's."""
     size = crop or CROP if image_size is None else (image_size, image_size)
     return MaskPlan(name=name, batch_size=batch_size, crop=size, labels=labels or CITYSCAPES_CLASSES)
 
 
 def _both_heads(labels: int) -> Loss:
-    def pixel_cross_entropy(output: Any, masks: Any) -> Any:  # noqa: ANN401 - torch is untyped here
+    def pixel_cross_entropy(output: Any, masks: Any) -> Any:
         main, auxiliary = _heads(output)
         loss = _cross_entropy(main, masks, labels)
         return (
@@ -123,7 +122,7 @@ def _both_heads(labels: int) -> Loss:
     return pixel_cross_entropy
 
 
-def _heads(output: Any) -> tuple[Any, Any]:  # noqa: ANN401 - as above
+def _heads(output: Any) -> tuple[Any, Any]:
     """Return the logits of the main head and of the auxiliary one, or None."""
     if isinstance(output, torch.Tensor):
         return output, None
@@ -137,15 +136,13 @@ def _heads(output: Any) -> tuple[Any, Any]:  # noqa: ANN401 - as above
     )
 
 
-def _cross_entropy(logits: Any, masks: Any, labels: int) -> Any:  # noqa: ANN401 - as above
-    """The mean over the pixels that have a class; 0, and not NaN, of a batch without any.
+def _cross_entropy(logits: Any, masks: Any, labels: int) -> Any:
+    """Return the mean over the pixels that have a class; 0, and not NaN, where none has.
 
-    Over dimension 1 as it is: flattened like a classifier's, the largest tensor of a step, 19 classes for every pixel, would
-    be copied to bring the classes last. Its fp32 copy exists only eagerly; compiled, it is read as it is and summed in fp32.
+    Over dimension 1: flattened like a classifier's, the largest tensor of a step would be copied to bring classes last.
     """
     wanted = (len(masks), *masks.shape[1:])
     if logits.dim() != 4 or (len(logits), *logits.shape[2:]) != wanted or logits.shape[1] < labels:
-        # Before a device says so: there a class out of range is an assertion that ends the process.
         raise ValueError(
             f"the model returned logits of {tuple(logits.shape)} for masks of {wanted} with {labels} classes. Valid: "
             "(batch, classes, height, width), as large as the input and with as many classes or more."
@@ -154,26 +151,13 @@ def _cross_entropy(logits: Any, masks: Any, labels: int) -> Any:  # noqa: ANN401
     return total / (masks != IGNORE).sum().clamp(min=1)
 
 
-def _check(choices: DataChoices) -> None:
-    if choices.source == "resident":
-        raise ValueError("source: Cityscapes is too large to be resident on a device. Write source='loader'.")
-    if choices.decode == "device":
-        raise ValueError("decode: Cityscapes is PNG, which the host decodes. Write 'host', or leave it out.")
-
-
-def _open(root: Path | None, task: Task) -> CityscapesSet:
-    return open_cityscapes(existing_root(root, "cityscapes"), split_of(task))
-
-
-def _loaded(
-    choices: DataChoices, plan: MaskPlan, to: Destination, images: CityscapesSet, *, task: Task
-) -> Feed:
+def _real(config: StepConfig, plan: MaskPlan, to: Destination, images: CityscapesSet) -> InputPipeline:
     if plan.labels < CITYSCAPES_CLASSES:
         raise ValueError(
             f"num_classes: {plan.labels} are too few for {plan.name}, whose masks have {CITYSCAPES_CLASSES}. Leave it out."
         )
-    size = tuple(images.read(0)[1].shape)  # of all of them: the reader holds them to it
-    augment = choices.augment and task == "train"
+    size = tuple(images.read(0)[1].shape)  # of all images: the reader checks it
+    augment = config.augment and config.training
     finish = SegmentationTransform(
         crop=plan.crop,
         device=to.device,
@@ -181,15 +165,17 @@ def _loaded(
         memory_format=MEMORY_FORMATS[to.memory_format],
         scales=SCALES if augment else (1.0, 1.0),
         mirror=augment,
-        seed=seed_of(to.ranks.rank, to.seed),
+        seed=rank_seed(to.ranks.rank, to.seed),
     )
-    order = plan.order(to, length=len(images), shuffle=task == "train")
+    order = plan.order(to, length=len(images), shuffle=config.training)
     reader = SegmentationReader(images, size=size)
-    sampler = TrainingBatches(order, augment=False)  # chance comes in on the device
+    sampler = TrainingBatches(order, augment=False)  # random crops are cut on the device
 
     def arrive(batch: SegmentationBatch) -> Batch:
         return finish(batch.pixels, batch.masks)
 
-    facts = files_facts(choices, images=len(images), task=task)
-    source = loaded(choices, to, reader, sampler, arrive)
-    return Feed(source=source, configuration=facts, order=order)
+    return InputPipeline(
+        source=through_loader(config, to, reader, sampler, arrive),
+        configuration=files_configuration(config, images=len(images)),
+        order=order,
+    )

@@ -1,15 +1,15 @@
-"""Images with boxes: synthetic ones with the statistics of COCO's, or COCO itself through a loader."""
+"""Detection: images with boxes, synthetic with the statistics of COCO, or COCO itself through a loader."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig
 from pytest_accel.workloads.data.detection import (
     COCO_CLASSES,
     MANY_SCALES,
@@ -26,26 +26,24 @@ from pytest_accel.workloads.data.detection import (
     open_coco,
     synthetic_detection,
 )
-from pytest_accel.workloads.data.errors import Split, existing_root
+from pytest_accel.workloads.data.errors import existing_root
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.detection.batch import Scenes, Targets
-from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
-from pytest_accel.workloads.feeding import (
-    MEMORY_FORMATS,
-    DataChoices,
+from pytest_accel.workloads.input_pipeline import (
     Destination,
-    Facts,
-    Feed,
-    Task,
-    files_facts,
-    loaded,
-    opened,
+    InputPipeline,
+    NamedLoss,
+    Plan,
+    check_pipeline,
+    check_synthetic,
+    files_configuration,
+    no_smoothing,
+    open_real_data,
     split_of,
+    through_loader,
 )
-from pytest_accel.workloads.plan import NamedLoss, Plan, no_smoothing
+from pytest_accel.workloads.models.detection import DinoLoss, Predictions, Scenes, Targets
 
-DATA = "coco"
-_OVER_SETS = DinoLoss()
+_DINO_LOSS = DinoLoss()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +52,15 @@ class ScenePlan(Plan):
 
     name: str
     batch_size: int
-    resizing: Resizing  # of photographs; its largest bucket that lies is the shape of synthetic images
+    resizing: Resizing  # of photographs; its largest landscape bucket is the shape of synthetic images
     classes: int = COCO_CLASSES  # labels are in range(classes)
     max_gt: int = MAX_GT
     unit: ClassVar[str] = "images"
 
     @property
     def bucket(self) -> Bucket:
-        lying = [bucket for bucket in self.resizing.buckets if bucket[0] <= bucket[1]]
-        return max(lying, key=prod)
+        landscape = [bucket for bucket in self.resizing.buckets if bucket[0] <= bucket[1]]
+        return max(landscape, key=prod)
 
     @property
     def work(self) -> int:
@@ -73,7 +71,7 @@ class ScenePlan(Plan):
         return _shape(3, *self.bucket)
 
     @property
-    def described(self) -> Facts:
+    def described(self) -> Configuration:
         return {
             "bucket": _shape(*self.bucket),
             "labels": self.classes,  # a model may tell more apart
@@ -104,21 +102,13 @@ class ScenePlan(Plan):
         no_smoothing(label_smoothing, "detection")
         return NamedLoss("detection", detection_loss)
 
-    def feed(self, choices: DataChoices, to: Destination, *, task: Task) -> Feed:
-        _check(choices)
-        images = opened(choices, lambda root: _open(root, split_of(task)))
-        if images is None:
-            if choices.source == "loader" or choices.workers is not None:
-                raise ValueError(
-                    f"source: a loader reads files, and {self.name} is not here. Name its root with --accel-data, "
-                    "or leave source and workers out."
-                )
-            if choices.decode != "auto":
-                raise ValueError(
-                    "decode: synthetic images are not encoded. Leave it out, or give --accel-data."
-                )
-            return self.synthetic(to)
-        return _loaded(choices, self, to, images, task=task)
+    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
+        check_pipeline(config, self.name, sources=("auto", "synthetic", "loader"), decoders=("auto", "host"))
+        images = open_real_data(config, lambda root: open_coco(existing_root(root, "coco"), split_of(config)))
+        if images is not None:
+            return _real(config, self, to, images)
+        check_synthetic(config, self.name)
+        return self.synthetic(to)
 
 
 def plan_scenes(
@@ -129,7 +119,7 @@ def plan_scenes(
     image_size: int | None = None,
     classes: int | None = None,
 ) -> ScenePlan:
-    """Plan for photographs in the sizes that a model is trained on, or in squares of `image_size` pixels.
+    """Return the plan of photographs in the sizes that a model is trained on, or in squares of `image_size` pixels.
 
     DINO has its own sizes. All others have those of torchvision's detectors, a user's own too.
     """
@@ -145,10 +135,10 @@ def plan_scenes(
     )
 
 
-def detection_loss(output: Any, targets: Targets) -> torch.Tensor:  # noqa: ANN401 - whatever a model returns
+def detection_loss(output: Any, targets: Targets) -> torch.Tensor:
     """DINO's loss of Predictions; of a model that returns its losses by name, as torchvision's do in training, their sum."""
     if isinstance(output, Predictions):
-        return _OVER_SETS(output, targets)
+        return _DINO_LOSS(output, targets)
     losses = list(output.values()) if isinstance(output, Mapping) else []
     if losses and all(isinstance(each, torch.Tensor) for each in losses):
         return torch.stack([each.float() for each in losses]).sum()
@@ -161,36 +151,22 @@ def detection_loss(output: Any, targets: Targets) -> torch.Tensor:  # noqa: ANN4
 def as_scenes(
     device: torch.device, dtype: torch.dtype, memory_format: str
 ) -> Callable[[DetectionBatch], Batch]:
-    """Return what turns bytes and boxes on a device into what a detector reads."""
+    """Return a function that turns bytes and boxes on a device into what a detector reads."""
     finish = DetectionTransform(device=device, dtype=dtype, memory_format=MEMORY_FORMATS[memory_format])
 
     def arrive(batch: DetectionBatch) -> Batch:
         images, sizes, boxes, labels, valid = finish(batch)
         targets = Targets(labels=labels, boxes=boxes, valid=valid)
-        # Copies for the loss: compiled code is guarded on two arguments being one, and they are not always.
+        # Copies for the loss: compiled code is guarded on whether two arguments are the same tensor.
         return Scenes(images, sizes, targets), Targets(*(each.clone() for each in targets))
 
     return arrive
 
 
-def _check(choices: DataChoices) -> None:
-    if choices.source == "resident":
-        raise ValueError("source: photographs are too large to be resident on a device. Leave source out.")
-    if choices.decode == "device":
-        raise ValueError(
-            "decode: detection's images are decoded by the loader, on the host. Write 'host', or leave it out."
-        )
-
-
-def _open(root: Path | None, split: Split) -> CocoSet:
-    return open_coco(existing_root(root, DATA), split)
-
-
-def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: CocoSet, *, task: Task) -> Feed:
+def _real(config: StepConfig, plan: ScenePlan, to: Destination, images: CocoSet) -> InputPipeline:
     _check_labels(images, plan)
-    augment = choices.augment and task == "train"
     resizing = plan.resizing
-    if task == "infer":  # as detectors are tested
+    if not config.training:  # as detectors are evaluated
         resizing = replace(resizing, short_sides=(max(resizing.short_sides),))
     order = BucketOrder(
         sizes=images.sizes,
@@ -201,24 +177,27 @@ def _loaded(choices: DataChoices, plan: ScenePlan, to: Destination, images: Coco
         seed=to.seed,
     )
     max_gt = max_gt_of(images)
-    reader, sampler = DetectionReader(images, max_gt=max_gt), order.requests(augment=augment)
+    reader, sampler = (
+        DetectionReader(images, max_gt=max_gt),
+        order.requests(augment=config.augment and config.training),
+    )
     arrive = as_scenes(to.device, to.dtype, to.memory_format)
-    facts = files_facts(choices, images=len(images), task=task)
-    facts["short_sides"] = f"{min(resizing.short_sides)} to {max(resizing.short_sides)}"
-    # The plan names the largest bucket, and room for boxes that it guessed.
-    facts["input_shape"] = " ".join(_shape(3, *bucket) for bucket in resizing.buckets)
-    facts["bucket"] = " ".join(_shape(*bucket) for bucket in resizing.buckets)
-    facts["max_gt"] = max_gt
-    return Feed(
-        source=loaded(choices, to, reader, sampler, arrive),
-        configuration=facts,
+    configuration = files_configuration(config, images=len(images)) | {
+        "short_sides": f"{min(resizing.short_sides)} to {max(resizing.short_sides)}",
+        "input_shape": " ".join(_shape(3, *bucket) for bucket in resizing.buckets),
+        "bucket": " ".join(_shape(*bucket) for bucket in resizing.buckets),
+        "max_gt": max_gt,
+    }
+    return InputPipeline(
+        source=through_loader(config, to, reader, sampler, arrive),
+        configuration=configuration,
         order=plan.order(to, length=len(images)),  # for the length of an epoch alone
         varied=len(resizing.buckets) > 1,
     )
 
 
 def _check_labels(images: CocoSet, plan: ScenePlan) -> None:
-    """A label outside the model's classes is a device-side assertion on CUDA, which ends the process."""
+    """Refuse labels that the model has no class for: on CUDA a device-side assertion, which ends the process."""
     most = int(images.labels.max(initial=0))
     if most >= plan.classes:
         raise ValueError(

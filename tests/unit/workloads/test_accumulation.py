@@ -92,7 +92,7 @@ def test_what_does_not_divide_is_refused(size, said):
 
 
 def test_cuda_graphs_are_refused():
-    with pytest.raises(ValueError, match=r"cannot add up gradients. Write 'default'"):
+    with pytest.raises(ValueError, match=r"cannot accumulate gradients. Write 'default'"):
         build(micro_batch_size=4, compile="reduce-overhead")
 
 
@@ -138,7 +138,7 @@ def test_rates_differ_by_the_beginning_of_names():
             for group in step._optimizer.param_groups
             for parameter in group["params"]
         }
-        named = dict(step._model.named_parameters())
+        named = dict(step.parts.model.named_parameters())
         found = {name: rates[id(parameter)] for name, parameter in named.items()}
         expected = {"1.weight": 0.01, "1.bias": 0.05, "3.weight": 0.1, "3.bias": 0.1}
         assert found == pytest.approx(expected)

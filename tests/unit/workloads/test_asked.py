@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.workloads import InferStep, TrainStep, assembly
-from pytest_accel.workloads.models.catalogue import zoo_models
-from pytest_accel.workloads.models.demands import tokens_of
-from pytest_accel.workloads.models.dino import build_dino
-from pytest_accel.workloads.models.dino_shapes import DINO_SHAPES
-from pytest_accel.workloads.tasks import make_batch
+from pytest_accel.workloads import InferStep, TrainStep, build
+from pytest_accel.workloads.build import make_batch
+from pytest_accel.workloads.models.build import zoo_models
+from pytest_accel.workloads.models.dino import DINO_SHAPES, build_dino, count_tokens
 
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
 DINO, GPT, BERT = "zoo/dino-tiny", "zoo/gpt-tiny", "zoo/bert-tiny"
@@ -22,7 +20,7 @@ def nothing_is_built(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a model was built")
 
-    monkeypatch.setattr(assembly, "build_model", refuse)
+    monkeypatch.setattr(build, "build_model", refuse)
 
 
 def own(num_classes=3):
@@ -111,7 +109,7 @@ def test_what_a_model_can_take_is_taken(model, choices, monkeypatch):
     def built(*_, **__):
         raise BuiltError
 
-    monkeypatch.setattr(assembly, "build_model", built)
+    monkeypatch.setattr(build, "build_model", built)
     with pytest.raises(BuiltError):
         InferStep.build(model, **choices)
 
@@ -143,9 +141,9 @@ def test_every_model_of_the_zoo_says_its_options():
 def test_tokens_are_those_that_the_model_makes(size):
     with torch.device("meta"):
         tokens, _, _ = build_dino("dino-tiny").neck(torch.empty(1, 3, *size), torch.ones(1, 1, 2))
-    assert tokens_of(DINO_SHAPES["dino-tiny"], *size) == tokens.shape[1]
+    assert count_tokens(DINO_SHAPES["dino-tiny"], *size) == tokens.shape[1]
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("dino-swin-l-4scale", 238), ("dino-swin-l-5scale", 863)])
 def test_tokens_of_the_large_ones_are_those_that_were_counted(name, tokens):
-    assert tokens_of(DINO_SHAPES[name], 100, 100) == tokens
+    assert count_tokens(DINO_SHAPES[name], 100, 100) == tokens

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.workloads.choices import Choices
-from pytest_accel.workloads.compiling import KINDS_OF_PART, Compiler, settle_compile
+from pytest_accel.workloads.compile import RECOMPILE_LIMIT, Compiler, resolve_compile
+from pytest_accel.workloads.config import StepConfig
+from pytest_accel.workloads.data.sources import RotatingSource
+from pytest_accel.workloads.input_pipeline import InputPipeline
 from pytest_accel.workloads.models.build import build_model
-from pytest_accel.workloads.tasks import plan_data
+from tests.support.plans import plan_data
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +28,36 @@ WHOLE, PIECES, LAUNCHED = ("default", True), ("reduce-overhead", False), ("defau
 @pytest.fixture(scope="module")
 def settled(built):
     def settle(
-        model, data, batch_size, *, micro_batches=1, varied=False, threaded=False, recordable=True, **chosen
+        model,
+        data,
+        batch_size,
+        *,
+        micro_batches=1,
+        varied=False,
+        threaded=False,
+        recordable=True,
+        device="cuda",
+        ranks=None,
+        **chosen,
     ):
         module, info = built(model)
-        return settle_compile(
-            Choices(model=model, batch_size=batch_size, **{"device": "cuda", **chosen}),
+        config = StepConfig.of(
+            "train",
+            model,
+            {
+                "batch_size": batch_size,
+                "micro_batch_size": batch_size // micro_batches if micro_batches > 1 else None,
+                **chosen,
+            },
+            device=device,
+            ranks=ranks,
+        )
+        return resolve_compile(
+            config,
             module,
             plan_data(data, info, batch_size=batch_size),
-            task="train",
-            threaded=threaded,
-            varied=varied,
-            known_as=(model, data),  # counted once
-            micro_batches=micro_batches,
+            InputPipeline(source=RotatingSource(()), configuration={}, threaded=threaded, varied=varied),
+            cache_key=(model, data),  # counted once
             recordable=recordable,
         )
 
@@ -93,7 +113,7 @@ def test_only_what_is_compiled_apart_may_be_of_many_kinds():
     for mode, model, limit in (
         ("default", whole, before),
         (None, apart, before),
-        ("default", apart, KINDS_OF_PART),
+        ("default", apart, RECOMPILE_LIMIT),
     ):
         with Compiler(mode=mode).limits(model):
             assert limits.recompile_limit == limit

@@ -13,9 +13,8 @@ from pytest_accel.workloads import InferStep, StepError, TrainStep
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import LoaderSource, ResidentSource, RotatingSource
-from pytest_accel.workloads.feeding import DataChoices
-from pytest_accel.workloads.tasks.images import ImagePlan, evaluation
-from pytest_accel.workloads.tasks.tokens import TokenPlan
+from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
+from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.data_sets import (
     write_cifar_binary,
     write_food101,
@@ -23,7 +22,7 @@ from tests.support.data_sets import (
     write_mnist,
     write_shards,
 )
-from tests.support.plans import going_to
+from tests.support.plans import going_to, step_config
 from tests.support.processes import children
 
 SHAPES = {
@@ -63,11 +62,11 @@ def roots(tmp_path_factory):
 
 
 @pytest.fixture
-def fed():
+def opened():
     sources = []
 
     def make(name, *, task="train", plan=None, to=None, **choices):
-        found = (plan or plan_for(name)).feed(DataChoices(**choices), to or going_to(), task=task)
+        found = (plan or plan_for(name)).open(step_config(task, **choices), to or going_to())
         sources.append(found.source)
         return found
 
@@ -90,23 +89,23 @@ def check_batches(found, plan, steps=3):
 
 
 @pytest.mark.parametrize("name", ["cifar100", "mnist"])
-def test_what_lies_in_memory_is_resident(fed, roots, name):
-    found = fed(name, data_root=roots[name])
+def test_what_lies_in_memory_is_resident(opened, roots, name):
+    found = opened(name, data_root=roots[name])
     assert isinstance(found.source, ResidentSource)
     assert found.configuration == {"data_source": "resident", "data_images": 20, "augment": True}
     assert found.order is not None
     check_batches(found, plan_for(name))
 
 
-def test_digits_are_there_without_a_root(fed):
-    found = fed("digits")
+def test_digits_are_there_without_a_root(opened):
+    found = opened("digits")
     assert found.configuration == {"data_source": "resident", "data_images": 1437, "augment": True}
     check_batches(found, plan_for("digits"))
-    assert fed("digits", task="infer").configuration == {"data_source": "resident", "data_images": 360}
+    assert opened("digits", task="infer").configuration == {"data_source": "resident", "data_images": 360}
 
 
-def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(fed, roots):
-    found = fed("cifar100", data_root=roots["cifar100"], workers=2, prefetch=3, cpus=1)
+def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(opened, roots):
+    found = opened("cifar100", data_root=roots["cifar100"], workers=2, prefetch=3, cpus=1)
     assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": "arrays",
@@ -119,7 +118,7 @@ def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(f
     assert found.source.buffered >= 6
     assert found.source.burst == 2
     check_batches(found, plan_for("cifar100"))
-    asked = fed("cifar100", data_root=roots["cifar100"], source="loader", task="infer")
+    asked = opened("cifar100", data_root=roots["cifar100"], source="loader", task="infer")
     assert asked.configuration == {
         "data_source": "arrays",
         "data_images": 8,
@@ -133,8 +132,8 @@ def test_what_lies_in_memory_goes_through_a_loader_where_workers_are_asked_for(f
     [("food101", "food101", "files"), ("imagenet", "imagenet", "files"), ("imagenet", "shards", "shards")],
 )
 @pytest.mark.parametrize("workers", [None, 0])
-def test_photographs_are_decoded_by_the_host_of_a_cpu(fed, roots, name, folder, storage, workers):
-    found = fed(name, data_root=roots[folder], workers=workers)
+def test_photographs_are_decoded_by_the_host_of_a_cpu(opened, roots, name, folder, storage, workers):
+    found = opened(name, data_root=roots[folder], workers=workers)
     assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": storage,
@@ -147,32 +146,32 @@ def test_photographs_are_decoded_by_the_host_of_a_cpu(fed, roots, name, folder, 
     check_batches(found, plan_for(name))
 
 
-def test_inference_reads_the_test_images_in_order(fed, roots):
+def test_inference_reads_the_test_images_in_order(opened, roots):
     images = open_images(roots["cifar100"], "cifar100", "test")
-    found = fed("cifar100", data_root=roots["cifar100"], task="infer")
+    found = opened("cifar100", data_root=roots["cifar100"], task="infer")
     labels = torch.cat([next(found.source)[1] for _ in range(2)])
     assert torch.equal(labels, images.labels)
     assert "augment" not in found.configuration
 
 
 @pytest.mark.parametrize("root", [None, "empty", "/nowhere"])
-def test_a_set_that_is_missing_is_synthetic(fed, tmp_path, root):
+def test_a_set_that_is_missing_is_synthetic(opened, tmp_path, root):
     root = tmp_path if root == "empty" else root and tmp_path / "nowhere"
-    found = fed("cifar100", data_root=root)
+    found = opened("cifar100", data_root=root)
     assert isinstance(found.source, RotatingSource)
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
     assert found.order is None
     check_batches(found, plan_for("cifar100"))
 
 
-def test_synthetic_is_synthetic_also_where_there_is_data(fed, roots):
-    found = fed("cifar100", data_root=roots["cifar100"], source="synthetic")
+def test_synthetic_is_synthetic_also_where_there_is_data(opened, roots):
+    found = opened("cifar100", data_root=roots["cifar100"], source="synthetic")
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
 
 
 @pytest.mark.parametrize("choices", [{"workers": 1}, {"workers": 0}, {"source": "loader"}])
-def test_workers_without_data_move_made_up_bytes(fed, choices):
-    found = fed("imagenet", **choices)
+def test_workers_without_data_move_made_up_bytes(opened, choices):
+    found = opened("imagenet", **choices)
     assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": "host-synthetic",
@@ -183,35 +182,37 @@ def test_workers_without_data_move_made_up_bytes(fed, choices):
     check_batches(found, plan_for("imagenet"))
 
 
-def test_made_up_bytes_come_out_like_normalised_images(fed):
-    inputs, _ = next(fed("imagenet", workers=0, plan=plan_for("imagenet", batch_size=64)).source)
+def test_made_up_bytes_come_out_like_normalised_images(opened):
+    inputs, _ = next(opened("imagenet", workers=0, plan=plan_for("imagenet", batch_size=64)).source)
     assert abs(float(inputs.mean())) < 0.5
     assert 1.0 < float(inputs.std()) < 1.6  # uniform bytes, of which photographs hold less extremes
 
 
-def test_tokens_stay_synthetic(fed, roots):
-    found = fed("tokens", data_root=roots["cifar100"])
+def test_tokens_stay_synthetic(opened, roots):
+    found = opened("tokens", data_root=roots["cifar100"])
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
     inputs, targets = next(found.source)
     assert inputs.shape == targets.shape == (4, 16)
 
 
-def test_ranks_draw_different_samples(fed, roots):
+def test_ranks_draw_different_samples(opened, roots):
     root, seen = roots["cifar100"], []
     images = open_images(root, "cifar100", "train")
     for rank in range(2):
-        found = fed("cifar100", data_root=root, to=going_to(rank, 2), plan=plan_for("cifar100", 10))
+        found = opened("cifar100", data_root=root, to=going_to(rank, 2), plan=plan_for("cifar100", 10))
         seen.append(next(found.source)[1].tolist())
     assert Counter(seen[0] + seen[1]) == Counter(images.labels.tolist())
 
 
-def test_augmentation_changes_training_pictures_alone(fed, roots):
+def test_augmentation_changes_training_pictures_alone(opened, roots):
     root = roots["cifar100"]
-    plain, cut = (next(fed("cifar100", data_root=root, augment=on).source)[0] for on in (False, True))
+    plain, cut = (next(opened("cifar100", data_root=root, augment=on).source)[0] for on in (False, True))
     assert not torch.equal(plain, cut)
-    same = [next(fed("cifar100", data_root=root, augment=on, task="infer").source)[0] for on in (False, True)]
+    same = [
+        next(opened("cifar100", data_root=root, augment=on, task="infer").source)[0] for on in (False, True)
+    ]
     assert torch.equal(*same)
-    assert fed("cifar100", data_root=root, augment=False).configuration["augment"] is False
+    assert opened("cifar100", data_root=root, augment=False).configuration["augment"] is False
 
 
 # What is refused.
@@ -222,27 +223,27 @@ def test_augmentation_changes_training_pictures_alone(fed, roots):
     [
         ("food101", {"source": "resident"}, r"food101 is too large to be resident.*source='loader'"),
         ("food101", {"decode": "device"}, r"decode: cpu has no decoder for JPEG. Write decode='host'"),
-        ("tokens", {"source": "loader"}, "source: 'loader' is for images"),
-        ("tokens", {"workers": 2}, "workers: .*tokens are synthetic"),
+        ("tokens", {"source": "loader"}, "source: 'loader' is not possible for tokens"),
+        ("tokens", {"workers": 2}, "workers: tokens is read from memory"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_can(fed, roots, name, choices, words):
+def test_what_cannot_be_is_refused_with_what_can(opened, roots, name, choices, words):
     with pytest.raises(ValueError, match=words):
-        fed(name, data_root=roots.get(name), **choices)
+        opened(name, data_root=roots.get(name), **choices)
 
 
-def test_data_that_is_required_and_missing_is_an_error(fed, tmp_path):
+def test_data_that_is_required_and_missing_is_an_error(opened, tmp_path):
     with pytest.raises(DataError, match=r"(?s)cifar100: not found. Looked for .*Real data is required"):
-        fed("cifar100", data_root=tmp_path, data_required=True)
+        opened("cifar100", data_root=tmp_path, data_required=True)
     with pytest.raises(DataError, match="Real data is required"):
-        fed("cifar100", data_required=True)
+        opened("cifar100", data_required=True)
 
 
-def test_data_that_is_there_and_broken_is_an_error_whatever_was_asked(fed, tmp_path):
+def test_data_that_is_there_and_broken_is_an_error_whatever_was_asked(opened, tmp_path):
     path = write_cifar_binary(tmp_path)["train"].paths[0]
     path.write_bytes(b"torn")
     with pytest.raises(DataError, match="torn"):
-        fed("cifar100", data_root=tmp_path)
+        opened("cifar100", data_root=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -265,20 +266,20 @@ def test_wrong_choices_are_refused_before_a_model_is_built(choices, words):
         TrainStep.build(never, data="cifar100", batch_size=2, **choices)
 
 
-def test_labels_that_the_model_has_no_class_for_are_refused(fed, roots):
+def test_labels_that_the_model_has_no_class_for_are_refused(opened, roots):
     """On CUDA they would end the process."""
     plan = plan_for("cifar100", classes=10)
     with pytest.raises(ValueError, match=r"num_classes: 10 are too few for cifar100"):
-        fed("cifar100", data_root=roots["cifar100"], plan=plan)
-    fed("cifar100", plan=plan)  # synthetic labels are drawn to fit
-    fed("cifar100", data_root=roots["cifar100"], plan=plan, task="infer")  # it reads no label
-    fed("cifar100", data_root=roots["cifar100"], plan=replace(plan, reconstructs=True))
+        opened("cifar100", data_root=roots["cifar100"], plan=plan)
+    opened("cifar100", plan=plan)  # synthetic labels are drawn to fit
+    opened("cifar100", data_root=roots["cifar100"], plan=plan, task="infer")  # it reads no label
+    opened("cifar100", data_root=roots["cifar100"], plan=replace(plan, reconstructs=True))
 
 
-def test_colour_is_not_made_grey(fed, roots):
+def test_colour_is_not_made_grey(opened, roots):
     with pytest.raises(ValueError, match="cifar100 have 3 channels, and the model reads 1"):
-        fed("cifar100", data_root=roots["cifar100"], plan=plan_for("cifar100", shape=(1, 32, 32)))
-    found = fed("mnist", data_root=roots["mnist"], plan=plan_for("mnist", shape=(3, 32, 32)))
+        opened("cifar100", data_root=roots["cifar100"], plan=plan_for("cifar100", shape=(1, 32, 32)))
+    found = opened("mnist", data_root=roots["mnist"], plan=plan_for("mnist", shape=(3, 32, 32)))
     check_batches(found, plan_for("mnist", shape=(3, 32, 32)))
 
 
@@ -293,10 +294,10 @@ def test_colour_is_not_made_grey(fed, roots):
 def test_an_evaluation_covers_the_test_set_once_over_all_ranks(roots, name, folder, world, monkeypatch):
     monkeypatch.setattr("pytest_accel.workloads.tasks.images.EVALUATION_BATCH", 3)
     images = open_images(roots[folder], name, "test")
-    choices = DataChoices(data_root=roots[folder], workers=0)
+    choices = step_config(data_root=roots[folder], workers=0)
     found = []
     for rank in range(world):
-        for inputs, labels in evaluation(choices, plan_for(name), going_to(rank, world)):
+        for inputs, labels in evaluation_batches(choices, plan_for(name), going_to(rank, world)):
             assert inputs.shape == (len(labels), *SHAPES[name][1])
             found += labels.tolist()
     assert sorted(found) == sorted(images.labels.tolist())
@@ -304,7 +305,9 @@ def test_an_evaluation_covers_the_test_set_once_over_all_ranks(roots, name, fold
 
 def test_an_evaluation_that_is_left_early_leaves_no_worker(roots):
     before = children()
-    batches = evaluation(DataChoices(data_root=roots["food101"], workers=1), plan_for("food101"), going_to())
+    batches = evaluation_batches(
+        step_config(data_root=roots["food101"], workers=1), plan_for("food101"), going_to()
+    )
     next(batches)
     assert len(children() - before) == 1
     batches.close()

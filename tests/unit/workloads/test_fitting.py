@@ -7,10 +7,18 @@ import torch
 
 from pytest_accel.measure.errors import CannotFit
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads import InferStep, TrainStep, assembly, fitting
-from pytest_accel.workloads.fitting import State, builds_whole, check_fits, device_memory_bytes, state_of
+from pytest_accel.workloads import InferStep, TrainStep, build
+from pytest_accel.workloads import memory as memory_module
+from pytest_accel.workloads.memory import (
+    ModelState,
+    check_fits,
+    device_memory_bytes,
+    fits_unsharded,
+    model_state,
+)
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.gpt import GPT_SHAPES
+from tests.support.plans import step_config
 
 H200 = 140 * 2**30
 CPU = torch.device("cpu")
@@ -21,12 +29,12 @@ def memory(monkeypatch):
     """Every device has as much as this; nothing is built."""
 
     def give(value):
-        monkeypatch.setattr(fitting, "device_memory_bytes", lambda device: value)
+        monkeypatch.setattr(memory_module, "device_memory_bytes", lambda device: value)
 
         def built(*_, **__):
             raise AssertionError("it was built")
 
-        monkeypatch.setattr(assembly, "build_model", built)
+        monkeypatch.setattr(build, "build_model", built)
 
     return give
 
@@ -36,8 +44,8 @@ def memory(monkeypatch):
 def test_the_formula_counts_what_a_model_has(name, options):
     model, info = build_model(f"zoo/{name}", device="meta", **options)
     assert all(parameter.is_meta for parameter in model.parameters())
-    state = state_of(f"zoo/{name}", options, states=2)
-    assert state == State(parameters=info.parameters, bytes_each=16)
+    state = model_state(step_config(model=f"zoo/{name}"), options, optimizer_states=2)
+    assert state == ModelState(parameters=info.parameters, bytes_each=16)
 
 
 def test_definitions_have_the_sizes_of_their_names():
@@ -54,11 +62,11 @@ def test_training_175b_on_one_device_says_how_many_it_takes(memory):
         "zoo/gpt-175b: it cannot fit, and nothing was built. 174.6 billion parameters take 2601.3 GiB" in text
     )
     assert "cpu has 140.0 GiB" in text
-    assert "sharding='fsdp', a gang of at least 19 such devices" in text
+    assert "sharding='fsdp', at least 19 such devices" in text
 
 
 def test_shards_are_held_against_the_memory_of_all(memory):
-    state = State(parameters=100, bytes_each=16, shards=4)
+    state = ModelState(parameters=100, bytes_each=16, shards=4)
     memory(400)
     check_fits("it", state, CPU)
     memory(399)
@@ -88,17 +96,17 @@ def test_inference_needs_its_weights_alone(memory):
 
 
 def test_a_model_of_known_sizes_is_built_whole_where_its_weights_have_room(memory):
-    state = State(parameters=100, bytes_each=16, shards=8)
+    state = ModelState(parameters=100, bytes_each=16, shards=8)
     memory(500)
-    assert builds_whole(state, CPU)
+    assert fits_unsharded(state, CPU)
     memory(499)
-    assert not builds_whole(state, CPU)
-    assert builds_whole(None, CPU)
+    assert not fits_unsharded(state, CPU)
+    assert fits_unsharded(None, CPU)
 
 
 def test_other_models_are_not_asked():
-    assert state_of("resnet18", {}, states=1) is None
-    assert state_of(lambda: None, {}, states=1) is None
+    assert model_state(step_config(), {}, optimizer_states=1) is None
+    assert model_state(step_config(model=lambda: None), {}, optimizer_states=1) is None
 
 
 def test_the_host_has_some_memory():
@@ -107,7 +115,7 @@ def test_the_host_has_some_memory():
 
 
 def test_sharding_needs_a_gang():
-    with pytest.raises(ValueError, match=r"runs alone.*a100x4.*accel\(process_group=True\)"):
+    with pytest.raises(ValueError, match=r"has none.*a100x4.*accel\(process_group=True\)"):
         TrainStep.build("zoo/gpt-tiny", batch_size=1, sharding="fsdp", ranks=Alone())
     with pytest.raises(ValueError, match="Did you mean 'fsdp'"):
         TrainStep.build("zoo/gpt-tiny", batch_size=1, sharding="fsdp2")

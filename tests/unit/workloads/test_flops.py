@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
 from pytest_accel.workloads import InferStep, TrainStep, flops
 from pytest_accel.workloads.flops import INPUTS, count
 from pytest_accel.workloads.tasks.images import ImagePlan
-from pytest_accel.workloads.tasks.tokens import TokenPlan
+from pytest_accel.workloads.tasks.text import TokenPlan
 
 BATCH, SEQUENCE, WIDTH, HEADS = 3, 8, 16, 4
 TOKENS = BATCH * SEQUENCE

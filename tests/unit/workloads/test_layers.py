@@ -10,16 +10,16 @@ from importlib.util import find_spec
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 from torchvision import models
 from torchvision.models.resnet import BasicBlock
 
-from pytest_accel.workloads.layers import (
-    RectifiedMaxPool,
-    RectifiedWhenPooled,
-    stand_in_for_slow_layers,
+from pytest_accel.workloads.kernels import (
+    DeferredReLU,
+    ReluMaxPool,
+    replace_slow_layers,
 )
-from pytest_accel.workloads.stems import STEMS, Stem, is_pooling, is_stem
+from pytest_accel.workloads.kernels.resnet import STEMS, Stem, is_pooling, is_stem
 from tests.support.graphs import traced
 
 # Pooling needs it, and torch's wheels for aarch64 CPUs come without it.
@@ -49,10 +49,10 @@ def test_a_model_keeps_its_parameters_and_what_it_computes_eagerly(precision):
     names = dict(model.named_parameters())
     images = torch.randn(2, 3, 32, 32)
     expected = model(images)
-    stand_in_for_slow_layers(model, precision)
+    replace_slow_layers(model, precision)
     assert isinstance(model.conv1, Stem)
-    assert isinstance(model.relu, RectifiedWhenPooled) is TRITON
-    assert isinstance(model.maxpool, RectifiedMaxPool) is TRITON
+    assert isinstance(model.relu, DeferredReLU) is TRITON
+    assert isinstance(model.maxpool, ReluMaxPool) is TRITON
     assert all(parameter is names[name] for name, parameter in model.named_parameters())
     kept = set(models.resnet18(weights=None, num_classes=4).state_dict()) - set(model.state_dict())
     assert {name.rpartition(".")[2] for name in kept} == {"num_batches_tracked"}
@@ -61,7 +61,7 @@ def test_a_model_keeps_its_parameters_and_what_it_computes_eagerly(precision):
 
 def test_the_resnet_inside_another_model_keeps_its_pooling():
     model = nn.Sequential(models.resnet18(weights=None), nn.ReLU())
-    stand_in_for_slow_layers(model, "bf16")
+    replace_slow_layers(model, "bf16")
     assert isinstance(model[0].conv1, Stem)
     assert type(model[0].maxpool) is nn.MaxPool2d
 
@@ -73,7 +73,7 @@ class Reading(models.ResNet):
 
 def test_a_model_with_a_forward_pass_of_its_own_keeps_its_pooling():
     model = Reading(BasicBlock, [1, 1, 1, 1])
-    stand_in_for_slow_layers(model, "bf16")
+    replace_slow_layers(model, "bf16")
     assert isinstance(model.conv1, Stem)  # which convolves, and no more
     assert type(model.relu) is nn.ReLU
     assert type(model.maxpool) is nn.MaxPool2d
@@ -83,8 +83,8 @@ def test_a_model_with_a_forward_pass_of_its_own_keeps_its_pooling():
 def test_a_model_that_infers_does_not_pool_as_in_training(precision):
     """Where there is no gradient nobody asks where the maxima were."""
     model = models.resnet18(weights=None).eval()
-    stand_in_for_slow_layers(model, precision)
-    assert not any(isinstance(layer, RectifiedWhenPooled | RectifiedMaxPool) for layer in model.modules())
+    replace_slow_layers(model, precision)
+    assert not any(isinstance(layer, DeferredReLU | ReluMaxPool) for layer in model.modules())
     assert (type(model.maxpool) is nn.MaxPool2d) == (precision == "fp32")
 
 
@@ -93,7 +93,7 @@ def test_a_compiled_model_computes_the_same(size):
     model = models.resnet18(weights=None, num_classes=4).double().eval()
     images = torch.randn(2, 3, size, size, dtype=torch.float64)
     expected = model(images)
-    stand_in_for_slow_layers(model, "bf16")
+    replace_slow_layers(model, "bf16")
     found, seen = traced(model, images)
     torch.testing.assert_close(found, expected)
     assert any("pad" in each for each in seen) == (size == 32)
@@ -106,9 +106,9 @@ def test_a_compiled_model_computes_the_same(size):
 def test_other_models_and_precisions_keep_their_first_layer(model, precision):
     model = model(weights=None)
     before = [type(layer) for layer in model.modules()]
-    stand_in_for_slow_layers(model, precision)
+    replace_slow_layers(model, precision)
     changed = {type(layer) for layer in model.modules()} - set(before)
-    assert changed <= {RectifiedWhenPooled, RectifiedMaxPool}
+    assert changed <= {DeferredReLU, ReluMaxPool}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ KERNELS = """
 import torch
 import triton
 from torch.nn import functional as F
-from pytest_accel.workloads import pooling
+from pytest_accel.workloads.kernels import pooling
 
 torch.manual_seed(0)
 for count, channels, height, width in ((1, 16, 2, 2), (3, 16, 8, 12), (2, 64, 6, 4)):
@@ -193,7 +193,7 @@ def build(kernel, capability, pointers, **constants):
     print("built" if fits else f"{kernel.__name__}: {built.metadata.shared} bytes")
 """
 OF_LAYERS = """
-from pytest_accel.workloads import pooling
+from pytest_accel.workloads.kernels import pooling
 
 for capability, kind in ((80, "fp32"), (90, "bf16"), (100, "fp16")):
     sizes = {"CHANNELS": 64, "PLACES": pooling.PLACES}

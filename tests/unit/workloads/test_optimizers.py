@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer, callable_name
+from pytest_accel.workloads.config import callable_name
+from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer
 
 CPU = torch.device("cpu")
 

@@ -12,17 +12,24 @@ from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from pytest_accel.workloads.flops import count
-from pytest_accel.workloads.layers import stand_in_for_slow_layers
+from pytest_accel.workloads.kernels import replace_slow_layers
+from pytest_accel.workloads.kernels.resnet import (
+    FusedBlock,
+    FusedStem,
+    fuse_blocks,
+    fuse_conv_bn_relu,
+    fused_stem_images,
+    fused_stem_max_pool,
+    fused_stem_weight,
+)
 from pytest_accel.workloads.models.build import build_model
-from pytest_accel.workloads.rectifying import RectifyingBlock, RectifyingStem, rectify, rectify_blocks
-from pytest_accel.workloads.stems import images_in_sixteens, maxima_of_sixteens, weight_in_sixteens
-from pytest_accel.workloads.tasks import plan_data
 from tests.support.graphs import traced
-from tests.support.resnets import BLOCKS, settled, small
+from tests.support.plans import plan_data
+from tests.support.resnets import BLOCKS, small, with_statistics
 
 
 def rectifying(model):
-    return sum(isinstance(block, RectifyingBlock) for block in model.modules())
+    return sum(isinstance(block, FusedBlock) for block in model.modules())
 
 
 @pytest.mark.parametrize(
@@ -36,13 +43,13 @@ def rectifying(model):
     ],
 )
 def test_a_model_that_rectifies_while_it_convolves_answers_the_same(block, sides, convolutions):
-    model = settled(small(block))
+    model = with_statistics(small(block))
     images = torch.randn(2, 3, *sides, dtype=torch.float64)
     with torch.inference_mode():
         expected = model(images)
     names, kept = dict(model.named_parameters()), set(model.state_dict())
-    rectify(model)
-    assert isinstance(model.conv1, RectifyingStem)
+    fuse_conv_bn_relu(model)
+    assert isinstance(model.conv1, FusedStem)
     assert all(parameter is names[name] for name, parameter in model.named_parameters())
     assert kept == set(model.state_dict())
     with torch.inference_mode():
@@ -51,7 +58,7 @@ def test_a_model_that_rectifies_while_it_convolves_answers_the_same(block, sides
     torch.testing.assert_close(found, expected)
     # The first too, and maxima of neighbours instead of pooling, where both sides are made of fours
     in_fours = all(side % 4 == 0 for side in sides)
-    assert sum("rectified_convolution" in each for each in seen) == convolutions
+    assert sum("conv_relu" in each for each in seen) == convolutions
     assert not any("batch_norm" in each for each in seen)
     assert any("maximum" in each for each in seen) == in_fours
 
@@ -59,30 +66,30 @@ def test_a_model_that_rectifies_while_it_convolves_answers_the_same(block, sides
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_blocks_of_four_lie_channels_last_as_kernels_read_and_write_them(layout):
     images = torch.randn(2, 3, 32, 16).contiguous(memory_format=layout)
-    blocks, weight = images_in_sixteens(images), weight_in_sixteens(torch.randn(8, 3, 7, 7))
+    blocks, weight = fused_stem_images(images), fused_stem_weight(torch.randn(8, 3, 7, 7))
     found = torch.conv2d(blocks, weight, padding=1).contiguous(memory_format=layout)
-    arranged = [blocks, weight, maxima_of_sixteens(found)]
+    arranged = [blocks, weight, fused_stem_max_pool(found)]
     assert [tuple(each.shape) for each in arranged] == [(2, 48, 8, 4), (32, 48, 3, 3), (2, 8, 8, 4)]
     assert all(each.is_contiguous(memory_format=torch.channels_last) for each in arranged)
 
 
 def test_what_is_no_number_is_none_in_the_answer_and_the_other_images_keep_theirs():
-    model = settled(small())
+    model = with_statistics(small())
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     images[1, 0, 14, 14] = torch.nan
     with torch.inference_mode():
         expected = model(images)
-        rectify(model)
+        fuse_conv_bn_relu(model)
         found, _ = traced(model, images)
     assert found[1].isnan().all()
     torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_a_model_that_is_trained_after_all_answers_as_it_did():
-    model = settled(small())
+    model = with_statistics(small())
     images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
     other = deepcopy(model).train()
-    rectify(model)
+    fuse_conv_bn_relu(model)
     with torch.no_grad():
         found, seen = traced(model.train(), images)
         torch.testing.assert_close(found, other(images))
@@ -106,15 +113,15 @@ class TintedBefore(models.ResNet):
 
 # A forward pass of its own: in its class, or given to it
 TINTED = {
-    "a forward pass of its class": lambda: settled(small(kind=TintedBefore)),
-    "a way within it": lambda: settled(small(kind=TintedWithin)),
+    "a forward pass of its class": lambda: with_statistics(small(kind=TintedBefore)),
+    "a way within it": lambda: with_statistics(small(kind=TintedWithin)),
     "a forward pass that it was given": lambda: given_a_pass("forward"),
     "a way within that it was given": lambda: given_a_pass("_forward_impl"),
 }
 
 
 def given_a_pass(name):
-    model = settled(small())
+    model = with_statistics(small())
     setattr(model, name, MethodType(tinted, model))
     return model
 
@@ -137,7 +144,7 @@ def given_a_pass(name):
     ],
 )
 def test_another_first_convolution_stays_as_it_is(why):
-    model = settled(small())
+    model = with_statistics(small())
     if why == "few channels":
         model.conv1, model.bn1 = nn.Conv2d(3, 60, 7, 2, 3).eval(), nn.BatchNorm2d(60).eval()
     if why == "another convolution":
@@ -163,8 +170,8 @@ def test_another_first_convolution_stays_as_it_is(why):
     if why == "inside another model":
         model = nn.Sequential(model)
     before = [type(part) for part in model.modules() if not isinstance(part, BasicBlock)]
-    rectify(model)
-    assert [type(part) for part in model.modules() if not isinstance(part, RectifyingBlock)] == before
+    fuse_conv_bn_relu(model)
+    assert [type(part) for part in model.modules() if not isinstance(part, FusedBlock)] == before
     assert rectifying(model) == BLOCKS
 
 
@@ -188,7 +195,7 @@ class Doubling(nn.Sequential):
     ],
 )
 def test_other_blocks_stay_as_they_are(why):
-    model = settled(small(Bottleneck, groups=32, width_per_group=4) if why == "groups" else small())
+    model = with_statistics(small(Bottleneck, groups=32, width_per_group=4) if why == "groups" else small())
     if why == "few channels":
         model.layer1[0] = BasicBlock(60, 60).double().eval()
     if why == "a norm that learns":
@@ -207,7 +214,7 @@ def test_other_blocks_stay_as_they_are(why):
         model.layer2[0].downsample = Doubling(*model.layer2[0].downsample)
     if why == "somebody listens":
         model.layer1[0].conv2.register_forward_hook(lambda *_: None)
-    rectify_blocks(model)
+    fuse_blocks(model)
     assert rectifying(model) == (0 if why in {"groups", "another norm"} else BLOCKS - 1)
 
 
@@ -217,15 +224,15 @@ def test_other_blocks_stay_as_they_are(why):
 )
 def test_they_stand_in_where_a_model_infers_in_half_precision(training, precision, blocks):
     model = models.resnet18(weights=None).train(training)
-    stand_in_for_slow_layers(model, precision)
+    replace_slow_layers(model, precision)
     assert rectifying(model) == blocks
-    assert isinstance(model.conv1, RectifyingStem) == (blocks > 0)
+    assert isinstance(model.conv1, FusedStem) == (blocks > 0)
 
 
 def test_what_a_model_asks_for_is_counted_as_without_them():
     model, info = build_model("resnet18", device="meta")
     plan = plan_data("imagenet", info, batch_size=2)
     expected = count(model.eval(), plan)
-    rectify(model)
+    fuse_conv_bn_relu(model)
     assert rectifying(model) == 8
     assert count(model, plan) == expected

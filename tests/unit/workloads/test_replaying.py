@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 
 from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.warmup import PILOT_STEPS
-from pytest_accel.workloads import TrainStep, assembly
-from pytest_accel.workloads.replaying import CALLS_BEFORE, Replay, _raise_cause, make_capturable
+from pytest_accel.workloads import TrainStep, build
+from pytest_accel.workloads.compile import CALLS_BEFORE_RECORDING, GraphReplay, _raise_cause, make_capturable
 
 CPU = torch.device("cpu")
 
 
-class OnTheHost(Replay):
+class OnTheHost(GraphReplay):
     """Records as a graph does: the call's arguments are the same tensors ever after."""
 
     recorded = 0
 
-    def _as_it_is(self, batches):
+    def _call(self, batches):
         return self._body(iter(batches))
 
     def _record(self):
         self.recorded += 1
 
         def replay():
-            self._result = self._body(iter(self._places))
+            self._result = self._body(iter(self._inputs))
 
         self._graph = SimpleNamespace(replay=replay)
 
@@ -48,14 +48,14 @@ def test_every_call_takes_the_next_batches_whether_recorded_or_not(batches, call
     replay, source = OnTheHost(body, batches=batches, device=CPU), numbered()
     taken = [pair for _ in range(calls) for pair in replay(source)]
     assert taken == [(float(number), -float(number)) for number in range(calls * batches)]
-    assert replay.recorded == (calls > CALLS_BEFORE)
+    assert replay.recorded == (calls > CALLS_BEFORE_RECORDING)
 
 
 def test_it_is_recorded_before_anything_is_timed():
-    assert CALLS_BEFORE < PILOT_STEPS
+    assert CALLS_BEFORE_RECORDING < PILOT_STEPS
 
 
-def test_what_is_recorded_reads_places_of_its_own():
+def test_what_is_recorded_reads_inputs_of_its_own():
     """A source may write its next batch where the last one lay."""
     lasting = torch.zeros(1)
 
@@ -66,11 +66,11 @@ def test_what_is_recorded_reads_places_of_its_own():
 
     seen = []
     replay, batches = OnTheHost(lambda taken: seen.append(next(taken)[0]), batches=1, device=CPU), source()
-    for _ in range(CALLS_BEFORE + 3):
+    for _ in range(CALLS_BEFORE_RECORDING + 3):
         replay(batches)
     assert seen[-1] is seen[-2] is seen[-3]
     assert seen[-1] is not lasting
-    assert float(seen[-1]) == CALLS_BEFORE + 2
+    assert float(seen[-1]) == CALLS_BEFORE_RECORDING + 2
 
 
 @pytest.mark.parametrize(("name", "counts"), [("AdamW", True), ("SGD", False)])
@@ -115,10 +115,10 @@ class Gang:
         ({}, "launches are recorded on CUDA devices, and this is cpu"),
         (
             {"device": "cuda", "compile": "reduce-overhead"},
-            "compile='reduce-overhead' records launches by itself",
+            "compile='reduce-overhead' records launches itself",
         ),
         ({"device": "cuda", "precision": "fp16"}, "in fp16 the host counts the steps that overflowed"),
-        ({"device": "cuda", "ranks": Gang()}, "in a gang the ranks wait for each other"),
+        ({"device": "cuda", "ranks": Gang()}, "in a process group the ranks wait for each other"),
         ({"device": "cuda", "model": "zoo/dino-tiny"}, "detectors wait for the device"),
     ],
     ids=["no CUDA", "recorded twice", "a scaler", "a gang", "a detector"],
@@ -146,8 +146,8 @@ def test_what_is_the_callers_own_is_not_recorded_whole_unasked(monkeypatch, aske
         told.update(facts)
         return None, False
 
-    monkeypatch.setattr(assembly, "why_not", lambda *_, **__: None)  # this is no CUDA device
-    monkeypatch.setattr(assembly, "settle_compile", settle)
+    monkeypatch.setattr(build, "why_not_replayed", lambda *_, **__: None)  # this is no CUDA device
+    monkeypatch.setattr(build, "resolve_compile", settle)
     with TrainStep.build(
         **{"model": "zoo/wide_resnet-tiny", "data": "cifar100", "batch_size": 2, "image_size": 32, **asked}
     ):

@@ -7,20 +7,22 @@ from itertools import combinations
 import pytest
 import torch
 
+from pytest_accel.workloads.build import _task, make_plan
+from pytest_accel.workloads.input_pipeline import ROTATION_BYTES
 from pytest_accel.workloads.models.build import ModelInfo
-from pytest_accel.workloads.plan import ROTATION_BYTES
-from pytest_accel.workloads.tasks import plan_data
+from pytest_accel.workloads.tasks import check_data
+from tests.support.plans import plan_data
 
 CPU = torch.device("cpu")
 
 
 def info(**changes):
-    known = {"name": "m", "task": "classification", "parameters": 1, "kind": "image", "convolutional": True}
+    known = {"name": "m", "task": "classification", "parameters": 1, "convolutional": True}
     return ModelInfo(**known | changes)
 
 
 IMAGES = info(image_size=64, channels=3)
-TOKENS = info(kind="tokens", task="language", vocabulary=100, sequence=16)
+TOKENS = info(task="language", vocabulary=100, sequence=16)
 
 
 def make(plan, index=0, seed=0, **options):
@@ -85,13 +87,12 @@ def test_large_batches_are_fewer_but_never_one():
     ],
 )
 def test_data_that_does_not_fit_is_refused(data, model, match):
+    def plan():
+        check_data(data)
+        make_plan(data, _task(data, model), model, batch_size=2)
+
     with pytest.raises(ValueError, match=match):
-        plan_data(data, model, batch_size=2)
-
-
-def test_an_impossible_batch_is_refused():
-    with pytest.raises(ValueError, match="batch_size: 0 is not a positive whole number"):
-        plan_data(None, IMAGES, batch_size=0)
+        plan()
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.workloads import InferStep, TrainStep, stepping
-from pytest_accel.workloads.flops import INPUTS, Count
+from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.flops import INPUTS, LARGEST_CACHE_BYTES, StepCount, cache_bytes, min_bytes
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer
-from pytest_accel.workloads.traffic import LARGEST_CACHE_BYTES, cache_bytes, least_bytes
 
 STORED = {INPUTS: 4, "w": 4}
 
 
 def counted(weight=1000, *, inputs=0, trained=True):
-    return Count(
+    return StepCount(
         flops=1,
         least_flops=1,
         forward={"w": weight, INPUTS: inputs},
@@ -25,7 +24,7 @@ def counted(weight=1000, *, inputs=0, trained=True):
 
 
 def least(count, *, compute=4, states=None, cache=0, stored=STORED):
-    return least_bytes(count, stored, compute=compute, states=states, cache_bytes=cache)
+    return min_bytes(count, stored, compute=compute, states=states, cache_bytes=cache)
 
 
 def test_inference_reads_weights_and_inputs_once():
@@ -77,7 +76,7 @@ class TestSteps:
 
     @pytest.fixture(autouse=True)
     def no_cache(self, monkeypatch):
-        monkeypatch.setattr(stepping, "cache_bytes", lambda device: 0)
+        monkeypatch.setattr("pytest_accel.workloads.step.cache_bytes", lambda device: 0)
 
     def bytes_of(self, kind, **choices):
         def layer():

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from pytest_accel.workloads import TrainStep, build_model
-from pytest_accel.workloads.assembly import _check_parameters
-from pytest_accel.workloads.flops import count_flops
-from pytest_accel.workloads.tasks import plan_data
+from pytest_accel.workloads.build import _check_parameters
+from tests.support.plans import counted_flops, plan_data
 
 
 def test_the_wide_resnet_has_the_parameters_of_olivias_guide():
@@ -17,7 +16,7 @@ def test_the_wide_resnet_has_the_parameters_of_olivias_guide():
     assert (info.task, info.convolutional) == ("classification", True)
     plan = plan_data("cifar100", info, batch_size=1)
     assert plan.shape == (3, 32, 32)
-    assert count_flops(model, plan) / 2 == pytest.approx(2.41e9, rel=0.005)  # multiply-adds, forward
+    assert counted_flops(model, plan) / 2 == pytest.approx(2.41e9, rel=0.005)  # multiply-adds, forward
 
 
 @pytest.mark.parametrize(("channels", "size", "classes"), [(3, 32, 100), (1, 28, 10), (1, 8, 10), (2, 40, 7)])

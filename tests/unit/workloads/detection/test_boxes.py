@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.workloads.detection.boxes import generalised_iou, to_centres, to_corners
+from pytest_accel.workloads.models.detection import generalized_iou, to_centres, to_corners
 
 SHARE = st.integers(0, 12).map(lambda twelfth: twelfth / 12)
 CORNERS = st.tuples(SHARE, SHARE, SHARE, SHARE).map(
@@ -29,23 +29,23 @@ def giou_by_hand(a, b):
 
 
 @given(CORNERS, CORNERS)
-def test_generalised_iou_is_that_of_counted_cells(a, b):
-    found = generalised_iou(torch.tensor(a), torch.tensor(b)).item()
+def test_generalized_iou_is_that_of_counted_cells(a, b):
+    found = generalized_iou(torch.tensor(a), torch.tensor(b)).item()
     assert found == pytest.approx(giou_by_hand(a, b), abs=1e-4)
     assert -1 <= found <= 1 + 1e-6
-    assert found == pytest.approx(generalised_iou(torch.tensor(b), torch.tensor(a)).item(), abs=1e-6)
+    assert found == pytest.approx(generalized_iou(torch.tensor(b), torch.tensor(a)).item(), abs=1e-6)
 
 
-def test_generalised_iou_is_one_with_itself_and_nears_minus_one_far_away():
+def test_generalized_iou_is_one_with_itself_and_nears_minus_one_far_away():
     box = torch.tensor([0.2, 0.3, 0.5, 0.4])
-    assert generalised_iou(box, box).item() == pytest.approx(1)
+    assert generalized_iou(box, box).item() == pytest.approx(1)
     near, far = torch.tensor([0.0, 0.0, 0.001, 0.001]), torch.tensor([0.999, 0.999, 1.0, 1.0])
-    assert -1 < generalised_iou(near, far).item() < -0.999
+    assert -1 < generalized_iou(near, far).item() < -0.999
 
 
 def test_a_box_without_an_area_has_a_finite_overlap_and_gradient():
     point = torch.full((4,), 0.5, requires_grad=True)
-    overlap = generalised_iou(point, torch.full((4,), 0.5))
+    overlap = generalized_iou(point, torch.full((4,), 0.5))
     overlap.backward()
     assert torch.isfinite(overlap)
     assert torch.isfinite(point.grad).all()
@@ -53,9 +53,9 @@ def test_a_box_without_an_area_has_a_finite_overlap_and_gradient():
 
 def test_all_pairs_come_by_broadcasting():
     a, b = (to_corners(torch.rand(n, 4)) for n in (3, 5))
-    pairs = generalised_iou(a[:, None], b[None])
+    pairs = generalized_iou(a[:, None], b[None])
     assert pairs.shape == (3, 5)
-    torch.testing.assert_close(pairs[2, 4], generalised_iou(a[2], b[4]))
+    torch.testing.assert_close(pairs[2, 4], generalized_iou(a[2], b[4]))
 
 
 def test_notations_are_each_others_inverse():

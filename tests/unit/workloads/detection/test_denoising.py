@@ -7,9 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.workloads.detection.batch import Targets
-from pytest_accel.workloads.detection.boxes import to_corners
-from pytest_accel.workloads.detection.denoising import MATCHING, make_noise, may_see, move_corners
+from pytest_accel.workloads.models.detection import (
+    MATCHING,
+    Targets,
+    make_noise,
+    may_see,
+    move_corners,
+    to_corners,
+)
 
 COUNTS = st.lists(st.integers(0, 14), min_size=1, max_size=3)
 MOST = 14

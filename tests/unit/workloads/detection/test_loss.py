@@ -7,11 +7,16 @@ import math
 import pytest
 import torch
 
-from pytest_accel.workloads.detection.batch import Targets
-from pytest_accel.workloads.detection.boxes import generalised_iou, to_corners
-from pytest_accel.workloads.detection.denoising import make_noise
-from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
-from pytest_accel.workloads.detection.matching import UNMATCHED, match
+from pytest_accel.workloads.models.detection import (
+    UNMATCHED,
+    DinoLoss,
+    Predictions,
+    Targets,
+    generalized_iou,
+    make_noise,
+    match,
+    to_corners,
+)
 
 CLASSES = 4
 
@@ -24,7 +29,7 @@ def focal_by_hand(logit, truth):
 
 def boxes_by_hand(found, wanted):
     l1 = sum(abs(a - b) for a, b in zip(found.tolist(), wanted.tolist(), strict=True))
-    return l1, generalised_iou(to_corners(found), to_corners(wanted)).item()
+    return l1, generalized_iou(to_corners(found), to_corners(wanted)).item()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from pytest_accel.workloads.detection.matching import UNMATCHED, match
+from pytest_accel.workloads.models.detection import UNMATCHED, match
 
 INFINITY = float("inf")
 

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from pytest_accel.workloads.models.deformable import DeformableAttention, attend
+from pytest_accel.workloads.models.dino import DeformableAttention, attend
 
 SIZES = [(3, 4), (2, 2)]
 TOKENS = 3 * 4 + 2 * 2

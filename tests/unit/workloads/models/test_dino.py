@@ -11,15 +11,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_accel.workloads.detection.batch import Scenes, Targets
-from pytest_accel.workloads.detection.loss import DinoLoss
-from pytest_accel.workloads.detection.matching import match
-from pytest_accel.workloads.flops import count_flops
 from pytest_accel.workloads.models import dino
-from pytest_accel.workloads.models.dino import build_dino
-from pytest_accel.workloads.models.dino_layers import places_of, sine
-from pytest_accel.workloads.models.dino_shapes import DINO_SHAPES, DinoShape
+from pytest_accel.workloads.models.detection import DinoLoss, Scenes, Targets, match
+from pytest_accel.workloads.models.dino import DINO_SHAPES, DinoShape, build_dino, places_of, sine
 from pytest_accel.workloads.tasks.scenes import plan_scenes
+from tests.support.plans import counted_flops
 
 MOST = 6  # boxes of an image, with padding
 
@@ -246,7 +242,7 @@ def test_computing_again_is_no_work_of_the_model():
     counts, plan = [], plan_scenes("coco", batch_size=1, image_size=96)
     for checkpoint in (False, True):
         model = dino.Dino(replace(TINY_SWIN, checkpoint=checkpoint))
-        counts.append(count_flops(model, plan, loss=DinoLoss()))
+        counts.append(counted_flops(model, plan, loss=DinoLoss()))
         assert all(stage.grad_checkpointing == checkpoint for stage in stages_of(model))  # as before
     assert counts[0] == counts[1]
     assert counts[0] is not None

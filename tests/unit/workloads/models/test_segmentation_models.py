@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
 from pytest_accel.workloads import build_model
-from pytest_accel.workloads.flops import count_flops
 from pytest_accel.workloads.models import segmentation
-from pytest_accel.workloads.models.segmentation_layers import (
+from pytest_accel.workloads.models.segmentation import (
     FILLING,
     FusedAttention,
-    Pooled,
-    enlarged,
-    enlarged_pixels,
-    enlarged_planes,
+    ImagePooling,
     query_parts,
+    upsample,
+    upsample_pixels,
+    upsample_planes,
 )
 from pytest_accel.workloads.tasks.masks import MaskPlan
+from tests.support.plans import counted_flops
 
 smp = pytest.importorskip("segmentation_models_pytorch")
 CORNERS = {"scale_factor": 4, "mode": "bilinear", "align_corners": False}
@@ -135,7 +135,7 @@ def test_what_is_counted_of_segformer_is_what_its_library_asks_for(models):
     plan = MaskPlan(name="cityscapes", batch_size=2, crop=(64, 96))
     theirs = smp.Segformer("mit_b0", encoder_weights=None, classes=19)
     loss = plan.loss(0.0).function
-    assert count_flops(models[SEGFORMER][0], plan, loss=loss) == count_flops(theirs, plan, loss=loss) > 0
+    assert counted_flops(models[SEGFORMER][0], plan, loss=loss) == counted_flops(theirs, plan, loss=loss) > 0
 
 
 def test_deeplab_has_a_second_output_in_training_alone(models):
@@ -179,7 +179,7 @@ def test_attention_in_parts_is_attention_with_its_gradients(batch, size):
 # Enlarging by products.
 
 
-@pytest.mark.parametrize("way", [enlarged_planes, enlarged_pixels])
+@pytest.mark.parametrize("way", [upsample_planes, upsample_pixels])
 @pytest.mark.parametrize(
     ("source", "target"), [((4, 6), (16, 24)), ((3, 5), (6, 40)), ((1, 1), (4, 8)), ((5, 4), (7, 9))]
 )
@@ -199,17 +199,17 @@ def test_products_enlarge_as_torch_does_forward_and_backward(way, source, target
 
 def test_logits_come_out_as_planes_and_features_channels_last():
     small = torch.randn(2, 32, 4, 6).to(memory_format=torch.channels_last)
-    assert enlarged_planes(small, (16, 24)).is_contiguous()
-    assert enlarged_pixels(small, (16, 24)).is_contiguous(memory_format=torch.channels_last)
+    assert upsample_planes(small, (16, 24)).is_contiguous()
+    assert upsample_pixels(small, (16, 24)).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_what_has_its_size_is_left_alone():
     read = torch.randn(1, 2, 4, 4)
-    assert enlarged(read, (4, 4)) is read
+    assert upsample(read, (4, 4)) is read
 
 
 def test_the_pooled_branch_is_one_pixel_everywhere():
-    branch = Pooled(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(4)).train()
+    branch = ImagePooling(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(4)).train()
     said = branch(torch.randn(2, 4, 3, 5))
     assert said.shape == (2, 4, 3, 5)
     assert torch.equal(said, said[..., :1, :1].expand_as(said))

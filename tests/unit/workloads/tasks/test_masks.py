@@ -7,19 +7,18 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torch.nn import functional as F
 
 from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.build import make_batch
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.segmentation import open_cityscapes
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import LoaderSource, RotatingSource
-from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.models.build import task_of
-from pytest_accel.workloads.tasks import make_batch, plan_data
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from tests.support.detection_sets import write_cityscapes
-from tests.support.plans import CPU, going_to, made
+from tests.support.plans import CPU, going_to, made, plan_data, step_config
 
 pytest.importorskip("segmentation_models_pytorch")
 
@@ -52,11 +51,11 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def fed():
+def opened():
     sources = []
 
     def feed(plan=plan(), *, task="train", to=None, **choices):  # noqa: B008 - frozen
-        found = plan.feed(DataChoices(**choices), to or going_to(), task=task)
+        found = plan.open(step_config(task, **choices), to or going_to())
         sources.append(found.source)
         return found
 
@@ -237,8 +236,8 @@ def test_fewer_classes_are_drawn_where_they_are_asked_for():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_cityscapes_comes_through_the_loader(fed, root, workers):
-    found = fed(data_root=root, workers=workers)
+def test_cityscapes_comes_through_the_loader(opened, root, workers):
+    found = opened(data_root=root, workers=workers)
     assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": "files",
@@ -257,8 +256,8 @@ def test_cityscapes_comes_through_the_loader(fed, root, workers):
         assert bool(torch.isfinite(images).all())
 
 
-def test_inference_reads_whole_validation_images_in_order(fed, root):
-    found = fed(plan(crop=(32, 64)), task="infer", data_root=root, workers=0)
+def test_inference_reads_whole_validation_images_in_order(opened, root):
+    found = opened(plan(crop=(32, 64)), task="infer", data_root=root, workers=0)
     assert "augment" not in found.configuration
     images, masks = next(found.source)
     pixels, classes = open_cityscapes(root, "test").read(0)
@@ -270,20 +269,22 @@ def test_inference_reads_whole_validation_images_in_order(fed, root):
     torch.testing.assert_close(images[0], expected, rtol=1e-3, atol=1e-3)
 
 
-def test_ranks_read_different_images_and_the_same_seed_the_same(fed, root):
+def test_ranks_read_different_images_and_the_same_seed_the_same(opened, root):
     batches = [
-        next(fed(plan(crop=(32, 64)), to=going_to(rank, 2), data_root=root, workers=0, augment=False).source)[
-            0
-        ]
+        next(
+            opened(plan(crop=(32, 64)), to=going_to(rank, 2), data_root=root, workers=0, augment=False).source
+        )[0]
         for rank in (0, 1, 0)
     ]
     assert torch.equal(batches[0], batches[2])
     assert not torch.equal(batches[0], batches[1])
 
 
-def test_ranks_cut_the_same_image_differently(fed, tmp_path):
+def test_ranks_cut_the_same_image_differently(opened, tmp_path):
     write_cityscapes(tmp_path, images=1, size=(32, 64))
-    batches = [next(fed(to=going_to(rank, 2), data_root=tmp_path, workers=0).source)[0] for rank in (0, 1, 0)]
+    batches = [
+        next(opened(to=going_to(rank, 2), data_root=tmp_path, workers=0).source)[0] for rank in (0, 1, 0)
+    ]
     assert torch.equal(batches[0], batches[2])
     assert not torch.equal(batches[0], batches[1])
 
@@ -297,7 +298,7 @@ def test_a_step_trains_on_cityscapes(root):
 
 @pytest.mark.parametrize("damage", ["mask", "image", "size"])
 @pytest.mark.parametrize("first", [True, False])
-def test_bad_data_is_one_clear_error(fed, tmp_path, damage, first):
+def test_bad_data_is_one_clear_error(opened, tmp_path, damage, first):
     written = write_cityscapes(tmp_path, images=4, size=(32, 64))
     image, mask, _, _ = written[0 if first else -1]
     if damage == "size":
@@ -308,21 +309,21 @@ def test_bad_data_is_one_clear_error(fed, tmp_path, damage, first):
     else:
         (mask if damage == "mask" else image).write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"\.png"):  # noqa: PT012 - the first is read when it is opened
-        source = fed(plan(crop=(8, 8)), data_root=tmp_path, workers=0).source
+        source = opened(plan(crop=(8, 8)), data_root=tmp_path, workers=0).source
         for _ in range(3):
             next(source)
 
 
 @pytest.mark.parametrize("root_of", ["none", "empty", "nowhere"])
-def test_a_set_that_is_missing_is_synthetic(fed, tmp_path, root_of):
+def test_a_set_that_is_missing_is_synthetic(opened, tmp_path, root_of):
     root = {"none": None, "empty": tmp_path, "nowhere": tmp_path / "nowhere"}[root_of]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = fed(data_root=root)
+        found = opened(data_root=root)
     assert isinstance(found.source, RotatingSource)
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
     with pytest.raises(DataError, match=r"cityscapes: not found.*\n.*\nReal data is required"):
-        fed(data_root=root, data_required=True)
+        opened(data_root=root, data_required=True)
 
 
 # What is refused.
@@ -334,11 +335,15 @@ def test_a_set_that_is_missing_is_synthetic(fed, tmp_path, root_of):
         ("resnet18", {"data": "cityscapes"}, "'cityscapes' does not fit resnet18.*Valid: imagenet"),
         (SEGFORMER, {"data": "imagenet"}, "'imagenet' does not fit zoo/segformer-b0.*Valid: cityscapes"),
         (SEGFORMER, {"label_smoothing": 0.1}, "label_smoothing: segmentation has none"),
-        (SEGFORMER, {"source": "resident"}, "source: Cityscapes is too large.*source='loader'"),
-        (SEGFORMER, {"decode": "device"}, "decode: Cityscapes is PNG.*'host'"),
+        (SEGFORMER, {"source": "resident"}, "source: 'resident' is not possible for cityscapes"),
+        (
+            SEGFORMER,
+            {"decode": "device"},
+            "decode: 'device' is not possible for cityscapes. Valid: auto, host",
+        ),
         (SEGFORMER, {"decode": "host"}, "decode: synthetic images are not encoded"),
-        (SEGFORMER, {"workers": 1}, "workers: .*--accel-data"),
-        (SEGFORMER, {"source": "loader"}, "workers: .*--accel-data"),
+        (SEGFORMER, {"workers": 1}, "source: .*--accel-data"),
+        (SEGFORMER, {"source": "loader"}, "source: .*--accel-data"),
     ],
 )
 def test_wrong_combinations_are_refused_with_the_remedy(model, choices, text):
@@ -346,9 +351,9 @@ def test_wrong_combinations_are_refused_with_the_remedy(model, choices, text):
         TrainStep.build(model, **STEP | choices)
 
 
-def test_too_few_classes_for_the_masks_are_refused(fed, root):
+def test_too_few_classes_for_the_masks_are_refused(opened, root):
     with pytest.raises(ValueError, match="num_classes: 5 are too few for cityscapes, whose masks have 19"):
-        fed(plan(labels=5), data_root=root)
+        opened(plan(labels=5), data_root=root)
 
 
 def test_names_tell_their_task_without_being_built():

@@ -12,17 +12,16 @@ import warnings
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.build import make_batch
 from pytest_accel.workloads.data.errors import DataError, SyntheticDataWarning
 from pytest_accel.workloads.data.squad import Answers, Questions, open_squad
-from pytest_accel.workloads.feeding import DataChoices
 from pytest_accel.workloads.models import bert
 from pytest_accel.workloads.models.build import build_model, task_of
-from pytest_accel.workloads.tasks import make_batch
-from pytest_accel.workloads.tasks.questions import QuestionPlan, span_cross_entropy
-from tests.support.plans import CPU, going_to, made
+from pytest_accel.workloads.tasks.text import QuestionPlan, span_cross_entropy
+from tests.support.plans import CPU, going_to, made, step_config
 from tests.support.vocabularies import PIECES, write_wordpiece
 
 pytest.importorskip("transformers")
@@ -68,8 +67,8 @@ def plan_for(batch_size=2, **changes):
     )
 
 
-def fed(plan, task="train", rank=0, world=1, **choices):
-    return plan.feed(DataChoices(**choices), going_to(rank, world), task=task)
+def opened(plan, task="train", rank=0, world=1, **choices):
+    return plan.open(step_config(task, **choices), going_to(rank, world))
 
 
 # The model.
@@ -78,7 +77,7 @@ def fed(plan, task="train", rank=0, world=1, **choices):
 def test_base_has_the_published_size():
     model, info = build_model("zoo/bert-base", device="meta")
     assert info.parameters == 108_893_186
-    assert (info.task, info.kind, info.vocabulary, info.sequence) == ("answering", "tokens", 30522, 512)
+    assert (info.task, info.vocabulary, info.sequence) == ("answering", 30522, 512)
     assert not info.convolutional
     dropouts = {layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)}
     assert dropouts == {0.1}
@@ -188,7 +187,7 @@ def test_a_batch_for_a_model_of_ones_own():
 def test_real_questions_are_resident_and_dealt_once_an_epoch(root):
     seen = []
     for rank in range(2):
-        found = fed(plan_for(batch_size=3), data_root=root, rank=rank, world=2)
+        found = opened(plan_for(batch_size=3), data_root=root, rank=rank, world=2)
         assert found.configuration == {"data_source": "resident", "data_windows": 6}
         assert found.order is not None
         questions, answers = next(found.source)
@@ -199,7 +198,7 @@ def test_real_questions_are_resident_and_dealt_once_an_epoch(root):
 
 
 def test_inference_reads_the_published_answers_in_order(root):
-    found = fed(plan_for(batch_size=5), task="infer", data_root=root)
+    found = opened(plan_for(batch_size=5), task="infer", data_root=root)
     assert found.configuration["data_windows"] == 5
     windows = open_squad(root, "test", sequence=64)
     questions, answers = next(found.source)
@@ -303,9 +302,12 @@ def test_a_model_of_ones_own_reads_questions():
             "data: 'imagenet' does not fit zoo/bert-tiny, a model for answering. Valid: squad",
         ),
         ({"label_smoothing": 0.1}, "label_smoothing: question answering has none. Leave it out"),
-        ({"source": "loader"}, "source: squad is small, .* needs no loader. Write source='resident'"),
-        ({"workers": 1}, "workers: squad is resident on the device and has no loader. Leave workers out"),
-        ({"decode": "host"}, "decode: 'host' is for encoded photographs. Leave it out"),
+        (
+            {"source": "loader"},
+            "source: 'loader' is not possible for squad. Valid: auto, synthetic, resident",
+        ),
+        ({"workers": 1}, "workers: squad is read from memory, without a loader. Leave workers out"),
+        ({"decode": "host"}, "decode: 'host' is not possible for squad"),
         ({"model_options": {"heads": 3}}, "heads: 3 do not divide a width of 128"),
     ],
 )
@@ -323,18 +325,18 @@ def test_questions_are_not_for_a_classifier():
 def test_a_set_that_is_not_whole_is_synthetic_or_an_error(root, lacking):
     (root / lacking).rename(root / "elsewhere")
     with pytest.warns(SyntheticDataWarning, match=f"{lacking}.* Synthetic data stands in"):
-        found = fed(plan_for(), data_root=root)
+        found = opened(plan_for(), data_root=root)
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
     with pytest.raises(DataError, match=r"(?s)not found.*Real data is required"):
-        fed(plan_for(), data_root=root, data_required=True)
+        opened(plan_for(), data_root=root, data_required=True)
 
 
 def test_no_root_is_synthetic_without_a_word(recwarn, root):
-    assert fed(plan_for()).configuration["data_source"] == "synthetic"
-    assert fed(plan_for(), data_root=root, source="synthetic").configuration["data_source"] == "synthetic"
+    assert opened(plan_for()).configuration["data_source"] == "synthetic"
+    assert opened(plan_for(), data_root=root, source="synthetic").configuration["data_source"] == "synthetic"
     assert not recwarn.list
     with pytest.raises(DataError, match="none was given"):
-        fed(plan_for(), data_required=True)
+        opened(plan_for(), data_required=True)
 
 
 def test_a_file_that_is_not_squad_is_one_error(root):
@@ -350,4 +352,4 @@ def test_tokens_that_the_model_does_not_know_are_one_error(root):
     with pytest.raises(
         DataError, match=r"gives tokens up to 20\d\d, and the model knows 1500.\nUse the vocabulary"
     ):
-        fed(plan_for(vocabulary=1500), data_root=root)
+        opened(plan_for(vocabulary=1500), data_root=root)

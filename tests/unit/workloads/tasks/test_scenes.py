@@ -10,19 +10,17 @@ from torch import nn
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
+from pytest_accel.workloads.build import make_batch
 from pytest_accel.workloads.data.detection import MANY_SCALES, ONE_SCALE
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.sources import LoaderSource, RotatingSource
-from pytest_accel.workloads.detection.loss import DinoLoss, Predictions
-from pytest_accel.workloads.feeding import DataChoices
-from pytest_accel.workloads.measured_step import Figures
+from pytest_accel.workloads.measured_step import StepMetrics, loader_metrics
 from pytest_accel.workloads.models.build import task_of
-from pytest_accel.workloads.models.dino_backbones import SwinBackbone
-from pytest_accel.workloads.rates import rates_apart
-from pytest_accel.workloads.tasks import make_batch, plan_data
+from pytest_accel.workloads.models.detection import DinoLoss, Predictions
+from pytest_accel.workloads.models.dino import SwinBackbone
 from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
 from tests.support.detection_sets import coco_annotations, write_coco
-from tests.support.plans import CPU, going_to, made
+from tests.support.plans import CPU, going_to, made, plan_data, step_config
 
 DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
 STEP = {"data": "coco", "batch_size": 2, "image_size": 64}
@@ -54,11 +52,11 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def fed():
+def opened():
     sources = []
 
     def feed(plan=plan(), *, task="train", to=None, **choices):  # noqa: B008 - frozen
-        found = plan.feed(DataChoices(**choices), to or going_to(), task=task)
+        found = plan.open(step_config(task, **choices), to or going_to())
         sources.append(found.source)
         return found
 
@@ -174,7 +172,7 @@ def test_a_detector_whose_numbers_are_not_finite_fails_though_it_finds_no_box(mo
         if model == RCNN:
             assert len(step.output.heads) == 2  # of the last step alone: what proposes, and what refines
         with torch.no_grad():
-            for parameter in step._model.parameters():
+            for parameter in step.parts.model.parameters():
                 parameter.fill_(math.nan)
         step()
         if model == RCNN:
@@ -315,19 +313,19 @@ def test_of_torchvisions_detectors_only_what_has_fixed_shapes_is_compiled(monkey
 
     monkeypatch.setattr(torch, "compile", compiled)
     with train(RCNN, compile="default", memory_format="channels_last") as step:
-        backbone, head = step._model.compiled_apart
+        backbone, head = step.parts.model.compiled_apart
         step()
         step.check()
         assert called == [backbone, head, "loss"]
-        assert (backbone, head) == (step._model.detector.backbone, step._model.detector.rpn.head)
+        assert (backbone, head) == (step.parts.model.detector.backbone, step.parts.model.detector.rpn.head)
 
 
 # Real data.
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_real_images_come_through_the_loader(root, fed, workers):
-    feed = fed(data_root=root, workers=workers)
+def test_real_images_come_through_the_loader(root, opened, workers):
+    feed = opened(data_root=root, workers=workers)
     assert isinstance(feed.source, LoaderSource)
     assert feed.configuration == {
         "data_source": "files",
@@ -361,8 +359,8 @@ def test_a_step_trains_on_real_images(root):
             assert step.configuration["data_source"] == "files"
 
 
-def test_inference_reads_the_validation_images_at_the_largest_scale(root, fed):
-    feed = fed(plan(image_size=None), task="infer", data_root=root, workers=0)
+def test_inference_reads_the_validation_images_at_the_largest_scale(root, opened):
+    feed = opened(plan(image_size=None), task="infer", data_root=root, workers=0)
     assert feed.configuration["data_images"] == 5
     assert feed.configuration["short_sides"] == "800 to 800"
     assert "augment" not in feed.configuration
@@ -385,8 +383,8 @@ def test_where_images_differ_in_shape_no_count_of_one_shape_is_told(root):
 
 def test_where_images_differ_in_shape_only_the_loader_has_a_rate(root):
     with in_several_shapes(root) as step:
-        rates = rates_apart(step, Waiting(), Alone(), step_s=0.5, budget_s=0.001)
-        figures = Figures(accel=None, step=step, min_loader_efficiency=0.9)
+        rates = loader_metrics(step, Waiting(), Alone(), step_s=0.5, budget_s=0.001)
+        figures = StepMetrics(accel=None, step=step, min_loader_efficiency=0.9)
         assert figures.gates == {}
         with pytest.raises(
             StepError, match=r"min_loader_efficiency: the batches of coco differ in shape.*image_size="
@@ -395,50 +393,50 @@ def test_where_images_differ_in_shape_only_the_loader_has_a_rate(root):
     assert set(rates) == {"loader_step_s"}
 
 
-def test_a_set_of_many_boxes_has_room_for_all_of_them(tmp_path, fed):
+def test_a_set_of_many_boxes_has_room_for_all_of_them(tmp_path, opened):
     content = coco_annotations(images=2)
     box = content["annotations"][0]
     content["annotations"] += [box | {"id": 1000 + each} for each in range(104)]
     write_coco(tmp_path / "coco", content)
-    feed = fed(data_root=tmp_path, workers=0)
+    feed = opened(data_root=tmp_path, workers=0)
     assert feed.configuration["max_gt"] == 120
     _, targets = next(feed.source)
     assert sorted(targets.valid.sum(dim=1).tolist()) == [0, 105]
 
 
-def test_that_the_host_decodes_may_be_said(root, fed):
-    assert fed(data_root=root, workers=0, decode="host").configuration["decode"] == "host"
+def test_that_the_host_decodes_may_be_said(root, opened):
+    assert opened(data_root=root, workers=0, decode="host").configuration["decode"] == "host"
 
 
-def test_ranks_read_different_images(root, fed):
+def test_ranks_read_different_images(root, opened):
     first, second = (
-        next(fed(to=going_to(rank, 2), data_root=root, workers=0).source)[0].images for rank in (0, 1)
+        next(opened(to=going_to(rank, 2), data_root=root, workers=0).source)[0].images for rank in (0, 1)
     )
     assert not torch.equal(first, second)
 
 
-def test_bad_data_is_one_clear_error(tmp_path, fed):
+def test_bad_data_is_one_clear_error(tmp_path, opened):
     content = coco_annotations(images=3)
     content["annotations"][0]["bbox"] = [1.0, 2.0, math.inf, 3.0]
     write_coco(tmp_path / "coco", content)
-    with pytest.raises(DataError, match=r"\(id 100\): the box .* is not four finite numbers"):
-        fed(data_root=tmp_path)
+    with pytest.raises(DataError, match=r"annotation 100: the box .* is not of finite numbers"):
+        opened(data_root=tmp_path)
 
 
-def test_a_torn_image_is_named(tmp_path, fed):
+def test_a_torn_image_is_named(tmp_path, opened):
     write_coco(tmp_path / "coco", coco_annotations(images=2))
     (tmp_path / "coco/train2017/000000000001.jpg").write_bytes(b"torn")
-    feed = fed(data_root=tmp_path, workers=0)
+    feed = opened(data_root=tmp_path, workers=0)
     with pytest.raises(DataError, match=r"000000000001\.jpg"):
         next(feed.source)
 
 
-def test_without_coco_scenes_are_synthetic_unless_it_is_required(tmp_path, fed):
-    assert isinstance(fed().source, RotatingSource)
+def test_without_coco_scenes_are_synthetic_unless_it_is_required(tmp_path, opened):
+    assert isinstance(opened().source, RotatingSource)
     with pytest.warns(UserWarning, match="coco: not found"):
-        assert isinstance(fed(data_root=tmp_path).source, RotatingSource)
+        assert isinstance(opened(data_root=tmp_path).source, RotatingSource)
     with pytest.raises(DataError, match="Real data is required here"):
-        fed(data_required=True)
+        opened(data_required=True)
 
 
 # What is refused.
@@ -450,9 +448,9 @@ def test_without_coco_scenes_are_synthetic_unless_it_is_required(tmp_path, fed):
         ("resnet18", {}, "data: 'coco' does not fit resnet18"),
         (DINO, {"data": "imagenet"}, "data: 'imagenet' does not fit zoo/dino-tiny"),
         (DINO, {"label_smoothing": 0.1}, "label_smoothing: detection has none"),
-        (DINO, {"decode": "device"}, "decode: detection's images are decoded by the loader.* Write 'host'"),
+        (DINO, {"decode": "device"}, "decode: 'device' is not possible for coco. Valid: auto, host"),
         (DINO, {"decode": "host"}, "decode: synthetic images are not encoded"),
-        (DINO, {"source": "resident"}, "source: photographs are too large"),
+        (DINO, {"source": "resident"}, "source: 'resident' is not possible for coco"),
         (DINO, {"workers": 2}, "source: a loader reads files, and coco is not here"),
         ("maskrcnn_resnet50_fpn", {}, "learns more than boxes"),
     ],
@@ -462,9 +460,9 @@ def test_what_does_not_fit_is_refused_with_the_remedy(model, changes, said):
         TrainStep.build(model, **STEP | changes)
 
 
-def test_too_few_classes_for_real_labels_are_refused(root, fed):
+def test_too_few_classes_for_real_labels_are_refused(root, opened):
     with pytest.raises(ValueError, match="num_classes: 2 are too few for coco"):
-        fed(plan(classes=2), data_root=root)
+        opened(plan(classes=2), data_root=root)
 
 
 # torchvision's detectors.

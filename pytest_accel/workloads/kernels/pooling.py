@@ -1,7 +1,7 @@
-"""Maxima of 3 x 3 pixels at stride 2 where they are above zero, channels last, and their gradient: in Triton.
+"""Triton kernels of a fused ReLU and 3 x 3 max-pool with stride 2, channels last.
 
-Forward keeps which of the nine pixels was the largest, in a byte, or that none was above zero. Backward has one program
-for 2 x 2 pixels: they lie under four windows, and each of the four is written once.
+Forward stores in a byte which of the nine pixels was the largest, or that none was above zero. Backward has one program
+for 2 x 2 pixels, which four windows cover, and writes each pixel once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-PLACES = 16  # of one program, each with all channels
-NONE = tl.constexpr(9)  # of the nine
+PLACES = 16  # output pixels of one program
+NONE = tl.constexpr(9)  # index where no pixel is above zero
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def _forward(images, maxima, which, places, height, width, CHANNELS: tl.constexp
         inside = there & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         pixel = ((image * height + y) * width + x)[:, None] * CHANNELS + channel
         value = tl.load(images + pixel, mask=inside[:, None], other=0.0).to(tl.float32)
-        larger = (value > best) | (value != value)  # noqa: PLR0124 - as torch: what is no number is passed on
+        larger = (value > best) | (value != value)  # noqa: PLR0124 - as torch: NaN is passed on
         best = tl.where(larger, value, best)
         at = tl.where(larger, number, at)
     target = place[:, None] * CHANNELS + channel
@@ -61,7 +61,7 @@ def _backward(gradient, which, pixels, places, height, width, CHANNELS: tl.const
     k10 = tl.load(which + here + wide * CHANNELS, mask=below[:, None], other=NONE)
     g11 = tl.load(gradient + here + (wide + 1) * CHANNELS, mask=both[:, None], other=0.0).to(tl.float32)
     k11 = tl.load(which + here + (wide + 1) * CHANNELS, mask=both[:, None], other=NONE)
-    # The pixels of a window are numbered by rows: 4 is its middle.
+    # Pixels of a window are numbered by rows: 4 is its centre.
     middle = tl.where(k00 == 4, g00, 0.0)
     beside = tl.where(k00 == 5, g00, 0.0) + tl.where(k01 == 3, g01, 0.0)
     under = tl.where(k00 == 7, g00, 0.0) + tl.where(k10 == 1, g10, 0.0)
@@ -75,9 +75,9 @@ def _backward(gradient, which, pixels, places, height, width, CHANNELS: tl.const
     tl.store(pixels + pixel + (width + 1) * CHANNELS, corner.to(kind), mask=there[:, None])
 
 
-@torch.library.custom_op("pytest_accel::rectified_maxima", mutates_args=())
-def rectified_maxima(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the maxima, and which pixel of its window each was."""
+@torch.library.custom_op("pytest_accel::relu_max_pool", mutates_args=())
+def relu_max_pool(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the maxima, and the index of each in its window."""
     images = images.contiguous(memory_format=torch.channels_last)
     maxima, which = _empty_maxima(images)
     count, channels, high, wide = maxima.shape
@@ -89,16 +89,16 @@ def rectified_maxima(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return maxima, which
 
 
-@rectified_maxima.register_fake
+@relu_max_pool.register_fake
 def _empty_maxima(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     count, channels, height, width = images.shape
     maxima = empty_last((count, channels, height // 2, width // 2), images)
     return maxima, torch.empty_like(maxima, dtype=torch.uint8)
 
 
-@torch.library.custom_op("pytest_accel::rectified_maxima_gradient", mutates_args=())
-def rectified_maxima_gradient(gradient: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the pixels, from that of the maxima."""
+@torch.library.custom_op("pytest_accel::relu_max_pool_backward", mutates_args=())
+def relu_max_pool_backward(gradient: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of the pixels."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     pixels = _empty_pixels(gradient, which)
     count, channels, high, wide = gradient.shape
@@ -110,23 +110,23 @@ def rectified_maxima_gradient(gradient: torch.Tensor, which: torch.Tensor) -> to
     return pixels
 
 
-@rectified_maxima_gradient.register_fake
-def _empty_pixels(gradient: torch.Tensor, which: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - torch's form
+@relu_max_pool_backward.register_fake
+def _empty_pixels(gradient: torch.Tensor, which: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - torch's signature
     count, channels, high, wide = gradient.shape
     return empty_last((count, channels, 2 * high, 2 * wide), gradient)
 
 
 def empty_last(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Channels last, of the type and the device of another."""
+    """Return an empty channels-last tensor with the type and device of another."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:  # noqa: ANN401, ARG001 - torch's form
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:  # noqa: ARG001 - torch's signature
     ctx.save_for_backward(output[1])
 
 
-def _passed_back(ctx: Any, gradient: Any, _: Any) -> Any:  # noqa: ANN401 - as above
-    return rectified_maxima_gradient(gradient, *ctx.saved_tensors)
+def _autograd_backward(ctx: Any, gradient: Any, _: Any) -> Any:
+    return relu_max_pool_backward(gradient, *ctx.saved_tensors)
 
 
-rectified_maxima.register_autograd(_passed_back, setup_context=_keep)
+relu_max_pool.register_autograd(_autograd_backward, setup_context=_setup_context)

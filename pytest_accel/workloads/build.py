@@ -1,0 +1,355 @@
+"""Building of a step: from its keywords to a model and batches on the device, with every choice resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_accel.measure.device import is_nvidia, widen_device_queues
+from pytest_accel.measure.errors import check_whole
+from pytest_accel.workloads.compile import check_compile, resolve_compile, why_not_replayed
+from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
+from pytest_accel.workloads.data.segmentation import IGNORE
+from pytest_accel.workloads.data.sets import IMAGE_SETS, ImageSet
+from pytest_accel.workloads.data.sources import Batch
+from pytest_accel.workloads.flops import output_classes
+from pytest_accel.workloads.input_pipeline import Destination, InputPipeline, ModelTask, Plan
+from pytest_accel.workloads.kernels import replace_slow_layers
+from pytest_accel.workloads.memory import check_fits, fits_unsharded, model_state
+from pytest_accel.workloads.models.build import ModelInfo, build_model, check_model_options, task_of
+from pytest_accel.workloads.optimizers import check_updates, optimizer_states
+from pytest_accel.workloads.parallel import check_sharding
+from pytest_accel.workloads.precision import Precision
+from pytest_accel.workloads.tasks import DATA_OF, check_data, task_of_data
+from pytest_accel.workloads.tasks.images import ImagePlan
+from pytest_accel.workloads.tasks.masks import plan_masks
+from pytest_accel.workloads.tasks.scenes import plan_scenes
+from pytest_accel.workloads.tasks.text import TokenPlan, plan_questions
+
+# Increase it when the work of a step changes under the same keywords: stored baselines are stale then. Not where the same
+# work is done faster.
+DEFINITION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A model and the source of its batches on the device, with every choice resolved."""
+
+    config: StepConfig
+    model: nn.Module
+    info: ModelInfo
+    plan: Plan  # of a micro-batch, where a step takes several
+    pipeline: InputPipeline
+    destination: Destination
+    precision: Precision
+    compile: str | None
+    replay: bool
+    configuration: Configuration
+    cache_key: Hashable  # of FLOP counts; None: not cached
+
+
+def assemble(config: StepConfig) -> Parts:
+    """Check every keyword, then build the model and open its input pipeline."""
+    device = config.device
+    if device.type == "cuda":
+        widen_device_queues()
+    precision = Precision.named(config.precision, device=device)
+    _check(config, precision)
+    options = _model_options(config)
+    state = model_state(config, options, optimizer_states=optimizer_states(config))
+    if state is not None:
+        check_fits(config.name, state, device)
+    # Without room for all of it, a sharded model is built on the meta device and initialized shard by shard.
+    on_device = config.sharding is None or fits_unsharded(state, device)
+    images, classes = _image_set(config), config.num_classes
+    model, info = build_model(
+        config.model,
+        seed=config.seed,
+        num_classes=images.classes if images and classes is None else classes,
+        image_size=config.image_size,
+        device=device if on_device else torch.device("meta"),
+        **options,
+    )
+    _check_parameters(config.millions, info)
+    plan = _plan(config, model, info)
+    memory_format = _memory_format(config, info)
+    # Inference has half-precision weights: autocast would cast all of them in every step.
+    dtype = torch.float32 if config.training else precision.dtype
+    model = model.to(memory_format=MEMORY_FORMATS[memory_format]).train(config.training)
+    if not config.training:
+        model = model.to(dtype)
+    # Of the global batch where there is one, so that the number is the same on any number of ranks.
+    whole = plan.of_batch(config.micro_batch_size or config.global_batch_size or plan.batch_size)
+    destination = Destination(
+        device=device,
+        dtype=dtype,
+        memory_format=memory_format,
+        seed=config.seed,
+        ranks=config.ranks,
+        rotation=whole.rotation(dtype, config.micro_batches),
+    )
+    pipeline = plan.open(config, destination)
+    if config.replay and pipeline.varied:
+        pipeline.source.close()
+        raise ValueError("replay: batches differ in shape here, and one is recorded. Leave replay out.")
+    cache_key = _cache_key(config, info)
+    # A loss or an optimizer of the user's own may wait for the device, and so may a model.
+    own_code = config.loss is not None or not isinstance(config.optimizer, str) or info.own
+    compile_mode, replay = resolve_compile(
+        config,
+        model,
+        plan,
+        pipeline,
+        cache_key=cache_key,
+        recordable=not (own_code or why_not_replayed(config, precision)),
+    )
+    if compile_mode is not None and memory_format == "channels_last" and is_nvidia(device.type):
+        replace_slow_layers(model, precision.name)
+    configuration: Configuration = {
+        "definition": DEFINITION,
+        "task": config.task,
+        "model": info.name,
+        "parameters": info.parameters,
+        "data": plan.name,
+        **_batch(config),
+        "input_shape": plan.input_shape,
+        **plan.described,
+        **pipeline.configuration,
+        "precision": precision.name,
+        "memory_format": memory_format,
+        "compile": compile_mode,
+        "cudnn_benchmark": config.cudnn_benchmark,
+        "seed": config.seed,
+    }
+    if replay:
+        configuration["replay"] = True
+    configuration |= {f"model.{name}": _plain(value) for name, value in config.model_options.items()}
+    return Parts(
+        config=config,
+        model=model,
+        info=info,
+        plan=plan,
+        pipeline=pipeline,
+        destination=destination,
+        precision=precision,
+        compile=compile_mode,
+        replay=replay,
+        configuration=configuration,
+        cache_key=cache_key,
+    )
+
+
+# --- checks before anything is built ---------------------------------------------------------------
+
+
+def _check(config: StepConfig, precision: Precision) -> None:
+    check_updates(config)
+    check_sharding(config)
+    check_data(config.data)
+    _check_sizes(config)
+    check_model_options(config)
+    check_compile(config, precision)
+
+
+def _check_sizes(config: StepConfig) -> None:
+    """Refuse sizes of images for a model of tokens, and the other way round."""
+    task = task_of(config.model) if isinstance(config.model, str) else task_of_data(config.data)
+    if task is None:
+        return
+    of_tokens = task in {"language", "answering"}
+    reads, own = ("tokens", "sequence=") if of_tokens else ("images", "image_size=")
+    others = ("image_size",) if of_tokens else ("sequence", "vocabulary")
+    for argument in others:
+        if getattr(config, argument) is not None:
+            raise ValueError(
+                f"{argument}: {config.name} reads {reads}, whose size is {own}. Leave {argument} out, or write {own} instead."
+            )
+    if task == "segmentation" and (config.num_classes or 0) > IGNORE:
+        raise ValueError(
+            f"num_classes: {config.num_classes} are too many for masks of bytes, in which {IGNORE} says that a pixel "
+            f"has no class. Valid: {IGNORE} or less."
+        )
+
+
+def _check_parameters(millions: float | None, info: ModelInfo) -> None:
+    """Hold a model against a study's number of parameters, to the digits that it gives."""
+    if millions is None:
+        return
+    digits = len(str(millions).partition(".")[2])
+    if round(info.parameters / 1e6, digits) != millions:
+        raise ValueError(
+            f"millions: {info.name} has {info.parameters / 1e6:.{digits}f} million parameters, not {millions}: it is "
+            "not the model that was meant. Does num_classes or image_size differ?"
+        )
+
+
+# --- what is resolved ------------------------------------------------------------------------------
+
+
+def _batch(config: StepConfig) -> Configuration:
+    """Return what stays the same when devices are added: one rank's batch (weak scaling), or that of all (strong).
+
+    Without the number of ranks: runs on 1, 2 and 4 devices are compared by an equal configuration.
+    """
+    micro: Configuration = (
+        {} if config.micro_batch_size is None else {"micro_batch_size": config.micro_batch_size}
+    )
+    if config.global_batch_size is not None:
+        return {"global_batch_size": config.global_batch_size, "scaling": "strong", **micro}
+    return {"batch_size": config.batch_size, **micro}
+
+
+def _model_options(config: StepConfig) -> dict[str, Any]:
+    """Return the arguments of the model's own builder."""
+    options = dict(config.model_options)
+    if task_of(config.model) == "language":
+        sizes = {"sequence": config.sequence, "vocabulary": config.vocabulary}
+        options |= {name: size for name, size in sizes.items() if size is not None}
+    elif (images := _image_set(config)) and config.name.startswith("zoo/"):
+        options = {"channels": images.channels} | options
+    return options
+
+
+def _image_set(config: StepConfig) -> ImageSet | None:
+    if task_of(config.model) not in {"classification", "reconstruction"}:
+        return None
+    return IMAGE_SETS.get(config.data or "imagenet")
+
+
+def _memory_format(config: StepConfig, info: ModelInfo) -> str:
+    if config.memory_format != "auto":
+        return config.memory_format
+    # Tensor cores convolve channels last. CPUs gain in inference and lose in training: on a Xeon (torch 2.10, one
+    # thread, CPU time) ResNet50 infers in 133 against 157 ms, and ResNet18 trains in 179 against 146 ms.
+    faster = info.convolutional and (config.device.type != "cpu" or not config.training)
+    return "channels_last" if faster else "contiguous"
+
+
+def _cache_key(config: StepConfig, info: ModelInfo) -> Hashable:
+    """Return what a model's shapes do not tell; None for a user's own model, and for options that are no plain values."""
+    options = config.model_options
+    if info.own or not all(isinstance(value, str | int | float | None) for value in options.values()):
+        return None
+    return info.name, tuple(sorted(options.items()))
+
+
+def _plain(value: object) -> str | int | float | bool | None:
+    """Return a model option as a configuration holds it, without an address."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return callable_name(value) if callable(value) else repr(value)
+
+
+# --- data plans ------------------------------------------------------------------------------------
+
+
+def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:
+    name = config.data or DATA_OF[info.task][0]
+    plan = make_plan(
+        name,
+        _task(name, info),
+        info,
+        batch_size=config.forward_batch_size,
+        num_classes=config.num_classes,
+        sequence=config.sequence,
+        vocabulary=config.vocabulary,
+    )
+    # A label outside the model's classes is a device-side assertion on CUDA, which ends the process.
+    least = plan.classes if info.own else None
+    if least is not None and (classes := output_classes(model, plan)) is not None and classes < least:
+        raise ValueError(
+            f"num_classes: {info.name} returns {classes} classes, and data={plan.name!r} has {least}. "
+            f"Pass num_classes={classes}, or give the model {least}."
+        )
+    return plan
+
+
+def _task(name: str, info: ModelInfo) -> ModelTask:
+    """Return the model's task; a user's own model has that of its data."""
+    if name in DATA_OF[info.task]:
+        return info.task
+    if info.own and (task := task_of_data(name)) is not None:
+        return task
+    valid = ", ".join(DATA_OF[info.task])
+    raise ValueError(f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}.")
+
+
+def make_plan(
+    name: str,
+    task: ModelTask,
+    info: ModelInfo,
+    *,
+    batch_size: int,
+    num_classes: int | None = None,
+    sequence: int | None = None,
+    vocabulary: int | None = None,
+) -> Plan:
+    """Fit a data set to a model: its input size, channels and vocabulary."""
+    if task == "detection":
+        return plan_scenes(
+            name, batch_size=batch_size, model=info.name, image_size=info.image_size, classes=num_classes
+        )
+    if task == "segmentation":
+        return plan_masks(
+            name, batch_size=batch_size, image_size=info.image_size, crop=info.crop, labels=num_classes
+        )
+    if task == "answering":
+        return plan_questions(
+            name,
+            batch_size=batch_size,
+            model=info.name,
+            positions=info.sequence,
+            tokens=info.vocabulary,
+            sequence=sequence,
+            vocabulary=vocabulary,
+        )
+    if task == "language":
+        sequence, vocabulary = sequence or info.sequence, vocabulary or info.vocabulary
+        if not sequence or not vocabulary:
+            raise ValueError(
+                f"data: {name!r} for {info.name} needs sequence= and vocabulary=: the model does not give them."
+            )
+        return TokenPlan(name=name, batch_size=batch_size, vocabulary=vocabulary, sequence=sequence)
+    images = IMAGE_SETS[name]
+    size = info.image_size or images.image_size
+    return ImagePlan(
+        name=name,
+        batch_size=batch_size,
+        classes=num_classes or images.classes,
+        shape=(info.channels or images.channels, size, size),
+        reconstructs=task == "reconstruction",
+    )
+
+
+def make_batch(
+    data: str,
+    *,
+    batch_size: int,
+    device: torch.device,
+    image_size: int | None = None,
+    sequence: int | None = None,
+    vocabulary: int | None = None,
+    seed: int = 0,
+    rank: int = 0,
+) -> Batch:
+    """Make one synthetic batch for a user's own model: inputs and targets, in fp32 or as token numbers."""
+    check_data(data)
+    sizes = {
+        "batch_size": batch_size,
+        "image_size": image_size,
+        "sequence": sequence,
+        "vocabulary": vocabulary,
+    }
+    for argument, size in sizes.items():
+        check_whole(argument, size)
+    task = task_of_data(data)
+    assert task is not None  # checked above
+    model = ModelInfo(
+        name="the model", task=task, parameters=0, convolutional=False, image_size=image_size, own=True
+    )
+    plan = make_plan(data, task, model, batch_size=batch_size, sequence=sequence, vocabulary=vocabulary)
+    return plan.make(0, seed=seed, rank=rank, device=device, dtype=torch.float32, memory_format="contiguous")

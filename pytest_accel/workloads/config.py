@@ -1,0 +1,239 @@
+"""Keywords of `train`, `infer` and `converge`: their types, their defaults, and the checks that need no model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import torch
+
+from pytest_accel.measure.errors import check_whole, unknown_value
+from pytest_accel.measure.ranks import Alone, Ranks
+
+Task = Literal["train", "infer"]
+Model: TypeAlias = str | Callable[..., Any]
+Loss: TypeAlias = Callable[[Any, Any], Any]  # (model output, targets) -> scalar
+OptimizerFactory: TypeAlias = Callable[[Any], Any]  # parameters -> torch.optim.Optimizer
+Configuration: TypeAlias = dict[
+    str, str | int | float | bool | None
+]  # what defines a benchmark, stored with it
+
+SOURCES = ("auto", "synthetic", "resident", "loader")
+DECODERS = ("auto", "host", "device")
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+SIZES = ("global_batch_size", "batch_size", "micro_batch_size", "num_classes", "image_size", "sequence", "vocabulary")  # fmt: skip
+
+
+class StepOptions(TypedDict, total=False):
+    """Keywords of every step. `StepConfig` has their defaults and meanings."""
+
+    batch_size: int | None
+    global_batch_size: int | None
+    data: str | None
+    precision: str
+    image_size: int | None
+    num_classes: int | None
+    sequence: int | None
+    vocabulary: int | None
+    memory_format: str
+    compile: str | None
+    replay: bool | None
+    cudnn_benchmark: bool
+    seed: int
+    model_options: Mapping[str, Any]
+    millions: float | None
+    source: str
+    workers: int | None
+    prefetch: int
+    pinned: bool
+    cpus: int | None
+    decode: str
+    augment: bool
+
+
+class TrainOptions(StepOptions, total=False):
+    """Keywords of a training step."""
+
+    optimizer: str | OptimizerFactory
+    lr: float | None
+    weight_decay: float | None
+    lr_scale: Mapping[str, float] | None
+    clip: float | None
+    loss: Loss | None
+    label_smoothing: float
+    micro_batch_size: int | None
+    ddp: bool
+    sharding: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConfig:
+    """One step as a benchmark asks for it; "auto" and None are resolved when it is built."""
+
+    model: Model  # a name (torchvision's, `timm/NAME`, `zoo/NAME`), or any callable that returns a module
+    task: Task = "train"
+    batch_size: int  # of one rank
+    global_batch_size: int | None = None  # of all ranks, instead of batch_size: strong scaling
+    data: str | None = None  # a name of DATA_NAMES; None: the first that fits the model's task
+    precision: str = "fp32"  # fp32, tf32, bf16, fp16
+    image_size: int | None = None  # pixels; None: the model's own, else the data's
+    num_classes: int | None = None  # None: the data's
+    sequence: int | None = None  # tokens; None: the model's own
+    vocabulary: int | None = None  # of a language model; None: the model's own
+    memory_format: str = "auto"  # auto, contiguous, channels_last
+    compile: str | None = "auto"  # auto, None (eager), or a name of COMPILE_MODES
+    replay: bool | None = None  # record a step as a CUDA graph and replay it; None: where it is short
+    cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
+    seed: int = 0  # of weights, batches and dropout
+    model_options: Mapping[str, Any] = field(default_factory=dict)  # for the model's own builder
+    millions: float | None = None  # of parameters that the model must have, as a study gives them: 25.6
+    # The input pipeline. auto: arrays are kept on the device, files go through a loader; without real data batches
+    # are synthetic, and go through a loader where workers are given.
+    source: str = "auto"  # a name of SOURCES
+    workers: int | None = None  # processes of the loader; None: as many as there are CPUs to spare
+    prefetch: int = 2  # batches that each worker keeps ready
+    pinned: bool = True  # read into pinned memory
+    cpus: int | None = None  # that the workers may run on; None: all
+    decode: str = "auto"  # a name of DECODERS; auto: on the device, where it can
+    augment: bool = True  # random crops and mirroring, in training; digits are not mirrored
+    # Training
+    optimizer: str | OptimizerFactory = "auto"  # auto, sgd, adam, adamw, or parameters -> a torch optimizer
+    lr: float | None = None  # None: the named optimizer's
+    weight_decay: float | None = None  # None: the named optimizer's
+    lr_scale: Mapping[str, float] | None = (
+        None  # factor of lr by prefix of a parameter's name, the longest match
+    )
+    clip: float | None = None  # largest norm of all gradients together
+    loss: Loss | None = None  # of what the model returned and the targets; None: the task's own
+    label_smoothing: float = 0.0  # of classification and language models
+    micro_batch_size: int | None = None  # take the batch in parts of this size and accumulate their gradients
+    ddp: bool = True  # DistributedDataParallel over all ranks; False: every rank trains a model of its own
+    sharding: str | None = None  # "fsdp": every rank has a part of the model
+    # Set by the session
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    ranks: Ranks = field(default_factory=Alone)
+    data_root: Path | None = None  # of real data sets
+    data_required: bool = False  # no real data is an error
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        model: Model,
+        options: Mapping[str, Any],
+        *,
+        device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
+        data_root: Path | None = None,
+        data_required: bool = False,
+    ) -> StepConfig:
+        """Check keywords that neither a model nor data is needed for; ValueError."""
+        known = (TrainOptions if task == "train" else StepOptions).__annotations__
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else "."
+                raise ValueError(
+                    f"{name}: unknown keyword{hint} Arguments of the model's own builder go into model_options={{...}}."
+                )
+        ranks = ranks or Alone()
+        return cls(
+            model=model,
+            task=task,
+            device=torch.device(device),
+            ranks=ranks,
+            data_root=data_root,
+            data_required=data_required,
+            **{**options, "batch_size": _rank_batch_size(options, ranks.size)},
+        )
+
+    def __post_init__(self) -> None:
+        for name in SIZES:
+            check_whole(name, getattr(self, name))
+        for name, valid in (
+            ("source", SOURCES),
+            ("decode", DECODERS),
+            ("memory_format", ("auto", *MEMORY_FORMATS)),
+        ):
+            if getattr(self, name) not in valid:
+                raise unknown_value(name, getattr(self, name), valid)
+        for name, least in (("workers", 0), ("prefetch", 1), ("cpus", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}: {value} is too few. Valid: {least} or more.")
+        allowed = len(os.sched_getaffinity(0))
+        if self.cpus is not None and self.cpus > allowed:
+            raise ValueError(f"cpus: {self.cpus} were requested, and this process may use {allowed}.")
+        if self.source in {"synthetic", "resident"} and self.workers is not None:
+            raise ValueError(
+                f"workers: a {self.source} source has none. Write source='loader', or leave workers out."
+            )
+        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"micro_batch_size: {self.micro_batch_size} does not divide the batch of {self.batch_size} that one "
+                f"device takes. Choose a divisor of {self.batch_size}, or leave it out."
+            )
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return callable_name(self.model) if callable(self.model) else self.model
+
+    @property
+    def training(self) -> bool:
+        return self.task == "train"
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward and backward passes in one step."""
+        return 1 if self.micro_batch_size is None else self.batch_size // self.micro_batch_size
+
+    @property
+    def forward_batch_size(self) -> int:
+        """Samples in one forward pass on one device."""
+        return self.micro_batch_size or self.batch_size
+
+    @property
+    def forward_batch(self) -> str:
+        """`batch of 256`: what is on the device at once, for errors."""
+        kind = "batch" if self.micro_batch_size is None else "micro-batch"
+        return f"{kind} of {self.forward_batch_size}"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the ranks form a process group, of one rank too."""
+        return not isinstance(self.ranks, Alone)
+
+
+def _rank_batch_size(options: Mapping[str, Any], ranks: int) -> Any:
+    """Return one rank's batch: as given, or its part of a global batch."""
+    batch_size, global_batch_size = options.get("batch_size"), options.get("global_batch_size")
+    if global_batch_size is None:
+        if batch_size is None:
+            raise ValueError(
+                "batch_size: missing. Write batch_size=N, or global_batch_size=N for all devices together. "
+                "No size is guessed, and none is reduced."
+            )
+        return batch_size
+    if batch_size is not None:
+        raise ValueError(
+            "batch_size and global_batch_size: give one. The first is of one device, the second of all together."
+        )
+    check_whole("global_batch_size", global_batch_size)
+    if global_batch_size % ranks:
+        raise ValueError(
+            f"global_batch_size: {global_batch_size} does not divide among {ranks} ranks. Choose a multiple of {ranks}."
+        )
+    return global_batch_size // ranks
+
+
+def callable_name(function: object) -> str:
+    """Return the name of a callable for configurations: the same in every process, without an address."""
+    plain = getattr(function, "func", function)  # functools.partial
+    if not hasattr(plain, "__qualname__"):
+        plain = type(plain)
+    return f"{plain.__module__}.{plain.__qualname__}"

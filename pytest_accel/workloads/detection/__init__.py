@@ -1,1 +1,0 @@
-"""What detectors that predict sets need beside a network: boxes, matching, denoising, a loss."""

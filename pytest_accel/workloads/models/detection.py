@@ -1,0 +1,481 @@
+"""Detection models: DINO's targets, denoising, matching and loss, and torchvision's detectors behind the same call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map
+
+from pytest_accel.workloads.data.detection import corners_px
+from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
+
+
+class Targets(NamedTuple):
+    """Objects of a batch of images, padded to one number of boxes; the real ones come first.
+
+    A named tuple, as compilers, DDP and `torch.utils._pytree` look into tuples. Its shapes do not change between batches.
+    """
+
+    labels: Tensor  # (images, boxes), integers
+    boxes: (
+        Tensor  # (images, boxes, 4): centre x and y, width, height; shares of the image without its padding
+    )
+    valid: Tensor  # (images, boxes), booleans: a real box, not padding
+
+    def without_padding(self) -> Targets:
+        """Return the same with padding that is in range and finite."""
+        return Targets(
+            labels=torch.where(self.valid, self.labels, 0),
+            boxes=torch.where(self.valid[..., None], self.boxes, 0.5),
+            valid=self.valid,
+        )
+
+
+class Scenes(NamedTuple):
+    """Images of a batch in one padded size, each in the upper left corner, with targets in training."""
+
+    images: Tensor  # (images, 3, height, width), normalized; the padding may hold anything
+    sizes: Tensor  # (images, 2), whole pixels: height and width of each image without its padding
+    targets: Targets | None = None
+
+
+SMALLEST_AREA = 1e-7  # of an image, where an area is a divisor
+
+
+def to_corners(centres: Tensor) -> Tensor:
+    centre, size = centres.split(2, dim=-1)
+    return torch.cat((centre - size / 2, centre + size / 2), dim=-1)
+
+
+def to_centres(corners: Tensor) -> Tensor:
+    first, last = corners.split(2, dim=-1)
+    return torch.cat(((first + last) / 2, last - first), dim=-1)
+
+
+def generalized_iou(corners: Tensor, others: Tensor) -> Tensor:
+    """Return the GIoU (arXiv:1902.09630) of boxes given by their corners, from -1 to 1. Shapes are broadcast."""
+    overlap = _area(
+        torch.maximum(_first(corners), _first(others)), torch.minimum(_last(corners), _last(others))
+    )
+    hull = _area(torch.minimum(_first(corners), _first(others)), torch.maximum(_last(corners), _last(others)))
+    union = _area(_first(corners), _last(corners)) + _area(_first(others), _last(others)) - overlap
+    return overlap / union.clamp(min=SMALLEST_AREA) - (hull - union) / hull.clamp(min=SMALLEST_AREA)
+
+
+def _first(corners: Tensor) -> Tensor:
+    return corners[..., :2]
+
+
+def _last(corners: Tensor) -> Tensor:
+    return corners[..., 2:]
+
+
+def _area(first: Tensor, last: Tensor) -> Tensor:
+    return (last - first).clamp(min=0).prod(dim=-1)
+
+
+MATCHING = 0  # group of the queries that are matched; copies are in groups 1, 2, ..., empty slots below 0
+LABEL_FLIP = 0.25  # share of the copies with a random label
+BOX_NOISE = 1.0  # half sizes that a positive's corners move at most; a negative's move up to twice that
+
+
+class Noise(NamedTuple):
+    """Noisy copies of the true boxes: (images, slots), positives in the first half of the slots, negatives in the second."""
+
+    labels: Tensor  # some of them flipped
+    boxes: Tensor  # (images, slots, 4), centres
+    group: Tensor  # of an empty slot: a unique negative number
+    target: Tensor  # index of the copied box
+    positive: Tensor  # to be restored
+    active: Tensor  # not an empty slot
+
+
+def make_noise(
+    targets: Targets,
+    *,
+    pairs: int,
+    num_classes: int,
+    label_flip: float = LABEL_FLIP,
+    box_noise: float = BOX_NOISE,
+) -> Noise:
+    """Copy the boxes into `2 * max(pairs, boxes)` slots, with noise (contrastive denoising of DINO).
+
+    There are max(1, pairs // the most boxes of an image) groups of copies. The number of slots does not depend on the
+    number of boxes, so that shapes stay static and nothing waits for the device.
+    """
+    labels, boxes, valid = targets.without_padding()
+    images, most = valid.shape
+    slots = max(pairs, most)
+    boxes_per_group = valid.sum(dim=1).amax().clamp(min=1)  # a tensor, on the device
+    groups = (pairs // boxes_per_group).clamp(min=1)
+    slot = torch.arange(slots, device=valid.device)
+    group, target = slot // boxes_per_group, (slot % boxes_per_group).expand(images, -1)
+    active = (group < groups) & valid.gather(1, target)
+    target, active = target.repeat(1, 2), active.repeat(1, 2)
+    positive = active & (torch.arange(2 * slots, device=valid.device) < slots)
+    alone = -1 - torch.arange(2 * slots, device=valid.device)
+    flipped = torch.rand_like(active, dtype=torch.float32) < label_flip
+    copied = labels.gather(1, target)
+    return Noise(
+        labels=torch.where(flipped, torch.randint_like(copied, num_classes), copied),
+        boxes=move_corners(boxes.gather(1, target[..., None].expand(-1, -1, 4)), positive, scale=box_noise),
+        group=torch.where(active, 1 + group.repeat(2), alone),
+        target=target,
+        positive=positive,
+        active=active,
+    )
+
+
+def move_corners(boxes: Tensor, positive: Tensor, *, scale: float) -> Tensor:
+    """Move both corners of each box by [0, scale) half sizes if positive, else by [scale, 2 scale)."""
+    far = torch.rand_like(boxes) + (~positive)[..., None]
+    sign = torch.where(torch.rand_like(boxes) < 0.5, -1.0, 1.0)
+    half_sizes = boxes[..., 2:].repeat(1, 1, 2) / 2
+    return to_centres((to_corners(boxes) + scale * far * sign * half_sizes).clamp(0, 1))
+
+
+def may_see(group: Tensor) -> Tensor:
+    """Return the attention mask (images, queries, queries): each row attends to its own group and to matched queries.
+
+    An empty slot attends to itself: a softmax over nothing is NaN.
+    """
+    row, column = group[:, :, None], group[:, None, :]
+    return (row == column) | (column == MATCHING)
+
+
+UNMATCHED = -1  # of a prediction without an object
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
+def match(costs: Tensor) -> Tensor:
+    """Return for every prediction its object at the least total cost, or UNMATCHED: (layers, images, predictions).
+
+    `costs` are (layers, images, objects, predictions); padding costs infinity and comes after the real objects. Runs on
+    the host: all layers and images are copied at once.
+    """
+    layers, images, objects, predictions = costs.shape
+    if costs.is_meta:  # FLOPs are counted there
+        return torch.full((layers, images, predictions), UNMATCHED, device="meta")
+    if find_spec("scipy") is None:
+        raise RuntimeError("Matching boxes needs SciPy. pip install 'pytest-accel[suites]'")
+    from scipy.optimize import linear_sum_assignment
+
+    found = torch.full((layers * images, predictions), UNMATCHED)
+    on_host = (
+        costs.detach().cpu().reshape(layers * images, objects, predictions).numpy()
+    )  # waits for the device
+    for problem, answer in zip(on_host, found.numpy(), strict=True):
+        real = int((problem[:, 0] < float("inf")).sum())
+        which, prediction = linear_sum_assignment(problem[:real])
+        answer[prediction] = which
+    return found.view(layers, images, predictions).to(costs.device, non_blocking=True)
+
+
+FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # of the focal loss's own paper, arXiv:1708.02002
+
+
+class Predictions(NamedTuple):
+    """Output of DINO; the denoising part is there where targets were given."""
+
+    logits: Tensor  # (1 + layers, images, queries, classes): of the encoder, then of each decoder layer
+    boxes: Tensor  # (1 + layers, images, queries, 4), centres; shares of the image without its padding
+    denoised_logits: Tensor | None = None  # (layers, images, slots, classes)
+    denoised_boxes: Tensor | None = None  # (layers, images, slots, 4)
+    noise: Noise | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossWeights:
+    """Weights of the terms of a loss."""
+
+    focal: float
+    l1: float
+    giou: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DinoLoss:
+    """Focal, L1 and GIoU loss of DINO: `DinoLoss()(predictions, targets)`, a scalar.
+
+    A sum over the encoder's proposals, all decoder layers and their denoising, each divided by the number of boxes (of
+    positive copies for denoising) in this rank's batch. `costs` and `loss` are static and can be compiled; `match`
+    between them runs on the host.
+    """
+
+    cost: LossWeights = LossWeights(focal=2, l1=5, giou=2)
+    weight: LossWeights = LossWeights(focal=1, l1=5, giou=2)
+
+    def __call__(self, predictions: Predictions, targets: Targets) -> Tensor:
+        return self.loss(predictions, targets, match(self.costs(predictions, targets)))
+
+    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
+    def costs(self, predictions: Predictions, targets: Targets) -> Tensor:
+        """Return the matching costs: (1 + layers, images, objects, queries)."""
+        labels, boxes, valid = targets.without_padding()
+        logits = predictions.logits.float().transpose(-1, -2)  # classes before queries
+        chosen = labels[None, :, :, None].expand(*logits.shape[:2], -1, logits.shape[-1])
+        found, wanted = predictions.boxes.float()[:, :, None], boxes[None, :, :, None]
+        focal = (_focal(logits, 1.0) - _focal(logits, 0.0)).gather(2, chosen)
+        l1 = (found - wanted).abs().sum(dim=-1)
+        giou = generalized_iou(to_corners(found), to_corners(wanted))
+        total = self.cost.focal * focal + self.cost.l1 * l1 - self.cost.giou * giou
+        # A diverged step must end with a NaN loss, which is reported, not with an error of SciPy.
+        return torch.nan_to_num(total, nan=1e6).masked_fill(~valid[None, :, :, None], float("inf"))
+
+    def loss(self, predictions: Predictions, targets: Targets, matched: Tensor) -> Tensor:
+        """Return the loss, given the matched object of each query."""
+        targets, noise = targets.without_padding(), predictions.noise
+        total = self._sum(
+            predictions.logits,
+            predictions.boxes,
+            targets,
+            target=matched.clamp(min=0),
+            positive=matched != UNMATCHED,
+        )
+        total = total / targets.valid.sum().clamp(min=1)
+        if noise is None or predictions.denoised_logits is None or predictions.denoised_boxes is None:
+            return total
+        layers = len(predictions.denoised_logits)
+        denoising = self._sum(
+            predictions.denoised_logits,
+            predictions.denoised_boxes,
+            targets,
+            target=noise.target.expand(layers, -1, -1),
+            positive=noise.positive.expand(layers, -1, -1),
+            counted=noise.active,
+        )
+        return total + denoising / noise.positive.sum().clamp(min=1)
+
+    def _sum(
+        self,
+        logits: Tensor,
+        boxes: Tensor,
+        targets: Targets,
+        *,
+        target: Tensor,
+        positive: Tensor,
+        counted: Tensor | None = None,
+    ) -> Tensor:
+        """Return the summed loss of (layers, images, queries); only positives have a target."""
+        layers, _, _, classes = logits.shape
+        labels = targets.labels.expand(layers, -1, -1).gather(2, target)
+        wanted = targets.boxes.expand(layers, -1, -1, -1).gather(2, target[..., None].expand(-1, -1, -1, 4))
+        is_class = (labels[..., None] == torch.arange(classes, device=labels.device)) & positive[..., None]
+        found = boxes.float()
+        focal = _focal(logits.float(), is_class.float()).sum(dim=-1)
+        focal = (focal if counted is None else focal * counted).sum()
+        l1 = ((found - wanted).abs() * positive[..., None]).sum()
+        giou = ((1 - generalized_iou(to_corners(found), to_corners(wanted))) * positive).sum()
+        return self.weight.focal * focal + self.weight.l1 * l1 + self.weight.giou * giou
+
+
+def _focal(logits: Tensor, truth: Tensor | float) -> Tensor:
+    """Return the focal loss of each logit; `truth` is 1 or 0."""
+    if not isinstance(truth, Tensor):
+        truth = torch.full_like(logits, truth)
+    probability = logits.sigmoid()
+    missed = probability + truth - 2 * probability * truth  # |truth - probability|
+    alpha = FOCAL_ALPHA * truth + (1 - FOCAL_ALPHA) * (1 - truth)
+    plain = F.binary_cross_entropy_with_logits(logits, truth, reduction="none")
+    return alpha * missed**FOCAL_GAMMA * plain
+
+
+NOT_ONLY_BOXES = ("maskrcnn", "keypointrcnn")
+WITHOUT_BACKGROUND = ("retinanet", "fcos")  # the others have it as class 0
+# Stage 1 of a ResNet is frozen, as in the 1x schedule of Faster R-CNN.
+FROZEN = ("body.conv1.", "body.bn1.", "body.layer1.")
+CALIBRATING = (2, 224, 224)  # number, height and width of noise images
+
+
+def build_detector(name: str, *, num_classes: int | None = None, **options: Any) -> TorchvisionDetector:
+    """Build the named detector with random weights; `num_classes` are those of objects, without a background."""
+    from torchvision import models
+
+    if name.startswith(NOT_ONLY_BOXES):
+        raise ValueError(
+            f"model: {name!r} learns more than boxes, and its targets are not read here. "
+            "Choose a detector of boxes, fasterrcnn_resnet50_fpn for instance."
+        )
+    background = 0 if name.startswith(WITHOUT_BACKGROUND) else 1
+    if num_classes is not None:
+        options["num_classes"] = num_classes + background
+    # Without the second, "no weights" still downloads a pretrained backbone.
+    options = {"weights": None, "weights_backbone": None} | options
+    return TorchvisionDetector(models.get_model(name, **options), first_label=background)
+
+
+class Detections(NamedTuple):
+    """Output of a detector in eval mode."""
+
+    images: list[dict[str, Tensor]]  # of each: "boxes" by corners in pixels, "labels", "scores"
+    heads: list[Any]  # raw outputs: numbers that are not finite make no box
+
+
+class TorchvisionDetector(nn.Module):
+    """torchvision's detector: Scenes -> losses by name in training, Detections in eval mode.
+
+    Images were resized and normalized on the way to the device. Coordinates stay in fp32: a step of bf16 is eight pixels at
+    the right of a wide image. The backbone's batch norms stay in eval mode, as detectors of two images a device are
+    trained, with the statistics of noise: without them the activations of random weights grow to NaN.
+    """
+
+    def __init__(self, detector: nn.Module, *, first_label: int) -> None:
+        super().__init__()
+        self.detector = detector
+        self.first_label = first_label
+        detector.transform = NoTransform()
+        proposing: Any = getattr(detector, "rpn", detector)
+        proposing.anchor_generator = CachedAnchors(proposing.anchor_generator)
+        self._heads: list[Any] = []  # outputs in this pass
+        proposing.head.register_forward_hook(self._in_fp32)
+        if self._refines:
+            regions: Any = detector.roi_heads
+            regions.box_roi_pool = PooledInFp32(regions.box_roi_pool)
+            regions.box_predictor.register_forward_hook(self._in_fp32)
+        calibrate(detector.backbone)
+        for name, parameter in detector.backbone.named_parameters():
+            if name.startswith(FROZEN):
+                parameter.requires_grad = False
+        self.train()
+
+    @property
+    def compiled_apart(self) -> list[nn.Module]:
+        """The modules of fixed shapes: all others have as many rows as there are boxes."""
+        return [self.detector.backbone, getattr(self.detector, "rpn", self.detector).head]
+
+    @property
+    def _refines(self) -> bool:
+        return hasattr(self.detector, "roi_heads")
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
+        super().train(mode)
+        for norm in _norms(self.detector.backbone):
+            norm.eval()
+        return self
+
+    def forward(self, scenes: Scenes) -> Any:
+        images, sizes, targets = scenes
+        if images.is_meta:
+            counted, self._heads = self._counted(images), []
+            return {"counted": counted}
+        if not self.training or targets is None:
+            self._heads = []
+            found = self.detector(Padded(images=images, sizes=sizes.tolist()))
+            heads, self._heads = self._heads, []
+            return Detections(images=found, heads=heads)
+        # The number of boxes is a shape in this library: the only place where our part waits for the device.
+        known = torch.cat([sizes, targets.valid.sum(dim=1, keepdim=True)], dim=1).tolist()
+        padded = Padded(images=images, sizes=[(height, width) for height, width, _ in known])
+        return self.detector(padded, self._lists(targets, sizes, [found for *_, found in known]))
+
+    def _in_fp32(self, _module: nn.Module, _arguments: Any, output: Any) -> Any:
+        output = tree_map(Tensor.float, output)
+        if not self.training:
+            self._heads.append(output)
+        return output
+
+    def _lists(self, targets: Targets, sizes: Tensor, counts: list[int]) -> list[dict[str, Tensor]]:
+        corners, labels = corners_px(targets.boxes, sizes), targets.labels + self.first_label
+        return [
+            {"boxes": corners[image, :count], "labels": labels[image, :count]}
+            for image, count in enumerate(counts)
+        ]
+
+    def _counted(self, images: Tensor) -> Tensor:
+        """Run the products of a step on the meta device, for the largest number of sampled regions."""
+        detector: Any = self.detector
+        maps = detector.backbone(images)
+        outputs = [getattr(detector, "rpn", detector).head(list(maps.values()))]
+        if self._refines:
+            regions = detector.roi_heads
+            drawn = (
+                regions.fg_bg_sampler.batch_size_per_image if self.training else detector.rpn.post_nms_top_n()
+            )
+            shape = (len(images) * drawn, detector.backbone.out_channels, *regions.box_roi_pool.output_size)
+            pooled = images.new_zeros(shape) + sum(each.sum() for each in maps.values())
+            outputs.append(regions.box_predictor(regions.box_head(pooled)))
+        return torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padded:
+    """Images of one shape, where the library expects a list."""
+
+    images: Tensor
+    sizes: list[tuple[int, int]]  # of each without its padding
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.images)
+
+
+class NoTransform(nn.Module):
+    """Replacement of the library's resizing and normalization, which the input pipeline does."""
+
+    def forward(self, padded: Padded, targets: Any = None) -> tuple[Any, Any]:
+        from torchvision.models.detection.image_list import ImageList
+
+        return ImageList(padded.images, padded.sizes), targets
+
+    def postprocess(self, found: Any, _sizes: Any, _original_sizes: Any) -> Any:
+        return found
+
+
+class CachedAnchors(nn.Module):
+    """Anchors in fp32, made once a shape: the library makes them at every step, in the type of the images."""
+
+    def __init__(self, generator: nn.Module) -> None:
+        super().__init__()
+        self.generator = generator
+        self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
+
+    def forward(self, images: Any, maps: list[Tensor]) -> list[Tensor]:
+        shapes = (images.tensors.shape, *(each.shape[-2:] for each in maps))
+        if shapes not in self._kept:
+            self._kept[shapes] = self.generator(images, [each.float() for each in maps])
+        return list(self._kept[shapes])
+
+
+class PooledInFp32(nn.Module):
+    """Regions pooled in fp32, as under autocast: the library has no kernel for bf16."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        return self.pool.output_size
+
+    def forward(self, maps: dict[str, Tensor], boxes: list[Tensor], sizes: list[tuple[int, int]]) -> Tensor:
+        dtype = next(iter(maps.values())).dtype
+        # Contiguous too, as the kernel needs: one copy for both.
+        wide = {
+            name: each.to(torch.float32, memory_format=torch.contiguous_format) for name, each in maps.items()
+        }
+        return self.pool(wide, boxes, sizes).to(dtype)
+
+
+@torch.no_grad()
+def calibrate(backbone: nn.Module) -> None:
+    """Set the running statistics of a backbone's batch norms to those of noise."""
+    norms = list(_norms(backbone))
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0  # of this batch alone
+    backbone.train()
+    count, *size = CALIBRATING
+    noise = torch.rand(count, 3, *size, device=next(backbone.parameters()).device)
+    mean, std = (noise.new_tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    backbone((noise - mean) / std)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+def _norms(backbone: nn.Module) -> Iterator[Any]:
+    return (layer for layer in backbone.modules() if isinstance(layer, nn.BatchNorm2d))

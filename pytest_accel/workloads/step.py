@@ -1,0 +1,505 @@
+"""One step of training or inference, as a callable that a benchmark times.
+
+Inside `__call__` nothing of ours waits for the device: no `.item()`, no print. Two models wait by themselves: DINO's loss
+for the host to match boxes, torchvision's detectors for the number of boxes. `loss_value` and `check` read results, and
+are called outside the timed rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+import torch
+from torch.utils._pytree import tree_map
+
+from pytest_accel.measure.errors import StepError
+from pytest_accel.measure.ranks import Ranks
+from pytest_accel.workloads.build import Parts, assemble
+from pytest_accel.workloads.compile import (
+    CUDA_GRAPH_MODES,
+    Compiler,
+    GraphReplay,
+    StepBody,
+    compiled_apart,
+    make_capturable,
+)
+from pytest_accel.workloads.config import (
+    Configuration,
+    Loss,
+    Model,
+    StepConfig,
+    StepOptions,
+    TrainOptions,
+    callable_name,
+)
+from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
+from pytest_accel.workloads.flops import Demand, cache_bytes, count, demand_of
+from pytest_accel.workloads.input_pipeline import NamedLoss, rank_seed
+from pytest_accel.workloads.memory import explained_out_of_memory, raise_if_out_of_memory
+from pytest_accel.workloads.models.gpt import attention_backend
+from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
+from pytest_accel.workloads.parallel import blocks_of, check_shardable, data_parallel, local, shard
+
+SAMPLED_TENSORS, SAMPLED_ELEMENTS = 16, 1024  # of the parameters, to see that they move
+NO_BENCHMARK = "A step that trains nothing is not a benchmark."
+
+
+class Step:
+    """A built step: its configuration, work, batches and end."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts: Parts | None = parts  # None: closed
+        self.configuration: Configuration = parts.configuration
+        self.work: int = parts.plan.work * parts.config.micro_batches
+        self.unit: str = parts.plan.unit
+        self.device: torch.device = parts.config.device
+        self.info = parts.info
+        self.steps = 0  # called so far
+        self.varied: bool = parts.pipeline.varied  # batches differ in shape, and in cost
+        self._config = parts.config
+        self._micro_batches = parts.config.micro_batches
+        self._source: BatchSource = parts.pipeline.source
+        self._compiler = Compiler.of(parts.compile, parts.model, self.device)
+        self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and self.device.type == "cuda"
+        self._precision = parts.precision
+        self._cache_key = parts.cache_key
+        self._loss_function: Loss | None = None  # of training
+        self._states: int | None = None  # of an optimizer that updates every parameter in every step
+        self._demand: Demand | None = None
+        self._replay: GraphReplay | None = None
+        self._cleanup = ExitStack()
+
+    @classmethod
+    def of(cls, config: StepConfig) -> Self:
+        """Build the step; where that fails, no worker of its loader is left behind."""
+        with explained_out_of_memory(config):
+            return cls._of(assemble(config))  # not held here: a traceback would keep the model alive
+
+    @classmethod
+    def _of(cls, parts: Parts) -> Self:
+        try:
+            return cls(parts)
+        except BaseException:
+            parts.pipeline.source.close()
+            raise
+
+    def _begin(self, parts: Parts) -> None:
+        """Set the process's flags and generators; the last line of building, so that nothing leaks."""
+        # Held until close(): compiled code is guarded on these flags.
+        with ExitStack() as held:
+            held.enter_context(parts.precision.flags(cudnn_benchmark=self._config.cudnn_benchmark))
+            held.enter_context(self._compiler.limits(parts.model))
+            self._cleanup = held.pop_all()
+        # Dropout and stochastic depth draw from the process's generator while the step runs.
+        torch.manual_seed(rank_seed(self._config.ranks.rank, self._config.seed))
+
+    def _next_batch(self) -> Batch:
+        if self._cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # the last step's results may now be overwritten
+        return next(self._source)
+
+    def _run(self, body: StepBody) -> Any:
+        """Call the body of the step with the iterator of its batches, or replay it."""
+        batches = iter(self._next_batch, None)
+        if self._replay is None:
+            return body(batches)
+        with self._explained():
+            return self._replay(batches)
+
+    @property
+    def loads(self) -> bool:
+        """Whether its batches come from a loader."""
+        return self._source.loads
+
+    @property
+    def buffered(self) -> int:
+        """Steps whose batches may be ready, whatever the rate of the loader."""
+        return -(-self._source.buffered // self._micro_batches)
+
+    @property
+    def burst(self) -> int:
+        """Steps whose batches come together: the rate is that of all of them."""
+        return self._source.burst // math.gcd(self._source.burst, self._micro_batches)
+
+    def load(self) -> None:
+        """Take the batches of one step from the loader, and drop them."""
+        with self._explained():
+            for _ in range(self._micro_batches):
+                next(self._source)
+
+    @contextmanager
+    def computing_only(self) -> Iterator[None]:
+        """Run steps on batches that are on the device already, without the loader."""
+        source = self._source
+        with self._explained():
+            self._source = RotatingSource([tree_map(torch.clone, next(source)) for _ in range(2)])
+        try:
+            yield
+        finally:
+            self._source = source
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: RuntimeError) -> None:
+        raise_if_out_of_memory(
+            error, name=self.info.name, batch=self._config.forward_batch, device=self.device
+        )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What may change with an upgrade: context of the results, no part of the configuration."""
+        backend = attention_backend(
+            self.parts and self.parts.model,
+            dtype=self._precision.dtype,
+            device=self.device,
+            training=self._config.training,
+        )
+        return {} if backend is None else {"attention": backend}
+
+    @property
+    def flops_per_step(self) -> int | None:
+        """The model's floating-point operations, forward and in training backward; None where they cannot be counted."""
+        return self._counted().flops
+
+    @property
+    def least_flops_per_step(self) -> int | None:
+        """Those that no algorithm avoids, for the check against the roofline."""
+        return self._counted().least_flops
+
+    @property
+    def bytes_per_step(self) -> int | None:
+        """Bytes moved through the device's memory at least; None where a cache could hold them."""
+        return self._counted().bytes_moved
+
+    def _counted(self) -> Demand:
+        if self.varied:  # the plan has one shape of several
+            return Demand()
+        if self._demand is None and self.parts is not None:
+            model, plan = self.parts.model, self.parts.plan
+            self._demand = demand_of(
+                model,
+                count(model, plan, loss=self._loss_function, cache_key=self._cache_key),
+                input_bytes=self.parts.destination.dtype.itemsize,
+                compute=self._precision.dtype.itemsize,
+                states=self._states,
+                cache_bytes=cache_bytes(self.device),
+                micro_batches=self._micro_batches,
+            )
+        return self._demand or Demand()
+
+    def close(self) -> None:
+        """Free the model, its batches and compiled code, and restore the backend flags."""
+        self._cleanup.close()
+        self._source.close()
+        self._release()
+        if self._compiler.mode is not None:
+            torch.compiler.reset()
+        gc.collect()  # modules and compiled code reference each other
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).empty_cache()
+
+    def _release(self) -> None:
+        if self._replay is not None:
+            self._replay.close()
+        self.parts = self._replay = None
+        self._source = RotatingSource(())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TrainStep(Step):
+    """Forward, loss, backward, update: one batch of training."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        config, model, precision = parts.config, parts.model, parts.precision
+        named = (
+            parts.plan.loss(config.label_smoothing)
+            if config.loss is None
+            else NamedLoss(callable_name(config.loss), config.loss)
+        )
+        self._loss_function = named.function
+        if config.loss is not None:
+            self._cache_key = None  # it may have products of its own
+        if config.sharding is not None:
+            check_shardable(model, self.info.task, precision)
+            # Counted before sharding. Bytes are not known: weights come from other devices, in another type.
+            self._demand = replace(self._counted(), bytes_moved=None)
+            shard(model, config.ranks, precision, self.device, seed=config.seed)
+        trainable = {
+            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        }
+        if not trainable:
+            raise StepError(f"{self.info.name}: no parameter requires a gradient. {NO_BENCHMARK}")
+        optimizer = config.optimizer
+        if optimizer == "auto":  # as the papers of these families train
+            optimizer = "sgd" if self.info.convolutional else "adamw"
+        self._optimizer, described = build_step_optimizer(config, optimizer, trainable)
+        if parts.replay:
+            make_capturable(self._optimizer)
+            self._replay = GraphReplay(self._train, batches=self._micro_batches, device=self.device)
+        self._scaler = precision.scaler(self.device)
+        if isinstance(optimizer, str) and not precision.scales_loss:  # a scaler skips updates
+            self._states = OPTIMIZERS[optimizer].states
+        self.configuration |= described | {"loss": named.name, "label_smoothing": config.label_smoothing}
+        if not config.ddp:
+            self.configuration["ddp"] = False
+        if config.sharding is not None:
+            self.configuration["sharding"] = config.sharding
+        parallel = config.ddp and config.sharding is None
+        self._wrapped: Any = data_parallel(model, config.ranks) if parallel else model
+        self._forward_loss: Any = self._compile_forward(parts, named.function)
+        self._trainable = tuple(trainable.values())
+        self._sampled = _sample_tensors(trainable)
+        self._before = {name: _sample(parameter) for name, parameter in self._sampled.items()}
+        self.loss: Any = None  # of the last step, on the device
+        self._begin(parts)
+
+    @classmethod
+    def build(
+        cls,
+        model: Model,
+        *,
+        device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
+        data_root: Path | None = None,
+        data_required: bool = False,
+        **options: Unpack[TrainOptions],
+    ) -> Self:
+        """Build a training step; the keywords are the fields of `StepConfig`."""
+        return cls.of(
+            StepConfig.of(
+                "train",
+                model,
+                options,
+                device=device,
+                ranks=ranks,
+                data_root=data_root,
+                data_required=data_required,
+            )
+        )
+
+    def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:
+        """Return the model and its loss as one compiled function of inputs and targets."""
+        wrapped, precision, device = self._wrapped, parts.precision, self.device
+        reconstructs, micro_batches = parts.plan.reconstructs, self._micro_batches
+        sharded = parts.config.sharding is not None
+        # Shards block by block: between blocks weights are gathered and freed.
+        apart = blocks_of(wrapped) if sharded else compiled_apart(parts.model)
+        if apart is not None:
+            self._compiler.apart(apart)
+            loss_function = self._compiler(loss_function)
+
+        def loss_of(output: Any, inputs: Any, targets: Any) -> Any:
+            loss = loss_function(output, inputs if reconstructs else targets)
+            return loss if micro_batches == 1 else loss / micro_batches
+
+        def sharded_forward_loss(inputs: Any, targets: Any) -> Any:
+            output = wrapped(inputs)  # FSDP casts its weights
+            with precision.autocast(device):
+                return loss_of(output, inputs, targets)
+
+        def forward_loss(inputs: Any, targets: Any) -> Any:
+            with precision.autocast(device):
+                return loss_of(wrapped(inputs), inputs, targets)
+
+        if sharded:
+            return sharded_forward_loss
+        # Forward and loss in one graph: the softmax over a vocabulary fuses with its upcast. The optimizer is one fused
+        # kernel already. Compiled from outside DDP: dynamo then splits the graph at DDP's buckets, and reducing gradients
+        # still overlaps the backward pass.
+        return forward_loss if apart is not None else self._compiler(forward_loss)
+
+    def __call__(self) -> None:
+        self.steps += 1
+        self.loss = self._run(self._train)
+
+    def _train(self, batches: Iterator[Batch]) -> Any:
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = accumulate(lambda: self._backward(batches), self._micro_batches, self._wrapped)
+        with self._explained():
+            self._update()
+        return loss
+
+    def _backward(self, batches: Iterator[Batch]) -> Any:
+        """Run one batch, or micro-batch, forward and backward; return its part of the loss."""
+        inputs = targets = loss = None
+        try:
+            inputs, targets = next(batches)
+            loss = self._forward_loss(inputs, targets)
+            # Disabled (all but fp16), the scaler passes the loss and the step on. Enabled, it skips steps that
+            # overflowed; with a fused optimizer that too is decided on the device.
+            self._scaler.scale(loss).backward()
+        except RuntimeError as error:
+            inputs = targets = loss = None  # the traceback keeps this frame, and with it the autograd graph
+            self._explain(error)
+            raise
+        return loss.detach()
+
+    def _update(self) -> None:
+        if self._config.clip is not None:
+            self._scaler.unscale_(self._optimizer)
+            clip_gradients(self._trainable, self._config.clip)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
+    def loss_value(self) -> float:
+        """Return the last loss. Waits for the device: call it outside timed rounds."""
+        if self.loss is None:
+            raise StepError(f"{self.info.name}: no step has run yet. Call the step before reading its loss.")
+        return float(self.loss)
+
+    def parameters_moved(self) -> bool:
+        """Return whether training changed any sampled parameter since the step was built."""
+        return any(
+            not torch.equal(_sample(self._sampled[name]), before) for name, before in self._before.items()
+        )
+
+    def check(self) -> None:
+        """Raise StepError unless the loss is finite, a gradient is not zero and the parameters moved."""
+        value, name = self.loss_value(), self.info.name
+        if not math.isfinite(value):
+            raise StepError(
+                f"{name}: the loss is {value} after {self.steps} steps. "
+                "Lower lr=, or choose a precision with a wider range (bf16, fp32)."
+            )
+        # Weight decay moves parameters without any gradient, so moving alone does not prove training.
+        gradients = (parameter.grad for parameter in self._trainable)
+        if not any(gradient is not None and bool(local(gradient).any()) for gradient in gradients):
+            raise StepError(f"{name}: every gradient is zero after {self.steps} steps. {NO_BENCHMARK}")
+        if self.parameters_moved():
+            return
+        scale = self._scaler.get_scale()
+        if self._scaler.is_enabled() and scale < self._scaler._init_scale:  # noqa: SLF001 - it has no getter
+            raise StepError(
+                f"{name}: all {self.steps} steps overflowed in fp16 and were skipped (loss scale now {scale:g}). "
+                "Run more steps, or choose precision='bf16'."
+            )
+        raise StepError(
+            f"{name}: the parameters did not move in {self.steps} steps; is lr zero? {NO_BENCHMARK}"
+        )
+
+    def _release(self) -> None:
+        super()._release()
+        self._optimizer = self._scaler = self._forward_loss = self._wrapped = self.loss = None
+        self._trainable, self._sampled, self._before = (), {}, {}
+
+
+class InferStep(Step):
+    """One batch through a model in eval and inference mode, with weights in the precision itself."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        apart = compiled_apart(parts.model)
+        self._compiler.apart(apart or ())
+        self._forward: Any = parts.model if apart is not None else self._compiler(parts.model)
+        self.output: Any = None  # of the last step, on the device
+        if parts.replay:
+            self._replay = GraphReplay(self._infer, batches=1, device=self.device)
+        self._begin(parts)
+
+    @classmethod
+    def build(
+        cls,
+        model: Model,
+        *,
+        device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
+        data_root: Path | None = None,
+        data_required: bool = False,
+        **options: Unpack[StepOptions],
+    ) -> Self:
+        """Build an inference step; the keywords are the fields of `StepConfig`."""
+        return cls.of(
+            StepConfig.of(
+                "infer",
+                model,
+                options,
+                device=device,
+                ranks=ranks,
+                data_root=data_root,
+                data_required=data_required,
+            )
+        )
+
+    def __call__(self) -> None:
+        self.steps += 1
+        self.output = self._run(self._infer)
+
+    def _infer(self, batches: Iterator[Batch]) -> Any:
+        inputs = None
+        try:
+            inputs, _ = next(batches)
+            with torch.inference_mode():
+                return self._forward(inputs)
+        except RuntimeError as error:
+            inputs = None  # as above
+            self._explain(error)
+            raise
+
+    def check(self) -> None:
+        """Raise StepError unless every number of the last output is finite. Waits for the device."""
+        if self.output is None:
+            raise StepError(f"{self.info.name}: no step has run yet. Call the step before checking it.")
+        for tensor in _tensors_in(self.output):
+            if not bool(torch.isfinite(tensor).all()):
+                raise StepError(
+                    f"{self.info.name}: the output has numbers that are not finite in {self._precision.name}. "
+                    "Choose a precision with a wider range (bf16, fp32)."
+                )
+
+    def _release(self) -> None:
+        super()._release()
+        self._forward = self.output = None
+
+
+def accumulate(backward: Callable[[], Any], micro_batches: int, model: Any) -> Any:
+    """Call `backward`, which returns a loss, for every micro-batch; return their sum.
+
+    DDP reduces with the last. FSDP reduces every time: unreduced gradients would be whole on every device. Where a loss
+    divides by what it finds in a batch (boxes, labelled pixels), the mean of micro-batches differs from the batch's.
+    """
+    total = None
+    for index in range(micro_batches):
+        unreduced = hasattr(model, "no_sync") and index < micro_batches - 1
+        with model.no_sync() if unreduced else nullcontext():
+            loss = backward()
+        total = loss if total is None else total + loss
+    return total
+
+
+def _sample_tensors(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose up to SAMPLED_TENSORS parameters, evenly from the first to the last."""
+    names = list(parameters)
+    number = min(SAMPLED_TENSORS, len(names))
+    chosen = [names[index * (len(names) - 1) // max(1, number - 1)] for index in range(number)]
+    return {name: parameters[name] for name in chosen}
+
+
+def _sample(parameter: Any) -> torch.Tensor:
+    """Copy the first elements of a parameter to the host; of a sharded one, those of this rank."""
+    return local(parameter.detach()).flatten()[:SAMPLED_ELEMENTS].to("cpu", torch.float32, copy=True)
+
+
+def _tensors_in(output: Any) -> Iterable[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping | list | tuple):
+        for value in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors_in(value)

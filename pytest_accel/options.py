@@ -30,9 +30,9 @@ from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 LAUNCHER_VARIABLES = frozenset({"RANK", "SLURM_STEP_NUM_TASKS"})
 
 # Set by a session for the ranks that it starts; never by users.
-GANG_VARIABLE = "PYTEST_ACCEL_GANG"  # what a rank must know; removed from the environment when it is read
-GANG_ID_VARIABLE = (
-    "PYTEST_ACCEL_GANG_ID"  # stays, so that all processes that a rank starts can be found and ended
+WORKER_VARIABLE = "PYTEST_ACCEL_WORKER"  # what a rank must know; removed from the environment when it is read
+GROUP_ID_VARIABLE = (
+    "PYTEST_ACCEL_GROUP_ID"  # stays, so that all processes that a rank starts can be found and ended
 )
 
 Consequence = Literal["warn", "fail"]

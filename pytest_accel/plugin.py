@@ -36,10 +36,10 @@ from pytest_accel.markers import (
     unregister_platforms,
 )
 from pytest_accel.options import (
-    GANG_VARIABLE,
     LAUNCHER_VARIABLES,
     SESSION_START_S,
     SETTINGS,
+    WORKER_VARIABLE,
     add_options,
     read_settings,
 )
@@ -67,7 +67,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if GANG_VARIABLE in os.environ:
+    if WORKER_VARIABLE in os.environ:
         from pytest_accel.session.rank_process import become_rank
 
         become_rank(config)

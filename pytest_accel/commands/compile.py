@@ -133,7 +133,7 @@ class _Compilation:
     def _list(self, for_pytest: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         """Return distributed benchmarks, the others, and pytest's arguments for one of them."""
         from pytest_accel.commands.worker import list_arguments, read_answer
-        from pytest_accel.distributed.arguments import rank_arguments
+        from pytest_accel.distributed.worker import rank_arguments
 
         log = self.folder / "list.log"
         # Without options that write files: a list is no result.

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from pytest_accel.distributed.processes import ended_words, exit_words, send_group
+from pytest_accel.distributed.processes import exit_words, signal_group, with_verb
 from pytest_accel.report.github import STEP_SUMMARY
 from pytest_accel.stats.quantities import printable, seconds
 
@@ -83,7 +83,7 @@ def last_lines(log: Path, lines: int = 8) -> list[str]:
 
 def describe_exit(status: int) -> str:
     """Return how a subprocess ended: "ended with status 3", "was killed by SIGSEGV"."""
-    return ended_words(exit_words(status))
+    return with_verb(exit_words(status))
 
 
 class Signals:
@@ -142,7 +142,7 @@ class _Stop:
         """Send the next signal once the last one had its time; a second Ctrl-C does not wait for that."""
         if self._stops and not self.is_over and (hurry or self._clock() >= self._until_s):
             number, patience_s = self._stops.pop(0)
-            send_group(self._process.pid, number)
+            signal_group(self._process.pid, number)
             self._until_s = self._clock() + patience_s
 
 
@@ -207,7 +207,7 @@ class Runner:
                     raise InterruptedRunError
                 for each in [each for each in running if self._is_over(each, timeout_s)]:
                     running.remove(each)
-                    send_group(each.process.pid, signal.SIGKILL)  # its own subprocesses
+                    signal_group(each.process.pid, signal.SIGKILL)  # its own subprocesses
                     status = None if each.stop else each.process.returncode
                     yield each.job, status, self.clock() - each.begun_s
                 names = ", ".join(each.job.name.rpartition("::")[2] for each in running)
@@ -215,7 +215,7 @@ class Runner:
         finally:
             self._end(*(each.process for each in running))
             for each in running:
-                send_group(each.process.pid, signal.SIGKILL)
+                signal_group(each.process.pid, signal.SIGKILL)
             self.console.clear()
 
     def _is_over(self, running: _Running, timeout_s: float) -> bool:

@@ -132,7 +132,7 @@ def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
 
 def _arguments(config: pytest.Config, answer: Path) -> list[str]:
     """Return the session's arguments without ours, without what writes files and without what would measure."""
-    from pytest_accel.distributed.arguments import without_options
+    from pytest_accel.distributed.worker import without_options
     from pytest_accel.session.arguments import arguments_for_ranks
 
     given = without_options(

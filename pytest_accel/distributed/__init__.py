@@ -1,1 +1,1 @@
-"""Processes that measure: one fresh process now, gangs of ranks later."""
+"""Ranks: their start, connections, deadlines, affinity and process group."""

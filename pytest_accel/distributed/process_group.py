@@ -1,4 +1,4 @@
-"""The ranks of a gang as a torch.distributed process group: opened once in a rank, closed at its end."""
+"""torch's default process group of the ranks: opened once in a rank, closed at its end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from pytest_accel.distributed.launch import GangError
-from pytest_accel.distributed.stacks import ranks_words
+from pytest_accel.distributed.launch import WorkerError
+from pytest_accel.distributed.stacks import name_ranks
 from pytest_accel.measure.device import widen_device_queues
 
 T = TypeVar("T")
 
-# A collective gives up this long after the session does, which then has said already who hangs and where.
+# A collective gives up this long after the session, which has reported by then which rank hangs where.
 MARGIN_S = 120.0
 _PREFIX = "pytest-accel"
 _opened = count()  # ranks open their groups in the same order, so the number is the same on all
@@ -30,11 +30,11 @@ _connections: dict[tuple[str, int], Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One rank as the others know it."""
+    """One rank, as the others see it."""
 
     rank: int
     host: str
-    uuid: str  # of its GPU; empty where there is none, or none that can be told
+    uuid: str  # of its GPU; empty where there is none, or it is unknown
 
     def to_text(self) -> str:
         return f"{self.host}\n{self.uuid}"
@@ -47,7 +47,7 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class ProcessGroup:
-    """torch's default process group; what measuring asks of the ranks goes over its own backend."""
+    """torch's default process group, as measuring uses it."""
 
     rank: int
     size: int
@@ -94,21 +94,21 @@ def open_process_group(
     timeout_s: float,
     environ: Mapping[str, str] = os.environ,
 ) -> ProcessGroup:
-    """Come together with the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name.
+    """Open the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name.
 
-    All of them are awaited at the store first, which is cheap and can say who is missing, or who holds
-    the same GPU as another. Only then is the backend started: it waits without saying for whom.
+    All ranks are awaited at the store first, which can tell which is missing or holds the same GPU as another. Only
+    then is the backend started: it waits without naming the rank that it waits for.
     """
     if dist.is_initialized():
-        raise GangError(
+        raise WorkerError(
             "this process is in a process group already: the test, or what it imports, opened one"
         )
-    rank, size, address = _told(environ)
-    device = _settled(device)
+    rank, size, address = _place(environ)
+    device = _with_index(device)
     backend = _backend(device)
     connection = _connection(address, hosting=rank == 0, rank=rank, rendezvous_s=rendezvous_s)
     store = dist.PrefixStore(f"{_PREFIX}/{next(_opened)}", connection)
-    members = _assembled(store, rank, size, device, rendezvous_s)
+    members = _gather_members(store, rank, size, device, rendezvous_s)
     check_distinct_gpus(members)
     try:
         dist.init_process_group(
@@ -121,7 +121,7 @@ def open_process_group(
             device_id=device if device.type == "cuda" else None,
         )
     except (RuntimeError, ValueError) as error:
-        raise GangError(
+        raise WorkerError(
             f"rank {rank} of {size} on {platform.node()}: {backend} did not start on {device}: {_first_line(error)}. "
             f"{_REMEDIES[backend]}"
         ) from error
@@ -143,25 +143,25 @@ _REMEDIES = {
 
 
 def check_distinct_gpus(members: Sequence[Member]) -> None:
-    """Refuse two ranks on one GPU: NCCL would, in words of its own, and the figures would mean nothing."""
+    """Refuse two ranks on one GPU, with a clearer message than NCCL's."""
     holders: dict[tuple[str, str], int] = {}
     for member in members:
         if not member.uuid:
             continue
         first = holders.setdefault((member.host, member.uuid), member.rank)
         if first != member.rank:
-            raise GangError(
+            raise WorkerError(
                 f"ranks {first} and {member.rank} hold the same GPU ({member.uuid} on {member.host}). Give every "
                 "rank its own: as many visible GPUs as ranks on a node (CUDA_VISIBLE_DEVICES; under Slurm "
                 "--gpus-per-node, or --gpus-per-task=1), and no index chosen by the test."
             )
 
 
-def _told(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, int]]:
+def _place(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, int]]:
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if missing := [name for name in names if not environ.get(name)]:
-        raise GangError(
-            f"{', '.join(missing)}: not set, so this process is no rank. A gang's launcher sets them."
+        raise WorkerError(
+            f"{', '.join(missing)}: not set, so this process is no rank. The launcher sets them."
         )
     try:
         return (
@@ -170,12 +170,12 @@ def _told(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, int]]:
             (environ["MASTER_ADDR"], int(environ["MASTER_PORT"])),
         )
     except ValueError as error:
-        told = ", ".join(f"{name}={environ[name]!r}" for name in names)
-        raise GangError(f"{told}: one of them is not the number it should be") from error
+        values = ", ".join(f"{name}={environ[name]!r}" for name in names)
+        raise WorkerError(f"{values}: one of them is not the number it should be") from error
 
 
-def _settled(device: torch.device) -> torch.device:
-    """The device with its index, made the current one: object collectives and NCCL look there."""
+def _with_index(device: torch.device) -> torch.device:
+    """Return the device with its index, made the current one: object collectives and NCCL use it."""
     if device.type != "cuda":
         return device
     widen_device_queues()
@@ -185,12 +185,12 @@ def _settled(device: torch.device) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """NCCL on CUDA, and on ROCm, whose RCCL answers to that name; gloo on the host."""
+    """Return NCCL on CUDA and ROCm (RCCL has that name there), gloo on the host."""
     backend = {"cuda": "nccl", "cpu": "gloo"}.get(device.type)
     if backend is None:
-        raise GangError(f"{device.type}: no backend for several of them is known here. Valid: cuda, cpu.")
+        raise WorkerError(f"{device.type}: no backend for several of them is known here. Valid: cuda, cpu.")
     if not dist.is_available() or not dist.is_backend_available(backend):
-        raise GangError(
+        raise WorkerError(
             f"this torch ({torch.__version__}) was built without {backend}. Install one that has it."
         )
     return backend
@@ -216,14 +216,20 @@ def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvou
             else f"Is rank 0 running there, and does {host} resolve here? accel_rendezvous gives it more time."
         )
         doing = "open the store at" if hosting else "reach the store of rank 0 at"
-        raise GangError(
+        raise WorkerError(
             f"rank {rank} could not {doing} {host}:{port}: {_first_line(error)}. {remedy}"
         ) from error
     return _connections.setdefault(address, store)
 
 
-def _assembled(store: Any, rank: int, size: int, device: torch.device, rendezvous_s: float) -> list[Member]:  # noqa: ANN401
-    """Write down who this is, and wait for all the others."""
+def _gather_members(
+    store: Any,  # noqa: ANN401 - torch is untyped here
+    rank: int,
+    size: int,
+    device: torch.device,
+    rendezvous_s: float,
+) -> list[Member]:
+    """Publish this rank at the store, and wait for all the others."""
     me = Member(rank=rank, host=platform.node(), uuid=_uuid(device))
     keys = [f"member/{number}" for number in range(size)]
     try:
@@ -231,7 +237,7 @@ def _assembled(store: Any, rank: int, size: int, device: torch.device, rendezvou
         store.wait(keys, timedelta(seconds=rendezvous_s))
         return [Member.of_text(number, store.get(key).decode()) for number, key in enumerate(keys)]
     except RuntimeError as error:
-        raise GangError(
+        raise WorkerError(
             f"rank {rank} of {size}: {_absent(store, keys)} within {rendezvous_s:g} s. Look at what it last wrote; "
             "accel_rendezvous gives slow starts more time."
         ) from error
@@ -242,7 +248,7 @@ def _absent(store: Any, keys: Sequence[str]) -> str:  # noqa: ANN401 - torch is 
         missing = [number for number, key in enumerate(keys) if not store.check([key])]
     except RuntimeError:
         return "the store of rank 0 went away"
-    return f"{ranks_words(missing)} did not come" if missing else "not all came"
+    return f"{name_ranks(missing)} did not connect" if missing else "not all connected"
 
 
 def _uuid(device: torch.device) -> str:

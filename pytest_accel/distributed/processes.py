@@ -1,4 +1,4 @@
-"""The processes of a gang: found by the id in their environment, ended whatever they do; and who started whom."""
+"""Processes: found by the group id in their environment, ended, and their parents and children."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_accel.options import GANG_ID_VARIABLE
+from pytest_accel.options import GROUP_ID_VARIABLE
 
 _PROC = Path("/proc")
 _POLL_S = 0.02
@@ -24,24 +24,24 @@ class Process:
     environ: Mapping[str, str]
 
 
-def processes_of(gang: str) -> list[Process]:
-    """All processes of a gang that this user may see; `gang.RANK` finds those of one rank, no name those of all gangs.
+def processes_of(group: str) -> list[Process]:
+    """Return the processes of a group that this user may see; `GROUP.RANK` finds one rank's, an empty name those of all groups.
 
-    What a rank starts inherits its environment, so grandchildren in sessions of their own are found too.
-    Empty where there is no /proc: then process groups must do.
+    Children inherit the environment of a rank, so grandchildren in sessions of their own are found too. Empty
+    where there is no /proc.
     """
     folders = (folder for folder in _PROC.glob("[0-9]*") if int(folder.name) != os.getpid())
-    return [process for folder in folders if (process := _read(folder)) and _belongs(process, gang)]
+    return [process for folder in folders if (process := _read(folder)) and _belongs(process, group)]
 
 
-def end_processes(gang: str, *, patience_s: float = 5.0) -> list[Process]:
-    """SIGKILL to all of a gang until none is left; those that the kernel did not let go in time.
+def end_processes(group: str, *, patience_s: float = 5.0) -> list[Process]:
+    """Send SIGKILL to all processes of a group until none is left; return those that are left after the patience.
 
-    Again and again, since a process may have forked while the list was read.
+    Repeatedly, since a process may have forked while the list was read.
     """
-    assert gang, "not the gangs of others"
+    assert group, "never the groups of other sessions"
     deadline = time.monotonic() + patience_s
-    while found := processes_of(gang):
+    while found := processes_of(group):
         for process in found:
             send(process, signal.SIGKILL)
         if time.monotonic() > deadline:
@@ -51,13 +51,15 @@ def end_processes(gang: str, *, patience_s: float = 5.0) -> list[Process]:
 
 
 def runs(process: Process) -> bool:
-    """Whether it is still there, and not another one that got its number since."""
+    """Return whether it still runs, and its pid was not reused."""
     again = _read(_PROC / str(process.pid))
-    return again is not None and again.environ.get(GANG_ID_VARIABLE) == process.environ.get(GANG_ID_VARIABLE)
+    return again is not None and again.environ.get(GROUP_ID_VARIABLE) == process.environ.get(
+        GROUP_ID_VARIABLE
+    )
 
 
 def send(process: Process, number: signal.Signals) -> bool:
-    """A signal to this very process, never to another one that got its number since; whether it was sent."""
+    """Send a signal to this process, never to one that reuses its pid; return whether it was sent."""
     try:
         with _held(process.pid) as held:
             if not runs(process):
@@ -71,14 +73,14 @@ def send(process: Process, number: signal.Signals) -> bool:
     return True
 
 
-def send_group(pid: int, number: signal.Signals) -> None:
-    """A signal to a process group that we started; it may be gone."""
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process group that we started; it may be gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
-def kernel_view(pid: int) -> str:
-    """Where the kernel has the threads of a process: all that is known of one which does not react."""
+def kernel_state(pid: int) -> str:
+    """Return the state of the threads of a process that does not react to signals."""
     lines = []
     for task in sorted((_PROC / str(pid) / "task").glob("*")):
         try:
@@ -91,7 +93,7 @@ def kernel_view(pid: int) -> str:
 
 
 def exit_words(status: int) -> str:
-    """An exit status as Popen gives it, in words."""
+    """Describe an exit status of Popen."""
     if status >= 0:
         return f"exit status {status}"
     try:
@@ -100,8 +102,8 @@ def exit_words(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def ended_words(status: str) -> str:
-    """What became of a process that ended so, as a sentence goes on after its name."""
+def with_verb(status: str) -> str:
+    """Return "was killed by ..." or "left with exit status ..."."""
     return f"was {status}" if status.startswith("killed") else f"left with {status}"
 
 
@@ -114,8 +116,8 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
-def dump_no_core(pid: int = 0) -> None:
-    """For this process, or one just started: a core of a CUDA process takes gigabytes and minutes."""
+def disable_core_dump(pid: int = 0) -> None:
+    """Disable core dumps of this process or a child: those of a CUDA process take gigabytes and minutes."""
     import resource
 
     with suppress(OSError, ValueError, AttributeError):  # gone already; not Linux
@@ -124,7 +126,7 @@ def dump_no_core(pid: int = 0) -> None:
 
 
 def ancestry(proc: Path = _PROC) -> list[int]:
-    """This process and those that started it: what they hold on a device is no stranger's."""
+    """Return this process and its ancestors: their memory on a device is not foreign."""
     pids = [os.getpid()]
     while (parent := parent_of(proc / str(pids[-1]))) is not None and parent > 1 and parent not in pids:
         pids.append(parent)
@@ -132,7 +134,7 @@ def ancestry(proc: Path = _PROC) -> list[int]:
 
 
 def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
-    """What a process has started, and what that has: loader workers, a server that a step asks."""
+    """Return all children of a process and theirs, such as loader workers."""
     children: dict[int, list[int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdecimal() and (parent := parent_of(folder)) is not None:
@@ -148,39 +150,39 @@ def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
 
 
 def parent_of(folder: Path) -> int | None:
-    """From `pid (name) state ppid ...`: the name may hold anything, parentheses too."""
+    """Return the parent from `pid (name) state ppid ...`; the name may hold parentheses."""
     try:
         return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):  # gone meanwhile
         return None
 
 
-def _belongs(process: Process, gang: str) -> bool:
-    value = process.environ.get(GANG_ID_VARIABLE, "")
-    return not gang or value == gang or value.startswith(f"{gang}.")
+def _belongs(process: Process, group: str) -> bool:
+    value = process.environ.get(GROUP_ID_VARIABLE, "")
+    return not group or value == group or value.startswith(f"{group}.")
 
 
 def _read(folder: Path) -> Process | None:
-    """None for one that is gone, or another user's."""
+    """Return None for a process that is gone or of another user."""
     try:
         environ = (folder / "environ").read_bytes()
     except OSError:
         return None
-    if GANG_ID_VARIABLE.encode() not in environ or parent_of(folder) is None:
+    if GROUP_ID_VARIABLE.encode() not in environ or parent_of(folder) is None:
         return None
     pairs = (item.partition("=") for item in environ.decode(errors="replace").split("\0"))
     return Process(pid=int(folder.name), environ={name: value for name, _, value in pairs})
 
 
 def _name_and_state(stat: str) -> tuple[str, str]:
-    """Of /proc/PID/stat: a name may hold spaces and brackets."""
+    """Parse /proc/PID/stat; a name may hold spaces and brackets."""
     name, _, rest = stat.rpartition(")")
     return name.partition("(")[2], rest.split()[0]
 
 
 @contextmanager
 def _held(pid: int) -> Iterator[int | None]:
-    """The process itself rather than its number; None where the kernel cannot."""
+    """Yield a pidfd; None where the kernel has none."""
     held = None
     if hasattr(os, "pidfd_open"):
         try:

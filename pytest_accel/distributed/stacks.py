@@ -1,4 +1,4 @@
-"""Stacks as faulthandler writes them: where each rank is, in a few words, and what of them is worth to read."""
+"""Stacks as faulthandler writes them: where a rank hangs, in one line, and the frames worth printing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import PurePath
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
-# Frames of pytest, below which a stack is the same in every test; and of what is not the user's own code.
+# Frames of pytest, equal in every test, and of libraries.
 _PYTEST = ("/_pytest/", "/pluggy/", "/pytest/__main__.py", "<frozen runpy>")
-_OWN = tuple(f"/pytest_accel/{room}/" for room in ("measure", "session", "distributed", "workloads"))
+_OWN = tuple(f"/pytest_accel/{folder}/" for folder in ("measure", "session", "distributed", "workloads"))
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *_OWN)
 _COLLECTIVES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _WRAPPERS = frozenset({"wrapper", "_wrapper", "_fn", "__call__"})
@@ -34,15 +34,15 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class Location:
     """Where the main thread of a rank is."""
 
     place: str  # test_x.py:12 step
     collective: str = ""  # all_reduce, where it waits for others
 
 
-def where(stacks: str) -> Where | None:
-    """None where there are no stacks."""
+def locate(stacks: str) -> Location | None:
+    """Return where the main thread is; None without stacks."""
     threads = _threads(stacks)
     frames = threads[-1] if threads else []  # faulthandler writes the oldest thread, the main one, last
     if not frames:
@@ -54,36 +54,36 @@ def where(stacks: str) -> Where | None:
         if frame.inside(_COLLECTIVES) and frame.name not in _WRAPPERS
     ]
     place = frames[own if own is not None else 0].place
-    return Where(place=place, collective=waits[0] if waits else "")
+    return Location(place=place, collective=waits[0] if waits else "")
 
 
-def hang_words(stacks: Mapping[int, str]) -> str:
-    """By rank: who hangs where, then who waits for others in what, then of whom nothing is known."""
+def describe_hang(stacks: Mapping[int, str]) -> str:
+    """Say which ranks hang where, which wait in which collective, and which gave no stacks."""
     hang: dict[str, list[int]] = {}
     wait: dict[str, list[int]] = {}
     unknown = []
     for rank, text in sorted(stacks.items()):
-        found = where(text)
+        found = locate(text)
         if found is None:
             unknown.append(rank)
         elif found.collective:
             wait.setdefault(found.collective, []).append(rank)
         else:
             hang.setdefault(found.place, []).append(rank)
-    parts = [f"{ranks_words(ranks)} {_verb('hang', ranks)} in {place}" for place, ranks in hang.items()]
-    parts += [f"{ranks_words(ranks)} {_verb('wait', ranks)} in {name}" for name, ranks in wait.items()]
-    parts += [f"{ranks_words(unknown)} gave no stacks"] if unknown else []
+    parts = [f"{name_ranks(ranks)} {_verb('hang', ranks)} in {place}" for place, ranks in hang.items()]
+    parts += [f"{name_ranks(ranks)} {_verb('wait', ranks)} in {name}" for name, ranks in wait.items()]
+    parts += [f"{name_ranks(unknown)} gave no stacks"] if unknown else []
     return ", ".join(parts)
 
 
-def ranks_words(ranks: Iterable[int]) -> str:
-    """`rank 1` or `ranks 0, 2`."""
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Return `rank 1` or `ranks 0, 2`."""
     names = [str(rank) for rank in ranks]
     return f"rank{'s' if len(names) != 1 else ''} {', '.join(names)}"
 
 
-def shortened(stacks: str) -> str:
-    """Without pytest's own frames, except where a thread is in one, and not endless."""
+def shorten(stacks: str) -> str:
+    """Return stacks without pytest's own frames, unless a thread is in one, and of limited length."""
     lines: list[str] = []
     kept = 0  # of the thread
     for line in stacks.splitlines():
@@ -100,7 +100,7 @@ def shortened(stacks: str) -> str:
 
 
 def _anonymous(line: str) -> str:
-    """A thread without its address, so that the same stacks read the same."""
+    """Return a thread's line without its address, so that equal stacks compare equal."""
     found = _THREAD.match(line)
     return f"{found[1]} (most recent call first):" if found else line
 

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
-from pytest_accel.distributed.gang import Coming, Gang
-from pytest_accel.distributed.launch import GangError
-from pytest_accel.distributed.orders import Preparation
+from pytest_accel.distributed.group import Preparation, StartingGroup, WorkerGroup
+from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.options import Settings
 from pytest_accel.platforms.machine import available_cores
 from pytest_accel.platforms.names import PlatformName
@@ -27,10 +26,10 @@ SLOW_IMPORTS = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torchvi
 class Ahead:
     """Processes that wait for their first order."""
 
-    def __init__(self, launch: Callable[[Shape, Settings], Coming]) -> None:
+    def __init__(self, launch: Callable[[Shape, Settings], StartingGroup]) -> None:
         self._launch = launch
-        self._coming: list[tuple[Shape, Coming]] = []
-        self._waiting: list[tuple[Shape, Gang]] = []
+        self._coming: list[tuple[Shape, StartingGroup]] = []
+        self._waiting: list[tuple[Shape, WorkerGroup]] = []
         self._given_up = False
 
     def start(self, wanted: Sequence[tuple[Shape, Settings]], progress: Progress) -> list[int]:
@@ -50,10 +49,10 @@ class Ahead:
                 self._coming.append((shape, self._launch(shape, settings)))
             while self._coming:
                 shape, process = self._coming[0]
-                self._waiting.append((shape, process.come(progress.tick)))
+                self._waiting.append((shape, process.connect(progress.tick)))
                 del self._coming[0]
             prepared = self._prepare(max(wanted[number][1].timeout_s for number in together), progress)
-        except GangError:
+        except WorkerError:
             self._given_up = True
             self.end()
             return []
@@ -63,7 +62,7 @@ class Ahead:
         self._given_up = not all(prepared)
         return [number for number, well in zip(together, prepared, strict=True) if well]
 
-    def take(self, shape: Shape) -> Gang | None:
+    def take(self, shape: Shape) -> WorkerGroup | None:
         """One of this shape; None where there is none, or it is gone."""
         found = next((each for each in self._waiting if each[0] == shape), None)
         if found is None:
@@ -85,7 +84,7 @@ class Ahead:
         for each in [each for each in self._waiting if each[0] not in shapes]:
             self._drop(each)
 
-    def _drop(self, waiting: tuple[Shape, Gang]) -> None:
+    def _drop(self, waiting: tuple[Shape, WorkerGroup]) -> None:
         waiting[1].end()
         self._waiting.remove(waiting)
 
@@ -102,7 +101,7 @@ class Ahead:
             gang.answer(course, waiting=progress.tick)
             for (_, gang), course in zip(self._waiting, told, strict=True)
         ]
-        prepared = [answer.whole and answer.culprit is None for answer in answers]
+        prepared = [answer.complete and answer.culprit is None for answer in answers]
         for each, well in zip(list(self._waiting), prepared, strict=True):
             if not well:
                 self._drop(each)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.distributed.arguments import rank_arguments
+from pytest_accel.distributed.worker import rank_arguments
 
 
 def arguments_for_ranks(config: pytest.Config) -> Callable[[Path], list[str]]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_accel.distributed.binding import Bound, bind_rank
+from pytest_accel.distributed.affinity import Bound, bind_rank
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.placement import PLACEMENT, RANK_END, Placement, hardware_of

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from pytest_accel.distributed.gang import Coming, Gang
-from pytest_accel.distributed.launch import GangError, Launcher
-from pytest_accel.distributed.launchers import OneMachine, OneProcess
-from pytest_accel.distributed.orders import GangAnswer, Order
-from pytest_accel.distributed.seats import SeatLauncher
+from pytest_accel.distributed.group import GroupAnswer, Order, StartingGroup, WorkerGroup
+from pytest_accel.distributed.launch import (
+    LocalLauncher,
+    RankCommand,
+    RankLauncher,
+    SingleProcessLauncher,
+    WorkerError,
+)
+from pytest_accel.distributed.launcher_session import RemoteLauncher
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
@@ -57,7 +61,7 @@ class Gangs:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._gang: Gang | None = None
+        self._gang: WorkerGroup | None = None
         self._shape: Shape | None = None
         self._ahead = Ahead(self._launch)
         # By platform and gang, what each found out about its devices before it measured.
@@ -97,7 +101,7 @@ class Gangs:
                 waiting=progress.tick,
                 phase=progress.phase,
             )
-        except GangError as error:
+        except WorkerError as error:
             self._close_gang()
             return Found.failed(str(error))
         except BaseException:  # Ctrl-C: nothing is left running
@@ -142,41 +146,42 @@ class Gangs:
         if gang is not None:
             gang.close()
 
-    def _start(self, shape: Shape, settings: Settings, progress: Progress) -> Gang:
+    def _start(self, shape: Shape, settings: Settings, progress: Progress) -> WorkerGroup:
         progress.phase("starting ranks" if shape.process_group else "starting a process", None)
-        return self._launch(shape, settings).come(progress.tick)
+        return self._launch(shape, settings).connect(progress.tick)
 
-    def _launch(self, shape: Shape, settings: Settings) -> Coming:
+    def _launch(self, shape: Shape, settings: Settings) -> StartingGroup:
         launcher, reached = self._launcher(shape)
-        return Gang.launch(
+        return WorkerGroup.launch(
             launcher,
             nodes=shape.platform.nodes,
             per_node=shape.platform.per_node,
             process_group=shape.process_group,
-            arguments=arguments_for_ranks(self._config),
-            directory=self._config.invocation_params.dir,
+            command=RankCommand(
+                arguments=arguments_for_ranks(self._config), directory=self._config.invocation_params.dir
+            ),
             bind="launcher" if shape.bind == "auto" and bound_by_launcher(self._config) else shape.bind,
             rendezvous_s=settings.rendezvous_s,
             **reached,
         )
 
-    def _launcher(self, shape: Shape) -> tuple[Launcher, dict[str, str]]:
+    def _launcher(self, shape: Shape) -> tuple[RankLauncher, dict[str, str]]:
         """Who starts the ranks, and where they then reach this session, if not on this machine alone."""
         if not shape.process_group:
-            return OneProcess(), {}
+            return SingleProcessLauncher(), {}
         seats = self._config.stash.get(SEATS, None)
         if seats is None:
-            return OneMachine(), {}
-        launcher = SeatLauncher(seats)
+            return LocalLauncher(), {}
+        launcher = RemoteLauncher(seats)
         return launcher, {"address": launcher.address, "host": launcher.host}
 
 
-def found_by(answer: GangAnswer) -> Found:
+def found_by(answer: GroupAnswer) -> Found:
     """The answers of all ranks as one: what rank 0 measured, unless they disagree."""
     if unfit := _unfit(answer):
         return unfit
-    if not answer.whole:
-        return Found.failed(answer.words())
+    if not answer.complete:
+        return Found.failed(answer.describe())
     payloads = [rank.payload for rank in answer.ranks if rank.payload is not None]
     ranks = range(len(payloads))
     failing = [rank for rank in ranks if payloads[rank]["outcome"] == "failed"]
@@ -202,7 +207,7 @@ def _at_one_place(payloads: Sequence[Mapping[str, Any]]) -> bool:
     return all(place == first for place in others)
 
 
-def _unfit(answer: GangAnswer) -> Found | None:
+def _unfit(answer: GroupAnswer) -> Found | None:
     """What did not fit on any rank did not fit; the others may have waited for it in a collective, and been ended.
 
     A rank that failed or is gone without that comes before. Where no rank had built anything, none is in a collective.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_accel.distributed.launch import GangError
+from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.session.fitting import fail_plainly
 from pytest_accel.session.placement import PLACEMENT, RANK_END, is_xdist_worker, open_device
@@ -78,7 +78,7 @@ def _open(item: pytest.Item, settings: Settings) -> ProcessGroup:
     where = torch.device(device.name)
     try:
         group = open_process_group(where, rendezvous_s=place.rendezvous_s, timeout_s=settings.timeout_s)
-    except GangError as error:
+    except WorkerError as error:
         fail_plainly(str(error))
     if group.size > 1 and STRAGGLERS not in item.config.stash:
         label = f"{hardware.name}, {hardware.uuid}" if hardware else "CPU"
@@ -88,10 +88,10 @@ def _open(item: pytest.Item, settings: Settings) -> ProcessGroup:
 
 def _looked_over(group: ProcessGroup, device: Device, where: torch.device, label: str) -> dict[str, Any]:
     """What every device can do by itself, and all of them together, before the first of them is timed."""
-    from pytest_accel.distributed.stragglers import check
+    from pytest_accel.distributed.device_check import check
 
     device.prepare()
     try:
-        return check(group, where, label=label, host=platform.node()).to_plain()
+        return check(group, where, label=label, host=platform.node()).plain()
     finally:
         device.restore()

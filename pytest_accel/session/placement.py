@@ -18,9 +18,9 @@ from pytest_accel.session import items as what
 from pytest_accel.session.seating import unseated, whole_machine
 
 if TYPE_CHECKING:
-    from pytest_accel.distributed.rank import RankEnd  # noqa: F401 - in the string below: pytest evaluates it never
+    from pytest_accel.distributed.worker import RankConnection  # noqa: F401 - in the string below: pytest evaluates it never
 
-RANK_END = pytest.StashKey["RankEnd"]()  # set in a rank only
+RANK_END = pytest.StashKey["RankConnection"]()  # set in a rank only
 PLACEMENT = pytest.StashKey["Placement"]()
 TIMER = pytest.StashKey[SynchronizingTimer]()
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
 
-from pytest_accel.distributed.orders import Order, Preparation
-from pytest_accel.distributed.rank import begin_rank
+from pytest_accel.distributed.group import Order, Preparation
+from pytest_accel.distributed.worker import begin_rank
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.binding import bind_this_rank
 from pytest_accel.session.fitting import UNFIT

@@ -1,6 +1,6 @@
 """pytest started by torchrun or srun, once for every rank: one of them is the session, the others have seats.
 
-Seat 0 collects, judges, prints and writes. The others never become a session: they start one process for
+LauncherRank 0 collects, judges, prints and writes. The others never become a session: they start one process for
 each gang when seat 0 says so, and leave with its exit status.
 """
 
@@ -19,10 +19,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_accel.distributed.launch import GangError
-from pytest_accel.distributed.seats import Inventory, Seats, open_seats
-from pytest_accel.distributed.serving import serve
-from pytest_accel.distributed.world import Seat, WorldError, is_launched, seat_from
+from pytest_accel.distributed.launch import RankCommand, WorkerError
+from pytest_accel.distributed.launcher_rank import (
+    LauncherError,
+    LauncherRank,
+    is_launched,
+    launcher_rank_from,
+)
+from pytest_accel.distributed.launcher_session import Inventory, LauncherRanks, open_launcher_ranks, serve
 from pytest_accel.markers import read_catalogue
 from pytest_accel.options import read_settings
 from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
@@ -31,8 +35,8 @@ from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.session.arguments import arguments_for_ranks
 from pytest_accel.session.items import wanted_platforms
 
-SEATS = pytest.StashKey[Seats]()  # of seat 0 only
-_SEAT = pytest.StashKey[Seat | None]()
+SEATS = pytest.StashKey[LauncherRanks]()  # of seat 0 only
+_SEAT = pytest.StashKey[LauncherRank | None]()
 _NO_SESSION = (
     "collectonly",
     "help",
@@ -49,7 +53,7 @@ T = TypeVar("T")
 # --- the decision -----------------------------------------------------------------------------------------
 
 
-def take_seat(config: pytest.Config) -> Seat | None:
+def take_seat(config: pytest.Config) -> LauncherRank | None:
     """The seat of this process, where `-m` names a platform of several devices; else each pytest is its own.
 
     Asked before pytest configures: `-m` is parsed, nothing is collected yet.
@@ -59,14 +63,14 @@ def take_seat(config: pytest.Config) -> Seat | None:
     return config.stash[_SEAT]
 
 
-def _decide(config: pytest.Config) -> Seat | None:
+def _decide(config: pytest.Config) -> LauncherRank | None:
     """A launcher's nonsense matters only to who asks for gangs: other projects merely have the plugin installed."""
     if not is_launched(os.environ):
         return None
     try:
         wanted = wanted_platforms(config.getoption("markexpr", ""), read_catalogue(config))
-        return seat_from(os.environ) if any(platform.devices > 1 for platform in wanted) else None
-    except (WorldError, CatalogueError) as error:
+        return launcher_rank_from(os.environ) if any(platform.devices > 1 for platform in wanted) else None
+    except (LauncherError, CatalogueError) as error:
         raise pytest.UsageError(str(error)) from None
 
 
@@ -75,13 +79,13 @@ def unseated(config: pytest.Config) -> str:
     if take_seat(config) is not None:
         return ""
     try:
-        seat = seat_from(os.environ)
-    except WorldError as error:
+        seat = launcher_rank_from(os.environ)
+    except LauncherError as error:
         return str(error)
     return seat_refusal(seat) if seat is not None else ""
 
 
-def seat_refusal(seat: Seat) -> str:
+def seat_refusal(seat: LauncherRank) -> str:
     return (
         f"this is {seat.title}, and all ranks would measure side by side: name the platform of all ranks with -m, "
         "such as -m a100x4, or start one pytest"
@@ -105,8 +109,7 @@ def serve_seat(config: pytest.Config) -> int | None:
         return int(pytest.ExitCode.OK)
     status = serve(
         seat,
-        arguments=arguments_for_ranks(config),
-        directory=config.invocation_params.dir,
+        command=RankCommand(arguments=arguments_for_ranks(config), directory=config.invocation_params.dir),
         rendezvous_s=read_settings(config).rendezvous_s,
         inventory=lambda: inventory(probe()),
     )
@@ -128,8 +131,8 @@ def hold_seats(config: pytest.Config) -> Generator[None, T, T | int]:
     if seat is None or seat.rank != 0 or _only_tells(config):
         return (yield)
     try:
-        seats = open_seats(seat, rendezvous_s=read_settings(config).rendezvous_s)
-    except GangError as error:
+        seats = open_launcher_ranks(seat, rendezvous_s=read_settings(config).rendezvous_s)
+    except WorkerError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SEATS] = seats
     result: T | int = int(pytest.ExitCode.INTERNAL_ERROR)
@@ -208,7 +211,7 @@ def bound_by_launcher(config: pytest.Config) -> bool:
     seats = config.stash.get(SEATS, None)
     if seats is None:
         return False
-    by_node = {seats.seat.node: {format_list(allowed_cpus())}}
+    by_node = {seats.launched.node: {format_list(allowed_cpus())}}
     for seen in seats.inventories().values():
         by_node.setdefault(seen.node, set()).add(seen.sees.get("cpus", ""))
     return any(len(given) > 1 for given in by_node.values())
@@ -217,18 +220,18 @@ def bound_by_launcher(config: pytest.Config) -> bool:
 def whole_machine(config: pytest.Config, own: Machine, catalogue: Catalogue) -> Machine:
     """The machine of all seats, once they have come; in every other process its own.
 
-    Seats that do not come are not missing hardware: the first gang that needs them fails and names them.
+    LauncherRanks that do not come are not missing hardware: the first gang that needs them fails and names them.
     """
     seats = config.stash.get(SEATS, None)
     if seats is None:
         return own
-    with suppress(GangError):
+    with suppress(WorkerError):
         seats.wait()
-    return merged_machine(own, seats.seat, seats.inventories(), catalogue)
+    return merged_machine(own, seats.launched, seats.inventories(), catalogue)
 
 
 def merged_machine(
-    own: Machine, seat: Seat, inventories: Mapping[int, Inventory], catalogue: Catalogue
+    own: Machine, seat: LauncherRank, inventories: Mapping[int, Inventory], catalogue: Catalogue
 ) -> Machine:
     """What the launcher gave to all seats together, as one machine of several nodes; pure.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_accel.distributed.arguments import Takes, without_options
+from pytest_accel.distributed.worker import Takes, without_options
 from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import (
@@ -181,11 +181,11 @@ def idle_ranks(config: pytest.Config, cases: Sequence[Case]) -> list[str]:
     """A launcher that started more ranks than any benchmark used: -m names another platform than meant."""
     seats = config.stash.get(SEATS, None)
     used = max((case.platform for case in cases), key=lambda platform: platform.devices, default=None)
-    if seats is None or used is None or used.devices >= seats.seat.world_size:
+    if seats is None or used is None or used.devices >= seats.launched.world_size:
         return []
-    idle = seats.seat.world_size - used.devices
+    idle = seats.launched.world_size - used.devices
     text = (
-        f"note: {idle} of the {seats.seat.world_size} ranks that {seats.seat.launcher} started had nothing to do: the "
+        f"note: {idle} of the {seats.launched.world_size} ranks that {seats.launched.launcher} started had nothing to do: the "
         f"largest platform here is {used}."
     )
     return [text]

@@ -15,7 +15,7 @@ from pytest_accel.session.placement import RANK_END
 from pytest_accel.stats.quantities import seconds
 
 if TYPE_CHECKING:
-    from pytest_accel.distributed.rank import RankEnd
+    from pytest_accel.distributed.worker import RankConnection
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def show_uncaptured(config: pytest.Config, reports: Sequence[pytest.TestReport])
 class _RankProgress(Progress):
     """Tells the session what this rank is about; of the others' it shows rank 0's."""
 
-    def __init__(self, rank: RankEnd) -> None:
+    def __init__(self, rank: RankConnection) -> None:
         super().__init__("", None)
         self._rank = rank
 

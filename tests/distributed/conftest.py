@@ -1,4 +1,4 @@
-"""Gangs of real processes: ranks that run small programs in place of benchmarks, and a look at what is left of them."""
+"""Groups of real processes: ranks that run small programs in place of benchmarks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.distributed import course as course_module
-from pytest_accel.distributed import gang as gang_module
-from pytest_accel.distributed.gang import Gang
-from pytest_accel.distributed.launchers import OneMachine
-from pytest_accel.distributed.orders import Order
+from pytest_accel.distributed import group as group_module
+from pytest_accel.distributed.group import Order, WorkerGroup
+from pytest_accel.distributed.launch import LocalLauncher, RankCommand
 from pytest_accel.distributed.processes import processes_of
 from tests.support.waiting import eventually
 
@@ -30,11 +28,11 @@ import traceback
 
 import pytest
 
-from pytest_accel.distributed.rank import begin_rank
+from pytest_accel.distributed.worker import begin_rank
 
 
 def join():
-    """The process group of the gang, opened once."""
+    """The process group of the group, opened once."""
     import datetime
 
     import torch
@@ -75,12 +73,12 @@ def pytest_cmdline_main(config):
 '''
 
 
-class Gangs:
-    """Starts gangs, gives them programs, and knows what they leave behind."""
+class Groups:
+    """Starts groups, gives them programs, and knows what they leave behind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.started: list[Gang] = []
+        self.started: list[WorkerGroup] = []
         (folder / "tiny_rank.py").write_text(PLUGIN)
 
     def arguments(self, rank_folder: Path) -> list[str]:
@@ -88,18 +86,17 @@ class Gangs:
 
     def start(
         self, size: int = 2, *, launcher=None, rendezvous_s: float = LONG_S, waiting=lambda: None, **options
-    ) -> Gang:
-        gang = Gang.launch(
-            launcher or OneMachine(),
+    ) -> WorkerGroup:
+        group = WorkerGroup.launch(
+            launcher or LocalLauncher(),
             per_node=size,
             process_group=True,
-            arguments=self.arguments,
-            directory=self.folder,
+            command=RankCommand(arguments=self.arguments, directory=self.folder),
             rendezvous_s=rendezvous_s,
             **options,
-        ).come(waiting)
-        self.started.append(gang)
-        return gang
+        ).connect(waiting)
+        self.started.append(group)
+        return group
 
     def program(self, text: str) -> Path:
         file = self.folder / f"program_{len(list(self.folder.glob('program_*')))}.py"
@@ -109,8 +106,8 @@ class Gangs:
     def order(self, text: str) -> Order:
         return Order(node_id=str(self.program(text)), session="s", platform="cpux2")
 
-    def run(self, gang: Gang, text: str, *, timeout_s: float = LONG_S, **options):
-        return gang.run(self.order(text), timeout_s=timeout_s, **options)
+    def run(self, group: WorkerGroup, text: str, *, timeout_s: float = LONG_S, **options):
+        return group.run(self.order(text), timeout_s=timeout_s, **options)
 
 
 @pytest.fixture(name="eventually")
@@ -119,40 +116,39 @@ def _eventually() -> Callable[[Callable[[], object]], object]:
 
 
 @contextmanager
-def _gangs_in(folder: Path) -> Iterator[Gangs]:
+def _groups_in(folder: Path) -> Iterator[Groups]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("PYTHONPATH", str(folder))  # where the ranks' plugin is
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        found = Gangs(folder)
+        found = Groups(folder)
         yield found
-        for gang in found.started:
-            gang.close()
-            assert processes_of(gang.id) == []
+        for group in found.started:
+            group.close()
+            assert processes_of(group.id) == []
 
 
 @pytest.fixture
-def gangs(tmp_path) -> Iterator[Gangs]:
-    with _gangs_in(tmp_path) as found:
+def groups(tmp_path) -> Iterator[Groups]:
+    with _groups_in(tmp_path) as found:
         yield found
 
 
 @pytest.fixture(scope="class")
-def gangs_of_class(tmp_path_factory) -> Iterator[Gangs]:
-    """For a gang that serves many tests, as gangs do."""
-    with _gangs_in(tmp_path_factory.mktemp("gangs")) as found:
+def groups_of_class(tmp_path_factory) -> Iterator[Groups]:
+    """For a group that serves many tests, as groups do."""
+    with _groups_in(tmp_path_factory.mktemp("groups")) as found:
         yield found
 
 
 @pytest.fixture
 def deadline_when(tmp_path, monkeypatch):
-    """The deadline of a gang passes when ranks have written these files, and not before: no test hopes for a timing."""
+    """The deadline of a group passes when ranks have written these files, and not before: no test hopes for a timing."""
 
     def set_files(*names: str) -> None:
         def monotonic() -> float:
             return time.monotonic() + (1e6 if all((tmp_path / name).exists() for name in names) else 0)
 
         clock = types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
-        for module in (gang_module, course_module):  # until ranks have come, and until they have answered
-            monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(group_module, "time", clock)
 
     return set_files

@@ -1,4 +1,4 @@
-"""Benchmarks of two ranks, as a user runs them: pytest starts the gang, real gloo, one report."""
+"""Benchmarks of two ranks, as a user runs them: pytest starts the group, real gloo, one report."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_second(accel, rank, world_size):
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
-    """The first benchmark recorded alone and in gangs; then both run alone, and in a gang, whose output this is."""
+    """The first benchmark recorded alone and in groups; then both run alone, and in a group, whose output this is."""
     project = Project(tmp_path_factory.mktemp("judged").resolve())
     project.write(BOTH)
     project.passes("-m", "cpu", "-k", "first", "--accel-record=1")
@@ -138,44 +138,44 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
     (run,) = content["benchmarks"]["test_suite.py::test_first"]["runs"]
     run["rounds_s"] = [1000 * seconds for seconds in run["rounds_s"]]
     alone.write_text(json.dumps(content))
-    reports = ("--benchmark-json=gang.json", "--junitxml=gang.xml")
+    reports = ("--benchmark-json=group.json", "--junitxml=group.xml")
     yield project, project.passes("-m", "cpux2", "--accel-repeats=1", *reports)
     assert project.left_behind() == []
 
 
-def test_one_gang_serves_a_session_and_one_report_tells(judged):
+def test_one_group_serves_a_session_and_one_report_tells(judged):
     project, output = judged
     assert output.count("test session starts") == output.count("2 passed") == 1
     *_, first, second = project.ranks("first")
     assert first != second
-    assert {first, second} == set(project.ranks("second")[-2:])  # the same gang served both
+    assert {first, second} == set(project.ranks("second")[-2:])  # the same group served both
 
 
 def test_json_and_junit_have_the_form_of_a_single_process(judged):
     project, _ = judged
-    gang, single = project.benchmarks("gang.json"), project.benchmarks("single.json")
-    assert gang.keys() == single.keys() == {"test_first", "test_second"}
-    for name in gang:
-        assert _form(gang[name]["stats"]) == _form(single[name]["stats"])
-        in_gang, alone = gang[name]["extra_info"]["accel"], single[name]["extra_info"]["accel"]
-        ranks = in_gang.pop("ranks")
-        assert in_gang.pop("gang")["sweep"]
+    group, single = project.benchmarks("group.json"), project.benchmarks("single.json")
+    assert group.keys() == single.keys() == {"test_first", "test_second"}
+    for name in group:
+        assert _form(group[name]["stats"]) == _form(single[name]["stats"])
+        in_group, alone = group[name]["extra_info"]["accel"], single[name]["extra_info"]["accel"]
+        ranks = in_group.pop("ranks")
+        assert in_group.pop("group")["sweep"]
         assert [rank["rank"] for rank in ranks] == [0, 1]
-        assert len(in_gang["run"].pop("rank_step_s")) == 2
+        assert len(in_group["run"].pop("rank_step_s")) == 2
         alone["run"].pop("rank_step_s", None)
-        assert in_gang.keys() == alone.keys()
-        assert in_gang["run"].keys() == alone["run"].keys()
-        assert in_gang["platform"] == "cpux2"
-        assert in_gang["work_per_step"] == 2 * alone["work_per_step"]
-        assert gang[name]["stats"]["data"] == pytest.approx(in_gang["run"]["rounds_s"])
+        assert in_group.keys() == alone.keys()
+        assert in_group["run"].keys() == alone["run"].keys()
+        assert in_group["platform"] == "cpux2"
+        assert in_group["work_per_step"] == 2 * alone["work_per_step"]
+        assert group[name]["stats"]["data"] == pytest.approx(in_group["run"]["rounds_s"])
         slowest = [max(rounds) for rounds in zip(*(rank["rounds_s"] for rank in ranks), strict=True)]
-        assert in_gang["run"]["rounds_s"] == slowest
-    in_gang, alone = project.cases("gang.xml"), project.cases("single.xml")
-    assert in_gang.keys() == alone.keys()
-    for name in in_gang:
-        assert in_gang[name].attrib.keys() == alone[name].attrib.keys()
-        assert _properties(in_gang[name]).keys() == _properties(alone[name]).keys()
-        assert _properties(in_gang[name])["accel.platform"] == "cpux2"
+        assert in_group["run"]["rounds_s"] == slowest
+    in_group, alone = project.cases("group.xml"), project.cases("single.xml")
+    assert in_group.keys() == alone.keys()
+    for name in in_group:
+        assert in_group[name].attrib.keys() == alone[name].attrib.keys()
+        assert _properties(in_group[name]).keys() == _properties(alone[name]).keys()
+        assert _properties(in_group[name])["accel.platform"] == "cpux2"
 
 
 def _form(stats: dict[str, object]) -> set[str]:
@@ -186,15 +186,15 @@ def _properties(case: ET.Element) -> dict[str, str]:
     return {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
 
 
-def test_every_run_is_recorded_in_a_fresh_gang(judged):
+def test_every_run_is_recorded_in_a_fresh_group(judged):
     project, _ = judged
     recorded = 1 + 2 * 2
     assert len(set(project.ranks("first")[:recorded])) == recorded  # every run in processes of its own
     assert len(project.ranks("first")) == recorded + 1 + 2
     (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
-    (in_gang,) = (project.path / "baselines").glob("cpux2-*/suite.json")
+    (in_group,) = (project.path / "baselines").glob("cpux2-*/suite.json")
     (first,) = json.loads(alone.read_text())["benchmarks"].values()
-    (second,) = json.loads(in_gang.read_text())["benchmarks"].values()
+    (second,) = json.loads(in_group.read_text())["benchmarks"].values()
     assert first.keys() == second.keys()
     assert len(second["runs"]) == 2
     assert second["runs"][0].keys() - {"rank_step_s"} == first["runs"][0].keys()
@@ -202,15 +202,15 @@ def test_every_run_is_recorded_in_a_fresh_gang(judged):
     assert second["runs"][0]["metrics"]["scaling_efficiency"] > 0
 
 
-def test_a_gang_is_judged_and_scaled(judged):
+def test_group_is_judged_and_scaled(judged):
     project, output = judged
     assert "note: test_first (cpux2): " in output
     assert "weak, against cpu)" in output
-    info = project.benchmarks("gang.json")["test_first"]["extra_info"]["accel"]
+    info = project.benchmarks("group.json")["test_first"]["extra_info"]["accel"]
     assert info["verdict"]["outcome"] in {"ok", "improved", "inconclusive"}
 
 
-# A gang serves until an item goes wrong in it, so what goes well comes before the first that does not.
+# A group serves until an item goes wrong in it, so what goes well comes before the first that does not.
 OUTCOMES = """
 @cpux2
 def test_collective(process_group, rank, world_size):
@@ -272,7 +272,7 @@ def test_killed(accel, rank):
 
 @cpu
 @pytest.mark.accel(process_group=True)
-def test_gang_of_one(accel, world_size):
+def test_group_of_one(accel, world_size):
     import torch
 
     assert world_size == torch.distributed.get_world_size() == 1
@@ -308,8 +308,8 @@ def test_a_fault_fails_its_item_alone(outcomes):
     assert "rank 1" in _failure(cases["test_killed"])
     assert "SIGKILL" in _failure(cases["test_killed"])
     # What rank 0 did meanwhile: it still waits in its collective, or gloo has told it already that nobody is there.
-    assert re.search("(stacks|last words) of rank 0", _failure(cases["test_killed"]))
-    assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_gang_of_one"}
+    assert re.search("(stacks|last output) of rank 0", _failure(cases["test_killed"]))
+    assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_group_of_one"}
 
 
 def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
@@ -320,13 +320,13 @@ def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
     assert "not here" in output
     cases = project.cases()
     passed = {name for name, case in cases.items() if {each.tag for each in case} <= {"properties"}}
-    assert passed == {"test_collective", "test_sound", "test_leaves_a_child", "test_gang_of_one"}
+    assert passed == {"test_collective", "test_sound", "test_leaves_a_child", "test_group_of_one"}
     assert "cannot be put back" in "".join(cases["test_teardown"].itertext())
     assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
     assert "all-reduce of 2 ranks" in output
 
 
-def test_what_all_ranks_leave_alike_leaves_the_gang_to_the_next_item(outcomes):
+def test_what_all_ranks_leave_alike_leaves_the_group_to_the_next_item(outcomes):
     """A skip, and a failure of a fixture."""
     project, _ = outcomes
     assert set(project.ranks("sound")) == set(project.ranks("leaves"))

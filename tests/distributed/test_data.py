@@ -48,7 +48,7 @@ def test_learnt(converge):
     converge("zoo/wide_resnet-tiny", data="digits", batch_size=32, lr=0.05, augment=False, epochs=2)
 
 
-# Last: its failure ends the gang that served the others.
+# Last: its failure ends the group that served the others.
 @cpux2
 def test_fed_too_little(train):
     train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1, min_loader_efficiency=1000)

@@ -1,6 +1,6 @@
 """Every way in which a rank or a session can fail, really provoked.
 
-Each is told by its rank, its last words and the stacks of the others; nothing is left, and the next gang works.
+Each is told by its rank, its last words and the stacks of the others; nothing is left, and the next group works.
 Time to the verdict is noted, and bounded so widely that only a hang exceeds it.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.distributed import course as course_module
-from pytest_accel.distributed import launchers
-from pytest_accel.distributed.course import Course
-from pytest_accel.distributed.launch import GangError
+from pytest_accel.distributed import group as group_module
+from pytest_accel.distributed import launch
+from pytest_accel.distributed.group import PendingOrder
+from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.distributed.processes import Process, processes_of
 
 VERDICT_S = 60.0
@@ -61,21 +61,21 @@ def verdict(request):
 
 
 @pytest.fixture
-def provoke(gangs, verdict, monkeypatch):
-    """Run a program that ends its gang; the answer, when nothing is left of the gang."""
+def provoke(groups, verdict, monkeypatch):
+    """Run a program that ends its group; the answer, when nothing is left of the group."""
 
     # Two seconds in which the others may say more, each time, are not the question here.
-    monkeypatch.setattr(course_module, "_LOST_S", 0.1)
+    monkeypatch.setattr(group_module, "_LOST_S", 0.1)
 
-    def run(text: str, *, gang=None, **options):
-        if gang is None:
-            gang = gangs.start(2)
+    def run(text: str, *, group=None, **options):
+        if group is None:
+            group = groups.start(2)
         began = time.monotonic()
-        answer = gangs.run(gang, text, **options)
+        answer = groups.run(group, text, **options)
         verdict(time.monotonic() - began, answer.problem)
-        assert not answer.whole
-        assert not gang.alive
-        assert processes_of(gang.id) == []
+        assert not answer.complete
+        assert not group.alive
+        assert processes_of(group.id) == []
         return answer
 
     return run
@@ -96,14 +96,14 @@ class TestRankThatEnds:
         assert answer.problem == problem
         assert answer.culprit == 1
         assert answer.ranks[1].problem == problem
-        assert "last words of 1" in answer.ranks[1].remains.log
-        assert "in others" in answer.ranks[0].remains.stacks
-        words = answer.words()
-        assert words.startswith(f"{problem}\n--- last words of rank 1 ---\nrank 1 takes")
-        assert "in others" in words
+        assert "last words of 1" in answer.ranks[1].exit.log
+        assert "in others" in answer.ranks[0].exit.stacks
+        text = answer.describe()
+        assert text.startswith(f"{problem}\n--- last output of rank 1 ---\nrank 1 takes")
+        assert "in others" in text
         if "SEGV" in problem:
-            assert "Segmentation fault" in words  # faulthandler's own, in its log
-            assert "in fault" in words
+            assert "Segmentation fault" in text  # faulthandler's own, in its log
+            assert "in fault" in text
 
     def test_that_is_slow_to_end_is_named_with_its_status(self, provoke):
         """As one of a GPU may be: its connection is gone, no signal reaches it, and then it leaves."""
@@ -114,13 +114,13 @@ class TestRankThatEnds:
         answer = provoke(OTHERS_WAIT.format(fault=fault))
         assert answer.problem == "rank 1 left with exit status 7"
         assert answer.culprit == 1
-        assert answer.ranks[0].remains.status == ""  # it was ended
+        assert answer.ranks[0].exit.status == ""  # it was ended
 
     @pytest.mark.rehearsal  # tests/distributed/test_benchmarks.py kills one of two
-    def test_four_meet_in_a_process_group_and_one_is_killed_in_a_collective(self, gangs, provoke):
-        gang = gangs.start(4)
-        met = gangs.run(
-            gang,
+    def test_four_meet_in_a_process_group_and_one_is_killed_in_a_collective(self, groups, provoke):
+        group = groups.start(4)
+        met = groups.run(
+            group,
             """
             torch, dist = join()
             total = torch.tensor([rank + 1.0])
@@ -139,16 +139,16 @@ class TestRankThatEnds:
                 os.kill(os.getpid(), signal.SIGKILL)
             dist.all_reduce(torch.ones(8))
             """,
-            gang=gang,
+            group=group,
         )
         assert answer.problem == KILLED.replace("rank 1", "rank 2")
         assert answer.culprit == 2
         assert answer.ranks[2].problem == answer.problem
-        assert "last words of 2" in answer.ranks[2].remains.log
-        assert answer.words().startswith(f"{answer.problem}\n--- last words of rank 2 ---\nrank 2 takes")
+        assert "last words of 2" in answer.ranks[2].exit.log
+        assert answer.describe().startswith(f"{answer.problem}\n--- last output of rank 2 ---\nrank 2 takes")
         assert len(answer.ranks) == 4
 
-    def test_what_it_started_ends_too_and_the_next_gang_works(self, gangs, provoke, eventually, tmp_path):
+    def test_what_it_started_ends_too_and_the_next_group_works(self, groups, provoke, eventually, tmp_path):
         """A grandchild in a session of its own, with the output of its own: only its environment tells."""
         fault = (
             "import subprocess\n"
@@ -159,7 +159,7 @@ class TestRankThatEnds:
         provoke(OTHERS_WAIT.format(fault=fault))
         child = int((tmp_path / "child").read_text())
         assert eventually(lambda: _gone(child))
-        assert gangs.run(gangs.start(2), "value = rank").whole
+        assert groups.run(groups.start(2), "value = rank").complete
 
     def test_worker_that_it_forked_does_not_hide_its_end(self, provoke):
         """A loader's worker has the rank's files, and so its line to the session."""
@@ -168,13 +168,13 @@ class TestRankThatEnds:
 
 
 class TestRankThatFails:
-    def test_exit_and_memory_error_are_answers(self, gangs):
-        gang = gangs.start(2)
-        answer = gangs.run(gang, "import sys\nif rank: sys.exit(3)")
+    def test_exit_and_memory_error_are_answers(self, groups):
+        group = groups.start(2)
+        answer = groups.run(group, "import sys\nif rank: sys.exit(3)")
         assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
         assert answer.ranks[1].payload["cause"] == "SystemExit: 3"
-        answer = gangs.run(
-            gang,
+        answer = groups.run(
+            group,
             """
             import resource
             if rank == 1:
@@ -184,10 +184,10 @@ class TestRankThatFails:
         )
         assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
         assert answer.ranks[1].payload["cause"].startswith("MemoryError")
-        assert gang.alive
+        assert group.alive
 
     def test_others_that_wait_for_it_are_ended_after_a_grace(self, provoke, monkeypatch):
-        monkeypatch.setattr(course_module, "_FAILED_S", 0.5)
+        monkeypatch.setattr(group_module, "_FAILED_S", 0.5)
         answer = provoke(OTHERS_WAIT.format(fault="raise ValueError('no such layer')"))
         assert answer.problem.startswith(
             "rank 1 failed (ValueError: no such layer); rank 0 hangs in program_0.py"
@@ -195,24 +195,24 @@ class TestRankThatFails:
         assert answer.culprit == 1
         assert answer.ranks[1].payload["outcome"] == "failed"
         assert answer.ranks[0].payload is None
-        words = answer.words()
-        assert words.index("raise ValueError('no such layer')") < words.index("in others")
+        text = answer.describe()
+        assert text.index("raise ValueError('no such layer')") < text.index("in others")
 
-    def test_others_may_answer_within_the_grace(self, gangs, tmp_path):
-        gang = gangs.start(2)
+    def test_others_may_answer_within_the_grace(self, groups, tmp_path):
+        group = groups.start(2)
         text = (
             "import pathlib, time\n"
             "if rank: raise ValueError\n"
             "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
         )
-        answer = gangs.run(gang, text, waiting=(tmp_path / "go").touch)
+        answer = groups.run(group, text, waiting=(tmp_path / "go").touch)
         assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
         assert answer.culprit == 1
-        assert gang.alive
+        assert group.alive
 
     @pytest.mark.slow
     def test_others_that_wait_in_a_collective_are_told_so(self, provoke, monkeypatch):
-        monkeypatch.setattr(course_module, "_FAILED_S", 2.0)
+        monkeypatch.setattr(group_module, "_FAILED_S", 2.0)
         answer = provoke(
             """
             torch, dist = join()
@@ -242,18 +242,18 @@ class TestRankThatHangs:
         assert answer.problem.startswith("no answer within 1000 s: ")
         assert "rank 1 hangs in program_0.py:" in answer.problem
         assert " fault" in answer.problem
-        assert "in fault" in answer.ranks[1].remains.stacks
-        assert "in others" in answer.ranks[0].remains.stacks
+        assert "in fault" in answer.ranks[1].exit.stacks
+        assert "in others" in answer.ranks[0].exit.stacks
 
     def test_rank_that_answered_is_not_blamed(self, provoke, deadline_when, monkeypatch, tmp_path):
-        take = Course._take
+        take = PendingOrder._take
 
         def take_and_note(course, rank, message, phase):
             take(course, rank, message, phase)
             if rank in course.answers:
                 (tmp_path / "answered").touch()
 
-        monkeypatch.setattr(Course, "_take", take_and_note)
+        monkeypatch.setattr(PendingOrder, "_take", take_and_note)
         deadline_when("hangs", "answered")
         answer = provoke(
             """
@@ -269,7 +269,7 @@ class TestRankThatHangs:
         assert answer.ranks[0].outcome == "passed"
 
     def test_rank_that_no_signal_reaches_is_killed(self, provoke, deadline_when, monkeypatch):
-        monkeypatch.setattr(launchers, "_STACKS_S", 1.5)
+        monkeypatch.setattr(launch, "_STACKS_S", 1.5)
         deadline_when("hangs", "waits")
         fault = (
             "signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); note('hangs')\n"
@@ -277,9 +277,9 @@ class TestRankThatHangs:
         )
         answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000)
         assert "rank 1 gave no stacks" in answer.problem
-        assert "did not react to signals" in answer.ranks[1].remains.stacks
-        assert "state S" in answer.ranks[1].remains.stacks
-        assert "in others" in answer.ranks[0].remains.stacks
+        assert "did not react to signals" in answer.ranks[1].exit.stacks
+        assert "state S" in answer.ranks[1].exit.stacks
+        assert "in others" in answer.ranks[0].exit.stacks
 
     @pytest.mark.slow
     def test_others_that_wait_for_it_in_a_collective(self, provoke, deadline_when):
@@ -311,14 +311,14 @@ class TestRendezvous:
     """What a rank does before it calls: an import that hangs, a usage error."""
 
     @pytest.fixture
-    def start(self, gangs, monkeypatch, verdict):
+    def start(self, groups, monkeypatch, verdict):
         def start(before: str, **options) -> str:
-            monkeypatch.setenv("BEFORE_HELLO", str(gangs.program(before)))
+            monkeypatch.setenv("BEFORE_HELLO", str(groups.program(before)))
             began = time.monotonic()
-            with pytest.raises(GangError) as caught:
-                gangs.start(2, **options)
+            with pytest.raises(WorkerError) as caught:
+                groups.start(2, **options)
             verdict(time.monotonic() - began, str(caught.value).splitlines()[0])
-            assert _of_this_test(gangs.folder) == []
+            assert _of_this_test(groups.folder) == []
             return str(caught.value)
 
         return start
@@ -345,24 +345,24 @@ class TestRendezvous:
         assert words.startswith("rank 1 left with exit status 4 before it took an order; rank")
         assert "cannot load" in words
 
-    def test_interrupted_wait_leaves_nothing(self, gangs, monkeypatch):
-        monkeypatch.setenv("BEFORE_HELLO", str(gangs.program("import time\ntime.sleep(3600)")))
+    def test_interrupted_wait_leaves_nothing(self, groups, monkeypatch):
+        monkeypatch.setenv("BEFORE_HELLO", str(groups.program("import time\ntime.sleep(3600)")))
 
         def interrupt() -> None:
-            if _of_this_test(gangs.folder):
+            if _of_this_test(groups.folder):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            gangs.start(2, waiting=interrupt)
-        assert _of_this_test(gangs.folder) == []
+            groups.start(2, waiting=interrupt)
+        assert _of_this_test(groups.folder) == []
 
 
 class TestSessionThatEnds:
-    def test_interrupt_while_waiting_ends_everything(self, gangs):
-        _interrupt_while_waiting(gangs, gangs.start(2))
+    def test_interrupt_while_waiting_ends_everything(self, groups):
+        _interrupt_while_waiting(groups, groups.start(2))
 
-    def test_killed_session_leaves_no_rank(self, gangs, eventually, tmp_path):
-        program = gangs.program("import time\nnote(f'waits-{rank}')\ntime.sleep(3600)")
+    def test_killed_session_leaves_no_rank(self, groups, eventually, tmp_path):
+        program = groups.program("import time\nnote(f'waits-{rank}')\ntime.sleep(3600)")
         session = f"""
 import importlib.util
 import pathlib
@@ -370,35 +370,35 @@ import pathlib
 found = importlib.util.spec_from_file_location("gangs_of_tests", {str(_CONFTEST)!r})
 tests = importlib.util.module_from_spec(found)
 found.loader.exec_module(tests)
-gang = tests.Gangs(pathlib.Path({str(tmp_path)!r})).start(2)
-print(gang.id, flush=True)
-gang.run(tests.Order(node_id={str(program)!r}, session="s", platform="p"), timeout_s=3600)
+group = tests.Groups(pathlib.Path({str(tmp_path)!r})).start(2)
+print(group.id, flush=True)
+group.run(tests.Order(node_id={str(program)!r}, session="s", platform="p"), timeout_s=3600)
 """
         environ = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to empty it
         command = [sys.executable, "-c", session]
         root = Path(__file__).parents[2]  # where that session finds what its conftest imports
         with subprocess.Popen(command, env=environ, cwd=root, stdout=subprocess.PIPE, text=True) as process:
-            gang = process.stdout.readline().strip()
+            group = process.stdout.readline().strip()
             assert eventually(lambda: len(list(tmp_path.glob("waits-*"))) == 2)
-            assert processes_of(gang)
+            assert processes_of(group)
             process.send_signal(signal.SIGKILL)
-        assert eventually(lambda: not processes_of(gang))
+        assert eventually(lambda: not processes_of(group))
 
 
 _CONFTEST = Path(__file__).with_name("conftest.py")
 
 
-def _interrupt_while_waiting(gangs, gang) -> None:
+def _interrupt_while_waiting(groups, group) -> None:
     """Ctrl-C in the session while its ranks run; nothing is left of them."""
 
     def interrupt() -> None:
-        if (gangs.folder / "waits").exists():
+        if (groups.folder / "waits").exists():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        gangs.run(gang, OTHERS_WAIT.format(fault="others()"), waiting=interrupt)
-    assert not gang.alive
-    assert processes_of(gang.id) == []
+        groups.run(group, OTHERS_WAIT.format(fault="others()"), waiting=interrupt)
+    assert not group.alive
+    assert processes_of(group.id) == []
 
 
 def _gone(pid: int) -> bool:
@@ -409,5 +409,5 @@ def _gone(pid: int) -> bool:
 
 
 def _of_this_test(folder: Path) -> list[Process]:
-    """Processes of any gang of this test, whose id nobody was told."""
+    """Processes of any group of this test, whose id nobody was told."""
     return [process for process in processes_of("") if process.environ.get("PYTHONPATH") == str(folder)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_accel.distributed import process_group
-from pytest_accel.distributed.launch import GangError
+from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.distributed.process_group import Member, check_distinct_gpus, open_process_group
 from tests.support.gloo import DEADLINE_S, free_port, run_ranks, start_rank
 
@@ -118,7 +118,7 @@ class TestNotComingTogether:
         def open_as(rank, port):
             told = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             environ = {name: str(value) for name, value in told.items()}
-            with pytest.raises(GangError) as caught:
+            with pytest.raises(WorkerError) as caught:
                 open_process_group(torch.device("cpu"), rendezvous_s=1, timeout_s=1, environ=environ)
             return str(caught.value)
 
@@ -133,7 +133,7 @@ class TestNotComingTogether:
             process.kill()
             process.wait()
         assert process.returncode
-        assert "GangError: rank 0 of 3: ranks 1, 2 did not come within 1 s" in errors
+        assert "WorkerError: rank 0 of 3: ranks 1, 2 did not connect within 1 s" in errors
         assert "accel_rendezvous" in errors
 
     def test_rank_0_that_does_not_come_is_said(self, refused):
@@ -148,14 +148,14 @@ class TestNotComingTogether:
         assert "Then try again; the session chooses another one." in said
 
     def test_a_process_without_a_launcher_is_no_rank(self):
-        with pytest.raises(GangError, match="WORLD_SIZE, MASTER_ADDR, MASTER_PORT: not set"):
+        with pytest.raises(WorkerError, match="WORLD_SIZE, MASTER_ADDR, MASTER_PORT: not set"):
             open_process_group(torch.device("cpu"), rendezvous_s=1, timeout_s=1, environ={"RANK": "0"})
 
 
 class TestOneGpuEach:
     def test_two_ranks_on_one_gpu_are_named(self):
         members = [Member(rank=rank, host="n0", uuid=uuid) for rank, uuid in enumerate(["a", "b", "a"])]
-        with pytest.raises(GangError, match=r"ranks 0 and 2 hold the same GPU \(a on n0\)"):
+        with pytest.raises(WorkerError, match=r"ranks 0 and 2 hold the same GPU \(a on n0\)"):
             check_distinct_gpus(members)
 
     def test_the_same_uuid_on_two_hosts_or_none_at_all_is_fine(self):

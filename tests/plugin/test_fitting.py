@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import pytest_accel.distributed.course
+import pytest_accel.distributed.group
 
 TOLD = {"accel.suite": "suite", "accel.tolerance": "0.0500"}
 UNFIT = """
@@ -192,7 +192,7 @@ def test_step(accel):
 class TestGang:
     def test_one_rank_alone_is_enough(self, bench, monkeypatch):
         """The other one waits for it for ever, and is ended soon."""
-        monkeypatch.setattr(pytest_accel.distributed.course, "_SKIPPED_S", 0.5)
+        monkeypatch.setattr(pytest_accel.distributed.group, "_SKIPPED_S", 0.5)
         bench.write(
             UNFIT
             + """

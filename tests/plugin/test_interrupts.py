@@ -229,7 +229,7 @@ class TestFreshProcess:
             return time.monotonic() + (1e6 if bench.path("hanging").exists() else 0)
 
         # By its import, not by a dotted name: that would find the module of an earlier inner session.
-        course = importlib.import_module("pytest_accel.distributed.course")
+        course = importlib.import_module("pytest_accel.distributed.group")
         monkeypatch.setattr(course, "time", types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
         result = bench.run("--accel-record=1", "--accel-timeout=1000s", "-k", "test_bad")
         result.assert_outcomes(failed=1, deselected=1)

@@ -15,15 +15,15 @@ from pytest_accel.distributed import processes
 from pytest_accel.distributed.processes import (
     ancestry,
     descendants,
-    dump_no_core,
+    disable_core_dump,
     end_processes,
     exit_words,
-    kernel_view,
+    kernel_state,
     processes_of,
     runs,
     send,
 )
-from pytest_accel.options import GANG_ID_VARIABLE
+from pytest_accel.options import GROUP_ID_VARIABLE
 
 DEAF = """
 import signal, subprocess, sys, time
@@ -47,7 +47,7 @@ def start():
     started = []
 
     def start(gang_id: str, program: str) -> subprocess.Popen[str]:
-        environ = {**os.environ, GANG_ID_VARIABLE: gang_id}
+        environ = {**os.environ, GROUP_ID_VARIABLE: gang_id}
         command = [sys.executable, "-c", program]
         process = subprocess.Popen(
             command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -67,7 +67,7 @@ def test_all_of_a_gang_are_found_and_ended_and_no_other(gang, start):
     found = processes_of(gang)
     assert len(found) == 4  # two, and what each of them started in a session of its own
     assert first.pid in {process.pid for process in found}
-    assert {process.environ[GANG_ID_VARIABLE] for process in processes_of(f"{gang}.1")} == {f"{gang}.1"}
+    assert {process.environ[GROUP_ID_VARIABLE] for process in processes_of(f"{gang}.1")} == {f"{gang}.1"}
     assert end_processes(gang) == []
     assert processes_of(gang) == []
     assert other.poll() is None
@@ -84,7 +84,7 @@ def test_zombie_is_no_process(gang, start):
 def test_signal_never_reaches_another_process_with_the_same_number(gang, start):
     start(gang, DEAF)
     (first, *_) = processes_of(gang)
-    another = processes.Process(pid=first.pid, environ={GANG_ID_VARIABLE: "another"})
+    another = processes.Process(pid=first.pid, environ={GROUP_ID_VARIABLE: "another"})
     assert not send(another, signal.SIGKILL)
     assert runs(first)
     assert not runs(another)
@@ -97,14 +97,14 @@ def test_without_proc_nothing_is_found(gang, monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "_PROC", tmp_path / "missing")
     assert processes_of(gang) == []
     assert end_processes(gang) == []
-    assert kernel_view(1) == ""
+    assert kernel_state(1) == ""
 
 
 def test_processes_that_cannot_be_read_are_passed_over(gang, monkeypatch, tmp_path):
     """Of other users, or gone between two reads."""
     (tmp_path / "10").mkdir()
     (tmp_path / "11").mkdir()
-    (tmp_path / "11" / "environ").write_text(f"{GANG_ID_VARIABLE}={gang}\0")
+    (tmp_path / "11" / "environ").write_text(f"{GROUP_ID_VARIABLE}={gang}\0")
     monkeypatch.setattr(processes, "_PROC", tmp_path)
     assert processes_of(gang) == []
 
@@ -116,10 +116,10 @@ def test_no_name_ends_nobody():
 
 def test_kernel_view_names_every_thread(gang, start):
     process = start(gang, DEAF)
-    assert "thread python: state " in kernel_view(process.pid)
+    assert "thread python: state " in kernel_state(process.pid)
     end_processes(gang)
     process.wait()
-    assert kernel_view(process.pid) == ""
+    assert kernel_state(process.pid) == ""
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_exit_status_in_words(status, words):
 
 def test_no_core_of_another_process(gang, start):
     process = start(gang, DEAF)
-    dump_no_core(process.pid)
+    disable_core_dump(process.pid)
     assert resource.prlimit(process.pid, resource.RLIMIT_CORE)[0] == 0
     end_processes(gang)
-    dump_no_core(process.pid)  # gone: no error
+    disable_core_dump(process.pid)  # gone: no error
 
 
 def test_what_a_process_started_is_its_own(tmp_path):

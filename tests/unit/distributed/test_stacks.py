@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_accel.distributed.stacks import Where, hang_words, ranks_words, shortened, where
+from pytest_accel.distributed.stacks import Location, describe_hang, locate, name_ranks, shorten
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 HANGS = """Thread 0x00007f1 (most recent call first):
@@ -39,18 +39,18 @@ class TestWhere:
         [
             ("", None),
             ("No stacks: it did not react", None),
-            (HANGS, Where(place="test_x.py:12 step")),
-            (WAITS, Where(place="test_x.py:14 step", collective="all_reduce")),
-            (IN_THE_PLUGIN, Where(place="test_x.py:40 test_training")),
+            (HANGS, Location(place="test_x.py:12 step")),
+            (WAITS, Location(place="test_x.py:14 step", collective="all_reduce")),
+            (IN_THE_PLUGIN, Location(place="test_x.py:40 test_training")),
             (
                 'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/a.py", line 1 in b\n',
-                Where(place="a.py:1 b"),
+                Location(place="a.py:1 b"),
             ),
             ("Current thread 0x1 (most recent call first):\n  <no Python frame>\n", None),
         ],
     )
     def test_is_the_innermost_frame_of_the_user_in_the_main_thread(self, stacks, found):
-        assert where(stacks) == found
+        assert locate(stacks) == found
 
     def test_reads_what_this_python_writes(self, tmp_path):
         program = tmp_path / "program.py"
@@ -62,27 +62,27 @@ class TestWhere:
             "step()\n"
         )
         found = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
-        assert where(found.stderr) == Where(place="program.py:4 step")
+        assert locate(found.stderr) == Location(place="program.py:4 step")
 
 
 class TestWords:
     def test_who_hangs_then_who_waits_then_who_is_silent(self):
         stacks = {0: WAITS, 1: HANGS, 2: WAITS, 3: ""}
-        assert hang_words(stacks) == (
+        assert describe_hang(stacks) == (
             "rank 1 hangs in test_x.py:12 step, ranks 0, 2 wait in all_reduce, rank 3 gave no stacks"
         )
 
     def test_nobody(self):
-        assert hang_words({}) == ""
+        assert describe_hang({}) == ""
 
     def test_ranks(self):
-        assert ranks_words([1]) == "rank 1"
-        assert ranks_words([0, 2]) == "ranks 0, 2"
+        assert name_ranks([1]) == "rank 1"
+        assert name_ranks([0, 2]) == "ranks 0, 2"
 
 
 class TestShortened:
     def test_frames_of_pytest_and_addresses_are_left_out(self):
-        text = shortened(WAITS)
+        text = shorten(WAITS)
         assert "all_reduce" in text
         assert "in step" in text
         assert "_pytest" not in text
@@ -91,6 +91,6 @@ class TestShortened:
 
     def test_is_not_endless(self):
         frames = "".join(f'  File "/a.py", line {line} in deep\n' for line in range(100))
-        text = shortened("".join(f"Thread 0x{n:x} (most recent call first):\n{frames}" for n in range(50)))
+        text = shorten("".join(f"Thread 0x{n:x} (most recent call first):\n{frames}" for n in range(50)))
         assert len(text.splitlines()) < 70
         assert "..." in text

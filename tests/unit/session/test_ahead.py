@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from pytest_accel.distributed.launch import GangError
-from pytest_accel.distributed.orders import GangAnswer, RankAnswer
+from pytest_accel.distributed.group import GroupAnswer, RankAnswer
+from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.options import Settings
 from pytest_accel.platforms import host as cgroups
 from pytest_accel.platforms.names import PlatformName
@@ -17,9 +17,9 @@ from pytest_accel.session.ahead import Ahead
 from pytest_accel.session.shapes import shape_of
 
 CPU, H200, GANG = PlatformName("cpu"), PlatformName("h200"), PlatformName("h200", 2)
-WELL = GangAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "passed"}),))
-CANNOT = GangAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "failed"}),), culprit=0)
-GONE = GangAnswer(ranks=(RankAnswer(rank=0, problem="killed"),), problem="killed", culprit=0)
+WELL = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "passed"}),))
+CANNOT = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "failed"}),), culprit=0)
+GONE = GroupAnswer(ranks=(RankAnswer(rank=0, problem="killed"),), problem="killed", culprit=0)
 
 
 class Started:
@@ -36,8 +36,8 @@ class Started:
         if error := self._fails.pop(name, None):
             raise error
 
-    def come(self, waiting):
-        self._step("come")
+    def connect(self, waiting):
+        self._step("connect")
         return self
 
     def give(self, preparation, *, timeout_s):
@@ -91,11 +91,11 @@ def test_those_that_come_next_have_theirs_and_others_when_none_is_left():
     assert host.start(CPU, CPU) == [0, 1]
 
 
-@pytest.mark.parametrize("step", ["launch", "come", "give", "answer"])
-@pytest.mark.parametrize("error", [GangError("no room"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("step", ["launch", "connect", "give", "answer"])
+@pytest.mark.parametrize("error", [WorkerError("no room"), KeyboardInterrupt()], ids=repr)
 def test_whatever_fails_when_ends_all_of_them(step, error):
     host = Host(Started(), Started({step: error}), Started())
-    if isinstance(error, GangError):
+    if isinstance(error, WorkerError):
         assert host.start(CPU, CPU, CPU) == []
         assert host.start(CPU, CPU, CPU) == [], "from then on in their turns"
     else:
@@ -107,7 +107,7 @@ def test_whatever_fails_when_ends_all_of_them(step, error):
 
 
 def test_who_is_interrupted_while_it_ends_them_finds_the_rest_later():
-    host = Host(Started({"end": KeyboardInterrupt()}), Started({"come": KeyboardInterrupt()}), Started())
+    host = Host(Started({"end": KeyboardInterrupt()}), Started({"connect": KeyboardInterrupt()}), Started())
     with pytest.raises(KeyboardInterrupt):
         host.start(CPU, CPU, CPU)
     host.ahead.end()

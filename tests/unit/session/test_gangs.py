@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.distributed.launch import GangError
-from pytest_accel.distributed.orders import GangAnswer, RankAnswer
+from pytest_accel.distributed.group import GroupAnswer, RankAnswer
+from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import gangs
@@ -17,7 +17,7 @@ from pytest_accel.session.placement import PLACEMENT
 
 def answered(*payloads, culprit=None):
     ranks = tuple(RankAnswer(rank=rank, payload=payload) for rank, payload in enumerate(payloads))
-    return GangAnswer(ranks=ranks, culprit=culprit)
+    return GroupAnswer(ranks=ranks, culprit=culprit)
 
 
 def payload(outcome="passed", text="", printed="", **more):
@@ -134,7 +134,7 @@ class TestDevicesOfOthers:
 
         def start(*_):
             started.append(True)
-            raise GangError("no ranks here")
+            raise WorkerError("no ranks here")
 
         monkeypatch.setattr(gangs, "wait_until_free", wait)
         monkeypatch.setattr(Gangs, "_start", start)

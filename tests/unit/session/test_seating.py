@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.distributed.seats import Inventory
-from pytest_accel.distributed.world import seat_from
+from pytest_accel.distributed.launcher_rank import launcher_rank_from
+from pytest_accel.distributed.launcher_session import Inventory
 from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.platforms.machine import Cpu, Device, Machine, identified
 from pytest_accel.platforms.names import PlatformName
@@ -95,7 +95,7 @@ def test_nonsense_of_a_launcher_stops_who_asks_for_a_gang_and_nobody_else(pytest
 
 
 def test_the_refusal_says_who_this_is_and_what_to_do():
-    text = seat_refusal(seat_from(TORCHRUN))
+    text = seat_refusal(launcher_rank_from(TORCHRUN))
     assert "rank 1 of 8 (torchrun)" in text
     assert "-m a100x4" in text
 
@@ -116,7 +116,7 @@ def seen(rank: int, node: int, *devices: Device) -> Inventory:
 
 
 def seat(*, nodes: int, local_size: int):
-    found = seat_from({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"})
+    found = launcher_rank_from({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"})
     return replace(found, nodes=nodes, local_size=local_size, world_size=nodes * local_size)
 
 
@@ -170,7 +170,7 @@ class TestBoundByLauncher:
             rank: Inventory(rank=rank, node=0, host="n0", sees={"cpus": given})
             for rank, given in enumerate(cpus, start=1)
         }
-        seats = types.SimpleNamespace(seat=types.SimpleNamespace(node=0), inventories=lambda: others)
+        seats = types.SimpleNamespace(launched=types.SimpleNamespace(node=0), inventories=lambda: others)
         return types.SimpleNamespace(stash={SEATS: seats})
 
     def test_same_cpus_are_shared(self):

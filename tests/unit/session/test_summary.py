@@ -21,7 +21,7 @@ def terminal():
 
 def under_torchrun(world_size):
     return SimpleNamespace(
-        stash={SEATS: SimpleNamespace(seat=SimpleNamespace(world_size=world_size, launcher="torchrun"))}
+        stash={SEATS: SimpleNamespace(launched=SimpleNamespace(world_size=world_size, launcher="torchrun"))}
     )
 
 

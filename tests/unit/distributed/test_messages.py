@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from pytest_accel.distributed import wire
-from pytest_accel.distributed.wire import Connection, Listener, TooLargeError, WireError, call, ready
+from pytest_accel.distributed import messages
+from pytest_accel.distributed.messages import Connection, ConnectionLost, Listener, TooLargeError, call, ready
 
 LONG_S = 60.0
 
@@ -79,7 +79,7 @@ class TestConnection:
         pair[0].close()
         assert pair[1].receive(LONG_S) == {"a": 1}
         assert pair[1].receive(LONG_S) == {"a": 2}
-        with pytest.raises(WireError, match="closed the connection"):
+        with pytest.raises(ConnectionLost, match="closed the connection"):
             pair[1].receive(LONG_S)
 
     def test_end_wakes_who_waits(self, pair):
@@ -91,17 +91,17 @@ class TestConnection:
     @pytest.mark.parametrize("line", [b"nonsense", b"[1, 2]", b"\xff\xfe", b"", b"1"])
     def test_nonsense_ends_the_conversation(self, pair, line):
         pair[0]._socket.sendall(line + b"\n")
-        with pytest.raises(WireError, match="no message"):
+        with pytest.raises(ConnectionLost, match="no message"):
             pair[1].receive(LONG_S)
 
     def test_endless_line_ends_the_conversation(self, pair):
         pair[1].limit = 1000
         pair[0]._socket.sendall(b"x" * 2000)
-        with pytest.raises(WireError, match="more than 1000 bytes"):
+        with pytest.raises(ConnectionLost, match="more than 1000 bytes"):
             pair[1].receive(LONG_S)
 
     def test_too_large_a_message_is_not_sent(self, pair, monkeypatch):
-        monkeypatch.setattr(wire, "MAX_BYTES", 100)
+        monkeypatch.setattr(messages, "MAX_BYTES", 100)
         with pytest.raises(TooLargeError):
             pair[0].send({"text": "x" * 200})
         pair[0].send({"text": "short"})
@@ -113,7 +113,7 @@ class TestConnection:
                 pair[0].send({"text": "x" * 1000})
 
         pair[1].close()
-        with pytest.raises(WireError):
+        with pytest.raises(ConnectionLost):
             send_on()
         assert pair[0].end
 
@@ -167,7 +167,7 @@ class TestListener:
                 _read_end(stranger)
 
     def test_caller_that_says_nothing_is_dropped_after_a_while(self, listener, monkeypatch):
-        monkeypatch.setattr(wire, "_HELLO_S", 0.0)
+        monkeypatch.setattr(messages, "_HELLO_S", 0.0)
         with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
             stranger.settimeout(LONG_S)
             assert ready(listener.sources(), LONG_S)
@@ -178,7 +178,7 @@ class TestListener:
     def test_nobody_there_is_an_error_that_names_the_place(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-        with pytest.raises(WireError, match=f"127.0.0.1:{port}"):
+        with pytest.raises(ConnectionLost, match=f"127.0.0.1:{port}"):
             call("127.0.0.1", port, token="", hello={}, timeout_s=LONG_S)
 
     def test_all_addresses(self):

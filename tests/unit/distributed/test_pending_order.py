@@ -1,4 +1,4 @@
-"""One order on its way: what came in time counts, whenever somebody looks."""
+"""One order and its answers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.distributed.course import Course
-from pytest_accel.distributed.wire import Listener, call, ready
+from pytest_accel.distributed.group import PendingOrder
+from pytest_accel.distributed.messages import Listener, call, ready
 from tests.support.waiting import eventually
 
 LONG_S = 60.0  # only a broken test waits so long
@@ -24,21 +24,21 @@ def ends():
         each.close()
 
 
-def watched(connection):
+def waited(connection):
     """Of an order whose time is over."""
-    course = Course({0: connection}, SimpleNamespace(ended=lambda: None), number=1, timeout_s=0.0)
-    course.watch(lambda: None, lambda text, remaining_s: None)
-    return course
+    pending = PendingOrder({0: connection}, SimpleNamespace(ended=lambda: None), number=1, timeout_s=0.0)
+    pending.wait(lambda: None, lambda text, remaining_s: None)
+    return pending
 
 
-def test_an_answer_that_lay_ready_is_heard_after_its_time(ends):
+def test_answer_that_arrived_in_time_counts_after_the_deadline(ends):
     here, there = ends
     there.send({"kind": "answer", "number": 1, "payload": {"outcome": "passed"}})
     assert ready([here], LONG_S)
-    assert watched(here).answers == {0: {"outcome": "passed"}}
+    assert waited(here).answers == {0: {"outcome": "passed"}}
 
 
-def test_who_said_nothing_is_silent(ends):
-    course = watched(ends[0])
-    assert course.silent == [0]
-    assert not course.whole
+def test_rank_without_an_answer_is_silent(ends):
+    pending = waited(ends[0])
+    assert pending.silent == [0]
+    assert not pending.complete

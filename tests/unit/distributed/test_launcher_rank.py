@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.distributed.world import WorldError, expand_counts, expand_nodes, seat_from
-from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE
+from pytest_accel.distributed.launcher_rank import (
+    LauncherError,
+    expand_counts,
+    expand_nodes,
+    launcher_rank_from,
+)
+from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 
 # What torchrun 2.10 set for rank 5 of two nodes of four.
 TORCHRUN = {
@@ -41,11 +46,11 @@ SRUN = {
 
 
 def test_a_process_started_alone_has_no_seat():
-    assert seat_from({}) is None
+    assert launcher_rank_from({}) is None
 
 
 def test_torchrun_gives_a_seat():
-    seat = seat_from(TORCHRUN)
+    seat = launcher_rank_from(TORCHRUN)
     assert seat is not None
     assert (seat.rank, seat.world_size, seat.local_rank, seat.local_size) == (5, 8, 1, 4)
     assert (seat.node, seat.nodes, seat.launcher) == (1, 2, "torchrun")
@@ -53,20 +58,20 @@ def test_torchrun_gives_a_seat():
 
 
 def test_a_torchrun_that_shares_no_store_says_so():
-    seat = seat_from({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"})
+    seat = launcher_rank_from({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"})
     assert seat is not None
     assert not seat.agent_store
 
 
 def test_the_same_variables_set_by_hand_are_a_seat_too():
     by_hand = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    seat = seat_from({name: TORCHRUN[name] for name in by_hand})
+    seat = launcher_rank_from({name: TORCHRUN[name] for name in by_hand})
     assert seat is not None
     assert (seat.rank, seat.node, seat.nodes, seat.agent_store) == (5, 1, 2, False)
 
 
 def test_srun_gives_a_seat_and_its_first_node_is_the_master():
-    seat = seat_from(SRUN)
+    seat = launcher_rank_from(SRUN)
     assert seat is not None
     assert (seat.rank, seat.world_size, seat.local_rank, seat.local_size) == (3, 4, 1, 2)
     assert (seat.node, seat.nodes, seat.launcher) == (1, 2, "srun")
@@ -75,45 +80,45 @@ def test_srun_gives_a_seat_and_its_first_node_is_the_master():
 
 
 def test_every_task_derives_the_same_port_and_the_next_step_another():
-    ports = {seat_from({**SRUN, "SLURM_PROCID": rank}).master_port for rank in "0123"}
+    ports = {launcher_rank_from({**SRUN, "SLURM_PROCID": rank}).master_port for rank in "0123"}
     assert len(ports) == 1
-    assert seat_from({**SRUN, "SLURM_STEP_ID": "1"}).master_port not in ports
-    assert seat_from({**SRUN, "SLURM_JOB_ID": "18"}).master_port not in ports
+    assert launcher_rank_from({**SRUN, "SLURM_STEP_ID": "1"}).master_port not in ports
+    assert launcher_rank_from({**SRUN, "SLURM_JOB_ID": "18"}).master_port not in ports
 
 
 def test_a_master_that_the_user_chose_is_taken():
-    seat = seat_from({**SRUN, "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
+    seat = launcher_rank_from({**SRUN, "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
     assert seat is not None
     assert (seat.master_host, seat.master_port) == ("10.0.0.7", 29500)
 
 
 def test_nodes_of_different_size():
-    seat = seat_from({**SRUN, "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"})  # fmt: skip
+    seat = launcher_rank_from({**SRUN, "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"})  # fmt: skip
     assert seat is not None
     assert (seat.local_size, seat.nodes) == (1, 2)
 
 
 def test_a_batch_script_outside_of_a_step_is_no_rank():
     inside_sbatch = {"SLURM_JOB_ID": "6", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
-    assert seat_from(inside_sbatch) is None
+    assert launcher_rank_from(inside_sbatch) is None
 
 
 def test_torchrun_goes_before_the_srun_that_started_it():
-    seat = seat_from({**SRUN, **TORCHRUN})
+    seat = launcher_rank_from({**SRUN, **TORCHRUN})
     assert seat is not None
     assert (seat.launcher, seat.world_size) == ("torchrun", 8)
 
 
 def test_variables_that_a_job_script_derives_from_slurm_leave_it_srun():
-    seat = seat_from({**SRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
+    seat = launcher_rank_from({**SRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
     assert seat is not None
     assert seat.launcher == "srun"
 
 
-@pytest.mark.parametrize("variable", [GANG_VARIABLE, GANG_ID_VARIABLE])
+@pytest.mark.parametrize("variable", [WORKER_VARIABLE, GROUP_ID_VARIABLE])
 @pytest.mark.parametrize("environ", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
 def test_a_rank_of_ours_has_no_seat(environ, variable):
-    assert seat_from({**environ, variable: "g.1"}) is None
+    assert launcher_rank_from({**environ, variable: "g.1"}) is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +130,7 @@ def test_a_rank_of_ours_has_no_seat(environ, variable):
     ids=["torchrun", "srun"],
 )
 def test_a_world_of_one_has_no_seat(environ):
-    assert seat_from(environ) is None
+    assert launcher_rank_from(environ) is None
 
 
 @pytest.mark.parametrize(
@@ -156,8 +161,8 @@ def test_a_world_of_one_has_no_seat(environ):
     ],
 )
 def test_nonsense_is_one_error_that_names_the_variable(environ, variable, value):
-    with pytest.raises(WorldError, match=variable) as error:
-        seat_from({**environ, variable: value})
+    with pytest.raises(LauncherError, match=variable) as error:
+        launcher_rank_from({**environ, variable: value})
     assert len(str(error.value).splitlines()) == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.distributed.arguments import rank_arguments
+from pytest_accel.distributed.worker import rank_arguments
 
 
 @pytest.mark.parametrize(

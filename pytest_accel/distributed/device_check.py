@@ -1,7 +1,7 @@
-"""Before a gang's first timing: is one of its devices slower than the others, and what do they reach together?
+"""Check of the devices of a process group before the first timing: each one alone, then all-reduces.
 
-A device that is throttled or shared drags a whole gang with it, and the gang's own times do not tell which one it is.
-So each works alone for a moment, a matrix product and a copy; then all reduce together, over a range of sizes.
+A throttled or shared device slows all ranks, and their times do not tell which one it is. So each device runs a matrix
+product and a copy alone; then all ranks all-reduce over a range of sizes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.stats.quantities import counted, gibibytes, seconds, si
 from pytest_accel.stats.roofline import Reading, Straggler, find_stragglers
+from pytest_accel.storage.codec import encode
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ UNITS = {"matrix product": "FLOP/s", "copy": "B/s"}
 
 WARMUP_S = 0.03
 MEASURED_S = 0.1
-REPEATS = 3  # at least; the best counts, since whatever disturbs a device alone only takes time
+REPEATS = 3  # at least; the best counts
 REPEAT_S = 5e-3  # long against the clock, and against the launch of a kernel
 SWEEP_S = 0.05  # for one size
 MOST_CALLS = 1000  # in one repeat
@@ -37,12 +38,12 @@ MOST_CALLS = 1000  # in one repeat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What one kind of device is given to do; enough to fill it, and over within milliseconds."""
+    """Work for one kind of device: enough to fill it, done within milliseconds."""
 
     product: int  # rows and columns
     copy_bytes: int
     all_reduce_bytes: tuple[int, ...]
-    looks: int  # before anyone is named: neighbours disturb a CPU more often than a GPU
+    repeats: int  # before a device is named: neighbours disturb a CPU more often than a GPU
 
 
 # 8192 in bf16 is 1.1 TFLOP: milliseconds on a current GPU. The copy is more than an L2 cache holds.
@@ -50,13 +51,13 @@ CUDA = Sizes(
     product=8192,
     copy_bytes=256 * MIB,
     all_reduce_bytes=tuple(4 * KIB << 2 * step for step in range(8)),
-    looks=2,
+    repeats=2,
 )
 CPU = Sizes(
     product=384,
     copy_bytes=16 * MIB,
     all_reduce_bytes=tuple(4 * KIB << 2 * step for step in range(5)),
-    looks=5,
+    repeats=5,
 )
 
 
@@ -70,7 +71,7 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerReport:
+class DeviceCheck:
     """The same on every rank."""
 
     readings: tuple[Reading, ...]
@@ -78,7 +79,7 @@ class StragglerReport:
     stragglers: tuple[Straggler, ...]
 
     def lines(self) -> list[str]:
-        """A line for each straggler, then one for what all reached together."""
+        """Return a line for each slow device, then one for the all-reduces."""
         lines = [straggler.line() for straggler in self.stragglers]
         if self.sweep:
             small, large = self.sweep[0], self.sweep[-1]
@@ -89,10 +90,11 @@ class StragglerReport:
             )
         return lines
 
-    def to_plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
+        """Return JSON values for the session and pytest-benchmark's file."""
         return {
-            "readings": [asdict(reading) for reading in self.readings],
-            "sweep": [asdict(point) for point in self.sweep],
+            "readings": encode(self.readings),
+            "sweep": encode(self.sweep),
             "stragglers": [straggler.line() for straggler in self.stragglers],
             "lines": self.lines(),
         }
@@ -100,12 +102,12 @@ class StragglerReport:
 
 def check(
     ranks: Ranks, device: torch.device, *, label: str, host: str, product: Product | None = None
-) -> StragglerReport:
-    """Every rank of the gang calls this; every rank gets the same report, in about a second.
+) -> DeviceCheck:
+    """Check all devices; called by every rank, with the same result on every rank, in about a second.
 
-    Nobody is named after one look: a neighbour's moment of load is no slow device. The best look counts.
-    `label` tells this rank's device from its neighbours, `host` its node. On the CPU, torch's threads are the caller's
-    to set, before. `product` takes the place of the matrix product in tests: it writes a @ b into its third argument.
+    A slow device is checked again before it is named, and the best of its rates counts: a moment of load is no slow
+    device. `label` names this rank's device, `host` its node. On the CPU the caller sets torch's threads before.
+    `product` replaces the matrix product in tests: it writes a @ b into its third argument.
     """
     import torch
 
@@ -126,16 +128,16 @@ def check(
         )
 
     readings = readings_of_all()
-    looks = 1
-    # Of the same readings on every rank: all look again, or none.
-    while find_stragglers(readings) and looks < sizes.looks:
-        looks += 1
+    repeats = 1
+    # From the same readings on every rank: all repeat, or none.
+    while find_stragglers(readings) and repeats < sizes.repeats:
+        repeats += 1
         readings = tuple(
             max(pair, key=lambda reading: reading.rate)
             for pair in zip(readings, readings_of_all(), strict=True)
         )
     sweep = _sweep(ranks, device, sizes.all_reduce_bytes, wait) if ranks.size > 1 else ()
-    return StragglerReport(readings=readings, sweep=sweep, stragglers=find_stragglers(readings))
+    return DeviceCheck(readings=readings, sweep=sweep, stragglers=find_stragglers(readings))
 
 
 def bus_bandwidth(size_bytes: int, duration_s: float, ranks: int) -> float:
@@ -147,7 +149,7 @@ def bus_bandwidth(size_bytes: int, duration_s: float, ranks: int) -> float:
 
 
 def _in_turn(ranks: Ranks, host: str, *, together: bool, work: Callable[[], T]) -> T:
-    """This rank's work, done while no other rank of its host is at it; or by all at once."""
+    """Do this rank's work while no other rank of its host works; or on all at once."""
     hosts = ranks.gather(host)
     mine = 0 if together else hosts[: ranks.rank].count(host)
     turns = 1 if together else max(Counter(hosts).values())
@@ -263,9 +265,9 @@ def _timed(work: Action, wait: Action, calls: int) -> float:
 
 
 def _calls(once_s: float) -> int:
-    """How many calls make a repeat that is long enough to be timed."""
+    """Return how many calls make a repeat long enough to be timed."""
     return max(1, min(MOST_CALLS, round(REPEAT_S / max(once_s, 1e-9))))
 
 
 def _nothing() -> None:
-    """The host has done its work when a call returns."""
+    """Do nothing: the host has done its work when a call returns."""

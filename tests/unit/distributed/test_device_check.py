@@ -2,15 +2,7 @@
 
 import pytest
 
-from pytest_accel.distributed.stragglers import (
-    CPU,
-    CUDA,
-    MIB,
-    AllReduce,
-    StragglerReport,
-    bus_bandwidth,
-    check,
-)
+from pytest_accel.distributed.device_check import CPU, CUDA, MIB, AllReduce, DeviceCheck, bus_bandwidth, check
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.stats.roofline import Reading
 from tests.support.gloo import run_ranks
@@ -37,7 +29,7 @@ def checked_with_a_slow_second(group):
         product=four_times if group.rank == 1 else None,
     )
     assert torch.equal(torch.random.get_rng_state(), seeded)
-    return report.to_plain()
+    return report.plain()
 
 
 @pytest.mark.slow
@@ -59,7 +51,7 @@ def test_the_rank_that_does_its_product_four_times_is_named_and_the_other_is_not
 def test_one_rank_has_nothing_to_reduce_and_nobody_to_lag_behind():
     import torch
 
-    report = check(Alone(), torch.device("cpu"), label="CPU", host="n1").to_plain()
+    report = check(Alone(), torch.device("cpu"), label="CPU", host="n1").plain()
     assert [each["unit"] for each in report["readings"]] == ["FLOP/s", "B/s"]
     assert all(each["rate"] > 0 for each in report["readings"])
     assert (report["sweep"], report["stragglers"], report["lines"]) == ([], [], [])
@@ -83,5 +75,5 @@ def test_the_sweep_in_one_line():
     readings = tuple(
         Reading(kind="copy", rate=1.0, unit="B/s", rank=rank, device="", host="") for rank in range(4)
     )
-    report = StragglerReport(readings=readings, sweep=sweep, stragglers=())
+    report = DeviceCheck(readings=readings, sweep=sweep, stragglers=())
     assert report.lines() == ["all-reduce of 4 ranks: 4 KiB in 21 us, 64 MiB at 231.0 GB/s"]

@@ -1,4 +1,4 @@
-"""A rank's end: its place, its orders, and what it makes sure of before it calls."""
+"""A rank's side of its connection: place, orders, signals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import sys
 
 import pytest
 
-from pytest_accel.distributed.orders import Order, Preparation
-from pytest_accel.distributed.wire import Listener, WireError, ready
-from pytest_accel.options import GANG_VARIABLE
+from pytest_accel.distributed.group import Order, Preparation
+from pytest_accel.distributed.messages import ConnectionLost, Listener, ready
+from pytest_accel.options import WORKER_VARIABLE
+from pytest_accel.storage.codec import encode
 
 LONG_S = 60.0
 ORDER = Order(node_id="test_x.py::test_y", session="s", platform="cpux2")
@@ -21,7 +22,7 @@ ORDER = Order(node_id="test_x.py::test_y", session="s", platform="cpux2")
 # A rank as a process: what it does is written by each test.
 RANK = """
 import os, sys, time
-from pytest_accel.distributed.rank import begin_rank
+from pytest_accel.distributed.worker import begin_rank
 end = begin_rank()
 """
 
@@ -34,11 +35,11 @@ def listener():
 
 
 @pytest.fixture
-def told(listener, tmp_path):
+def worker(listener, tmp_path):
     (tmp_path / "0").mkdir()
     (tmp_path / "3").mkdir()
     return {
-        "gang": "g",
+        "group": "g",
         "host": "127.0.0.1",
         "port": listener.port,
         "token": listener.token,
@@ -50,12 +51,12 @@ def told(listener, tmp_path):
 
 
 @pytest.fixture
-def start(listener, told):
+def start(listener, worker):
     """A rank process, and this end of its line."""
     started = []
 
     def start(program: str, **variables: str):
-        environ = {**os.environ, GANG_VARIABLE: json.dumps(told), **variables}
+        environ = {**os.environ, WORKER_VARIABLE: json.dumps(worker), **variables}
         process = subprocess.Popen(
             [sys.executable, "-c", RANK + program], env=environ, stdout=subprocess.PIPE, text=True
         )
@@ -74,7 +75,7 @@ def start(listener, told):
 
 
 def give(connection, number=1):
-    connection.send({"kind": "order", "number": number, "order": ORDER.to_plain()})
+    connection.send({"kind": "order", "number": number, "order": encode(ORDER)})
 
 
 def test_place_comes_from_the_launcher(start, tmp_path):
@@ -91,7 +92,7 @@ def test_place_comes_from_the_launcher(start, tmp_path):
 def test_variable_is_taken_and_no_core_will_be_dumped(start):
     process, _, _ = start(
         "import resource\n"
-        f"print({GANG_VARIABLE!r} in os.environ, resource.getrlimit(resource.RLIMIT_CORE)[0])"
+        f"print({WORKER_VARIABLE!r} in os.environ, resource.getrlimit(resource.RLIMIT_CORE)[0])"
     )
     assert process.communicate()[0] == "False 0\n"
 
@@ -113,7 +114,7 @@ def test_each_order_is_answered_once(start):
 def test_a_preparation_is_answered_like_an_order(start):
     _, connection, _ = start("for given in end.orders():\n    end.answer({'given': repr(given)})\n")
     asked = Preparation(platform="cpu", modules=("wave",))
-    connection.send({"kind": "preparation", "number": 1, "preparation": asked.to_plain()})
+    connection.send({"kind": "preparation", "number": 1, "preparation": encode(asked)})
     assert connection.receive(LONG_S) == {"kind": "answer", "number": 1, "payload": {"given": repr(asked)}}
     give(connection, 2)
     assert connection.receive(LONG_S)["payload"] == {"given": repr(ORDER)}
@@ -148,7 +149,7 @@ def test_worker_that_a_rank_forks_does_not_hold_its_line(start):
     )
     child = int(process.stdout.readline())
     try:
-        with pytest.raises(WireError, match="closed the connection"):
+        with pytest.raises(ConnectionLost, match="closed the connection"):
             connection.receive(LONG_S)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -168,32 +169,32 @@ def test_sigterm_is_answered_with_stacks_and_obeyed(start, tmp_path):
     assert "in native" in (tmp_path / "0" / "stacks").read_text()
 
 
-def test_rank_dies_with_who_started_it(listener, told):
+def test_rank_dies_with_who_started_it(listener, worker):
     parent = (
         "import subprocess, sys, time\n"
         f"child = subprocess.Popen([sys.executable, '-c', {RANK + 'time.sleep(600)'!r}])\n"
         "time.sleep(600)\n"
     )
-    environ = {**os.environ, GANG_VARIABLE: json.dumps(told)}
+    environ = {**os.environ, WORKER_VARIABLE: json.dumps(worker)}
     with subprocess.Popen([sys.executable, "-c", parent], env=environ) as process:
         while not (ready(listener.sources(), LONG_S) and (come := listener.arrived())):
             pass
         process.kill()
     ((connection, _),) = come
-    with pytest.raises(WireError):
+    with pytest.raises(ConnectionLost):
         connection.receive(LONG_S)
 
 
-def test_session_that_is_gone_is_an_error(told, tmp_path):
+def test_session_that_is_gone_is_an_error(worker, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        told["port"] = server.getsockname()[1]
+        worker["port"] = server.getsockname()[1]
     program = RANK.replace("end = begin_rank()", "begin_rank()")
-    environ = {**os.environ, GANG_VARIABLE: json.dumps(told)}
+    environ = {**os.environ, WORKER_VARIABLE: json.dumps(worker)}
     found = subprocess.run(
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
     )
     assert found.returncode == 1
-    assert "GangError: rank 0 cannot reach its session: nobody answers at 127.0.0.1" in found.stderr
+    assert "WorkerError: rank 0 cannot reach its session: no answer at 127.0.0.1" in found.stderr
 
 
 def test_no_torch_is_imported(start):

@@ -1,7 +1,6 @@
-"""JSON lines over TCP: how a session talks with its ranks and its seats.
+"""JSON lines over TCP between a session and its ranks.
 
-Plain JSON and no pickle: what arrives is data and never code. Who calls must know the token; others are
-dropped before they can cost anything.
+Plain JSON and no pickle: what arrives is data and never code. A caller must know the token; others are dropped.
 """
 
 from __future__ import annotations
@@ -21,34 +20,34 @@ from typing import Any, Protocol, TypeVar
 Message = dict[str, Any]
 
 MAX_BYTES = 64 * 2**20  # of one message: a traceback or the rounds of a long run are far below
-_MAX_HELLO_BYTES = 64 * 2**10  # of what a caller may say before it has shown the token
+_MAX_HELLO_BYTES = 64 * 2**10  # of what a caller may send before it has shown the token
 _HELLO_S = 10.0  # for a caller to show it
 _MAX_CALLERS = 256  # that have not shown it yet
 _SEND_S = 30  # for the other end's kernel to take a message
 _CHUNK = 2**20
 
 
-class WireError(ConnectionError):
-    """The other end is gone or talks nonsense; the message says which."""
+class ConnectionLost(ConnectionError):  # noqa: N818 - reads as what happened
+    """The other end is gone or sent garbage; the message says which."""
 
 
 class TooLargeError(ValueError):
-    """A message that the other end would not take."""
+    """A message larger than the other end accepts."""
 
 
-class Source(Protocol):
-    """What can be waited for."""
+class Readable(Protocol):
+    """Something to wait for."""
 
     @property
     def pending(self) -> bool: ...
     def fileno(self) -> int: ...
 
 
-S = TypeVar("S", bound=Source)
+R = TypeVar("R", bound=Readable)
 
 
-def ready(sources: Iterable[S], timeout_s: float) -> list[S]:
-    """Those that have something to read, or have ended; empty after the timeout."""
+def ready(sources: Iterable[R], timeout_s: float) -> list[R]:
+    """Return those that have something to read, or have ended; none after the timeout."""
     found = list(sources)
     if pending := [source for source in found if source.pending]:
         return pending
@@ -59,7 +58,7 @@ def ready(sources: Iterable[S], timeout_s: float) -> list[S]:
 
 
 class Connection:
-    """One end of a conversation. Sending is safe from several threads, receiving from one."""
+    """One end of a connection. Sending is safe from several threads, receiving from one."""
 
     def __init__(self, sock: socket.socket, *, limit: int = MAX_BYTES) -> None:
         self.limit = limit
@@ -69,14 +68,14 @@ class Connection:
         self._searched = 0  # bytes of the buffer that are known to hold no line end
         self._lock = threading.Lock()
         sock.settimeout(None)
-        _notice_a_dead_peer(sock)
+        _enable_keepalive(sock)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     @property
     def pending(self) -> bool:
-        """Whether asking what arrived gives something new without waiting for the other end."""
+        """Whether a complete message is in the buffer."""
         return not self.end and self._line_end() >= 0
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -87,16 +86,16 @@ class Connection:
             with self._lock:
                 self._socket.sendall(line)
         except OSError as error:  # also a full buffer: the other end does not read
-            raise WireError(self._ended(f"cannot be reached: {error.strerror or error}")) from None
+            raise ConnectionLost(self._ended(f"cannot be reached: {error.strerror or error}")) from None
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message; TimeoutError when none came, WireError when none will."""
+        """Return the next message; TimeoutError when none came, ConnectionLost when none will."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if (message := self._take()) is not None:
                 return message
             if self.end:
-                raise WireError(self.end)
+                raise ConnectionLost(self.end)
             left_s = 3600.0 if deadline is None else deadline - time.monotonic()
             if ready([self], left_s):
                 self._read()
@@ -104,7 +103,7 @@ class Connection:
                 raise TimeoutError(f"no message within {timeout_s:g} s")
 
     def arrived(self) -> list[Message]:
-        """All messages that are here, without waiting; afterwards `end` says whether more can come."""
+        """Return all messages that are here, without waiting; afterwards `end` says whether more can come."""
         while not self.end and not self.pending and ready([self], 0):
             self._read()
         messages = []
@@ -135,7 +134,7 @@ class Connection:
         return found
 
     def _take(self) -> Message | None:
-        """The next whole line; what the other end said before it went away still counts."""
+        """Return the next complete line; what was sent before the connection ended still counts."""
         end = self._line_end()
         if end < 0:
             return None
@@ -148,7 +147,7 @@ class Connection:
             message = None
         if not isinstance(message, dict):
             self._buffer.clear()
-            self._ended("sent what is no message")
+            self._ended("sent something that is no message")
             return None
         return message
 
@@ -158,10 +157,10 @@ class Connection:
 
 
 class Listener:
-    """Where ranks and seats call; a caller is let in when its first message carries the token."""
+    """Accepts ranks; a caller is accepted when its first message carries the token."""
 
     def __init__(self, address: str = "127.0.0.1", *, port: int = 0, token: str | None = None) -> None:
-        """Of an address of this machine; the empty one is all of them."""
+        """Listen on an address of this machine; the empty one is all of them."""
         self.token = token or secrets.token_hex(16)
         self._socket = _server(address, port)
         self._socket.settimeout(0)
@@ -179,24 +178,24 @@ class Listener:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def sources(self) -> Sequence[Source]:
-        """What to wait for until it is worth to ask who came."""
+    def sources(self) -> Sequence[Readable]:
+        """Return what to wait for before `arrived` is called again."""
         return [self, *self._callers]
 
     def arrived(self) -> list[tuple[Connection, Message]]:
-        """Who has come since it was last asked, with its hello (less the token); never waits."""
-        self._let_callers_connect()
-        come = []
+        """Return new callers with their hello (without the token); never waits."""
+        self._accept()
+        accepted = []
         for caller, deadline in list(self._callers.items()):
             hello = _first(caller)
             if hello is not None and self._knows(hello):
                 del self._callers[caller]
                 caller.limit = MAX_BYTES
-                come.append((caller, hello))
+                accepted.append((caller, hello))
             elif hello is not None or caller.end or time.monotonic() > deadline:
                 del self._callers[caller]
                 caller.close()
-        return come
+        return accepted
 
     def close(self) -> None:
         for caller in self._callers:
@@ -204,13 +203,13 @@ class Listener:
         self._callers.clear()
         self._socket.close()
 
-    def _let_callers_connect(self) -> None:
+    def _accept(self) -> None:
         while len(self._callers) < _MAX_CALLERS:
             try:
                 sock, _ = self._socket.accept()
-            except OSError:  # nobody there, or gone again
+            except OSError:  # no caller, or gone again
                 return
-            with suppress(OSError):  # gone before it said anything
+            with suppress(OSError):  # gone already
                 self._callers[Connection(sock, limit=_MAX_HELLO_BYTES)] = time.monotonic() + _HELLO_S
 
     def _knows(self, hello: Message) -> bool:
@@ -221,20 +220,20 @@ class Listener:
 
 
 def _first(caller: Connection) -> Message | None:
-    """The first message alone: what a rank says at once after its hello stays for later."""
+    """Return the first message alone: what follows a hello stays in the buffer."""
     try:
         return caller.receive(0)
-    except (TimeoutError, WireError):
+    except (TimeoutError, ConnectionLost):
         return None
 
 
 def call(host: str, port: int, *, token: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
-    """Call a listener and say who calls; WireError when nobody answers there."""
+    """Connect to a listener and say hello; ConnectionLost when none answers."""
     try:
         sock = socket.create_connection((host, port), timeout=timeout_s)
         connection = Connection(sock)
     except OSError as error:
-        raise WireError(f"nobody answers at {host}:{port}: {error.strerror or error}") from None
+        raise ConnectionLost(f"no answer at {host}:{port}: {error.strerror or error}") from None
     connection.send({**hello, "token": token})
     return connection
 
@@ -248,8 +247,8 @@ def _server(address: str, port: int) -> socket.socket:
     return socket.create_server((address, port), family=family)
 
 
-def _notice_a_dead_peer(sock: socket.socket) -> None:
-    """A machine that loses its power closes nothing: ask it now and then; send small messages at once."""
+def _enable_keepalive(sock: socket.socket) -> None:
+    """Notice a peer that lost its power, which closes nothing; send small messages at once."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):

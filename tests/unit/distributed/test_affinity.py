@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.distributed import binding
-from pytest_accel.distributed.binding import Binding, Bound, bind_rank, plan, shares
+from pytest_accel.distributed import affinity
+from pytest_accel.distributed.affinity import Binding, Bound, bind_rank, plan, shares
 from pytest_accel.platforms.numa import DeviceAffinity, Node, Topology
 
 GIB = 1 << 30
@@ -229,7 +229,7 @@ def run(code):
 needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 THREADS = """
     import json, os, threading
-    from pytest_accel.distributed import binding
+    from pytest_accel.distributed import affinity
     stop = threading.Event()
     def start():
         thread = threading.Thread(target=stop.wait)
@@ -266,7 +266,7 @@ def test_two_ranks_are_bound_apart():
         run(
             f"""
             import json, os
-            from pytest_accel.distributed.binding import bind_rank
+            from pytest_accel.distributed.affinity import bind_rank
             bound = bind_rank(mode="auto", device_uuids=[None, None], local_rank={rank})
             print(json.dumps([sorted(os.sched_getaffinity(0)), bound.describe()]))
             """
@@ -282,7 +282,7 @@ def test_cpus_that_the_kernel_refuses_leave_the_process_as_it_was():
         THREADS
         + """
     before = affinities()
-    bound = binding.apply(binding.Binding(cpus=frozenset({1000})))
+    bound = affinity.apply(binding.Binding(cpus=frozenset({1000})))
     print(json.dumps([before, affinities(), bound.describe()]))
     stop.set()
     """
@@ -293,19 +293,19 @@ def test_cpus_that_the_kernel_refuses_leave_the_process_as_it_was():
 
 MEMORY = """
     import json, os
-    from pytest_accel.distributed import binding
+    from pytest_accel.distributed import affinity
     try:
-        before = binding.memory_policy()
+        before = affinity.memory_policy()
     except OSError as error:
         print(json.dumps(None))
         raise SystemExit
     cpus = frozenset(os.sched_getaffinity(0))
-    bound = binding.apply(binding.Binding(cpus=cpus, memory_nodes=frozenset({0})))
-    during = binding.memory_policy()
+    bound = affinity.apply(binding.Binding(cpus=cpus, memory_nodes=frozenset({0})))
+    during = affinity.memory_policy()
     policies = {line.split()[1] for line in open("/proc/self/numa_maps")} if os.path.exists("/proc/self/numa_maps") else set()
     bound.restore()
     say = lambda policy: [policy[0], sorted(policy[1])]
-    print(json.dumps([say(before), say(during), say(binding.memory_policy()), sorted(policies), bound.memory]))
+    print(json.dumps([say(before), say(during), say(affinity.memory_policy()), sorted(policies), bound.memory]))
 """
 
 
@@ -316,7 +316,7 @@ def test_memory_is_preferred_on_the_node_and_restored():
     before, during, after, policies, text = answer
     if text != "memory node 0":
         pytest.skip(text)
-    assert during == [binding.MPOL_PREFERRED, [0]]
+    assert during == [affinity.MPOL_PREFERRED, [0]]
     assert after == before
     assert not policies or any(policy.startswith("prefer") for policy in policies)
 
@@ -339,7 +339,7 @@ def test_memory_is_bound_without_libnuma_too():
     before, during, after, _, text = answer
     if text != "memory node 0":
         pytest.skip(text)
-    assert (during, after) == ([binding.MPOL_PREFERRED, [0]], before)
+    assert (during, after) == ([affinity.MPOL_PREFERRED, [0]], before)
 
 
 @pytest.mark.parametrize(
@@ -350,12 +350,12 @@ def test_a_container_that_forbids_memory_policies_is_said_so(number, why):
     text, cpus, bound = run(
         f"""
     import errno, json, os
-    from pytest_accel.distributed import binding
+    from pytest_accel.distributed import affinity
     def refuse(which, *arguments):
         raise OSError(errno.{number}, "")
-    binding._memory_call = refuse
+    affinity._memory_call = refuse
     cpus = frozenset(list(os.sched_getaffinity(0))[:1])
-    bound = binding.apply(binding.Binding(cpus=cpus, memory_nodes=frozenset({{0}})))
+    bound = affinity.apply(binding.Binding(cpus=cpus, memory_nodes=frozenset({{0}})))
     print(json.dumps([bound.describe(), sorted(cpus), sorted(os.sched_getaffinity(0))]))
     bound.restore()
     """

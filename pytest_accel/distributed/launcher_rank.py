@@ -1,8 +1,4 @@
-"""The world that a launcher made: which rank this process is, of how many, on which node.
-
-A pytest that torchrun or srun started once for every rank has a *seat*. All is read from the environment;
-nothing is asked of a network or a scheduler.
-"""
+"""The rank that torchrun or srun gave this pytest, read from the environment alone."""
 
 from __future__ import annotations
 
@@ -12,23 +8,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE, LAUNCHER_VARIABLES
+from pytest_accel.options import GROUP_ID_VARIABLE, LAUNCHER_VARIABLES, WORKER_VARIABLE
 
 Launcher = Literal["torchrun", "srun"]
 
 _PORTS = range(20000, 32000)  # below the ports that Linux gives to outgoing connections (from 32768)
-_MAX_NODES = 100_000  # a list that names more is a slip, and would fill the memory
+_MAX_NODES = 100_000  # a list that names more is an error, and would fill the memory
 _STEP_STRIDE = 101  # so that following jobs and following steps of one job do not meet at one port
 _LIKE_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
-class WorldError(ValueError):
+class LauncherError(ValueError):
     """A launcher's variables contradict each other; the message names the variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """One of the processes that a launcher started, and where all of them can meet."""
+class LauncherRank:
+    """One of the processes that a launcher started, and where all of them meet."""
 
     rank: int
     world_size: int
@@ -37,7 +33,7 @@ class Seat:
     node: int
     nodes: int
     launcher: Launcher
-    master_host: str  # the node of seat 0
+    master_host: str  # the node of rank 0
     master_port: int
     agent_store: bool = False  # the launcher itself serves a store there
     attempt: int = 0  # torchrun starts its ranks anew after a failure, and keeps the store
@@ -48,45 +44,45 @@ class Seat:
         return f"rank {self.rank} of {self.world_size} ({self.launcher})"
 
     def node_title(self, node: int) -> str:
-        """A node in words, by its name where that is known."""
+        """Return the name of a node where it is known."""
         return self.node_names[node] if node < len(self.node_names) else f"node {node}"
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
-    """Whether it is worth to ask for a seat: a look that costs nothing."""
+    """Return whether a launcher started this process; costs nothing."""
     return not LAUNCHER_VARIABLES.isdisjoint(environ)
 
 
-def seat_from(environ: Mapping[str, str]) -> Seat | None:
-    """The seat of this process; None where it was started alone, or as a rank of a gang of ours.
+def launcher_rank_from(environ: Mapping[str, str]) -> LauncherRank | None:
+    """Return the rank of this process; None where it was started alone, or by a session of ours.
 
-    torchrun goes first: it may itself have been started by srun, once a node. Variables of a Slurm job
-    count only inside a step: a batch script has SLURM_PROCID and SLURM_NTASKS too, and is no rank.
+    torchrun goes first: srun may have started it, once a node. Variables of a Slurm job count only inside a step: a batch
+    script has SLURM_PROCID and SLURM_NTASKS too, and is no rank.
     """
-    if GANG_VARIABLE in environ or GANG_ID_VARIABLE in environ:
+    if WORKER_VARIABLE in environ or GROUP_ID_VARIABLE in environ:
         return None
     if "TORCHELASTIC_RUN_ID" in environ and "RANK" in environ:
-        seat = _from_torchrun(environ)
+        found = _from_torchrun(environ)
     elif "SLURM_STEP_NUM_TASKS" in environ:
-        seat = _from_srun(environ)
+        found = _from_srun(environ)
     elif all(name in environ for name in _LIKE_TORCHRUN):
-        seat = _from_torchrun(environ)
+        found = _from_torchrun(environ)
     else:
         return None
-    return seat if seat is not None and seat.world_size > 1 else None
+    return found if found is not None and found.world_size > 1 else None
 
 
 # --- torchrun ---------------------------------------------------------------------------------------------
 
 
-def _from_torchrun(environ: Mapping[str, str]) -> Seat | None:
+def _from_torchrun(environ: Mapping[str, str]) -> LauncherRank | None:
     world_size = _number(environ, "WORLD_SIZE", low=1)
     if world_size == 1:
         return None
     local_size = _number(environ, "LOCAL_WORLD_SIZE", low=1, high=world_size)
     rank = _number(environ, "RANK", high=world_size - 1)
     nodes = _number(environ, "GROUP_WORLD_SIZE", low=1, high=world_size, default=world_size // local_size)
-    return Seat(
+    return LauncherRank(
         rank=rank,
         world_size=world_size,
         local_rank=_number(environ, "LOCAL_RANK", high=local_size - 1),
@@ -104,7 +100,7 @@ def _from_torchrun(environ: Mapping[str, str]) -> Seat | None:
 # --- srun -------------------------------------------------------------------------------------------------
 
 
-def _from_srun(environ: Mapping[str, str]) -> Seat | None:
+def _from_srun(environ: Mapping[str, str]) -> LauncherRank | None:
     world_size = _number(environ, "SLURM_STEP_NUM_TASKS", low=1)
     if world_size == 1:
         return None
@@ -115,7 +111,7 @@ def _from_srun(environ: Mapping[str, str]) -> Seat | None:
     if len(names) != len(tasks):
         raise _error(environ, "SLURM_STEP_NODELIST", f"does not name {len(tasks)} nodes")
     node = _number(environ, "SLURM_NODEID", high=len(tasks) - 1)
-    return Seat(
+    return LauncherRank(
         rank=_number(environ, "SLURM_PROCID", high=world_size - 1),
         world_size=world_size,
         local_rank=_number(environ, "SLURM_LOCALID", high=tasks[node] - 1),
@@ -130,7 +126,7 @@ def _from_srun(environ: Mapping[str, str]) -> Seat | None:
 
 
 def _step_port(environ: Mapping[str, str]) -> int:
-    """A port that every task of a step derives alike, and that another step hardly has."""
+    """Return a port that every task of a step derives alike, and another step hardly."""
     job, step = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_STEP_ID")
     return _PORTS[(job * _STEP_STRIDE + step) % len(_PORTS)]
 
@@ -152,7 +148,7 @@ def _node_names(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Slurm's counts by node: `4(x2),1` is 4, 4, 1."""
+    """Expand Slurm's counts by node: `4(x2),1` is 4, 4, 1."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([1-9]\d{0,6})(?:\(x([1-9]\d{0,6})\))?", part.strip(), re.ASCII)
@@ -166,7 +162,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def expand_nodes(text: str) -> Iterator[str]:
-    """The names in a host list of Slurm's, in order: `gpu-a[01-02],login` is gpu-a01, gpu-a02, login."""
+    """Expand a Slurm host list, in order: `gpu-a[01-02],login` is gpu-a01, gpu-a02, login."""
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+|,|.", text):
         if part == ",":
             continue
@@ -180,7 +176,7 @@ def expand_nodes(text: str) -> Iterator[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """What stands in brackets: `01-03,7` is 01, 02, 03, 7; the width of the first is kept."""
+    """Expand the text in brackets: `01-03,7` is 01, 02, 03, 7; the width of the first is kept."""
     numbers: list[str] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip(), re.ASCII)
@@ -199,7 +195,7 @@ def _numbers(text: str) -> list[str]:
 def _text(environ: Mapping[str, str], name: str) -> str:
     value = environ.get(name, "").strip()
     if not value:
-        raise WorldError(f"{name} is not set, though the launcher's other variables are. {_REMEDY}")
+        raise LauncherError(f"{name} is not set, though the launcher's other variables are. {_REMEDY}")
     return value
 
 
@@ -220,8 +216,8 @@ def _number(
     return int(text)
 
 
-def _error(environ: Mapping[str, str], name: str, what: str) -> WorldError:
-    return WorldError(f"{name}={environ.get(name, '')!r} {what}. {_REMEDY}")
+def _error(environ: Mapping[str, str], name: str, what: str) -> LauncherError:
+    return LauncherError(f"{name}={environ.get(name, '')!r} {what}. {_REMEDY}")
 
 
 _REMEDY = "Start pytest with torchrun or srun, which set it, or unset it to run without them."

@@ -1,4 +1,4 @@
-"""What a rank is started with, and what is read of what it left."""
+"""Start of ranks, and what is read of what they left."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.distributed.launch import GangError, Launch
-from pytest_accel.distributed.launchers import (
-    OneMachine,
-    OneProcess,
-    Port,
+from pytest_accel.distributed.launch import (
+    GroupSpec,
+    LocalLauncher,
+    RankCommand,
+    ReservedPort,
+    SingleProcessLauncher,
+    WorkerError,
     path_flag,
-    rank_command,
     rank_environment,
-    read_remains,
+    read_exit,
     tail,
 )
-from pytest_accel.options import GANG_ID_VARIABLE, GANG_VARIABLE
+from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 
 
-def launch(directory=Path(), arguments=lambda folder: ["suites"], **changes):
-    return Launch(
+def command(directory=Path(), arguments=lambda folder: ["suites"]):
+    return RankCommand(arguments=arguments, directory=directory)
+
+
+def spec(**changes):
+    return GroupSpec(
         **{
-            "gang": "abc",
+            "group": "abc",
             "nodes": 1,
             "per_node": 2,
             "process_group": True,
             "host": "127.0.0.1",
             "port": 1,
             "token": "secret",
-            "arguments": arguments,
-            "directory": directory,
             "bind": "auto",
             "rendezvous_s": 60.0,
             **changes,
@@ -53,14 +56,14 @@ class TestEnvironment:
         for name in ("PYTEST_ADDOPTS", "PYTEST_VERSION", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
             monkeypatch.setenv(name, "of this process")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-        found = rank_environment(launch(), tmp_path, gang_id="abc.1", variables={"RANK": "1"})
+        found = rank_environment(spec(), tmp_path, group_id="abc.1", variables={"RANK": "1"})
         assert "of this process" not in found.values()
         assert found["RANK"] == "1"
         assert found["CUDA_VISIBLE_DEVICES"] == "2,3"
-        assert found[GANG_ID_VARIABLE] == "abc.1"
-        told = json.loads(found[GANG_VARIABLE])
-        assert told["folder"] == str(tmp_path)
-        assert (told["gang"], told["token"], told["process_group"], told["bind"]) == (
+        assert found[GROUP_ID_VARIABLE] == "abc.1"
+        worker = json.loads(found[WORKER_VARIABLE])
+        assert worker["folder"] == str(tmp_path)
+        assert (worker["group"], worker["token"], worker["process_group"], worker["bind"]) == (
             "abc",
             "secret",
             True,
@@ -70,9 +73,9 @@ class TestEnvironment:
 
 class TestCommand:
     def test_is_pytest_of_this_interpreter(self, tmp_path):
-        command = rank_command(launch(arguments=lambda folder: ["suites", str(folder)]), tmp_path)
-        assert command[0] == sys.executable
-        assert command[-4:] == ["-m", "pytest", "suites", str(tmp_path)]
+        words = command(arguments=lambda folder: ["suites", str(folder)]).words(tmp_path)
+        assert words[0] == sys.executable
+        assert words[-4:] == ["-m", "pytest", "suites", str(tmp_path)]
 
     def test_current_directory_is_on_the_path_if_it_is_on_this_sessions(self, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
@@ -82,19 +85,19 @@ class TestCommand:
 
 
 class TestStart:
-    @pytest.mark.parametrize("launcher", [OneProcess(), OneMachine()])
-    def test_directory_that_is_gone_is_said(self, launcher, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("launcher", [SingleProcessLauncher(), LocalLauncher()])
+    def test_missing_directory_is_reported(self, launcher, tmp_path, monkeypatch):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        per_node = 1 if isinstance(launcher, OneProcess) else 2
-        with pytest.raises(GangError, match="no process could be started"):
-            launcher.start(launch(tmp_path / "gone", per_node=per_node))
+        per_node = 1 if isinstance(launcher, SingleProcessLauncher) else 2
+        with pytest.raises(WorkerError, match="no process could be started"):
+            launcher.start(spec(per_node=per_node), command(tmp_path / "gone"))
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
         ("where", "fails", "raised"),
         [
-            ((subprocess, "Popen"), BlockingIOError(errno.EAGAIN, "no more processes"), GangError),
-            ((tempfile, "mkdtemp"), OSError(errno.ENOSPC, "no space left"), GangError),
+            ((subprocess, "Popen"), BlockingIOError(errno.EAGAIN, "no more processes"), WorkerError),
+            ((tempfile, "mkdtemp"), OSError(errno.ENOSPC, "no space left"), WorkerError),
             ((subprocess, "Popen"), KeyboardInterrupt(), KeyboardInterrupt),
         ],
     )
@@ -118,29 +121,29 @@ class TestStart:
         monkeypatch.setattr(subprocess, "Popen", noted)
         monkeypatch.setattr(*where, second_fails)
         with pytest.raises(
-            raised, match=r"no process could be started: .*no " if raised is GangError else None
+            raised, match=r"no process could be started: .*no " if raised is WorkerError else None
         ):
-            OneMachine().start(launch(tmp_path))
+            LocalLauncher().start(spec(), command(tmp_path))
         assert [process.returncode for process in started] == [-signal.SIGKILL]
         assert list(tmp_path.iterdir()) == []
 
-    def test_nccl_gives_up_as_under_torchrun_unless_somebody_says_otherwise(self, tmp_path, monkeypatch):
+    def test_nccl_gives_up_as_under_torchrun_unless_set_otherwise(self, tmp_path, monkeypatch):
         name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-        for told, found in ((None, "1"), ("3", "3")):
+        for set_to, found in ((None, "1"), ("3", "3")):
             monkeypatch.delenv(name, raising=False)
-            if told:
-                monkeypatch.setenv(name, told)
-            launched = OneMachine().start(launch(tmp_path))
+            if set_to:
+                monkeypatch.setenv(name, set_to)
+            launched = LocalLauncher().start(spec(), command(tmp_path))
             environ = Path(f"/proc/{launched._ranks[1].process.pid}/environ").read_bytes().split(b"\0")
             launched.end(stacks=False)
             assert f"{name}={found}".encode() in environ
             assert b"RANK=1" in environ
 
 
-class TestPort:
+class TestReservedPort:
     def test_is_for_whoever_names_it_and_reuses_addresses(self):
         """As the store of rank 0 does: tests/distributed has real ones."""
-        port = Port()
+        port = ReservedPort()
         with socket.create_server(("127.0.0.1", port.number)) as store:
             assert store.getsockname()[1] == port.number
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -150,14 +153,14 @@ class TestPort:
             other.bind(("127.0.0.1", port.number))
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
-    def test_is_given_to_nobody_who_asks_for_any(self):
+    def test_is_not_given_to_a_process_that_asks_for_any_port(self):
         """In a network of ten ports."""
         program = (
             "import socket\n"
             "from pathlib import Path\n"
-            "from pytest_accel.distributed.launchers import Port\n"
+            "from pytest_accel.distributed.launch import ReservedPort\n"
             "Path('/proc/sys/net/ipv4/ip_local_port_range').write_text('40000 40009')\n"
-            "port, others = Port(), []\n"
+            "port, others = ReservedPort(), []\n"
             "while True:\n"
             "    try:\n"
             "        others.append(socket.create_server(('127.0.0.1', 0)))\n"
@@ -175,16 +178,16 @@ class TestPort:
         assert done.returncode == 0, done.stderr
 
 
-class TestRemains:
+class TestExit:
     def test_both_outputs_and_the_stacks(self, tmp_path):
         (tmp_path / "stdout").write_text("out\n")
         (tmp_path / "stderr").write_text("err\n")
         (tmp_path / "stacks").write_text("Current thread\n")
-        found = read_remains(tmp_path, status="exit status 3", silent="unused")
+        found = read_exit(tmp_path, status="exit status 3", silent="unused")
         assert (found.status, found.log, found.stacks) == ("exit status 3", "out\nerr", "Current thread")
 
     def test_folder_that_is_gone(self, tmp_path):
-        found = read_remains(tmp_path / "gone", status="", silent="in the kernel")
+        found = read_exit(tmp_path / "gone", status="", silent="in the kernel")
         assert (found.log, found.stacks) == ("", "in the kernel")
 
     def test_tail_of_what_is_large_and_no_text(self, tmp_path):

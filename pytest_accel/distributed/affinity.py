@@ -1,7 +1,7 @@
-"""Each rank on the CPUs and the memory nearest to its device: a pure plan, and a thin hand that carries it out.
+"""CPU and memory affinity: each rank on the CPUs and the memory nearest to its device.
 
-Ranks bind before their first test is set up: thread pools and buffers come after it. Memory that was touched before,
-while modules were imported, stays where it is.
+Ranks bind before their first test is set up: thread pools and buffers come later. Memory that was touched while
+modules were imported stays where it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Where one rank shall run and take memory. No CPUs: it is not bound, and `reason` says why."""
+    """CPUs and memory nodes of one rank. No CPUs: it is not bound, and `reason` says why."""
 
     cpus: frozenset[int] = frozenset()
     memory_nodes: frozenset[int] = frozenset()  # none: the kernel's own choice, which is near the running CPU
@@ -48,11 +48,10 @@ def plan(
     places: Sequence[DeviceAffinity | None],
     memory: frozenset[int] | None = None,
 ) -> tuple[Binding, ...]:
-    """The bindings of all ranks of one host, by local rank.
+    """Return the bindings of all ranks of one host, by local rank.
 
-    `allowed` are the CPUs that each rank may use: one set for all where they share a cpuset, sets of their own where
-    Slurm or torchrun bound them already. `places` are where their devices are, None for ranks on the CPU. Ranks with
-    the same CPUs to choose from get equal parts of them. `memory` are the nodes that memory may come from, if known.
+    `allowed` are the CPUs that each rank may use, `places` where their devices are (None for ranks on the CPU). Ranks
+    with the same CPUs to choose from get equal parts of them. `memory` are the allowed memory nodes, if known.
     """
     pools = [_pool(host, mine, place) for mine, place in zip(allowed, places, strict=True)]
     bindings = []
@@ -76,7 +75,7 @@ def plan(
 
 
 def shares(cpus: frozenset[int], parts: int, host: Topology) -> list[frozenset[int]]:
-    """CPUs in disjoint parts, equal to within one core: neighbours on a NUMA node together, siblings of a core too.
+    """Split CPUs into disjoint parts, equal to within one core, that keep NUMA nodes and sibling threads together.
 
     With fewer cores than parts, siblings are separated; with fewer CPUs than parts, some parts are empty.
     """
@@ -91,7 +90,7 @@ def shares(cpus: frozenset[int], parts: int, host: Topology) -> list[frozenset[i
 
 
 def _pool(host: Topology, allowed: frozenset[int], place: DeviceAffinity | None) -> frozenset[int] | str:
-    """The CPUs that a rank may get a part of; or why it is not bound."""
+    """Return the CPUs that a rank gets a part of; or why it is not bound."""
     if place is None:
         return allowed or "allowed CPUs unknown"
     near = allowed & place.cpus
@@ -116,7 +115,7 @@ def _part(
     others: Iterable[frozenset[int]],
     memory: frozenset[int] | None,
 ) -> Binding:
-    """The part of a rank that is the `position`-th of those that share the pool."""
+    """Return the binding of the `position`-th rank of those that share the pool."""
     if any(pool & theirs for theirs in others):
         return Binding(reason="the CPUs of local ranks overlap in part")
     if len(pool) < sharers:
@@ -126,7 +125,7 @@ def _part(
 
 
 def _memory_of(host: Topology, cpus: frozenset[int], memory: frozenset[int] | None) -> frozenset[int]:
-    """The memory nodes of these CPUs; none where there is nothing to choose.
+    """Return the memory nodes of these CPUs; none where there is nothing to choose.
 
     Only nodes with CPUs count: memory without CPUs is a device's own (a Grace Hopper's HBM) or far away (CXL).
     """
@@ -140,7 +139,7 @@ def _memory_of(host: Topology, cpus: frozenset[int], memory: frozenset[int] | No
 
 @dataclass(slots=True, kw_only=True)
 class Bound:
-    """What was really done to this process, and the way back."""
+    """What was done to this process, and how to undo it."""
 
     binding: Binding
     memory: str = ""  # in words: "memory node 0", or why not
@@ -154,7 +153,7 @@ class Bound:
         return ", ".join(filter(None, [f"cpus {format_list(self.binding.cpus)}", self.memory]))
 
     def restore(self) -> None:
-        """As before; threads that were started since get what the first thread had. A second call does nothing."""
+        """Undo the binding; threads started since get what the first thread had. A second call does nothing."""
         before, self._affinity = self._affinity, {}
         first = before.get(os.getpid())
         if first is not None:
@@ -174,13 +173,13 @@ def bind_rank(
     local_rank: int,
     sys: Path = numa.SYS,
 ) -> Bound:
-    """Bind this process as the rank that it is among those of its host. Never raises: the result says what was done.
+    """Bind this process as one of the ranks of its host. Never raises: the result says what was done.
 
-    `mode` is auto, none, or launcher: whoever started this rank gave it CPUs of its own. `device_uuids` are those of
-    all local ranks, None for a rank on the CPU; they share the CPUs of this process.
+    `mode` is auto, none, or launcher (which gave each rank its CPUs). `device_uuids` are those of all local ranks, None
+    for a rank on the CPU.
     """
     if mode == "none":
-        return Bound(binding=Binding(reason="as asked"))
+        return Bound(binding=Binding(reason="switched off"))
     mine = numa.allowed_cpus()
     if mode == "launcher":
         return Bound(binding=Binding(reason=f"the launcher gave it cpus {format_list(mine)}"))
@@ -215,7 +214,7 @@ def apply(binding: Binding) -> Bound:
 
 
 def memory_policy() -> tuple[int, frozenset[int]]:
-    """Mode and nodes of this thread's memory policy."""
+    """Return mode and nodes of this thread's memory policy."""
     mode = ctypes.c_int()
     mask = _mask(())
     _memory_call(0, ctypes.byref(mode), mask, ctypes.c_ulong(_MASK_BITS + 1), None, ctypes.c_ulong(0))
@@ -224,7 +223,7 @@ def memory_policy() -> tuple[int, frozenset[int]]:
 
 
 def set_memory_policy(mode: int, nodes: Iterable[int]) -> None:
-    """Where this thread's new memory comes from. The kernel reads one bit less than it is told: hence one more."""
+    """Set where this thread's new memory comes from. The kernel reads one bit less than the given size."""
     _memory_call(1, ctypes.c_int(mode), _mask(nodes), ctypes.c_ulong(_MASK_BITS + 1))
 
 
@@ -241,7 +240,7 @@ def _bind_memory(bound: Bound) -> None:
 
 
 def _bind_thread(thread: int, cpus: frozenset[int]) -> frozenset[int]:
-    """What the thread had before; one that has ended meanwhile had nothing."""
+    """Bind a thread; return the CPUs it had before."""
     try:
         before = frozenset(os.sched_getaffinity(thread))
         os.sched_setaffinity(thread, cpus)
@@ -265,7 +264,7 @@ def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
 
 
 def _memory_call(which: int, *arguments: object) -> None:
-    """get_mempolicy (0) or set_mempolicy (1), through libnuma, which knows every architecture, else by number."""
+    """Call get_mempolicy (0) or set_mempolicy (1) through libnuma, else by system call number."""
     try:
         library = ctypes.CDLL("libnuma.so.1", use_errno=True)
         call = (library.get_mempolicy, library.set_mempolicy)[which]

@@ -1,0 +1,164 @@
+"""A group that is well: it comes together, takes orders, and leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from pytest_accel.distributed.group import Order
+from pytest_accel.distributed.launch import SingleProcessLauncher, WorkerError
+from pytest_accel.distributed.processes import processes_of
+from pytest_accel.storage.codec import decode, encode
+
+PLACE = """
+from dataclasses import asdict
+value = {name: str(field) for name, field in asdict(place).items()}
+"""
+
+LEAVES_WHEN_TOLD = """
+import threading
+
+def leave():
+    import os, time
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    os._exit(0)
+
+if rank:
+    threading.Thread(target=leave, daemon=True).start()
+"""
+
+
+def values(answer):
+    assert answer.complete, answer.describe()
+    return [rank.payload["value"] for rank in answer.ranks]
+
+
+def check_places(found):
+    assert [(place["rank"], place["size"]) for place in found] == [("0", "2"), ("1", "2")]
+    assert [(place["local_rank"], place["local_size"]) for place in found] == [("0", "2"), ("1", "2")]
+    assert {(place["node"], place["nodes"], place["bind"]) for place in found} == {("0", "1", "none")}
+    assert len({place["folder"] for place in found}) == 2
+
+
+def close_and_see_ranks_leave(groups, group):
+    values(groups.run(group, "import atexit\natexit.register(note, f'left-{rank}')"))
+    group.close()
+    group.close()
+    assert not group.alive
+    assert {file.name for file in groups.folder.glob("left-*")} == {"left-0", "left-1"}
+    assert processes_of(group.id) == []
+    with pytest.raises(WorkerError, match="ended"):
+        groups.run(group, "value = 1")
+
+
+@pytest.fixture(scope="class")
+def group(groups_of_class):
+    return groups_of_class.start(2, bind="none")
+
+
+@pytest.fixture
+def run(groups_of_class, group):
+    return lambda text, **options: groups_of_class.run(group, text, **options)
+
+
+class TestOrders:
+    """One group takes them all."""
+
+    def test_ranks_know_their_place(self, run):
+        check_places(values(run(PLACE)))
+
+    def test_following_orders_go_to_the_same_processes(self, run, group):
+        pids = [values(run("import os\nvalue = os.getpid()")) for _ in range(3)]
+        assert pids[0] == pids[1] == pids[2]
+        assert group.alive
+
+    def test_failing_on_every_rank_leaves_the_group_alive(self, run, group):
+        answer = run("raise ValueError(f'of rank {rank}')")
+        assert answer.complete
+        assert [rank.payload["cause"] for rank in answer.ranks] == [
+            "ValueError: of rank 0",
+            "ValueError: of rank 1",
+        ]
+        assert group.alive
+        assert values(run("value = 1")) == [1, 1]
+
+    def test_phases_of_rank_0_are_passed_on(self, run):
+        said = []
+        program = "end.say(f'warming up {rank}', 2.5)\nend.say(f'measuring {rank}')"
+        values(run(program, phase=lambda *words: said.append(words)))
+        assert said == [("warming up 0", 2.5), ("measuring 0", None)]
+
+    def test_waiting_is_told(self, run, groups_of_class):
+        text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
+        values(run(text, waiting=(groups_of_class.folder / "go").touch))
+
+    def test_large_answer_arrives_whole_and_a_huge_one_fails(self, run):
+        assert [len(value) for value in values(run("value = 'x' * 5_000_000"))] == [5_000_000] * 2
+        answer = run("value = 'x' * 70_000_000 if rank else ''")
+        assert answer.ranks[0].outcome == "passed"
+        assert "too large" in answer.ranks[1].payload["cause"]
+
+
+class TestGroup:
+    def test_closing_lets_ranks_leave_by_themselves(self, groups):
+        close_and_see_ranks_leave(groups, groups.start(2))
+
+    def test_rank_that_does_not_leave_is_ended(self, groups, monkeypatch):
+        monkeypatch.setattr("pytest_accel.distributed.group._LEAVE_S", 0.3)
+        group = groups.start(2)
+        values(groups.run(group, "import atexit, time\natexit.register(time.sleep, 600)"))
+        group.close()
+        assert processes_of(group.id) == []
+
+    def test_rank_that_went_away_between_orders_is_noticed(self, groups, eventually):
+        group = groups.start(2)
+        values(groups.run(group, LEAVES_WHEN_TOLD))
+        (groups.folder / "go").touch()
+        assert eventually(lambda: not group.alive)
+
+    def test_ranks_have_no_variables_of_this_pytest(self, groups, monkeypatch):
+        monkeypatch.setenv("PYTEST_ADDOPTS", "--not-for-ranks")
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of another launcher")
+        group = groups.start(2)
+        for found in values(groups.run(group, "import os\nvalue = dict(os.environ)")):
+            assert not set(found) & {"PYTEST_ADDOPTS", "PYTEST_ACCEL_WORKER", "TORCHELASTIC_RUN_ID"}
+            assert "PYTEST_CURRENT_TEST" not in found or "test_group" not in found["PYTEST_CURRENT_TEST"]
+            assert found["PYTEST_ACCEL_GROUP_ID"].startswith(group.id)
+
+    def test_nothing_of_group_stays_in_the_temporary_folder(self, groups):
+        group = groups.start(2)
+        folders = values(groups.run(group, "value = str(place.folder)"))
+        assert all(map(os.path.isdir, folders))
+        group.close()
+        assert not any(map(os.path.exists, folders))
+
+
+class TestSingleProcess:
+    def test_is_alone_whatever_launcher_started_this_session(self, groups, monkeypatch):
+        for name, value in {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_PORT": "1"}.items():
+            monkeypatch.setenv(name, value)
+        group = groups.start(1, launcher=SingleProcessLauncher())
+        (place,) = values(groups.run(group, PLACE))
+        assert (place["rank"], place["size"], place["nodes"]) == ("0", "1", "1")
+        (found,) = values(groups.run(group, "import os, sys\nvalue = [*os.environ, *sys.modules]"))
+        assert not set(found) & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "torch"}
+
+
+class TestLocalLauncher:
+    def test_ranks_have_the_arguments_of_their_session_as_they_are(self, groups, monkeypatch):
+        odd = ["-o", "x=$HOME $$ ${local_rank} 'a b' \"c\" \n ä", "-k", ""]
+        known = groups.arguments
+        monkeypatch.setattr(groups, "arguments", lambda folder: [*known(folder), *odd, "-o", f"y={folder}"])
+        group = groups.start(2)
+        for arguments, folder in values(
+            groups.run(group, "import sys\nvalue = [sys.argv[-6:], str(place.folder)]")
+        ):
+            assert arguments == [*odd, "-o", f"y={folder}"]
+
+
+def test_order_crosses_processes():
+    order = Order(node_id="test_x.py::test_y[ä]", session="s", platform="cpux2")
+    assert decode(Order, json.loads(json.dumps(encode(order)))) == order

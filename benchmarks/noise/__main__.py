@@ -94,9 +94,9 @@ def _gather(options: argparse.Namespace) -> int:
         trial=options.trial,
         timeout_s=options.timeout,
     )
-    if slow_runs and slow_runs < Policy().max_looks:
+    if slow_runs and slow_runs < Policy().max_repeats:
         sys.stderr.write(
-            f"{slow_runs} injected runs do not fill {Policy().max_looks} looks: verdicts may stay open.\n"
+            f"{slow_runs} injected runs do not fill {Policy().max_repeats} looks: verdicts may stay open.\n"
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` and job schedulers end us so
     try:

@@ -10,7 +10,7 @@ import random
 import sys
 
 from benchmarks.noise.resampling import POLICY, consecutive, kept, neighbours, noise_of, scattered, tally
-from pytest_accel.stats.gate import in_noise
+from pytest_accel.stats.gate import policy_at_noise
 from pytest_accel.stats.run import Run
 
 RUNS, ROUNDS, DRAWS = 30, 8, 300
@@ -44,7 +44,7 @@ def main(streams: int) -> None:
                     "anywhere": anywhere.gate_rate,
                     "anywhere, of mean's": _share(anywhere.gate, anywhere.mean),
                 }
-                if neighbours(runs) <= in_noise(POLICY, noise_of(runs).between).session_correlation:
+                if neighbours(runs) <= policy_at_noise(POLICY, noise_of(runs).between).session_correlation:
                     shown |= {
                         "in time": in_time.gate_rate,
                         "in time, of mean's": _share(in_time.gate, in_time.mean),

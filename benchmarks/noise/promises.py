@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.noise.resampling import POLICY, Figures, Tally
-from pytest_accel.stats.gate import in_noise
+from pytest_accel.stats.gate import policy_at_noise
 from pytest_accel.stats.quantities import percent
 
 # Thirty runs are no more than thirty. Of 60 simulated streams for each noise and correlation (python -m benchmarks.noise.chance 60)
@@ -67,7 +67,7 @@ def _false_alarms(figures: Figures) -> Promise:
 
 def _in_time(figures: Figures) -> Promise | str:
     quiet, what = figures.quiet.consecutive, "false alarms of neighbours in time"
-    allowed = in_noise(POLICY, figures.noise.between).session_correlation
+    allowed = policy_at_noise(POLICY, figures.noise.between).session_correlation
     if quiet is None:
         return f"{what} (too few runs)"
     if figures.neighbours > allowed:

@@ -17,11 +17,11 @@ from pytest_accel.stats.gate import (
     Scale,
     baseline_squares,
     centre,
-    in_noise,
     judge,
     loss,
+    policy_at_noise,
     resolution_factor,
-    settled,
+    resolve_policy,
     within_run_variance,
 )
 from pytest_accel.stats.run import RECORD_RUNS, Run
@@ -120,13 +120,13 @@ def noise_of(runs: Sequence[Run], policy: Policy = POLICY) -> Noise:
         return Scale(noise=math.sqrt(variance), degrees_of_freedom=degrees)
 
     # At what the gate will take the noise for: its prior of s0 counts for nu0 of its degrees of freedom.
-    own = settled(policy, scale_under)[1].noise
-    measured, prior = (RECORD_RUNS - 1) + (policy.max_looks - 1), policy.prior_degrees_of_freedom
+    own = resolve_policy(policy, scale_under)[1].noise
+    measured, prior = (RECORD_RUNS - 1) + (policy.max_repeats - 1), policy.prior_degrees_of_freedom
     seen = math.sqrt((prior * policy.prior_noise**2 + measured * own**2) / (prior + measured))
     return Noise(
         runs=len(runs),
         between=stdev(run.summary for run in runs),
-        resolution=loss(seen * resolution_factor(RECORD_RUNS, 1, in_noise(policy, seen))),
+        resolution=loss(seen * resolution_factor(RECORD_RUNS, 1, policy_at_noise(policy, seen))),
     )
 
 
@@ -142,7 +142,7 @@ def scattered(
     runs are too few.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable, and no secret
-    looks = min(policy.max_looks, quiet - RECORD_RUNS if injected is None else injected)
+    looks = min(policy.max_repeats, quiet - RECORD_RUNS if injected is None else injected)
     if looks < FEWEST_LOOKS or quiet < RECORD_RUNS:
         return
     for _ in range(draws):
@@ -165,7 +165,7 @@ def consecutive(quiet: Sequence[Run], *, policy: Policy = POLICY) -> Iterator[Dr
             for first in range(len(quiet) - count + 1)
             if len({run.session for run in quiet[first : first + count]}) == 1
         ]
-        for count in (RECORD_RUNS, policy.max_looks)
+        for count in (RECORD_RUNS, policy.max_repeats)
     )
     for baseline in baselines:
         for candidate in candidates:
@@ -179,8 +179,8 @@ def consecutive(quiet: Sequence[Run], *, policy: Policy = POLICY) -> Iterator[Dr
 def judge_in_turn(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy = POLICY) -> Verdict:
     """Ask after each run, as a session does, until no further one is wanted or there is none."""
     verdict = judge(baseline, candidate[:1], policy)
-    while verdict.wants_another_run and verdict.looks < len(candidate):
-        verdict = judge(baseline, candidate[: verdict.looks + 1], policy)
+    while verdict.wants_another_run and verdict.runs < len(candidate):
+        verdict = judge(baseline, candidate[: verdict.runs + 1], policy)
     return verdict
 
 
@@ -196,7 +196,7 @@ def tally(
         baseline, candidate = [quiet[place] for place in old], [candidates[place] for place in new]
         verdict = judge_in_turn(baseline, candidate, policy)
         count += 1
-        processes += verdict.looks
+        processes += verdict.runs
         gate += verdict.outcome is Outcome.REGRESSED
         undecided += verdict.outcome is Outcome.INCONCLUSIVE
         old_s, new_s = baseline[-1].rounds_s, candidate[0].rounds_s

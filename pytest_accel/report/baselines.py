@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_accel.report.terminal import Cell, Column, lines_of
-from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior, Standing, standing
+from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, NoisePrior, baseline_quality
 from pytest_accel.stats.environment import TITLES, Environment, describe
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.storage.baseline_check import BaselineCheck
@@ -36,8 +36,8 @@ class ShownBenchmark(StoredBenchmark):
     prior: NoisePrior = DEFAULT_PRIOR
 
     @property
-    def quality(self) -> Standing:
-        return standing(self.entry.runs, self.entry.tolerance, self.prior)
+    def quality(self) -> BaselineQuality:
+        return baseline_quality(self.entry.runs, self.entry.tolerance, self.prior)
 
 
 def shown(stored: Sequence[ShownBenchmark]) -> list[str]:

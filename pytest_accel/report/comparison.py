@@ -433,7 +433,7 @@ def _judged(each: Judged) -> dict[str, Any]:
                 "loss_high": verdict.slowdown.high if verdict.slowdown else None,
                 "noise": verdict.noise,
                 "resolution": verdict.resolution,
-                "runs": verdict.looks,
+                "runs": verdict.runs,
                 "baseline_runs": verdict.baseline_runs,
             }
             for verdict in found.verdicts

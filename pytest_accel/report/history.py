@@ -17,7 +17,7 @@ from pytest_accel.stats.verdict import THROUGHPUT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_accel.stats.changepoints import ChangePoint, Night, Trend
+    from pytest_accel.stats.changepoints import ChangePoint, HasThroughput, Trend
     from pytest_accel.stats.environment import Environment
     from pytest_accel.stats.results import Result
     from pytest_accel.stats.verdict import Verdict
@@ -180,7 +180,7 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
     return _table(columns, rows)
 
 
-def unchanged(trend: Trend[Night]) -> str:
+def unchanged(trend: Trend[HasThroughput]) -> str:
     """What is said of a series in which nothing was found; on the page too."""
     if trend.is_too_short:
         return f"too short to say: change points need {MIN_VALUES} sessions"

@@ -14,7 +14,7 @@ from enum import Enum
 from pytest_accel.report.markdown import code, fenced, prose
 from pytest_accel.report.remedies import kept_options, naming, with_values
 from pytest_accel.report.verdicts import in_order
-from pytest_accel.stats.baseline_quality import SESSIONS, Standing, standing
+from pytest_accel.stats.baseline_quality import MIN_SESSIONS, BaselineQuality, baseline_quality
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe
 from pytest_accel.stats.quantities import clipped, printable, si
@@ -69,7 +69,7 @@ _TEXTS: dict[_Kind, tuple[str, str]] = {
     ),
     _Kind.COMPLETE: (
         "Recorded, and provisional: record on more days",
-        f"Runs of one session resemble each other. Repeat this on other days, until runs of {SESSIONS} sessions are stored:",
+        f"Runs of one session resemble each other. Repeat this on other days, until runs of {MIN_SESSIONS} sessions are stored:",
     ),
     _Kind.REMOVE: ("Vanished: restore or remove", "Restore them, or take them out of the baseline:"),
 }
@@ -170,14 +170,14 @@ def _kind(result: Result, *, updated: bool) -> _Kind | None:
     return _Kind.REFRESH if result.status is Outcome.IMPROVED else None
 
 
-def _standing(result: Result, *, updated: bool) -> Standing:
+def _standing(result: Result, *, updated: bool) -> BaselineQuality:
     """Of its baseline after the recording: an update has replaced what was stored before."""
-    return standing(result.runs if updated else (*result.baseline, *result.runs), result.tolerance)
+    return baseline_quality(result.runs if updated else (*result.baseline, *result.runs), result.tolerance)
 
 
-def _runs_a_day(now: Standing) -> int:
+def _runs_a_day(now: BaselineQuality) -> int:
     """On each of the days that are missing, so that the baseline has room for all of them."""
-    days = max(SESSIONS - now.sessions, 1)
+    days = max(MIN_SESSIONS - now.sessions, 1)
     wanted = max(_RUNS_A_DAY, -(-(RECORD_RUNS - now.runs) // days))
     return min(wanted, (MAX_RUNS - now.runs) // days)
 

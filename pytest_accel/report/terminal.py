@@ -11,10 +11,10 @@ from statistics import median
 from typing import Protocol
 
 from pytest_accel.report.verdicts import deciding, shortfalls, shown_status, word
-from pytest_accel.stats.baseline_quality import NO_GATE, Frozen
+from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
 from pytest_accel.stats.gate import loss
 from pytest_accel.stats.metric_gates import ANCHOR, less_is_better, shown_name
-from pytest_accel.stats.platform_shift import Together
+from pytest_accel.stats.platform_shift import PlatformShift
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.results import Ending, Result, Status
 from pytest_accel.stats.run import MAX_RUNS, Run
@@ -48,7 +48,7 @@ def vanished_line(node_id: str) -> str:
     return status_line(Outcome.VANISHED, node_id, text)
 
 
-def platform_text(found: Together) -> str:
+def platform_text(found: PlatformShift) -> str:
     """Return what all benchmarks of a platform lost together, without its name."""
     seen = [f"{name} {100 * change:+.1f} %" for name, change in found.witnesses.items()]
     beside = f"; {', '.join(seen)}" if seen else ""
@@ -59,11 +59,11 @@ def platform_text(found: Together) -> str:
     )
 
 
-def platform_line(platform: str, found: Together) -> str:
+def platform_line(platform: str, found: PlatformShift) -> str:
     return status_line(Outcome.REGRESSED, platform, platform_text(found))
 
 
-def frozen_line(label: str, found: Frozen) -> str:
+def frozen_line(label: str, found: FrozenTolerance) -> str:
     """Return what tolerance="auto" came to; a frozen tolerance changes only on request."""
     if found.stored is None:
         return note(
@@ -100,7 +100,7 @@ def explain(verdict: Verdict) -> str:
 def _explained(verdict: Verdict) -> str:
     return in_words(
         verdict,
-        observed=counted(verdict.looks, "run"),
+        observed=counted(verdict.runs, "run"),
         against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
         gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
         way_out=lambda: _way_out(verdict),
@@ -137,7 +137,7 @@ def in_words(
 def _way_out(verdict: Verdict) -> str:
     """What would decide an open question; more runs only where they can: ten resolve 3.7 times the noise."""
     if verdict.wants_another_run:
-        few = "one run decides nothing" if verdict.looks == 1 else "another run may decide it"
+        few = "one run decides nothing" if verdict.runs == 1 else "another run may decide it"
         return f"{few}, and it was not measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
     if resolution <= verdict.tolerance:

@@ -140,7 +140,7 @@ def explanation(row: PairedRow, max_blocks: int) -> str:
     verdict = row.verdict
     if row.effect not in JUDGED or verdict is None:
         return row.why
-    pairs = counted(verdict.looks, "pair")
+    pairs = counted(verdict.runs, "pair")
     return in_words(verdict, observed=pairs, way_out=lambda: _remedy(verdict, max_blocks))
 
 
@@ -247,7 +247,7 @@ def _plain(row: PairedRow, max_blocks: int) -> dict[str, Any]:
         "old_throughput": row.throughput("old"),
         "new_throughput": row.throughput("new"),
         "verdict": encode(row.verdict),
-        "blocks": row.verdict.looks * 2 // RUNS_PER_BLOCK if row.verdict else 0,
+        "blocks": row.verdict.runs * 2 // RUNS_PER_BLOCK if row.verdict else 0,
         "old_step_time_s": [run.step_time_s for run in row.old],
         "new_step_time_s": [run.step_time_s for run in row.new],
         "pair_losses": [loss(d) for d in pair_differences(row.old, row.new)],  # also of an unfinished block

@@ -14,15 +14,15 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.exclusivity import WAITED_S
 from pytest_accel.session.fitting import Unfit
-from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, Frozen, NoisePrior, Standing
+from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.metric_gates import Facet, judge_anchor, judge_metrics, want_another_run, worst
+from pytest_accel.stats.metric_gates import judge_anchor, judge_metrics, want_another_run, worst
 from pytest_accel.stats.platform_shift import judge_rest
 from pytest_accel.stats.quantities import gibibytes
-from pytest_accel.stats.results import ReferenceFigure, Scaling, Spent, loss_news
+from pytest_accel.stats.results import BenchmarkCost, ReferenceFigure, Scaling, describe_loss_change
 from pytest_accel.stats.run import Run, Scalar, baseline_key, both_keys, is_real
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
@@ -48,14 +48,14 @@ class Case:
     scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
     common: float = 0.0  # of ln(step time): what all of its platform lost, so that it is judged on the rest
     verdict: Verdict | None = None  # of its throughput
-    facets: tuple[Facet, ...] = ()  # of the metrics that it gates beside
+    metric_verdicts: tuple[Verdict, ...] = ()  # of gated metrics and of the anchor
     held: list[pytest.TestReport] = field(default_factory=list)  # reports that wait for the verdict
     problem: str = ""  # why a fresh process gave no measurement
     skipped: str = ""
     unfit: Unfit | None = None  # it did not fit in memory
     recorded: str = ""  # what was written down, when recording
-    standing: Standing | None = None  # how good its baseline is since
-    frozen: Frozen | None = None  # what tolerance="auto" came to
+    standing: BaselineQuality | None = None  # how good its baseline is since
+    frozen: FrozenTolerance | None = None  # what tolerance="auto" came to
     references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
 
     @property
@@ -108,11 +108,11 @@ class Case:
         (self.disturbed if measurement.invalid else self.measurements).append(measurement)
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> BenchmarkCost:
         devices = 0 if self.platform.device == "cpu" else self.platform.devices
         runs = [each.run for each in (*self.measurements, *self.disturbed)]
         decided = bool(self.measurements or self.unfit) and not self.problem
-        return Spent(name=self.label, held_s=self.held_s, devices=devices, runs=runs, decided=decided)
+        return BenchmarkCost(name=self.label, held_s=self.held_s, devices=devices, runs=runs, decided=decided)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -187,7 +187,7 @@ class Case:
         stored = self.entry.tolerance if self.entry else None
         asked = self.settings.fixed_tolerance
         tolerance = asked if asked is not None else stored
-        policy = Policy(max_looks=self.settings.repeats)
+        policy = Policy(max_repeats=self.settings.repeats)
         if tolerance is not None:
             policy = replace(policy, tolerance=tolerance)
         return policy
@@ -207,24 +207,24 @@ class Case:
 
     def judge(self) -> None:
         """Compare what was measured with what is stored."""
-        self.verdict, self.facets = self._unjudged(), ()
+        self.verdict, self.metric_verdicts = self._unjudged(), ()
         if self.verdict is None:
             stored, runs, policy = self.comparable_runs(), self.runs, self.policy
             self.verdict = judge_rest(stored, runs, self.common, policy)
-            self.facets = judge_metrics(stored, runs, self.gates, self.plain_policy)
+            self.metric_verdicts = judge_metrics(stored, runs, self.gates, self.plain_policy)
             if anchor := self.anchor_runs():
-                self.facets += (judge_anchor(anchor, runs, self.common, policy),)
+                self.metric_verdicts += (judge_anchor(anchor, runs, self.common, policy),)
             if self.undecided and not self.may_be_replaced:  # what could decide it was disturbed
-                self.verdict, self.facets = self._invalid(), ()
+                self.verdict, self.metric_verdicts = self._invalid(), ()
 
     @property
     def undecided(self) -> bool:
-        return self.verdict is not None and want_another_run(self.verdict, self.facets)
+        return self.verdict is not None and want_another_run(self.verdict, self.metric_verdicts)
 
     @property
     def outcome(self) -> Outcome | None:
         """The worst of what is said of its throughput and its metrics."""
-        return worst(self.verdict, self.facets) if self.verdict else None
+        return worst(self.verdict, self.metric_verdicts) if self.verdict else None
 
     @property
     def lost(self) -> float:
@@ -235,8 +235,8 @@ class Case:
     @property
     def verdicts(self) -> list[Verdict]:
         """Of its throughput first, then of the metrics that could be judged."""
-        facets = [facet.verdict for facet in self.facets if facet.was_judged]
-        return [self.verdict, *facets] if self.verdict else []
+        metrics = [verdict for verdict in self.metric_verdicts if verdict.was_judged]
+        return [self.verdict, *metrics] if self.verdict else []
 
     def _unjudged(self) -> Verdict | None:
         """What is to be said without any statistics; None where they have the word."""
@@ -281,7 +281,7 @@ class Case:
 
     def _verdict(self, outcome: Outcome, reason: str) -> Verdict:
         return Verdict(
-            outcome=outcome, tolerance=self.policy.tolerance, looks=len(self.measurements), reason=reason
+            outcome=outcome, tolerance=self.policy.tolerance, runs=len(self.measurements), reason=reason
         )
 
     def stale(self) -> str:
@@ -318,5 +318,5 @@ class Case:
         """News of numerics: the loss after the same seeded steps is another one than the baseline leads to expect."""
         if not self.measurements:
             return ""
-        news = loss_news([run.loss for run in self.comparable_runs()], self.latest.run.loss)
+        news = describe_loss_change([run.loss for run in self.comparable_runs()], self.latest.run.loss)
         return f"loss after {PILOT_STEPS} seeded steps {news}" if news else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.session.case import Case
-from pytest_accel.stats.baseline_quality import Frozen, auto_tolerance, standing
+from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.run import MAX_RUNS
@@ -90,10 +90,10 @@ def write_down(
     stored = file.benchmarks[case.key]
     if case.entry and case.entry.anchor and not stored.anchor:
         case.recorded += "; its anchor could be compared with nothing any more, and is gone"
-    case.standing = standing(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
+    case.standing = baseline_quality(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
     if auto is not None:
         before = case.entry.tolerance if case.entry else None
-        case.frozen = Frozen(chosen=auto, stored=stored.tolerance, before=before)
+        case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=before)
 
 
 def _tolerance(case: Case, chosen: float | None) -> float | None:

@@ -15,7 +15,7 @@ from pytest_accel.report.verdicts import VERDICTS, fails
 from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT
 from pytest_accel.session.case import Case
 from pytest_accel.session.pytest_reports import is_strict_xpass
-from pytest_accel.stats.platform_shift import whole
+from pytest_accel.stats.platform_shift import total_slowdown
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.verdict import Outcome, Verdict
 
@@ -58,7 +58,7 @@ class Finding:
 def failures(case: Case) -> list[Verdict]:
     """Of its throughput and its metrics, what fails the test; one that --accel-gate names may for want of a baseline."""
     named = case.settings.gate
-    unjudged = [facet.verdict for facet in case.facets if facet.name in named and not facet.was_judged]
+    unjudged = [each for each in case.metric_verdicts if each.of in named and not each.was_judged]
     return [verdict for verdict in (*case.verdicts, *unjudged) if fails(verdict.outcome, case.settings)]
 
 
@@ -149,7 +149,7 @@ def properties(case: Case) -> list[tuple[str, object]]:
 
 def _compared(verdict: Verdict, prefix: str) -> list[tuple[str, object]]:
     """Losses against the baseline, with the bounds that were tested; what the platform lost is in them, and beside them."""
-    loss = whole(verdict)
+    loss = total_slowdown(verdict)
     if loss is None:
         return []
     return [
@@ -168,10 +168,10 @@ def note_verdict(case: Case) -> None:
     if info is None or case.verdict is None or outcome is None:
         return
     info["verdict"] = _noted(case.verdict) | {"outcome": outcome.value}
-    if case.facets:
+    if case.metric_verdicts:
         info["verdict"] |= {
             "throughput": case.verdict.outcome.value,
-            "metrics": {facet.name: _noted(facet.verdict) for facet in case.facets},
+            "metrics": {verdict.of: _noted(verdict) for verdict in case.metric_verdicts},
         }
     first = case.item.stash.get(
         MEASUREMENT, None
@@ -187,7 +187,7 @@ def _noted(verdict: Verdict) -> dict[str, Any]:
         "slowdown": None if found is None else asdict(found),
         "noise": verdict.noise,
         "tolerance": verdict.tolerance,
-        "runs": verdict.looks,
+        "runs": verdict.runs,
         "baseline_runs": verdict.baseline_runs,
         "reason": verdict.reason,
     }

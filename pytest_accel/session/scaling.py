@@ -11,7 +11,7 @@ from pytest_accel.session.case import Case
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.results import Point, Scaling
+from pytest_accel.stats.results import Scaling, ScalingPoint
 from pytest_accel.stats.run import baseline_key
 from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore
 
@@ -24,7 +24,7 @@ def with_scaling(case: Case, found: Measurement, store: BaselineStore, machine: 
     if few is None:
         return found
     platform, point = few
-    many = Point(
+    many = ScalingPoint(
         devices=case.platform.devices,
         work_per_step=found.work_per_step,
         step=interval([found.run], case.policy),
@@ -36,7 +36,7 @@ def with_scaling(case: Case, found: Measurement, store: BaselineStore, machine: 
 
 def _fewest(
     case: Case, found: Measurement, store: BaselineStore, machine: Machine
-) -> tuple[PlatformName, Point] | None:
+) -> tuple[PlatformName, ScalingPoint] | None:
     """The smallest platform of this device that has the same benchmark, in the same configuration."""
     for platform in _smaller(case.platform):
         file = _read(store, machine.disk_name(platform), case.suite)
@@ -46,7 +46,9 @@ def _fewest(
         runs = [run for run in entry.runs if _alike(file.environments[run.environment], found.environment)]
         if runs:
             step = interval(runs, case.policy)
-            return platform, Point(devices=platform.devices, work_per_step=entry.work_per_step, step=step)
+            return platform, ScalingPoint(
+                devices=platform.devices, work_per_step=entry.work_per_step, step=step
+            )
     return None
 
 

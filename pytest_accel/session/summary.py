@@ -270,7 +270,7 @@ def _write_remarks(terminal: pytest.TerminalReporter, case: Case) -> None:
     """Verdicts that need an explanation and did not already print one as a failure."""
     if case.verdict is not None and not case.problem:
         failing = failures(case)
-        for verdict in (case.verdict, *(facet.verdict for facet in case.facets)):
+        for verdict in (case.verdict, *case.metric_verdicts):
             settled_by_another = verdict.wants_another_run and failing
             if _needs_words(verdict) and verdict not in failing and not settled_by_another:
                 terminal.write_line(verdict_line(case.label, verdict), **VERDICTS[verdict.outcome].markup)

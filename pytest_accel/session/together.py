@@ -10,7 +10,7 @@ import pytest
 from pytest_accel.report.terminal import platform_line
 from pytest_accel.session.case import Case
 from pytest_accel.session.reports import is_expected_to_fail
-from pytest_accel.stats.platform_shift import FEWEST, Member, Together, judge_together
+from pytest_accel.stats.platform_shift import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
 from pytest_accel.stats.verdict import Outcome
 
 
@@ -18,26 +18,26 @@ class Platforms:
     """What the benchmarks of a session share, by the folder of their baselines; once said it stays said."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Together] = {}
+        self.found: dict[str, PlatformShift] = {}
         self.changes: dict[str, str] = {}  # of the environment since the baselines: they may explain it
 
     def may_share(self, cases: Iterable[Case]) -> bool:
         """Whether any platform has benchmarks enough, so that verdicts wait for those of the others."""
-        return any(size >= FEWEST for size in _sizes(cases).values())
+        return any(size >= FEWEST_MEMBERS for size in _sizes(cases).values())
 
     def may_take_off(self, case: Case, cases: Iterable[Case], still_open: Iterable[Case]) -> bool:
         """Whether a regression may yet turn out to be the platform's: its suite is large enough, and others are still open."""
         if case.disk_name in self.found or not (_is_member(case) and _is_regressed(case)):
             return False
         others_open = any(each.disk_name == case.disk_name for each in still_open)
-        return others_open and _sizes(cases)[case.disk_name] >= FEWEST
+        return others_open and _sizes(cases)[case.disk_name] >= FEWEST_MEMBERS
 
     def look(self, cases: Iterable[Case], waiting: Sequence[Case]) -> None:
         """Judge what each platform shares; where it counts, those that wait for their verdict are judged on the rest."""
         for platform, group in _by_platform(cases):
             if platform in self.found:
                 continue
-            found = judge_together([_member(case) for case in group])
+            found = judge_platform_shift([_member(case) for case in group])
             if found is None or not found.regressed:
                 continue
             self.found[platform] = found
@@ -96,8 +96,8 @@ def _sizes(cases: Iterable[Case]) -> Counter[str]:
     )
 
 
-def _member(case: Case) -> Member:
-    return Member(
+def _member(case: Case) -> ShiftMember:
+    return ShiftMember(
         baseline=case.comparable_runs(),
         runs=case.runs,
         tolerance=case.policy.tolerance,

@@ -68,14 +68,14 @@ class ChangePoint:
         return self.after / self.before - 1 if self.before else math.copysign(math.inf, self.after)
 
 
-class Night(Protocol):
+class HasThroughput(Protocol):
     """What is asked of one point of a series."""
 
     @property
     def throughput(self) -> float: ...
 
 
-_Night_co = TypeVar("_Night_co", bound=Night, covariant=True)
+_Night_co = TypeVar("_Night_co", bound=HasThroughput, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

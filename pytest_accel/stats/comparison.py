@@ -119,7 +119,7 @@ NOT_VALID: Mapping[Status | None, str] = {
 }
 
 
-class Measured(Protocol):
+class HasRuns(Protocol):
     """Runs, and how what measured them ended; None where nobody says more than that they were stored."""
 
     @property
@@ -129,7 +129,7 @@ class Measured(Protocol):
     def runs(self) -> Sequence[Run]: ...
 
 
-class Described(Protocol):
+class HasConfiguration(Protocol):
     """What exactly is measured."""
 
     @property
@@ -207,15 +207,15 @@ def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) ->
         for name, tolerated in candidate.gates.items()
         if all(run.metrics.get(name, 0.0) > 0 for run in runs)
     }
-    facets = judge_metrics(stored, runs, measured, policy)
+    metrics = judge_metrics(stored, runs, measured, policy)
     return Judgement(
-        verdicts=(verdict, *(facet.verdict for facet in facets if facet.was_judged)),
-        outcome=worst(verdict, facets),
+        verdicts=(verdict, *(each for each in metrics if each.was_judged)),
+        outcome=worst(verdict, metrics),
         changes=diff(baseline.environment_of(stored[-1]), newest),
     )
 
 
-def why_unusable(measured: Measured) -> str:
+def why_unusable(measured: HasRuns) -> str:
     """Why its runs are neither judged nor stored; empty where they are."""
     if measured.status in NOT_VALID:
         return NOT_VALID[measured.status]
@@ -253,7 +253,7 @@ def slowed_text(runs: Iterable[Run]) -> str:
     return percent(max((run.metrics.get("slowdown_felt", 0.0) for run in runs), default=0.0))
 
 
-def configuration_changes(old: Described, new: Described) -> list[str]:
+def configuration_changes(old: HasConfiguration, new: HasConfiguration) -> list[str]:
     """Which parts of what is measured differ, old -> new."""
     then = {**old.configuration, "work per step": f"{old.work_per_step:.7g}", "unit": old.unit}
     now = {**new.configuration, "work per step": f"{new.work_per_step:.7g}", "unit": new.unit}

@@ -1,7 +1,7 @@
-"""The regression gate: judges the runs of a candidate against the runs of a baseline.
+"""The regression gate: runs of a candidate judged against the runs of a baseline.
 
-Everything is in y = ln(step time), where d > 0 is slower. Variance between processes dominates on
-accelerators, so a run counts as one observation, however many rounds it has.
+All quantities are in y = ln(step time), where d > 0 is slower. Variance between processes dominates on accelerators, so a
+run is one observation, whatever the number of its rounds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,261 @@ from functools import lru_cache
 from itertools import combinations_with_replacement
 from statistics import fmean, median
 
-from pytest_accel.stats.run import Run
+from pytest_accel.stats.run import Observation
 from pytest_accel.stats.verdict import Estimate, Outcome, Policy, StepTime, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Run-to-run standard deviation s of ln(step time), with its degrees of freedom nu."""
+
+    noise: float
+    degrees_of_freedom: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Candidate minus baseline in ln(step time), after repeat K."""
+
+    d: float
+    se: float
+    degrees_of_freedom: float
+    repeat: int
+    least_lost: float = math.inf  # by the fastest run of the candidate; inf: not considered
+
+    def at_least(self, level: float) -> float:
+        """Return the lower bound of d, never more than the fastest run lost."""
+        return min(self.least_lost, self.d - t_quantile(level, self.degrees_of_freedom) * self.se)
+
+    def at_most(self, level: float) -> float:
+        return self.d + t_quantile(level, self.degrees_of_freedom) * self.se
+
+
+# --- the verdict ------------------------------------------------------------------------------------
+
+
+def judge(
+    baseline: Sequence[Observation],
+    candidate: Sequence[Observation],
+    policy: Policy,
+    *,
+    noise_only_slows: bool = True,
+) -> Verdict:
+    """Judge the candidate after repeat K, the number of its runs so far.
+
+    Noise makes step times slow and hardly ever fast (`noise_only_slows`): one fast run then shows that the code can be fast.
+    Runs beyond the last repeat are used at its levels; none is ever requested.
+    """
+    require_runs("baseline", baseline)
+    require_runs("candidate", candidate)
+    runs, repeats, sessions = len(baseline), len(candidate), count_sessions(baseline)
+    policy, scale = resolve_policy(policy, lambda each: pooled_scale(baseline, candidate, each))
+    before = centre(summaries(baseline))
+    difference = Difference(
+        d=centre(summaries(candidate)) - before,
+        se=scale.noise * unit_standard_error(runs, sessions, repeats, policy),
+        degrees_of_freedom=scale.degrees_of_freedom,
+        repeat=repeats,
+        least_lost=fastest(candidate, policy) - before if noise_only_slows else math.inf,
+    )
+    outcome = decide(difference, policy)
+    return Verdict(
+        outcome=outcome,
+        tolerance=policy.tolerance,
+        slowdown=slowdown(difference, outcome, policy),
+        noise=scale.noise,
+        resolution=loss(scale.noise * resolution_factor(runs, sessions, policy)),
+        runs=repeats,
+        baseline_runs=runs,
+        wants_another_run=repeats < policy.max_repeats and is_open(outcome, difference, policy),
+    )
+
+
+def decide(difference: Difference, policy: Policy) -> Outcome:
+    """Return the outcome of d after this repeat; a loss of delta should be caught, one of delta/2 should not fail.
+
+    Where se is so small that both tests hold (d between delta/2 and delta), regressed wins.
+    """
+    alpha, beta = levels(difference.repeat, policy)
+    if alpha > 0 and difference.at_least(alpha) > policy.delta / 2:
+        return Outcome.REGRESSED
+    if difference.repeat >= 2 and is_faster(difference, policy):
+        return Outcome.IMPROVED
+    if difference.at_most(beta) < policy.delta:
+        return Outcome.OK
+    return Outcome.INCONCLUSIVE
+
+
+def is_open(outcome: Outcome, difference: Difference, policy: Policy) -> bool:
+    """Return whether another run could change the outcome for the better.
+
+    A first run that is clearly faster is ok, and one more run decides whether it is improved.
+    """
+    first_and_faster = outcome is Outcome.OK and difference.repeat == 1 and is_faster(difference, policy)
+    return outcome is Outcome.INCONCLUSIVE or first_and_faster
+
+
+def is_faster(difference: Difference, policy: Policy) -> bool:
+    return difference.at_most(policy.improved_level) < -policy.delta / 2
+
+
+def slowdown(difference: Difference, outcome: Outcome, policy: Policy) -> Estimate:
+    """Return d as a loss of throughput, with the bounds that `Verdict` documents."""
+    alpha, beta = levels(difference.repeat, policy)
+    upper = policy.improved_level if outcome is Outcome.IMPROVED else beta
+    return Estimate(
+        point=loss(difference.d),
+        low=loss(difference.at_least(alpha or beta)),
+        high=loss(difference.at_most(upper)),
+    )
+
+
+def levels(repeat: int, policy: Policy) -> tuple[float, float]:
+    """Return alpha and beta of this repeat."""
+    index = min(repeat, policy.max_repeats) - 1
+    return policy.alpha[index], policy.beta[index]
+
+
+def interval(runs: Sequence[Observation], policy: Policy) -> StepTime:
+    """Return the 95 % interval of the step time of runs that are not compared with a baseline.
+
+    It has the gate's prior of run-to-run noise: the rounds of a single run say nothing of the next one.
+    """
+    require_runs("measured", runs)
+    sessions, n = count_sessions(runs), len(runs)
+    policy, scale = resolve_policy(policy, lambda each: scale_of(runs, each))
+    width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
+    half = t_quantile(0.025, scale.degrees_of_freedom) * width
+    y = centre(summaries(runs))
+    return StepTime(point_s=math.exp(y), low_s=math.exp(y - half), high_s=math.exp(y + half))
+
+
+# --- centre and scale -------------------------------------------------------------------------------
+
+
+def summaries(runs: Sequence[Observation]) -> list[float]:
+    """Return ln(step time) of each run."""
+    return [run.summary for run in runs]
+
+
+def fastest(candidate: Sequence[Observation], policy: Policy) -> float:
+    """Return ln(step time) of the fastest run; of the second of more than `max_repeats`, and so on: one of many is fast by chance."""
+    return sorted(summaries(candidate))[(len(candidate) - 1) // policy.max_repeats]
+
+
+def centre(values: Sequence[float]) -> float:
+    """Return the Hodges-Lehmann estimate: the median of all pairwise averages, self-pairs included."""
+    return median((a + b) / 2 for a, b in combinations_with_replacement(values, 2))
+
+
+def capped(values: Sequence[float], policy: Policy) -> list[float]:
+    """Cap slow runs, so that one throttled process does not widen the scale of all."""
+    middle = median(values)
+    cap = middle + max(policy.cap_reach * (middle - min(values)), policy.cap_floor)
+    return [min(value, cap) for value in values]
+
+
+def sum_of_squares(values: Sequence[float]) -> float:
+    """Return SS about the mean."""
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def baseline_squares(baseline: Sequence[Observation], policy: Policy) -> float:
+    """Return SSx; runs of one session alone show 1 - rho of the variance."""
+    shown = 1 - policy.session_correlation if count_sessions(baseline) == 1 else 1.0
+    return sum_of_squares(capped(summaries(baseline), policy)) / shown
+
+
+def candidate_squares(candidate: Sequence[Observation], policy: Policy) -> float:
+    """Return SSy; the candidate's runs are those of one session."""
+    return sum_of_squares(capped(summaries(candidate), policy)) / (1 - policy.session_correlation)
+
+
+def pooled_scale(baseline: Sequence[Observation], candidate: Sequence[Observation], policy: Policy) -> Scale:
+    squares = baseline_squares(baseline, policy) + candidate_squares(candidate, policy)
+    return pooled(squares, len(baseline) + len(candidate) - 2, [*baseline, *candidate], policy)
+
+
+def scale_of(runs: Sequence[Observation], policy: Policy) -> Scale:
+    """Return the scale of one group of runs."""
+    return pooled(baseline_squares(runs, policy), len(runs) - 1, runs, policy)
+
+
+def pooled(squares: float, degrees: float, runs: Sequence[Observation], policy: Policy) -> Scale:
+    """Pool the prior with these squares; never below what the rounds inside the runs show."""
+    nu = policy.prior_degrees_of_freedom + degrees
+    variance = (policy.prior_degrees_of_freedom * policy.prior_noise**2 + squares) / nu
+    return Scale(noise=math.sqrt(max(variance, within_run_variance(runs))), degrees_of_freedom=nu)
+
+
+def within_run_variance(runs: Sequence[Observation]) -> float:
+    """Return the variance of a typical run's summary that comes from its rounds alone."""
+    return median(run.standard_error for run in runs) ** 2
+
+
+def resolve_policy(policy: Policy, scale_under: Callable[[Policy], Scale]) -> tuple[Policy, Scale]:
+    """Return the policy at the noise that was found, and the scale under that policy."""
+    scale = scale_under(policy)
+    found = policy_at_noise(policy, scale.noise)
+    return (policy, scale) if found == policy else (found, scale_under(found))
+
+
+def policy_at_noise(policy: Policy, noise: float) -> Policy:
+    """Return the policy for a machine this noisy: large noise is a drift, which runs of one session share."""
+    quiet, drifting = policy.drifting_noise
+    share = min(max((noise - quiet) / (drifting - quiet), 0.0), 1.0)
+    beyond = max(0.0, policy.drifting_correlation - policy.session_correlation)
+    return replace(policy, session_correlation=policy.session_correlation + share * beyond)
+
+
+# --- standard error and resolution ------------------------------------------------------------------
+
+
+def inflation(n: int) -> float:
+    """Return c(n): the variance of the Hodges-Lehmann centre over that of the mean, which it equals up to n = 2."""
+    return 1.0 if n <= 2 else 1.08
+
+
+def effective_runs(runs: int, sessions: int, policy: Policy) -> float:
+    """Return Reff: the number of independent runs that correlated ones are worth."""
+    return runs / (1 + (runs / sessions - 1) * policy.session_correlation)
+
+
+def unit_standard_error(runs: int, sessions: int, repeats: int, policy: Policy) -> float:
+    """Return the standard error of d at s = 1."""
+    baseline = inflation(runs) / effective_runs(runs, sessions, policy)
+    candidate = inflation(repeats) / effective_runs(repeats, 1, policy)
+    return math.sqrt(baseline + candidate)
+
+
+def resolution_factor(runs: int, sessions: int, policy: Policy) -> float:
+    """Return delta / s at which a loss of delta is caught in 80 % of cases after the last repeat.
+
+    The test leaves delta/2 for (t(alpha) + t(.2)) se. From 1, 3, 5, 10 sessions of one run each: 6.6, 4.7, 4.2, 3.7.
+    """
+    alpha, beta = levels(policy.max_repeats, policy)
+    nu = policy.prior_degrees_of_freedom + (runs - 1) + (policy.max_repeats - 1)
+    se = unit_standard_error(runs, sessions, policy.max_repeats, policy)
+    return 2 * (t_quantile(alpha or beta, nu) + t_quantile(0.2, nu)) * se
+
+
+def loss(d: float) -> float:
+    """Return a difference of ln(step time) as a loss of throughput, 1 - exp(-d)."""
+    return -math.expm1(min(-d, 700.0))  # a speedup of e^700 is a broken clock, and must not overflow
+
+
+def count_sessions(runs: Sequence[Observation]) -> int:
+    """Return Sb."""
+    return len({run.session for run in runs})
+
+
+def require_runs(group: str, runs: Sequence[Observation]) -> None:
+    if not runs:
+        raise ValueError(f"No {group} runs to judge. Give at least one.")
+
+
+# --- Student's t ------------------------------------------------------------------------------------
 
 _TINY = 1e-300  # keeps Lentz's recurrence from dividing by zero
 _PRECISION = 1e-15
@@ -23,10 +276,9 @@ _MAX_TERMS = 10_000  # the fraction needs about sqrt(nu) terms: nu up to some 1e
 
 @lru_cache(maxsize=4096)
 def t_quantile(tail_probability: float, degrees_of_freedom: float) -> float:
-    """t with P(T > t) = tail_probability: Newton on the incomplete beta (DLMF 8.17.22), from 0 upwards.
+    """Return t with P(T > t) = tail_probability: Newton on the incomplete beta (DLMF 8.17.22), from 0 upwards.
 
-    The upper tail is convex and falling for t > 0, so Newton from the left climbs to the root and
-    never jumps over it: no bracket is needed.
+    The upper tail is convex and falling for t > 0, so Newton from the left never overshoots: no bracket is needed.
     """
     if not 0 < tail_probability < 1:
         raise ValueError(f"tail_probability: {tail_probability!r} is not between 0 and 1 (both excluded).")
@@ -56,7 +308,7 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _incomplete_beta(x: float, complement: float, a: float, b: float) -> float:
-    """I_x(a, b); `complement` is 1 - x, given apart because the subtraction would lose its digits."""
+    """Return I_x(a, b); `complement` is 1 - x, passed separately because the subtraction would lose digits."""
     if complement == 0:
         return 1.0
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below this point
@@ -80,248 +332,3 @@ def _continued_fraction(x: float, a: float, b: float) -> float:
         if abs(c * d - 1) < _PRECISION:
             break
     return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """Run-to-run standard deviation s of ln(step time), and nu, how well it is known."""
-
-    noise: float
-    degrees_of_freedom: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Candidate minus baseline in ln(step time), as known after `looks` runs of the candidate."""
-
-    d: float
-    se: float
-    degrees_of_freedom: float
-    looks: int
-    least_lost: float = math.inf  # by a run of the candidate; not asked
-
-    def at_least(self, level: float) -> float:
-        """What was surely lost: no more than the run that lost least."""
-        return min(self.least_lost, self.d - t_quantile(level, self.degrees_of_freedom) * self.se)
-
-    def at_most(self, level: float) -> float:
-        return self.d + t_quantile(level, self.degrees_of_freedom) * self.se
-
-
-def judge(
-    baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy, *, slows_alone: bool = True
-) -> Verdict:
-    """Judge the candidate at look K, the number of its runs so far.
-
-    Noise `slows_alone` where it makes runs slow and hardly ever fast, as it does step times: then one quick run says that the code can be quick.
-    Runs beyond the last scheduled look are used, at that look's levels; none is ever asked for.
-    """
-    require_usable("baseline", baseline)
-    require_usable("candidate", candidate)
-    runs, looks, sessions = len(baseline), len(candidate), count_sessions(baseline)
-    policy, scale = settled(policy, lambda each: pooled_scale(baseline, candidate, each))
-    before = centre(summaries(baseline))
-    difference = Difference(
-        d=centre(summaries(candidate)) - before,
-        se=scale.noise * unit_standard_error(runs, sessions, looks, policy),
-        degrees_of_freedom=scale.degrees_of_freedom,
-        looks=looks,
-        least_lost=quickest(candidate, policy) - before if slows_alone else math.inf,
-    )
-    outcome = decide(difference, policy)
-    return Verdict(
-        outcome=outcome,
-        tolerance=policy.tolerance,
-        slowdown=slowdown(difference, outcome, policy),
-        noise=scale.noise,
-        resolution=loss(scale.noise * resolution_factor(runs, sessions, policy)),
-        looks=looks,
-        baseline_runs=runs,
-        wants_another_run=looks < policy.max_looks and is_open(outcome, difference, policy),
-    )
-
-
-def settled(policy: Policy, scale_under: Callable[[Policy], Scale]) -> tuple[Policy, Scale]:
-    """Give the policy for a machine as noisy as it turns out to be, and the scale under that policy."""
-    scale = scale_under(policy)
-    found = in_noise(policy, scale.noise)
-    return (policy, scale) if found == policy else (found, scale_under(found))
-
-
-def in_noise(policy: Policy, noise: float) -> Policy:
-    """Give the policy for a machine this noisy: a drift is taken into account where noise is large enough to be one."""
-    quiet, drifting = policy.drifting_noise
-    share = min(max((noise - quiet) / (drifting - quiet), 0.0), 1.0)
-    beyond = max(0.0, policy.drifting_correlation - policy.session_correlation)
-    return replace(policy, session_correlation=policy.session_correlation + share * beyond)
-
-
-def decide(difference: Difference, policy: Policy) -> Outcome:
-    """Say what d means at this look; a loss of delta should be caught, one of delta/2 should not fail.
-
-    Where se is so small that both tests hold (d surely between delta/2 and delta), regressed wins.
-    """
-    alpha, beta = levels(difference.looks, policy)
-    if alpha > 0 and difference.at_least(alpha) > policy.delta / 2:
-        return Outcome.REGRESSED
-    if difference.looks >= 2 and surely_faster(difference, policy):
-        return Outcome.IMPROVED
-    if difference.at_most(beta) < policy.delta:
-        return Outcome.OK
-    return Outcome.INCONCLUSIVE
-
-
-def is_open(outcome: Outcome, difference: Difference, policy: Policy) -> bool:
-    """Whether another run could change the outcome for the better.
-
-    A first run that is surely faster is ok, and one more run says whether it is improved: without it
-    no benchmark would ever be, because ok ends the looks.
-    """
-    first_and_faster = outcome is Outcome.OK and difference.looks == 1 and surely_faster(difference, policy)
-    return outcome is Outcome.INCONCLUSIVE or first_and_faster
-
-
-def surely_faster(difference: Difference, policy: Policy) -> bool:
-    return difference.at_most(policy.improved_level) < -policy.delta / 2
-
-
-def slowdown(difference: Difference, outcome: Outcome, policy: Policy) -> Estimate:
-    """Give d as a loss of throughput, with the bounds that `Verdict` promises."""
-    alpha, beta = levels(difference.looks, policy)
-    upper = policy.improved_level if outcome is Outcome.IMPROVED else beta
-    return Estimate(
-        point=loss(difference.d),
-        low=loss(difference.at_least(alpha or beta)),
-        high=loss(difference.at_most(upper)),
-    )
-
-
-def levels(looks: int, policy: Policy) -> tuple[float, float]:
-    """alpha and beta of this look."""
-    look = min(looks, policy.max_looks) - 1
-    return policy.alpha[look], policy.beta[look]
-
-
-def interval(runs: Sequence[Run], policy: Policy, noise: float | None = None) -> StepTime:
-    """95 % interval of the step time of runs that have no baseline to be compared with.
-
-    Its width comes from the same prior of run-to-run noise as the gate's (or from `noise`, where a
-    platform's own is known, in place of s0): the rounds of a single run cannot vouch for the next.
-    """
-    require_usable("measured", runs)
-    sessions, n = count_sessions(runs), len(runs)
-    policy, scale = settled(policy, lambda each: scale_of(runs, each, noise))
-    width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
-    half = t_quantile(0.025, scale.degrees_of_freedom) * width
-    y = centre(summaries(runs))
-    return StepTime(point_s=math.exp(y), low_s=math.exp(y - half), high_s=math.exp(y + half))
-
-
-def summaries(runs: Sequence[Run]) -> list[float]:
-    """ln(step time) of each run."""
-    return [run.summary for run in runs]
-
-
-def quickest(candidate: Sequence[Run], policy: Policy) -> float:
-    """ln(step time) of the quickest run; of the second of so many as are more than all looks, and so on: chance makes one of many quick."""
-    return sorted(summaries(candidate))[(len(candidate) - 1) // policy.max_looks]
-
-
-def centre(values: Sequence[float]) -> float:
-    """Hodges-Lehmann: the median of all pairwise averages, a value paired with itself included."""
-    return median((a + b) / 2 for a, b in combinations_with_replacement(values, 2))
-
-
-def capped(values: Sequence[float], policy: Policy) -> list[float]:
-    """Pull slow runs in, so that one throttled process does not blur the scale of all."""
-    middle = median(values)
-    cap = middle + max(policy.cap_reach * (middle - min(values)), policy.cap_floor)
-    return [min(value, cap) for value in values]
-
-
-def sum_of_squares(values: Sequence[float]) -> float:
-    """SS: about the mean."""
-    mean = fmean(values)
-    return math.fsum((value - mean) ** 2 for value in values)
-
-
-def baseline_squares(baseline: Sequence[Run], policy: Policy) -> float:
-    """SSx; runs of one session only resemble each other, and show 1 - rho of the variance."""
-    shown = 1 - policy.session_correlation if count_sessions(baseline) == 1 else 1.0
-    return sum_of_squares(capped(summaries(baseline), policy)) / shown
-
-
-def candidate_squares(candidate: Sequence[Run], policy: Policy) -> float:
-    """SSy; the candidate's runs are taken for one session's."""
-    return sum_of_squares(capped(summaries(candidate), policy)) / (1 - policy.session_correlation)
-
-
-def pooled_scale(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Scale:
-    """Of both groups."""
-    squares = baseline_squares(baseline, policy) + candidate_squares(candidate, policy)
-    return pooled(squares, len(baseline) + len(candidate) - 2, [*baseline, *candidate], policy)
-
-
-def scale_of(runs: Sequence[Run], policy: Policy, prior_noise: float | None = None) -> Scale:
-    """Of runs that stand alone."""
-    return pooled(baseline_squares(runs, policy), len(runs) - 1, runs, policy, prior_noise)
-
-
-def pooled(
-    squares: float, degrees: float, runs: Sequence[Run], policy: Policy, prior_noise: float | None = None
-) -> Scale:
-    """Pool the prior (`prior_noise` in place of s0) with so many squares; never below what the rounds inside the runs show."""
-    s0 = policy.prior_noise if prior_noise is None else prior_noise
-    nu = policy.prior_degrees_of_freedom + degrees
-    variance = (policy.prior_degrees_of_freedom * s0**2 + squares) / nu
-    return Scale(noise=math.sqrt(max(variance, within_run_variance(runs))), degrees_of_freedom=nu)
-
-
-def within_run_variance(runs: Sequence[Run]) -> float:
-    """What the spread of rounds alone makes of a typical run's summary."""
-    return median(run.standard_error for run in runs) ** 2
-
-
-def inflation(n: int) -> float:
-    """c(n): variance of the Hodges-Lehmann centre over that of the mean, which it is up to n = 2."""
-    return 1.0 if n <= 2 else 1.08
-
-
-def effective_runs(runs: int, sessions: int, policy: Policy) -> float:
-    """Reff: how many independent runs these are worth, correlated as they are within sessions."""
-    return runs / (1 + (runs / sessions - 1) * policy.session_correlation)
-
-
-def unit_standard_error(runs: int, sessions: int, looks: int, policy: Policy) -> float:
-    """Give the standard error of d at s = 1."""
-    baseline = inflation(runs) / effective_runs(runs, sessions, policy)
-    candidate = inflation(looks) / effective_runs(looks, 1, policy)
-    return math.sqrt(baseline + candidate)
-
-
-def resolution_factor(runs: int, sessions: int, policy: Policy) -> float:
-    """delta / s at which a loss of delta is caught in 80 % of cases at the last look.
-
-    The test leaves delta/2 for (t(alpha) + t(.2)) se. From 1, 3, 5, 10 sessions of one run each:
-    6.6, 4.7, 4.2, 3.7.
-    """
-    alpha, beta = levels(policy.max_looks, policy)
-    nu = policy.prior_degrees_of_freedom + (runs - 1) + (policy.max_looks - 1)
-    se = unit_standard_error(runs, sessions, policy.max_looks, policy)
-    return 2 * (t_quantile(alpha or beta, nu) + t_quantile(0.2, nu)) * se
-
-
-def loss(d: float) -> float:
-    """Turn a difference of ln(step time) into a loss of throughput, 1 - exp(-d)."""
-    return -math.expm1(min(-d, 700.0))  # a speedup of e^700 is a broken clock; it must not overflow
-
-
-def count_sessions(runs: Sequence[Run]) -> int:
-    """Sb."""
-    return len({run.session for run in runs})
-
-
-def require_usable(group: str, runs: Sequence[Run]) -> None:
-    """Raise ValueError where there is nothing to judge; a run checks its own values."""
-    if not runs:
-        raise ValueError(f"No {group} runs to judge. Give at least one.")

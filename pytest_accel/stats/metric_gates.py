@@ -1,4 +1,4 @@
-"""Metric gates: metrics that are judged beside throughput, and the anchor."""
+"""Metric gates: the metrics of a run, those that are judged beside throughput, and the anchor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pytest_accel.stats.platform_shift import at_best_ok, judge_rest
 from pytest_accel.stats.quantities import parse_fraction
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Policy, Verdict
+
+# --- names of metrics -------------------------------------------------------------------------------
 
 # As runs store them: in baselines, in results, in the history. What a benchmark adds itself (`metrics=`) stands beside.
 OF_ANY_STEP: Mapping[str, str] = {
@@ -124,78 +126,86 @@ def shown_name(metric: str) -> str:
     return _SHOWN.get(metric, metric)
 
 
+# --- verdicts ---------------------------------------------------------------------------------------
+
+ANCHOR_SHARE = 1.5  # of the tolerance: a release may have cost something that was accepted
+_MOST_TOLERANCE = 0.99
 _LEAST_KEPT = (
     2.0**-53
 )  # of 1: a loss that rounds to all of it is an increase beyond counting, and still a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facet:
-    """One gated metric of a benchmark, judged."""
+class _MetricValue:
+    """One run's value of a metric, as the gate reads it."""
 
-    name: str
-    verdict: Verdict
-
-    @property
-    def was_judged(self) -> bool:
-        """Whether the baseline had something to compare with."""
-        return self.verdict.outcome is not Outcome.NO_BASELINE
+    session: str
+    summary: float
+    standard_error: float = 0.0  # a metric is one figure a run
 
 
 def judge_metrics(
     baseline: Sequence[Run], runs: Sequence[Run], gates: Mapping[str, float], policy: Policy
-) -> tuple[Facet, ...]:
-    """Judge each gated metric with its own tolerance and the policy otherwise as it is, in the order of `gates`.
+) -> tuple[Verdict, ...]:
+    """Judge each gated metric with its own tolerance, in the order of `gates`.
 
     The tolerance is a loss of the metric, or its increase where less of it is better.
     """
-    return tuple(
-        Facet(name=name, verdict=_judged(name, baseline, runs, tolerance, policy))
-        for name, tolerance in gates.items()
-    )
+    return tuple(_judge_metric(name, baseline, runs, tolerance, policy) for name, tolerance in gates.items())
 
 
-def worst(throughput: Verdict, facets: Sequence[Facet]) -> Outcome:
-    """What all together say: anything regressed, else anything open, else what the throughput says.
+def judge_anchor(anchor: Sequence[Run], candidate: Sequence[Run], c: float, policy: Policy) -> Verdict:
+    """Judge the candidate against the anchor; `c` is the shift of its platform, 0 where that does not count.
 
-    A metric alone improves nothing, and one that its baseline does not know decides nothing.
+    The anchor moves only at a release, so that many small accepted losses still stop somewhere: a baseline that is refreshed
+    again and again follows a slow loss down. Faster than the anchor is ok.
     """
-    outcomes = [throughput.outcome, *(facet.verdict.outcome for facet in facets)]
+    wider = replace(policy, tolerance=min(ANCHOR_SHARE * policy.tolerance, _MOST_TOLERANCE))
+    return replace(at_best_ok(judge_rest(anchor, candidate, c, wider)), of=ANCHOR)
+
+
+def worst(throughput: Verdict, metrics: Sequence[Verdict]) -> Outcome:
+    """Return the outcome of all: regressed if any is, else inconclusive if any is, else that of the throughput.
+
+    A metric alone improves nothing, and one without a baseline decides nothing.
+    """
+    outcomes = [throughput.outcome, *(verdict.outcome for verdict in metrics)]
     for outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE):
         if outcome in outcomes:
             return outcome
     return throughput.outcome
 
 
-def want_another_run(throughput: Verdict, facets: Sequence[Facet]) -> bool:
-    """Whether any question is open that one more run could answer; a regression ends all of them."""
-    if worst(throughput, facets) is Outcome.REGRESSED:
+def want_another_run(throughput: Verdict, metrics: Sequence[Verdict]) -> bool:
+    """Return whether another run could decide anything; a regression ends all repeats."""
+    if worst(throughput, metrics) is Outcome.REGRESSED:
         return False
-    return any(verdict.wants_another_run for verdict in (throughput, *(facet.verdict for facet in facets)))
+    return any(verdict.wants_another_run for verdict in (throughput, *metrics))
 
 
 def is_gateable(value: float) -> bool:
-    """Positive, and so is its reciprocal, as a number: the gate works on logarithms."""
+    """Return whether a value and its reciprocal are positive and finite: the gate works on logarithms."""
     return value > 0 and math.isfinite(value) and math.isfinite(1 / value)
 
 
-def _judged(
+def _judge_metric(
     name: str, baseline: Sequence[Run], runs: Sequence[Run], tolerance: float, policy: Policy
 ) -> Verdict:
-    stored = _as_times(baseline, name)
+    stored = _values(baseline, name)
     if not stored:
         return Verdict(
             outcome=Outcome.NO_BASELINE,
             tolerance=tolerance,
-            looks=len(runs),
+            runs=len(runs),
             reason="no stored run has it above zero, so that it was not judged; add runs that do with --accel-record",
             of=name,
         )
     # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
     lost = tolerance / (1 + tolerance) if less_is_better(name) else tolerance
-    found = judge(stored, _as_times(runs, name), replace(policy, tolerance=lost), slows_alone=False)
-    told = _as_increases(found) if less_is_better(name) else found
-    return replace(told, of=name, tolerance=tolerance)
+    verdict = judge(stored, _values(runs, name), replace(policy, tolerance=lost), noise_only_slows=False)
+    if less_is_better(name):
+        verdict = _as_increases(verdict)
+    return replace(verdict, of=name, tolerance=tolerance)
 
 
 def _as_increases(verdict: Verdict) -> Verdict:
@@ -209,26 +219,25 @@ def _as_increases(verdict: Verdict) -> Verdict:
 
 
 def _increase(loss: float) -> float:
-    """From 1 - exp(-d) to exp(d) - 1."""
+    """Convert 1 - exp(-d) to exp(d) - 1."""
     return loss / max(1 - loss, _LEAST_KEPT)
 
 
-def _as_times(runs: Sequence[Run], name: str) -> list[Run]:
-    """The runs that measured a metric q, each with one round in place of its step times: of q where less is better.
-
-    Where more is, of 1/q: the summary is then -ln q, and a lower metric a slower run.
-    """
-    is_time = less_is_better(name)
+def _values(runs: Sequence[Run], name: str) -> list[_MetricValue]:
+    """Return ln q of the runs that measured a metric q; -ln q where more is better, so that worse is always above."""
+    is_cost_like = less_is_better(name)
     return [
-        replace(run, rounds_s=(value if is_time else 1 / value,), steps_per_round=1)
+        _MetricValue(session=run.session, summary=math.log(value if is_cost_like else 1 / value))
         for run in runs
         if is_gateable(value := run.metrics.get(name, 0.0))
     ]
 
 
-# Of more-is-better ones those that say something beside throughput: tflops and mfu are throughput in other units.
+# --- --accel-gate -----------------------------------------------------------------------------------
+
+# More-is-better metrics that say something beside throughput: tflops and mfu are throughput in other units.
 _MORE = frozenset({"accuracy", "loader_efficiency"})
-# By all names that are taken; of a metric with a short name that comes first.
+# By every accepted name; a short name comes before its metric.
 METRICS: dict[str, str] = {**SHORT_NAMES, **{name: name for name in sorted(LESS_IS_BETTER | _MORE)}}
 NAMES = (THROUGHPUT, *(name for name in METRICS if name not in SHORT_NAMES.values()))  # as errors list them
 
@@ -271,17 +280,3 @@ def _valid() -> str:
         f"Valid, separated by commas: {', '.join(NAMES)}; each with a tolerance of its own where it needs one, energy=8%. "
         "A metric of your own is gated where it is measured: gates={...} of accel.measure."
     )
-
-
-SHARE = 1.5  # of the tolerance: a release may have cost something that was accepted
-_MOST = 0.99  # a tolerance stays below 1
-
-
-def judge_anchor(anchor: Sequence[Run], candidate: Sequence[Run], c: float, policy: Policy) -> Facet:
-    """Judge the candidate against the anchor; `c` is what its whole platform lost, 0 where that does not count.
-
-    Faster than the anchor is where one hopes to be after a release: it is ok, and asks for nothing.
-    """
-    wider = replace(policy, tolerance=min(SHARE * policy.tolerance, _MOST))
-    verdict = at_best_ok(judge_rest(anchor, candidate, c, wider))
-    return Facet(name=ANCHOR, verdict=replace(verdict, of=ANCHOR))

@@ -31,14 +31,14 @@ from pytest_accel.stats.gate import (
     levels,
     loss,
     pooled,
-    require_usable,
+    require_runs,
     slowdown,
     sum_of_squares,
     summaries,
     t_quantile,
 )
 from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.results import Ending, Result, SessionResults, loss_news
+from pytest_accel.stats.results import Ending, Result, SessionResults, describe_loss_change
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
@@ -53,7 +53,7 @@ _BAAB: tuple[Side, ...] = ("new", "old", "old", "new")
 # The levels are the gate's own. Tried beside them, 3,000 sessions a cell: .5 % after the first block brought .2 to .9 % of
 # false alarms, because its two new runs are neighbours and one throttle may span both; 3 % at the last cost 6 points of
 # power at 3 % noise.
-_TESTS = Policy().max_looks
+_TESTS = Policy().max_repeats
 
 
 # --- statistics -------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def decision_points(max_blocks: int) -> tuple[int, ...]:
 def paired_policy(tolerance: float | None, max_blocks: int = DEFAULT_BLOCKS) -> Policy:
     """Return the gate's policy with this schedule; what runs of one session share cancels in pairs."""
     policy = Policy(
-        max_looks=len(decision_points(max_blocks)), session_correlation=0.0, drifting_correlation=0.0
+        max_repeats=len(decision_points(max_blocks)), session_correlation=0.0, drifting_correlation=0.0
     )
     return policy if tolerance is None else replace(policy, tolerance=tolerance)
 
@@ -101,14 +101,14 @@ def judge_pairs(
     policy, schedule = paired_policy(tolerance, max_blocks), decision_points(max_blocks)
     old = list(chain.from_iterable(block.old for block in blocks))
     new = list(chain.from_iterable(block.new for block in blocks))
-    require_usable("old", old)
-    require_usable("new", new)
+    require_runs("old", old)
+    require_runs("new", new)
     scale = _scale(old, new, policy)
     difference = Difference(
         d=centre(pair_differences(old, new)),
         se=scale.noise * unit_standard_error(len(blocks)),
         degrees_of_freedom=scale.degrees_of_freedom,
-        looks=max(1, sum(at <= len(blocks) for at in schedule)),
+        repeat=max(1, sum(at <= len(blocks) for at in schedule)),
     )
     outcome = decide(difference, policy)
     is_untested = len(blocks) < schedule[-1] and len(blocks) not in schedule
@@ -118,7 +118,7 @@ def judge_pairs(
         slowdown=slowdown(difference, outcome, policy),
         noise=scale.noise,
         resolution=loss(scale.noise * resolution_factor(max_blocks, policy)),
-        looks=len(new),
+        runs=len(new),
         baseline_runs=len(old),
         wants_another_run=is_untested
         or (len(blocks) < schedule[-1] and is_open(outcome, difference, policy)),
@@ -149,7 +149,7 @@ def unit_standard_error(blocks: int) -> float:
 
 def resolution_factor(max_blocks: int, policy: Policy) -> float:
     """Return delta / s at which a loss of delta is caught in 80 % of cases at the last test; 2.5 after five blocks."""
-    alpha, beta = levels(policy.max_looks, policy)
+    alpha, beta = levels(policy.max_repeats, policy)
     nu = policy.prior_degrees_of_freedom + 2 * max_blocks - 1
     return 2 * (t_quantile(alpha or beta, nu) + t_quantile(0.2, nu)) * unit_standard_error(max_blocks)
 
@@ -457,7 +457,7 @@ def _numerics(progress: Progress) -> str:
     if not (progress.old and progress.new):
         return ""
     before = [each.runs[-1].loss for each in progress.old]
-    news = loss_news(before, progress.new[-1].runs[-1].loss)
+    news = describe_loss_change(before, progress.new[-1].runs[-1].loss)
     return f"loss after the same seeded steps {news}" if news else ""
 
 

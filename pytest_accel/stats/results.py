@@ -149,7 +149,7 @@ class SessionResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ScalingPoint:
     """What a number of devices achieved."""
 
     devices: int
@@ -165,8 +165,8 @@ class Point:
 class Scaling:
     """More devices against fewer."""
 
-    few: Point
-    many: Point
+    few: ScalingPoint
+    many: ScalingPoint
 
     @property
     def speedup(self) -> float:
@@ -194,7 +194,7 @@ class Scaling:
 LOSS_TOLERANCE = 0.01
 
 
-def loss_news(before: Sequence[float | None], after: float | None) -> str:
+def describe_loss_change(before: Sequence[float | None], after: float | None) -> str:
     """Say how the loss changed; empty where it is one that earlier runs led to expect, or there is none.
 
     Some benchmarks do not compute the same twice: where a device adds up in an order of its own, another box may match. Their runs
@@ -217,7 +217,7 @@ def loss_news(before: Sequence[float | None], after: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class BenchmarkCost:
     """On one benchmark, with all its fresh processes."""
 
     name: str
@@ -240,7 +240,7 @@ class Spent:
         return sum(run.steps_per_round * sum(run.rounds_s) for run in self.runs)
 
 
-def cost_line(spent: Iterable[Spent], noun: str) -> str:
+def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
     """Say what each `noun` (verdict, recording) cost, where the time went, and which took the most; nothing of none.
 
     What came to none is paid for by the others.
@@ -262,7 +262,7 @@ def cost_line(spent: Iterable[Spent], noun: str) -> str:
     )
 
 
-def _shares(paid: Sequence[Spent], held_s: float) -> str:
+def _shares(paid: Sequence[BenchmarkCost], held_s: float) -> str:
     measuring = sum(each.measuring_s for each in paid) / held_s
     warming = sum(each.warming_s for each in paid) / held_s
     return (
@@ -271,7 +271,7 @@ def _shares(paid: Sequence[Spent], held_s: float) -> str:
     )
 
 
-def _dearest(paid: Sequence[Spent]) -> str:
+def _dearest(paid: Sequence[BenchmarkCost]) -> str:
     if len(paid) == 1:
         return ""
     most = max(paid, key=lambda each: each.held_s)

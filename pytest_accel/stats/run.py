@@ -7,54 +7,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from statistics import fmean, median
-from typing import TypeAlias
-
-_OF_NORMAL = 1.4826  # a normal distribution's standard deviation, over its median absolute deviation
-
-
-def spread(values: Sequence[float], about: float | None = None) -> float:
-    """Return the standard deviation that normal values of this median absolute deviation have, about their median or a given one."""
-    middle = median(values) if about is None else about
-    return _OF_NORMAL * median(abs(value - middle) for value in values)
-
-
-def median_error(values: Sequence[float]) -> float:
-    """Return the standard error of their median: that of a mean of normal values, and sqrt(pi/2) times as much."""
-    return spread(values) * math.sqrt(math.pi / 2 / len(values))
-
+from typing import Protocol, TypeAlias
 
 MIN_ROUNDS = 6
-RECORD_RUNS = 5  # what a recording measures
-MAX_RUNS = 10  # more runs sharpen the gate hardly (resolution 4.2 s at 5, 3.7 s at 10) and bury a diff
-
-
+RECORD_RUNS = 5  # of one recording
+MAX_RUNS = 10  # more hardly sharpen the gate (resolution 4.2 s at 5, 3.7 s at 10) and make a diff unreadable
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-9, 1e7  # beyond these a clock or a file is wrong
 LARGEST_METRIC = 1e30  # squares and products of metrics stay finite
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name}: {value!r} is not between {low:g} and {high:g}")
-
-
-def log_step_time(rounds_s: Iterable[float]) -> float:
-    return median(math.log(seconds) for seconds in rounds_s)
+_OF_NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The rounds of one fresh process, warm-up dropped; raw, so that an estimator can change later."""
+    """Rounds of one fresh process without its warm-up; raw, so that an estimator can change later."""
 
     session: str  # one invocation of pytest on one machine; runs of one session are correlated
     rounds_s: tuple[float, ...]  # mean step time of each round
     steps_per_round: int
-    environment: str = ""  # key into the environments stored beside the run
+    environment: str = ""  # key of the environment stored beside the run
     first_step_s: float | None = None
     warmup_s: float | None = None
     peak_memory_bytes: int | None = None
     loss: float | None = None  # after a fixed number of seeded steps: an upgrade may change numerics
     metrics: Mapping[str, float] = field(default_factory=dict)  # further figures; names carry units
-    rank_step_s: tuple[float, ...] = ()  # each rank's own step time, where there were several
+    rank_step_s: tuple[float, ...] = ()  # step time of each rank, where there were several
 
     def __post_init__(self) -> None:
         if not self.rounds_s:
@@ -79,7 +55,7 @@ class Run:
     def summary(self) -> float:
         """ln(step time): the median over rounds of the log of each round's mean step time.
 
-        A median of means sees a stall in every tenth step in full, and forgets a single outlier.
+        A median of means shows a stall in every tenth step in full, and ignores a single outlier.
         """
         return log_step_time(self.rounds_s)
 
@@ -89,51 +65,84 @@ class Run:
 
     @property
     def stall_share(self) -> float:
-        """How much slower the mean of all steps is than the summary: advisory, 0 when steady."""
+        """How much slower the mean of all steps is than the summary; 0 when steady. Advisory."""
         return math.log(fmean(self.rounds_s)) - self.summary
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the summary from the spread of rounds inside this run.
-
-        From the median absolute deviation: one slow round moves the median of rounds as little as this.
-        """
+        """Standard error of the summary, from the spread of the rounds."""
         return median_error([math.log(seconds) for seconds in self.rounds_s])
 
     def throughput(self, work_per_step: float) -> float:
         return work_per_step / self.step_time_s
 
 
-Scalar: TypeAlias = str | int | float | bool | None  # what a configuration holds
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name}: {value!r} is not between {low:g} and {high:g}")
 
-SOURCE = "data_source"  # of a configuration: where its batches come from
+
+class Observation(Protocol):
+    """What the gate reads of a run."""
+
+    @property
+    def session(self) -> str: ...
+
+    @property
+    def summary(self) -> float: ...
+
+    @property
+    def standard_error(self) -> float: ...
+
+
+def log_step_time(rounds_s: Iterable[float]) -> float:
+    return median(math.log(seconds) for seconds in rounds_s)
+
+
+def spread(values: Sequence[float], about: float | None = None) -> float:
+    """Return the standard deviation of normal values with this median absolute deviation, about their median or a given one."""
+    middle = median(values) if about is None else about
+    return _OF_NORMAL * median(abs(value - middle) for value in values)
+
+
+def median_error(values: Sequence[float]) -> float:
+    """Return the standard error of their median: sqrt(pi/2) times that of a mean of normal values."""
+    return spread(values) * math.sqrt(math.pi / 2 / len(values))
+
+
+# --- keys -------------------------------------------------------------------------------------------
+
+Scalar: TypeAlias = str | int | float | bool | None  # values of a configuration
+
+SOURCE = "data_source"  # key of a configuration
 MADE_UP = frozenset({"synthetic", "host-synthetic"})
-SUITES = "bench_suites"  # of a checkout; the wheel's have the same names, so that both share their baselines
-WHEEL_SUITES = "pytest_accel.suites"  # where `pytest --pyargs` finds those
-_REAL = " (data)"  # no node id ends so: it has blanks in the brackets of its parameters alone
+SUITES = "bench_suites"  # in a checkout; the wheel's suites have the same names and share their baselines
+WHEEL_SUITES = "pytest_accel.suites"  # for `pytest --pyargs`
+_REAL = " (data)"  # no node id ends so: it has blanks only inside the brackets of its parameters
 
 
 def suite_of(path: str) -> str:
-    """The file of a module's baselines: its name without what pytest needs of it."""
+    """Return the name of a module's baseline file: without `test_` or `_test`."""
     return PurePosixPath(path).stem.removeprefix("test_").removesuffix("_test")
 
 
 def is_real(configuration: Mapping[str, object]) -> bool:
-    """Whether real data fed a benchmark; a step of the user's own may name no source."""
+    """Return whether a benchmark reads real data; a user's own step may name no source."""
     return configuration.get(SOURCE) is not None and configuration[SOURCE] not in MADE_UP
 
 
 def baseline_key(node_id: str, configuration: Mapping[str, object]) -> str:
+    """Return the key of a benchmark's baseline; real and synthetic data never share one."""
     return node_id + _REAL if is_real(configuration) else node_id
 
 
 def both_keys(node_id: str) -> tuple[str, str]:
-    """With made-up data, and with real data."""
+    """Return the keys with synthetic and with real data."""
     return node_id, node_id + _REAL
 
 
 def in_wheel(node_id: str) -> str:
-    """A suite's benchmark as `pytest --pyargs` takes it: only a checkout has the path that its id begins with."""
+    """Return a suite's node id as `pytest --pyargs` takes it, without the path of a checkout."""
     path, separator, name = node_id.partition("::")
     module = PurePosixPath(path)
     if module.parent != PurePosixPath(SUITES):

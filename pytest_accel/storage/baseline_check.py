@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_accel.stats.baseline_quality import standing
+from pytest_accel.stats.baseline_quality import baseline_quality
 from pytest_accel.stats.comparison import is_stored, was_slowed
 from pytest_accel.stats.environment import Environment, describe, diff_identity
 from pytest_accel.stats.quantities import counted
@@ -118,7 +118,7 @@ def _check_file(
             problem = f"its runs are of another machine ({machine}) than {platform}"
             remedy = "Remove it with `pytest-accel baseline edit --remove`, and record it on that platform."
             found.faults.append(BaselineError(str(path), key, problem, remedy))
-        if why := standing(entry.runs, entry.tolerance).provisional:
+        if why := baseline_quality(entry.runs, entry.tolerance).provisional:
             found.provisional.append(f"{platform}/{path.name}  {key}: {why}")
 
 

@@ -16,11 +16,11 @@ from typing import Literal, TypeAlias
 
 from pytest_accel.stats.baseline_quality import (
     NO_GATE,
+    BaselineQuality,
     NoisePrior,
-    Standing,
     auto_tolerance,
+    baseline_quality,
     platform_prior,
-    standing,
 )
 from pytest_accel.stats.comparison import (
     configuration_changes,
@@ -436,7 +436,7 @@ def set_tolerance(
     """Return the edit that stores another tolerance; only of benchmarks too noisy for theirs where that is asked for."""
 
     def edit(key: str, entry: BaselineEntry, context: EditContext) -> tuple[BaselineEntry, str] | None:
-        now = standing(entry.runs, entry.tolerance, context.prior)
+        now = baseline_quality(entry.runs, entry.tolerance, context.prior)
         if not chosen(key) or (noisy_only and not now.too_noisy):
             return None
         new = auto_tolerance(entry.runs, context.prior) if tolerance == "auto" else tolerance
@@ -456,7 +456,7 @@ def set_tolerance(
     return edit
 
 
-def _refused_auto(now: Standing, tolerance: float) -> str:
+def _refused_auto(now: BaselineQuality, tolerance: float) -> str:
     if now.provisional:
         return f"provisional ({now.provisional}): record the rest first"
     if tolerance > NO_GATE:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_accel.stats.comparison import was_slowed, why_unusable
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import centre
-from pytest_accel.stats.platform_shift import whole
+from pytest_accel.stats.platform_shift import total_slowdown
 from pytest_accel.stats.results import Result, SessionResults
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _insert_environments(connection: sqlite3.Connection, session: SessionResults
 def _insert_result(connection: sqlite3.Connection, session: int | None, at_s: float, result: Result) -> None:
     names = (result.disk_name, result.key or result.benchmark)
     connection.execute("INSERT OR IGNORE INTO benchmarks (platform, key) VALUES (?, ?)", names)
-    slowdown = whole(result.verdict) if result.verdict else None
+    slowdown = total_slowdown(result.verdict) if result.verdict else None
     measured_thing = {"configuration": dict(result.configuration), "work_per_step": result.work_per_step}
     row = connection.execute(
         """INSERT INTO results (session, benchmark, at_s, in_series, status, loss, work_per_step, unit, environment,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_accel.stats.gate import in_noise, loss, resolution_factor
+from pytest_accel.stats.gate import loss, policy_at_noise, resolution_factor
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.verdict import Policy
 from tests.docs.pages import ROOT
@@ -31,4 +31,4 @@ def cells() -> list[tuple[str, int, int, str]]:
 @pytest.mark.parametrize(("noise", "runs", "sessions", "caught"), cells())
 def test_what_noise_costs(noise, runs, sessions, caught):
     s = float(noise.removesuffix(" %")) / 100
-    assert caught == percent(loss(s * resolution_factor(runs, sessions, in_noise(Policy(), s))))
+    assert caught == percent(loss(s * resolution_factor(runs, sessions, policy_at_noise(Policy(), s))))

@@ -422,7 +422,7 @@ class TestOnTheWay:
         bench.virtual_baseline(test_step=0.001)
         assert bench.run_apart("--accel-json=r.json", "--accel-tolerance=0.01%").ret == -9
         (result,) = read_results(bench.path("r.json")).results
-        assert [verdict.looks for verdict in result.verdicts] == [len(result.runs)] == [2]
+        assert [verdict.runs for verdict in result.verdicts] == [len(result.runs)] == [2]
 
     def test_where_runs_are_short_it_is_not_written_for_each(self, bench, monkeypatch):
         written, ticks = [], iter(range(1000))

@@ -53,7 +53,7 @@ def course(rng: np.random.Generator, model: Model) -> Course:
     baseline = anchor
     by_baseline = by_anchor = None
     for number in range(1, model.nights + 1):
-        runs = night(number, POLICY.max_looks)
+        runs = night(number, POLICY.max_repeats)
         if by_baseline is None and _fails(lambda k: judge(baseline, runs[:k], POLICY)):  # noqa: B023 - called at once
             by_baseline = number
         if by_anchor is None and _fails(lambda k: judge_anchor(anchor, runs[:k], 0.0, POLICY).verdict):  # noqa: B023
@@ -74,7 +74,7 @@ def _fails(ask: Callable[[int], Verdict]) -> bool:
     """Ask one look after the other, as a session does."""
     verdict = ask(1)
     while verdict.wants_another_run:
-        verdict = ask(verdict.looks + 1)
+        verdict = ask(verdict.runs + 1)
     return verdict.outcome is Outcome.REGRESSED
 
 

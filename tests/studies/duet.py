@@ -105,7 +105,7 @@ def run_task(task: Task) -> Tally:
         failed=np.array([each.outcome is Outcome.REGRESSED for each in verdicts]),
         improved=np.array([each.outcome is Outcome.IMPROVED for each in verdicts]),
         inconclusive=np.array([each.outcome is Outcome.INCONCLUSIVE for each in verdicts]),
-        processes=np.array([each.looks + each.baseline_runs for each in verdicts]),
+        processes=np.array([each.runs + each.baseline_runs for each in verdicts]),
     )
 
 

@@ -102,7 +102,7 @@ def run_task(task: Task) -> Tally:
     model = Model(between_run_sd=task.between_run_sd)
     baselines = baseline_steps(rng, model, task.trials, task.baseline_runs)
     candidates = candidate_steps(
-        rng, model, task.trials, POLICY.max_looks, task.effect * POLICY.delta, task.change
+        rng, model, task.trials, POLICY.max_repeats, task.effect * POLICY.delta, task.change
     )
     verdicts = [
         judge_in_turn(as_runs(baseline, "night {}"), as_runs(candidate, "tonight"))
@@ -114,7 +114,7 @@ def run_task(task: Task) -> Tally:
         failed=np.array([v.outcome is Outcome.REGRESSED for v in verdicts]),
         mean_failed=candidates[:, 0].mean(axis=-1) > 1.05 * baselines[:, -1].mean(axis=-1),
         inconclusive=np.array([v.outcome is Outcome.INCONCLUSIVE for v in verdicts]),
-        runs_used=np.array([v.looks for v in verdicts]),
+        runs_used=np.array([v.runs for v in verdicts]),
     )
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_accel.stats.baseline_quality import auto_tolerance, standing
+from pytest_accel.stats.baseline_quality import auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import judge
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Policy
@@ -65,7 +65,7 @@ def occasions(runs: Sequence[Run]) -> Iterator[tuple[list[Run], list[Run]]]:
 
 
 def tolerances(entry: BaselineEntry, others: Sequence[Run]) -> dict[str, float]:
-    known = standing(others, None)
+    known = baseline_quality(others, None)
     noisy = bool(known.too_noisy) and not known.provisional
     return {
         "5 %": GATE_S_OWN,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.platform_shift import Member, judge_together, without
+from pytest_accel.stats.platform_shift import ShiftMember, judge_platform_shift, without_shift
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
@@ -49,7 +49,7 @@ def run(session: str, log_s: float) -> Run:
 
 def draw(rng: np.random.Generator, model: Model) -> tuple[list[list[Run]], list[list[Run]]]:
     """Baselines and tonight's runs, of each benchmark."""
-    n, looks = model.benchmarks, POLICY.max_looks
+    n, looks = model.benchmarks, POLICY.max_repeats
     sessions = rng.normal(0, model.session_sd, NIGHTS + 1)
     noise = rng.normal(0, model.run_sd, (n, NIGHTS + looks))
     shift = np.full(n, -math.log1p(-model.slowdown))
@@ -72,14 +72,14 @@ def night(
     n, c = len(baselines), 0.0
     looks, outcomes = [0] * n, [Outcome.INCONCLUSIVE] * n
     waiting, held = list(range(n)), list[int]()
-    for _ in range(POLICY.max_looks):
+    for _ in range(POLICY.max_repeats):
         for i in waiting:
             looks[i] += 1
         verdicts = _judged(baselines, tonight, looks, c, [*waiting, *held])
         if together and not c:
-            found = judge_together(
+            found = judge_platform_shift(
                 [
-                    Member(
+                    ShiftMember(
                         baseline=baselines[i],
                         runs=tonight[i][: looks[i]],
                         tolerance=POLICY.tolerance,
@@ -107,7 +107,7 @@ def _judged(
     c: float,
     which: Sequence[int],
 ) -> dict[int, Verdict]:
-    return {i: judge(baselines[i], without(c, tonight[i][: looks[i]]), POLICY) for i in which}
+    return {i: judge(baselines[i], without_shift(c, tonight[i][: looks[i]]), POLICY) for i in which}
 
 
 def simulate(model: Model, trials: int, seed: int) -> list[Night]:

@@ -199,7 +199,7 @@ def _verdict(status: Status, stored: Sequence[Run], runs: Sequence[Run]) -> Verd
     if status in _SHAPES:
         return judge(stored, runs, Policy())
     return Verdict(
-        outcome=status, tolerance=0.05, reason=_REASONS[status], looks=len(runs), baseline_runs=len(stored)
+        outcome=status, tolerance=0.05, reason=_REASONS[status], runs=len(runs), baseline_runs=len(stored)
     )
 
 

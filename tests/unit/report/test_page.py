@@ -278,7 +278,7 @@ def decided_by_a_metric(**more):
         tolerance=0.05,
         of="loader_efficiency",
         slowdown=Estimate(point=0.323, low=0.3, high=0.34),
-        looks=2,
+        runs=2,
         baseline_runs=5,
     )
 

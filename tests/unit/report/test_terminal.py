@@ -21,7 +21,7 @@ from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
 
 def verdict(outcome: Outcome, point: float, low: float, high: float, **more) -> Verdict:
-    known = {"tolerance": 0.05, "noise": 0.008, "resolution": 0.12, "looks": 2, "baseline_runs": 5}
+    known = {"tolerance": 0.05, "noise": 0.008, "resolution": 0.12, "runs": 2, "baseline_runs": 5}
     return Verdict(outcome=outcome, slowdown=Estimate(point=point, low=low, high=high), **(known | more))
 
 
@@ -41,11 +41,11 @@ LINES = [
         ),
     ),
     (
-        verdict(Outcome.OK, 0.004, -0.02, 0.027, looks=1),
+        verdict(Outcome.OK, 0.004, -0.02, 0.027, runs=1),
         "ok  test_gpt (h200): 0.4 % slower (at most 2.7 % slower; tolerance 5.0 %), 1 run",
     ),
     (
-        verdict(Outcome.OK, -0.03, -0.05, -0.01, looks=1),
+        verdict(Outcome.OK, -0.03, -0.05, -0.01, runs=1),
         "ok  test_gpt (h200): 3.0 % faster (at least 1.0 % faster; tolerance 5.0 %), 1 run",
     ),
     (
@@ -56,14 +56,14 @@ LINES = [
         ),
     ),
     (
-        verdict(Outcome.INCONCLUSIVE, 0.042, 0.011, 0.073, looks=5, noise=0.029),
+        verdict(Outcome.INCONCLUSIVE, 0.042, 0.011, 0.073, runs=5, noise=0.029),
         (
             "INCONCLUSIVE  test_gpt (h200): 4.2 % slower (1.1 % slower to 7.3 % slower; tolerance 5.0 %), 5 runs; "
             "noise 2.9 % resolves 12.0 % here: quieten the machine (pytest-accel doctor), or tolerate 12 %"
         ),
     ),
     (
-        verdict(Outcome.INCONCLUSIVE, 0.058, 0.024, 0.067, looks=5, resolution=0.036),
+        verdict(Outcome.INCONCLUSIVE, 0.058, 0.024, 0.067, runs=5, resolution=0.036),
         (
             "INCONCLUSIVE  test_gpt (h200): 5.8 % slower (2.4 % slower to 6.7 % slower; tolerance 5.0 %), 5 runs; "
             "noise 0.8 % would resolve 3.6 %, but the runs do not agree: measure again, and look at what differs from process to process"
@@ -93,7 +93,7 @@ LINES = [
         ]
     ),
     (
-        verdict(Outcome.REGRESSED, 0.031, 0.02, 0.04, of="accuracy", tolerance=0.01, looks=3),
+        verdict(Outcome.REGRESSED, 0.031, 0.02, 0.04, of="accuracy", tolerance=0.01, runs=3),
         (
             "REGRESSED  test_gpt (h200) accuracy: 3.1 % lower (at least 2.0 %; tolerance 1.0 %), 3 runs vs 5 baseline "
             "runs, run-to-run noise 0.8 %"

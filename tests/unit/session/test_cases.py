@@ -27,7 +27,7 @@ def test_prior_of_a_platform_is_of_step_times_and_not_of_other_metrics(tmp_path)
     for case in (plain, quiet):
         case.judge()
     assert quiet.verdict.noise < plain.verdict.noise
-    assert quiet.facets == plain.facets
+    assert quiet.metric_verdicts == plain.metric_verdicts
     assert quiet.plain_policy == Policy()
 
 
@@ -50,4 +50,4 @@ def test_who_names_no_figure_of_a_metric_tolerates_as_much_as_of_noisy_throughpu
     )
     assert case.gates == {"energy_j": tolerated, "accuracy": 0.02}
     case.judge()
-    assert case.facets[0].verdict.tolerance == tolerated
+    assert case.metric_verdicts[0].tolerance == tolerated

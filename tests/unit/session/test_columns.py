@@ -17,7 +17,6 @@ from pytest_accel.session.columns import (
 from pytest_accel.session.fitting import Unfit
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.metric_gates import Facet
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
@@ -111,8 +110,8 @@ def test_energy_that_is_gated_is_shown_unasked():
 
 
 def test_the_verdict_calls_energy_by_its_name():
-    facet = Facet(name="energy_per_step_j", verdict=said(Outcome.REGRESSED, 0.083, of="energy_per_step_j"))
-    (found,) = cells(case(verdict=said(Outcome.OK, 0.0), facets=(facet,)))
+    metric = said(Outcome.REGRESSED, 0.083, of="energy_per_step_j")
+    (found,) = cells(case(verdict=said(Outcome.OK, 0.0), metric_verdicts=(metric,)))
     assert found["verdict"] == "REGRESSED energy 8.3 % more"
 
 
@@ -167,8 +166,8 @@ def said(outcome, point, of="throughput"):
     ],
 )
 def test_the_verdict_names_what_decided_it(throughput, accuracy, shown):
-    facet = Facet(name="accuracy", verdict=said(*accuracy, of="accuracy"))
-    (found,) = cells(case(verdict=said(*throughput), facets=(facet,)))
+    metric = said(*accuracy, of="accuracy")
+    (found,) = cells(case(verdict=said(*throughput), metric_verdicts=(metric,)))
     assert found["verdict"] == shown
 
 

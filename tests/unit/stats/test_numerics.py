@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.results import LOSS_TOLERANCE, loss_news
+from pytest_accel.stats.results import LOSS_TOLERANCE, describe_loss_change
 
 LOSSES = st.floats(0.01, 1e3)
 
@@ -37,22 +37,24 @@ LOSSES = st.floats(0.01, 1e3)
     ],
 )
 def test_what_is_news(before, after, news):
-    assert loss_news(before, after) == news
+    assert describe_loss_change(before, after) == news
 
 
 @given(st.lists(LOSSES, min_size=1), LOSSES)
 def test_one_more_run_like_the_others_is_never_news(before, between):
     lowest, highest = min(before), max(before)
-    assert not loss_news(before, min(max(between, lowest), highest))
+    assert not describe_loss_change(before, min(max(between, lowest), highest))
 
 
 @given(LOSSES, LOSSES)
 def test_one_run_alone_leaves_the_tolerance(before, after):
-    assert bool(loss_news([before], after)) is not math.isclose(before, after, rel_tol=LOSS_TOLERANCE)
+    assert bool(describe_loss_change([before], after)) is not math.isclose(
+        before, after, rel_tol=LOSS_TOLERANCE
+    )
 
 
 @given(st.lists(LOSSES, min_size=1), LOSSES, LOSSES)
 def test_runs_that_stand_apart_make_no_news(before, another, after):
     """Whatever was no news stays none when one more run is known."""
-    if not loss_news(before, after):
-        assert not loss_news([*before, another], after)
+    if not describe_loss_change(before, after):
+        assert not describe_loss_change([*before, another], after)

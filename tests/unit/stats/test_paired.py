@@ -168,7 +168,7 @@ def test_one_throttled_process_does_not_blur_the_noise_of_all():
 def test_unchanged_is_ok_after_one_group():
     verdict = judge_pairs(play(1))
     assert (verdict.outcome, verdict.wants_another_run) == (Outcome.OK, False)
-    assert (verdict.looks, verdict.baseline_runs) == (2, 2)
+    assert (verdict.runs, verdict.baseline_runs) == (2, 2)
 
 
 @given(st.floats(0, 2))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.results import Point, Scaling
+from pytest_accel.stats.results import Scaling, ScalingPoint
 from pytest_accel.stats.verdict import StepTime
 
 POSITIVE = st.floats(1e-6, 1e6)
@@ -17,7 +17,7 @@ DEVICES = st.integers(1, 64)
 
 def point(devices, work, step_s, noise=0.01):
     step = StepTime(point_s=step_s, low_s=step_s / (1 + noise), high_s=step_s * (1 + noise))
-    return Point(devices=devices, work_per_step=work, step=step)
+    return ScalingPoint(devices=devices, work_per_step=work, step=step)
 
 
 def test_weak_scaling_that_loses_a_tenth():

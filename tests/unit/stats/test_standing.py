@@ -9,37 +9,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.report.terminal import frozen_line
-from pytest_accel.stats.baseline_quality import Frozen, auto_tolerance, rounded_up, standing
+from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality, rounded_up
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.verdict import Policy
 from tests.support.stored import runs
 
 
 def test_few_runs_or_few_sessions_are_provisional():
-    assert standing(runs(2), None).provisional == "2 runs of 5, 1 session of 3"
-    assert standing(runs(5), None).provisional == "1 session of 3"
+    assert baseline_quality(runs(2), None).provisional == "2 runs of 5, 1 session of 3"
+    assert baseline_quality(runs(5), None).provisional == "1 session of 3"
     three = (*runs(2, session="a"), *runs(2, session="b"), *runs(1, session="c"))
-    assert standing(three, None).provisional == ""
+    assert baseline_quality(three, None).provisional == ""
 
 
 def test_the_resolution_is_that_of_the_gate():
     """GATE.md: 4.2 s at five runs of five sessions."""
     five = tuple(run for session in "abcde" for run in runs(1, session=session))
-    found = standing(five, None)
+    found = baseline_quality(five, None)
     assert found.resolution / found.noise == pytest.approx(4.2, abs=0.2)
 
 
 def test_more_sessions_resolve_more():
-    one = standing(runs(6, noise=0.01), None)
-    six = standing(tuple(run for s in "abcdef" for run in runs(1, session=s, noise=0.01)), None)
+    one = baseline_quality(runs(6, noise=0.01), None)
+    six = baseline_quality(tuple(run for s in "abcdef" for run in runs(1, session=s, noise=0.01)), None)
     assert six.resolution < one.resolution
 
 
 def test_noise_that_the_tolerance_cannot_bear_is_said():
     noisy = runs(noise=0.05)
-    assert standing(noisy, None).too_noisy
-    assert not standing(noisy, 0.5).too_noisy
-    assert standing(noisy, None).tolerance == Policy().tolerance
+    assert baseline_quality(noisy, None).too_noisy
+    assert not baseline_quality(noisy, 0.5).too_noisy
+    assert baseline_quality(noisy, None).tolerance == Policy().tolerance
 
 
 @given(st.lists(st.floats(-0.4, 0.4), min_size=1, max_size=8), st.integers(1, 4))
@@ -50,7 +50,7 @@ def test_the_interval_is_the_one_that_a_recording_shows(levels, sessions):
         for number, level in enumerate(levels)
         for run in runs(1, session=f"night {number % sessions}", step_s=math.exp(level))
     )
-    assert standing(measured, None).step == interval(measured, Policy())
+    assert baseline_quality(measured, None).step == interval(measured, Policy())
 
 
 class TestAuto:
@@ -58,14 +58,14 @@ class TestAuto:
         five = tuple(
             run for number, s in enumerate("abcde") for run in runs(1, session=s, step_s=1 + 0.01 * number)
         )
-        resolution = standing(five, None).resolution
+        resolution = baseline_quality(five, None).resolution
         found = auto_tolerance(five)
         assert 0.03 < resolution <= found < resolution + 0.005
         assert found / 0.005 == pytest.approx(round(found / 0.005))
 
     def test_is_three_percent_where_less_is_resolved(self):
         same = tuple(run for s in "abcdefghij" for run in runs(1, session=s))
-        assert standing(same, None).resolution < 0.03
+        assert baseline_quality(same, None).resolution < 0.03
         assert auto_tolerance(same) == 0.03
 
     @given(st.floats(0, 0.99))
@@ -74,17 +74,19 @@ class TestAuto:
         assert rounded_up(loss) < loss + 0.005 + 1e-8
 
     def test_that_would_be_another_by_now_is_said_in_both_directions(self):
-        stays = frozen_line("test_x (h200)", Frozen(chosen=0.06, stored=0.04, before=0.04))
+        stays = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.06, stored=0.04, before=0.04))
         assert stays.startswith(
             "note: test_x (h200): tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % "
         )
-        narrower = frozen_line("test_x (h200)", Frozen(chosen=0.03, stored=0.04, before=0.04))
+        narrower = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.03, stored=0.04, before=0.04))
         assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: narrow it with " in narrower
-        same = frozen_line("test_x (h200)", Frozen(chosen=0.04, stored=0.04, before=0.04))
+        same = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.04, stored=0.04, before=0.04))
         assert same.endswith("4.0 % stays, as it was frozen")
-        anew = frozen_line("test_x (h200)", Frozen(chosen=0.06, stored=0.06, before=0.04))
+        anew = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.06, stored=0.06, before=0.04))
         assert anew.endswith("auto: 6.0 %, frozen in its new baseline, wider than the 4.0 % before")
-        assert "wider" not in frozen_line("test_x (h200)", Frozen(chosen=0.03, stored=0.03, before=0.04))
-        assert frozen_line("test_x (h200)", Frozen(chosen=0.03, stored=0.03)).endswith(
+        assert "wider" not in frozen_line(
+            "test_x (h200)", FrozenTolerance(chosen=0.03, stored=0.03, before=0.04)
+        )
+        assert frozen_line("test_x (h200)", FrozenTolerance(chosen=0.03, stored=0.03)).endswith(
             "frozen in its baseline"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.stats.baseline_quality import NO_GATE, auto_tolerance, standing
+from pytest_accel.stats.baseline_quality import NO_GATE, auto_tolerance, baseline_quality
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome, Verdict
@@ -175,7 +175,7 @@ class TestTolerance:
         assert "too little for a gate" in line
         assert stored(root).tolerance is None
         assert edit(root, set_tolerance(0.6))[0].endswith("it catches a breakdown and nothing else")
-        assert standing(wild, stored(root).tolerance).no_gate == "no gate: 60 % is tolerated"
+        assert baseline_quality(wild, stored(root).tolerance).no_gate == "no gate: 60 % is tolerated"
 
 
 class TestAccept:

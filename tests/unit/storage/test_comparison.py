@@ -220,7 +220,7 @@ class TestJudging:
         grown = (*runs(), *runs(2, step_s=0.02, session="s2"))
         found = judged(entry(), entry(measured=grown))
         assert found.outcome is Outcome.REGRESSED
-        assert found.verdicts[0].looks == 2
+        assert found.verdicts[0].runs == 2
 
     def test_a_rounded_run_is_the_same_run(self):
         (run,) = runs(1)

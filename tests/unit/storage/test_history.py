@@ -703,7 +703,7 @@ verdicts = st.builds(
     outcome=st.sampled_from(Outcome),
     tolerance=st.floats(0.01, 0.9),
     slowdown=st.none() | st.builds(Estimate, point=figures, low=figures, high=figures),
-    looks=st.integers(0, 5),
+    runs=st.integers(0, 5),
     wants_another_run=st.booleans(),
     reason=texts,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_accel.power.source import Source
+    from pytest_accel.power.source import PowerSource
 
 
 @pytest.hookspec
@@ -31,7 +31,7 @@ def pytest_accel_platforms(config: pytest.Config) -> Mapping[str, Mapping[str, A
 
 
 @pytest.hookspec
-def pytest_accel_power_sources(config: pytest.Config) -> Sequence[Source]:  # type: ignore[empty-body]
+def pytest_accel_power_sources(config: pytest.Config) -> Sequence[PowerSource]:  # type: ignore[empty-body]
     """Add sources of power and energy: sensors that pytest-accel does not know.
 
     A rail of scope "node" is of the whole host, as at its power supplies or in its management controller. It takes the

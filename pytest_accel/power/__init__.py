@@ -1,1 +1,1 @@
-"""How much energy a device has used: one small file per source."""
+"""Power and energy sources: one file each, found by `find.open_sources`."""

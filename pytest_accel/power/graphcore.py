@@ -1,25 +1,28 @@
-"""Graphcore IPUs: their power, where gcipuinfo is installed (it comes with the Poplar SDK, not from PyPI).
+"""Power of Graphcore IPUs through gcipuinfo, which comes with the Poplar SDK and is not on PyPI.
 
-It tells all attributes as text, power as `62.1W`, or `N/A`. There is no counter: energy is the integral of what was
-sampled.
+Attributes are text, power is `62.1W` or `N/A`. There is no energy counter: energy is integrated from samples.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pytest_accel.power.source import PowerDevice, Reasons, plausible_w
+from pytest_accel.platforms.graphcore import device_uuid
+from pytest_accel.power.source import PowerDevice, PowerNode, Reasons, device_rails, plausible_w
 from pytest_accel.stats.energy import Rail
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
+VENDOR = "graphcore"
 NOT_INSTALLED = "gcipuinfo is not installed; it comes with the Poplar SDK"
 _ATTRIBUTE = "ipu power"  # gcipuinfo.IpuPower
 
 
+def open_source(node: PowerNode) -> GraphcoreSource:
+    return GraphcoreSource([device for device in node.devices if device.vendor == VENDOR])
+
+
 class GraphcoreSource:
-    """The IPUs named as `platforms/graphcore.py` names them: the board's serial number and the place on it."""
+    """The IPUs with these UUIDs: the board's serial number and the place on it."""
 
     name = "gcipuinfo"
 
@@ -31,15 +34,15 @@ class GraphcoreSource:
         try:
             import gcipuinfo  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
-            self._reasons.say("", "", NOT_INSTALLED)
+            self._reasons.add("", "", NOT_INSTALLED)
             return
         self._attribute = getattr(gcipuinfo, "IpuPower", _ATTRIBUTE)
         try:
             self._info = gcipuinfo.gcipuinfo()
             self._info.setUpdateMode(True)  # else every reading is the first one
-            listed = [_uuid(ipu, place) for place, ipu in enumerate(self._info.getDevices())]
-        except Exception as error:  # noqa: BLE001 -- a bound C++ library; it must not end a measurement
-            self._reasons.say("", "", f"the IPUs cannot be listed ({error})")
+            listed = [device_uuid(ipu, place) for place, ipu in enumerate(self._info.getDevices())]
+        except Exception as error:  # noqa: BLE001 -- a bound C++ library must not end a measurement
+            self._reasons.add("", "", f"the IPUs cannot be listed ({error})")
             return
         for device in devices:
             rail = f"ipu{device.index}"
@@ -47,7 +50,7 @@ class GraphcoreSource:
                 self._places[rail] = listed.index(device.uuid)
             else:
                 self._silent.append(rail)
-                self._reasons.say(rail, "", f"{rail}: gcipuinfo does not know this device ({device.uuid})")
+                self._reasons.add(rail, "", f"{rail}: gcipuinfo does not know this device ({device.uuid})")
 
     @property
     def problem(self) -> str:
@@ -55,8 +58,7 @@ class GraphcoreSource:
 
     @property
     def rails(self) -> tuple[Rail, ...]:
-        told = list(self._places)
-        return tuple(Rail(name=name, scope="device", kind="ipu") for name in (told and told + self._silent))
+        return device_rails("ipu", list(self._places), self._silent)
 
     def joules(self) -> Mapping[str, float]:
         return {}
@@ -65,16 +67,16 @@ class GraphcoreSource:
         if not self._places:
             return {}
         try:
-            told = list(self._info.getNamedAttributeForAll(self._attribute))
+            answers = list(self._info.getNamedAttributeForAll(self._attribute))
         except Exception as error:  # noqa: BLE001 -- as above
-            self._reasons.say("", "power", f"power is not told ({error})")
+            self._reasons.add("", "power", f"power cannot be read ({error})")
             return {}
         readings: dict[str, float] = {}
         for rail, place in self._places.items():
-            text = str(told[place]) if place < len(told) else "nothing"
+            text = str(answers[place]) if place < len(answers) else "nothing"
             power_w = _watts(text)
             if power_w is None:
-                self._reasons.say(rail, "power", f"{rail}: says {text[:20]!r}, which is no power")
+                self._reasons.add(rail, "power", f"{rail}: says {text[:20]!r}, which is no power")
             else:
                 readings[rail] = power_w
         return readings
@@ -82,10 +84,6 @@ class GraphcoreSource:
     def close(self) -> None:
         self._places = {}
         self._info = None
-
-
-def _uuid(ipu: Mapping[str, str], place: int) -> str:
-    return f"{ipu.get('board serial number', '')}/{ipu.get('board ipu index', place)}"
 
 
 def _watts(text: str) -> float | None:

@@ -1,13 +1,13 @@
-"""CPUs of Intel and AMD: their own counters of energy (RAPL), from the kernel's powercap tree.
+"""Energy counters of Intel and AMD processors (RAPL), from the kernel's powercap tree.
 
-    intel-rapl:0      package-0   the socket; AMD's too, under the same name
-    intel-rapl:0:0    core        within the package, and left out: it would only be read for nothing
-    intel-rapl:0:1    dram        memory beside the package, not within it
-    intel-rapl:1      psys        all of the board, the packages and the memory included
-    intel-rapl-mmio:0 package-0   the same counter by another door: left out
+    intel-rapl:0      package-0   the socket; AMD's under the same name
+    intel-rapl:0:0    core        part of the package: not read
+    intel-rapl:0:1    dram        memory, not part of the package
+    intel-rapl:1      psys        the whole board, packages and memory included
+    intel-rapl-mmio:0 package-0   the same counter by another interface: not read
 
-A counter begins again at 0 after `max_energy_range_uj`: some 65 kJ on many an EPYC, which a busy socket uses in
-minutes. So the counters are followed here, at each `watts()` too, and joules only grow, over any number of turns.
+A counter starts again at 0 after `max_energy_range_uj`: 65 kJ on many an EPYC, which a busy socket uses in
+minutes. The counters are therefore followed at each `watts()` too, and joules only grow.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from pytest_accel.power.source import Reasons
-from pytest_accel.power.sysfs import REFUSED, names, read, read_whole
+from pytest_accel.platforms.host import REFUSED, folder_names, read_file
+from pytest_accel.power.source import PowerNode, Reasons, read_sensor
 from pytest_accel.stats.energy import MOST_W, Rail, counted_j
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
 POWERCAP = "sys/class/powercap"
+REMEDY = "an administrator may allow it: chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj, or a udev rule that does"
+SHORTEST_S = 0.01  # counters tick every millisecond: over less, a tick looks like kilowatts
 _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
 _KINDS = {"package": "cpu", "dram": "dram", "psys": "psys"}
-REMEDY = "an administrator may allow it: chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj, or a udev rule that does"
 
 
-SHORTEST_S = 0.01  # they tick every millisecond: over less a tick looks like kilowatts
+def open_source(node: PowerNode) -> RaplSource | None:
+    source = RaplSource(node.root)
+    return source if source.rails or not node.is_arm else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class _Zone:
     rail: Rail
     path: Path
     range_j: float | None
-    raw_j: float  # as last read,
-    read_s: float  # and when
-    used_j: float = 0.0  # since it was opened, turns included
-    asked_s: float | None = None  # when power could last be told,
-    asked_j: float = 0.0  # and how far it was then
+    raw_j: float  # last reading
+    read_s: float  # time of the last reading
+    used_j: float = 0.0  # since it was opened, wrap-arounds included
+    power_from_s: float | None = None  # begin of the interval of the next power
+    power_from_j: float = 0.0
 
     def follow(self, raw_j: float, now_s: float) -> bool:
-        """Whether it went on as a counter does, at most once around; False for one that was reset or is broken."""
+        """Add a reading; False for a counter that was reset or is broken."""
         more_j = counted_j(self.raw_j, raw_j, self.range_j)
         if more_j is None or more_j > MOST_W * max(now_s - self.read_s, SHORTEST_S):
             return False
@@ -55,30 +55,30 @@ class _Zone:
         return True
 
     def begin(self) -> None:
-        """Power is told from here on."""
-        self.asked_s, self.asked_j = self.read_s, self.used_j
+        """Begin the interval of the next power here."""
+        self.power_from_s, self.power_from_j = self.read_s, self.used_j
 
-    def gained_w(self) -> float | None:
-        """Mean power since it was last told; None after too short a time."""
-        if self.asked_s is not None and self.read_s - self.asked_s < SHORTEST_S:
+    def mean_w(self) -> float | None:
+        """Return the mean power of the interval, and begin the next; None for too short an interval."""
+        if self.power_from_s is not None and self.read_s - self.power_from_s < SHORTEST_S:
             return None
         power_w = None
-        if self.asked_s is not None:
-            power_w = (self.used_j - self.asked_j) / (self.read_s - self.asked_s)
+        if self.power_from_s is not None:
+            power_w = (self.used_j - self.power_from_j) / (self.read_s - self.power_from_s)
         self.begin()
         return power_w
 
 
 class RaplSource:
-    """The sockets' counters; power is what they gained since they were last asked."""
+    """The sockets' counters; power is the energy since the last reading."""
 
     name = "RAPL"
 
-    def __init__(self, host: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._reasons = Reasons()
         self._clock = clock
-        self._lock = threading.Lock()  # watts() comes from a thread, joules() from another
-        powercap = host / POWERCAP
+        self._lock = threading.Lock()  # watts() and joules() are called from different threads
+        powercap = root / POWERCAP
         self.rails: tuple[Rail, ...] = ()
         self._zones = self._find(powercap)
         self.rails = _nested(self.rails) if self._zones else ()
@@ -86,7 +86,7 @@ class RaplSource:
             why = "is not there (virtual machines hide it)"
             if powercap.is_dir():
                 why = "has no intel-rapl:0 (the kernel's intel_rapl_msr is not loaded)"
-            self._reasons.say("", "", f"/{POWERCAP} {why}")
+            self._reasons.add("", "", f"/{POWERCAP} {why}")
 
     @property
     def problem(self) -> str:
@@ -96,47 +96,44 @@ class RaplSource:
         with self._lock:
             self._follow()
             for zone in self._zones:
-                zone.begin()  # what was used before a window is no part of its power
+                zone.begin()  # power of a window excludes the energy before it
             return {zone.rail.name: zone.used_j for zone in self._zones}
 
     def watts(self) -> Mapping[str, float]:
-        """Mean power since counters or power were last asked for; nothing at the very first."""
+        """Return mean power since the last call of either method; nothing at the first call."""
         with self._lock:
             self._follow()
-            powers_w = {zone.rail.name: zone.gained_w() for zone in self._zones}
+            powers_w = {zone.rail.name: zone.mean_w() for zone in self._zones}
         return {rail: power_w for rail, power_w in powers_w.items() if power_w is not None}
 
     def close(self) -> None:
         """Every read opens and closes its file."""
 
     def _follow(self) -> None:
-        """Read every counter; one that vanished, says garbage or does not count on is dropped."""
+        """Read every counter; drop one that vanished, is unreadable or was reset."""
         kept = []
         for zone in self._zones:
-            microjoules, why = read_whole(zone.path)
+            microjoules, why = read_sensor(zone.path)
             if microjoules is None:
-                self._complain(zone.rail.name, zone.path, why)
+                self._drop(zone.rail.name, zone.path, why)
             elif not zone.follow(microjoules / 1e6, self._clock()):
-                self._complain(
-                    zone.rail.name,
-                    zone.path,
-                    f"went from {zone.raw_j:.12g} J to {microjoules / 1e6:.12g} J",
-                )
+                change = f"went from {zone.raw_j:.12g} J to {microjoules / 1e6:.12g} J"
+                self._drop(zone.rail.name, zone.path, change)
             else:
                 kept.append(zone)
         self._zones = kept
 
     def _find(self, powercap: Path) -> list[_Zone]:
-        """The zones that answer. `rails` has the others too: a sum that leaves a socket out is no sum."""
+        """Return the zones that answer; `rails` has the others too, since a sum without them is wrong."""
         zones: dict[str, _Zone | None] = {}
-        for folder in (powercap / name for name in names(powercap) if _ZONE.fullmatch(name)):
-            own = read(folder / "name")[0]
+        for folder in (powercap / name for name in folder_names(powercap) if _ZONE.fullmatch(name)):
+            own = read_file(folder / "name")[0]
             kind = _KINDS.get(own.partition("-")[0], "")
-            if not kind:  # core, uncore: within the package
+            if not kind:  # core, uncore: part of the package
                 continue
-            # Memory is called dram whichever socket it is of: the folder tells.
+            # Memory is named dram on every socket: the parent folder has the socket.
             nested = folder.name.count(":") == 2
-            package = read(powercap / folder.name.rpartition(":")[0] / "name")[0] if nested else ""
+            package = read_file(powercap / folder.name.rpartition(":")[0] / "name")[0] if nested else ""
             rail = Rail(name=f"{package} {own}".strip(), scope="node", kind=kind)
             if rail.name not in zones:
                 zones[rail.name] = zone = self._open(rail, folder)
@@ -145,18 +142,18 @@ class RaplSource:
 
     def _open(self, rail: Rail, folder: Path) -> _Zone | None:
         path = folder / "energy_uj"
-        microjoules, why = read_whole(path)
+        microjoules, why = read_sensor(path)
         if microjoules is None:
-            if why == REFUSED:  # of all of them alike: said once
-                self._reasons.say("", REFUSED, f"{path} may be read by root only; {REMEDY}")
+            if why == REFUSED:  # of all zones alike: reported once
+                self._reasons.add("", REFUSED, f"{path} may be read by root only; {REMEDY}")
             else:
-                self._complain(rail.name, path, why)
+                self._drop(rail.name, path, why)
             return None
         if rail.kind == "psys" and not microjoules:
-            # Boards that are not wired for it answer 0 for good; it must not stand for the sockets.
-            self._complain(rail.name, path, "stands at 0")
+            # Boards without the wiring answer 0 forever; it must not replace the sockets.
+            self._drop(rail.name, path, "stands at 0")
             return None
-        range_uj = read_whole(folder / "max_energy_range_uj")[0]
+        range_uj = read_sensor(folder / "max_energy_range_uj")[0]
         return _Zone(
             rail=rail,
             path=path,
@@ -165,11 +162,11 @@ class RaplSource:
             read_s=self._clock(),
         )
 
-    def _complain(self, rail: str, path: Path, why: str) -> None:
-        self._reasons.say(rail, "energy", f"{rail}: {path} {why}; left out")
+    def _drop(self, rail: str, path: Path, why: str) -> None:
+        self._reasons.add(rail, "energy", f"{rail}: {path} {why}; left out")
 
 
 def _nested(rails: tuple[Rail, ...]) -> tuple[Rail, ...]:
-    """Where the board is counted, all else lies within it."""
+    """Put all rails within the board's, if there is one."""
     board = next((rail.name for rail in rails if rail.kind == "psys"), "")
     return tuple(rail if rail.name == board else replace(rail, within=board) for rail in rails)

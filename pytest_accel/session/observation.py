@@ -14,9 +14,8 @@ from pytest_accel.distributed.processes import ancestry, descendants
 from pytest_accel.measure.nvml_monitor import NvmlMonitor
 from pytest_accel.measure.sampling import SamplingThread
 from pytest_accel.measure.validity import assess
-from pytest_accel.power.find import close_sources, open_sources, problems
-from pytest_accel.power.guarded import from_hook
-from pytest_accel.power.source import PowerDevice, Source
+from pytest_accel.power.find import close_sources, from_hook, open_sources, problems
+from pytest_accel.power.source import PowerDevice, PowerSource
 from pytest_accel.stats.energy import (
     Energy,
     EnergyWindow,
@@ -59,7 +58,7 @@ class Observation:
         hardware: Hardware | None,  # None on the host
         *,
         powered: Sequence[PowerDevice] | None,  # whose energy is read here; None: another rank reads it
-        more: Sequence[Source] = (),
+        more: Sequence[PowerSource] = (),
         own_pids: frozenset[int] = frozenset(),
         problems: Sequence[str] = (),  # of finding sources
     ) -> None:
@@ -69,7 +68,7 @@ class Observation:
         self._more = more
         self._own_pids = own_pids
         self._problems = tuple(problems)
-        self._sources: tuple[Source, ...] = ()
+        self._sources: tuple[PowerSource, ...] = ()
         self._watcher: NvmlMonitor | None = None
         self._watch = SamplingThread([])
         self._samples: list[PowerSample] = []
@@ -218,7 +217,7 @@ def _peak_w(energy: Energy, window: EnergyWindow, devices: int) -> float | None:
     return max((energy.peak_w[name] for name in of_devices if name in energy.peak_w), default=None)
 
 
-def _sources_of_others(config: pytest.Config) -> tuple[tuple[Source, ...], str]:
+def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], str]:
     """What plugins and conftest files add; an error of theirs costs their readings, and not the measurement."""
     try:
         return from_hook(config.hook.pytest_accel_power_sources(config=config)), ""

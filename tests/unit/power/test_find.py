@@ -1,16 +1,21 @@
-"""Which sources a node has, from trees of the kernel's files and a driver without a GPU."""
+"""Sources of a node: built-in ones, those of plugins, and a fake driver library."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+import textwrap
+import threading
+import types
 
 import pytest
 
-from pytest_accel.power import find
-from pytest_accel.power.find import close_sources, open_sources, problems
-from pytest_accel.power.source import PowerDevice, Source
+import pytest_accel.hookspecs
+import pytest_accel.power
+from pytest_accel.power.find import GuardedSource, close_sources, from_hook, open_sources, problems
+from pytest_accel.power.source import PowerDevice, PowerSource
 from pytest_accel.stats.energy import Rail
 from tests.support.fake_nvml import FakeGpu
 
@@ -59,12 +64,12 @@ class Meter:
 
 
 def names(sources):
-    assert all(isinstance(source, Source) for source in sources)
+    assert all(isinstance(source, PowerSource) for source in sources)
     return [source.name for source in sources]
 
 
 def test_a_platform_without_accelerators_has_the_sources_of_its_host(rapl):
-    sources = open_sources([], host=rapl)
+    sources = open_sources([], root=rapl)
     assert names(sources) == ["RAPL"]
     assert problems(sources) == ()
 
@@ -74,15 +79,11 @@ def test_a_platform_without_accelerators_has_the_sources_of_its_host(rapl):
     [("x86_64", NO_RAPL), ("aarch64", "Grace sensors: /sys/class/hwmon has no power *")],
 )
 def test_a_host_without_sensors_says_which_it_could_have(tmp_path, machine, missing):
-    sources = open_sources([], host=tmp_path, machine=machine)
+    sources = open_sources([], root=tmp_path, machine=machine)
     (said,) = problems(sources)
     assert said.startswith(missing.rstrip("*"))
     assert [source.joules() for source in sources] == [source.watts() for source in sources] == [{}]
     close_sources(sources)
-
-
-def test_the_sensors_that_are_there_are_found_whatever_the_machine_is_called(grace):
-    assert names(open_sources([], host=grace, machine="x86_64")) == ["Grace sensors"]
 
 
 def test_every_source_is_tried_for_itself(rapl, monkeypatch):
@@ -91,7 +92,7 @@ def test_every_source_is_tried_for_itself(rapl, monkeypatch):
     monkeypatch.setitem(sys.modules, "gcipuinfo", None)
     vendors = ("nvidia", "amd", "graphcore", "acme")
     devices = [PowerDevice(vendor=vendor, uuid="GPU-1", index=0) for vendor in vendors]
-    sources = open_sources(devices, host=rapl)
+    sources = open_sources(devices, root=rapl)
     assert names(sources) == ["NVML", "amdsmi", "gcipuinfo", "acme", "RAPL"]
     assert [said.partition(" ")[0] for said in problems(sources)] == [
         "NVML:",
@@ -103,21 +104,36 @@ def test_every_source_is_tried_for_itself(rapl, monkeypatch):
 
 
 def test_a_source_that_breaks_when_it_is_opened_costs_only_itself(rapl, monkeypatch):
-    monkeypatch.setattr(find, "NvmlSource", lambda *_, **__: 1 / 0)
-    sources = open_sources([PowerDevice(vendor="nvidia", uuid="GPU-1", index=0)], host=rapl)
-    assert names(sources) == ["NVML", "RAPL"]
-    assert problems(sources) == ("NVML: cannot be opened (ZeroDivisionError: division by zero)",)
+    monkeypatch.setattr("pytest_accel.power.nvml.NvmlSource", lambda *_, **__: 1 / 0)
+    sources = open_sources([PowerDevice(vendor="nvidia", uuid="GPU-1", index=0)], root=rapl)
+    assert names(sources) == ["nvml", "RAPL"]
+    assert problems(sources) == ("nvml: cannot be opened (ZeroDivisionError: division by zero)",)
     assert sources[0].joules() == sources[0].watts() == {}
 
 
+def test_new_source_is_one_file(tmp_path, monkeypatch):
+    code = """
+from pytest_accel.power.source import NullSource
+
+VENDOR = "acme"
+
+def open_source(node):
+    return NullSource("acme meter", f"reads {[device.uuid for device in node.devices]}")
+"""
+    (tmp_path / "acme.py").write_text(code)
+    monkeypatch.setattr("pytest_accel.power.__path__", [*pytest_accel.power.__path__, str(tmp_path)])
+    sources = open_sources([PowerDevice(vendor="acme", uuid="A-1", index=0)], root=tmp_path, machine="x86_64")
+    assert problems(sources)[0] == "acme meter: reads ['A-1']"
+
+
 def test_sources_of_others_come_last(rapl):
-    assert names(open_sources([], host=rapl, more=[Meter("outlet")])) == ["RAPL", "my meter"]
+    assert names(open_sources([], root=rapl, more=[Meter("outlet")])) == ["RAPL", "my meter"]
 
 
 def test_a_meter_of_the_node_takes_the_place_of_the_hosts_own_sensors(rapl):
     meter = Meter("outlet", scope="node")
-    assert open_sources([], host=rapl, more=[Meter("npu0"), meter])[1:] == (meter,)
-    assert names(open_sources([], host=rapl, more=[Meter("npu0"), meter])) == ["my meter", "my meter"]
+    assert open_sources([], root=rapl, more=[Meter("npu0"), meter])[1:] == (meter,)
+    assert names(open_sources([], root=rapl, more=[Meter("npu0"), meter])) == ["my meter", "my meter"]
 
 
 def test_and_that_of_a_grace_hopper_module(fake_nvml, tmp_path):
@@ -129,7 +145,7 @@ from pytest_accel.power.find import open_sources
 from pytest_accel.power.source import PowerDevice
 meter = SimpleNamespace(name="my meter", rails=(Rail(name="outlet", scope="node"),))
 devices = [PowerDevice(vendor="nvidia", uuid="GPU-1", index=0)]
-sources = open_sources(devices, host=Path({str(tmp_path)!r}), more=[meter])
+sources = open_sources(devices, root=Path({str(tmp_path)!r}), more=[meter])
 print([rail.name for source in sources for rail in source.rails])
 """
     gpu = FakeGpu(name="NVIDIA GH200 480GB", uuid="GPU-1", power_instant_mw=1000, power_module_mw=2000)
@@ -138,7 +154,7 @@ print([rail.name for source in sources for rail in source.rails])
 
 def test_a_rail_of_a_name_that_is_taken_is_refused_with_the_remedy(rapl):
     meter, second, third = Meter("package-0"), Meter("outlet"), Meter("outlet")
-    sources = open_sources([], host=rapl, more=[meter, second, third])
+    sources = open_sources([], root=rapl, more=[meter, second, third])
     assert problems(sources) == (
         "my meter: its rail 'package-0' is one of RAPL already: give it a name of its own",
         "my meter: its rail 'outlet' is one of my meter already: give it a name of its own",
@@ -153,7 +169,7 @@ import json
 from pathlib import Path
 from pytest_accel.power.find import open_sources
 from pytest_accel.power.source import PowerDevice
-sources = open_sources([PowerDevice(vendor="nvidia", uuid="GPU-1", index=0)], host=Path({host!r}), machine="aarch64")
+sources = open_sources([PowerDevice(vendor="nvidia", uuid="GPU-1", index=0)], root=Path({host!r}), machine="aarch64")
 print(json.dumps([[source.name, [rail.name for rail in source.rails]] for source in sources]))
 """
     gpu = FakeGpu(name="NVIDIA GH200 480GB", uuid="GPU-1", power_instant_mw=1000, power_module_mw=2000)
@@ -172,3 +188,176 @@ def test_finding_imports_no_driver_that_is_not_asked_for():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "set()\n"
+
+
+# --- sources of plugins -----------------------------------------------------------------------------
+
+PATIENCE_S = 30.0  # how long a test waits for what must happen; none waits it out
+
+
+def example():
+    """The code that the hook's docstring tells to paste."""
+    text = inspect.getdoc(pytest_accel.hookspecs.pytest_accel_power_sources)
+    return textwrap.dedent(text.partition("::\n")[2])
+
+
+def asked(code):
+    """What pytest answers of a conftest.py of this code."""
+    conftest = types.ModuleType("conftest")
+    exec(code, vars(conftest))
+    manager = pytest.PytestPluginManager()
+    manager.add_hookspecs(pytest_accel.hookspecs)
+    manager.register(conftest)
+    return manager.hook.pytest_accel_power_sources(config=None)
+
+
+class PluginMeter:
+    """A source whose answers a test sets."""
+
+    name = "meter"
+    problem = ""
+    rails = (Rail(name="a", scope="node"), Rail(name="b", scope="node"))
+    answer: object = None
+
+    def joules(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    watts = close = joules
+
+
+def guarded(answer):
+    meter = PluginMeter()
+    meter.answer = answer
+    return from_hook([[meter]])[0]
+
+
+def test_the_example_works_as_it_is_pasted(tmp_path):
+    code = example().replace("/run/node-meter", str(tmp_path))
+    (tmp_path / "energy_j").write_text("1234.5\n")
+    (tmp_path / "power_w").write_text("310\n")
+    more = from_hook(asked(code))
+    (source,) = open_sources([], root=tmp_path, more=more)
+    assert (source.name, [rail.name for rail in source.rails]) == ("node meter", ["supply"])
+    assert source.joules() == {"supply": 1234.5}
+    assert source.watts() == {"supply": 310.0}
+    assert source.problem == ""
+
+
+def test_the_example_costs_nothing_where_its_sensor_is_gone(tmp_path):
+    (source,) = from_hook(asked(example().replace("/run/node-meter", str(tmp_path))))
+    assert source.joules() == source.joules() == {}
+    (said,) = problems([source])
+    assert said.startswith("node meter: joules raised FileNotFoundError: ")
+    assert said.count("joules") == 1
+    source.close()
+
+
+def test_no_plugin_adds_nothing():
+    assert from_hook(asked("")) == ()
+
+
+def test_what_a_source_raises_is_said_once():
+    source = guarded(RuntimeError("no line"))
+    for _ in range(3):
+        assert source.joules() == source.watts() == {}
+    source.close()
+    assert source.problem == (
+        "joules raised RuntimeError: no line; watts raised RuntimeError: no line; close raised RuntimeError: no line"
+    )
+
+
+class Stuck(PluginMeter):
+    """Hangs when its power is asked for, until it is let go."""
+
+    rails = (Rail(name="a", scope="node"),)
+
+    def __init__(self):
+        self.asked: list[str] = []
+        self.let_go, self.back = threading.Event(), threading.Event()
+
+    def joules(self):
+        self.asked.append("joules")
+        return {"a": 1.0}
+
+    def watts(self):
+        self.asked.append("watts")
+        assert self.let_go.wait(PATIENCE_S)
+        return {"a": 2.0}
+
+    def close(self):
+        self.back.set()
+
+
+def test_hanging_source_is_reported_and_not_called_meanwhile():
+    stuck = Stuck()
+    source = GuardedSource(stuck, limit_s=PATIENCE_S)
+    assert source.joules() == {"a": 1.0}
+    source._limit_s = 0.5
+    assert source.watts() == {}
+    assert source.watts() == source.joules() == {}
+    assert problems([source]) == ("meter: watts did not answer within 0.5 s",)
+    source.close()
+    assert stuck.asked == ["joules", "watts"]
+    stuck.let_go.set()
+
+
+def test_source_that_was_late_once_is_called_again():
+    stuck = Stuck()
+    source = GuardedSource(stuck, limit_s=0.05)
+    assert source.watts() == {}
+    stuck.let_go.set()
+    source._limit_s = PATIENCE_S
+    source._running.join(PATIENCE_S)
+    assert source.watts() == {"a": 2.0}
+    source.close()
+    assert stuck.back.is_set()
+
+
+def test_an_end_of_pytests_own_is_an_error_of_the_source_and_no_end():
+    def joules():
+        pytest.fail("no meter here")
+
+    meter = PluginMeter()
+    meter.joules = joules
+    source = GuardedSource(meter)
+    assert source.joules() == {}
+    assert source.problem == "joules raised Failed: no meter here"
+
+
+@pytest.mark.parametrize("garbage", [None, "12", True, float("nan"), float("inf"), [1]])
+def test_garbage_is_left_out_and_the_others_stay(garbage):
+    source = guarded({"a": garbage, "b": 2})
+    assert source.joules() == source.watts() == {"b": 2.0}
+    assert f"a: joules() says {garbage!r}, which is no reading" in source.problem
+
+
+def test_impossible_power_is_left_out():
+    assert guarded({"a": -1.0, "b": 1e9}).watts() == {}
+
+
+@pytest.mark.parametrize("answer", [3, None, ["a"]])
+def test_an_answer_that_is_no_mapping_is_left_out(answer):
+    assert guarded(answer).joules() == {}
+
+
+def test_a_rail_that_was_not_announced_is_left_out():
+    source = guarded({"c": 1.0})
+    assert source.joules() == {}
+    assert source.problem == "joules() has 'c', which is none of its rails"
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (PluginMeter(), "is no list of sources. Return a list"),
+        ([object()], "has no name, problem, rails, joules, watts, close. A source has"),
+        ([PluginMeter], "is a class: return an object of it"),
+        ([types.SimpleNamespace(**dict.fromkeys(("problem", "joules", "watts", "close")), name="x", rails=["a"])],
+         r"the rails of x are \['a'\], not pytest_accel.stats.energy.Rail"),
+    ],
+)  # fmt: skip
+def test_what_is_no_source_is_one_clear_error(answer, complaint):
+    with pytest.raises(ValueError, match=f"^pytest_accel_power_sources: .*{complaint}"):
+        from_hook([answer])

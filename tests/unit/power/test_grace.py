@@ -124,7 +124,7 @@ def test_a_sensor_that_vanishes_mid_run_is_dropped_and_its_node_has_no_sum(tree,
             paths["Module Power Socket 1"].unlink()
         samples.append(PowerSample(at_s=tenth / 10, power_w=source.watts()))
     assert source.problem == (
-        f"module1: {paths['Module Power Socket 1']} no such file or directory; it is asked no more"
+        f"module1: {paths['Module Power Socket 1']} no such file or directory; left out"
     )
     window = EnergyWindow(begin_s=0.0, end_s=2.0, samples=tuple(samples), rails=source.rails)
     assert total_j(energy_of(window), source.rails, scope="node") is None

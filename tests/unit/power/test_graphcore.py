@@ -80,7 +80,7 @@ def test_ipus_that_vanish_mid_run_are_missing(info):
     info.powers = RuntimeError("no connection to the IPU-M2000")
     assert source.watts() == {}
     assert source.problem == (
-        "ipu1: says 'nothing', which is no power; power is not told (no connection to the IPU-M2000)"
+        "ipu1: says 'nothing', which is no power; power cannot be read (no connection to the IPU-M2000)"
     )
     source.close()
     assert source.watts() == {}

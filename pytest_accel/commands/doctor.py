@@ -34,7 +34,7 @@ _IMAGE_WARNED = "The image works, except for what is listed there"
 def doctor(args: argparse.Namespace) -> int:
     """Show the platforms that this machine is, and its state; exit status 1 where something would spoil measurements."""
     from pytest_accel.doctor.doctor import Roots, examine
-    from pytest_accel.doctor.finding import Level, to_plain, worst
+    from pytest_accel.doctor.findings import Level, to_plain, worst
     from pytest_accel.report.doctor import WARNED, screen
 
     found: dict[str, Any] = {}

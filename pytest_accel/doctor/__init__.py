@@ -1,1 +1,1 @@
-"""The state of this machine for benchmarking: what may spoil a measurement, found before it is taken."""
+"""Checks of this machine and of an image before benchmarks run: one file a topic."""

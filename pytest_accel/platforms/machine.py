@@ -123,21 +123,6 @@ class Machine:
         # A node with several variants has its own baselines.
         return "-".join([str(platform), *filter(None, sorted(keys))])
 
-    def describe(self, catalogue: Catalogue) -> list[tuple[str, str]]:
-        """Return pairs (subject, text): the processor, each device, the platforms to select with `-m`."""
-        lines = [("CPU", f"{self.cpu.name}, {counted(self.cpu.cores, 'core')}")]
-        for device in self.devices:
-            memory = "" if device.memory_bytes is None else f", {device.memory_bytes / 2**30:.0f} GiB"
-            product = device.variant.title if device.variant else ""
-            known = f" ({product or device.key})" if device.key else " (not in the catalogue)"
-            lines.append((f"device {device.index}", f"{device.name}{memory}{known}"))
-        lines += [("problem", problem) for problem in self.problems]
-        platforms = self.satisfied(catalogue)
-        lines.append(("platforms", ", ".join(platforms)))
-        folders = dict.fromkeys(self.disk_name(catalogue.parse(name)) for name in platforms)
-        lines.append(("baselines", ", ".join(folders)))
-        return lines
-
     def _available(self, device: str) -> int:
         if device == "cpu":
             return self.cpu.cores

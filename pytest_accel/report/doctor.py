@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_accel.doctor.finding import Finding, Level
+from pytest_accel.doctor.findings import Finding, Level
 from pytest_accel.stats.quantities import counted, printable
 
 if TYPE_CHECKING:

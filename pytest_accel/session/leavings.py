@@ -188,7 +188,8 @@ class Leavings:
 
     def examine(self) -> None:
         """The state of the machine, as `pytest-accel doctor` sees it."""
-        from pytest_accel.doctor.doctor import Roots, examine, to_plain
+        from pytest_accel.doctor.doctor import Roots, examine
+        from pytest_accel.doctor.findings import to_plain
 
         roots = Roots(
             baselines=baselines_root(self.settings, self.config.rootpath),

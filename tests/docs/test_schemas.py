@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pytest_accel.storage.reading import BaselineError, Node
 
-from pytest_accel.doctor.finding import Finding
+from pytest_accel.doctor.findings import Finding
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.run import MAX_RUNS

@@ -1,14 +1,25 @@
-"""The host's own files, replayed: CPUs, control groups, memory, load; each check with a tree that it must tell apart."""
+"""Host: CPUs, control groups, memory, disks and load, from recorded files."""
 
 from __future__ import annotations
+
+import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.doctor import cpu, load, memory
-from pytest_accel.doctor.finding import Level
-from pytest_accel.doctor.load import Shares, shares
+from pytest_accel.doctor import host
+from pytest_accel.doctor.findings import Level
+from pytest_accel.doctor.host import (
+    CpuShares,
+    Folder,
+    cpu_shares,
+    examine_cpus,
+    examine_folder,
+    examine_load,
+    examine_memory,
+)
 from pytest_accel.platforms.host import MOST_BYTES, CpuQuota, MemoryLimit, read_memory_limit, read_quota
 
 GIB = 1 << 30
@@ -71,38 +82,33 @@ class TestQuota:
             "sys/fs/cgroup/cpu.max": "200000 100000",
             "sys/fs/cgroup/cpu.stat": "usage_usec 5\nnr_periods 1000\nnr_throttled 120\n",
         }
-        finding = cpu.examine(tree(files), EIGHT)[1]
+        finding = examine_cpus(tree(files), EIGHT)[1]
         assert finding.level is Level.WARNING
         assert finding.text == "2 CPUs' worth of time, 8 visible; it ran out in 12.0 % of periods so far"
         assert "OMP_NUM_THREADS=2" in finding.remedy
 
-    def test_a_quota_for_all_visible_cpus_is_well(self, tree):
-        files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000"}
-        assert cpu.examine(tree(files), TWO)[1].level is Level.OK
-
     def test_a_quota_of_less_than_one_cpu_still_leaves_a_thread(self, tree):
         files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000"}
-        assert "OMP_NUM_THREADS=1 " in cpu.examine(tree(files), TWO)[1].remedy
+        assert "OMP_NUM_THREADS=1 " in examine_cpus(tree(files), TWO)[1].remedy
 
     @pytest.mark.parametrize("text", ["lots", "100000", "0 0", "100000 0", "1 2 3", "-5 100000"])
     def test_nonsense_is_told(self, tree, text):
-        finding = cpu.examine(tree({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text}), TWO)[1]
-        assert finding.level is Level.WARNING
-        assert not finding.known
+        finding = examine_cpus(tree({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text}), TWO)[1]
+        assert (finding.level, finding.known) == (Level.OK, False)
         assert "/sys/fs/cgroup/cpu.max says" in finding.text
 
 
 class TestCpu:
     def test_cpus_and_those_of_the_host(self, tree, by_subject):
         files = tree({"sys/devices/system/cpu/online": "0-63\n"})
-        assert by_subject(cpu.examine(files, EIGHT))["CPUs"].text.startswith("8 CPUs of the host's 64 (0-7)")
+        assert by_subject(examine_cpus(files, EIGHT))["CPUs"].text.startswith("8 CPUs of the host's 64 (0-7)")
 
     @pytest.mark.parametrize(
         ("governors", "level", "words"),
         [
-            ({}, Level.OK, "not told: no cpufreq"),
+            ({}, Level.OK, "not reported: no cpufreq"),
             ({0: "performance", 1: "performance"}, Level.OK, "performance"),
-            ({0: "powersave", 1: "powersave"}, Level.WARNING, "powersave: clocks follow"),
+            ({0: "powersave", 1: "powersave"}, Level.WARNING, "powersave on 2: clocks follow"),
             ({0: "performance", 1: "schedutil"}, Level.WARNING, "performance on 1, schedutil on 1"),
         ],
     )
@@ -111,50 +117,12 @@ class TestCpu:
             f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor": f"{name}\n"
             for number, name in governors.items()
         }
-        finding = by_subject(cpu.examine(tree(files), TWO))["governor"]
+        finding = by_subject(examine_cpus(tree(files), TWO))["governor"]
         assert finding.level is level
         assert words in finding.text
 
-    def test_governors_of_cpus_that_are_not_ours_do_not_matter(self, tree, by_subject):
-        root = "sys/devices/system/cpu"
-        files = {
-            f"{root}/cpu0/cpufreq/scaling_governor": "performance",
-            f"{root}/cpu9/cpufreq/scaling_governor": "powersave",
-        }
-        assert by_subject(cpu.examine(tree(files), TWO))["governor"].level is Level.OK
-
-    @pytest.mark.parametrize(
-        ("current", "available", "level", "words"),
-        [
-            ("tsc", "tsc hpet acpi_pm", Level.OK, ""),
-            ("arch_sys_counter", "arch_sys_counter", Level.OK, ""),
-            ("hpet", "tsc hpet acpi_pm", Level.WARNING, "`echo tsc > /sys/"),
-            ("hpet", "hpet acpi_pm", Level.WARNING, "There is no other"),
-            ("", "", Level.OK, ""),
-        ],
-    )
-    def test_clock(self, tree, by_subject, current, available, level, words):
-        root = "sys/devices/system/clocksource/clocksource0"
-        files = {f"{root}/current_clocksource": current, f"{root}/available_clocksource": available}
-        finding = by_subject(cpu.examine(tree(files), TWO))["clock"]
-        assert finding.level is level
-        assert finding.known == bool(current)
-        assert words in finding.remedy
-
-    def test_numa(self, tree, by_subject):
-        root = "sys/devices/system/node"
-        files = {f"{root}/node0/cpulist": "0-1", f"{root}/node1/cpulist": "2-3"}
-        finding = by_subject(cpu.examine(tree(files), TWO))["NUMA"]
-        assert (finding.level, finding.text) == (Level.OK, "2 nodes; this process may run on node 0")
-        moving = by_subject(cpu.examine(tree({**files, "proc/sys/kernel/numa_balancing": "1\n"}), TWO))[
-            "NUMA"
-        ]
-        assert moving.level is Level.WARNING
-        assert "kernel.numa_balancing=0" in moving.remedy
-
 
 MEMINFO = f"MemTotal: {64 * GIB // 1024} kB\nMemFree: 1 kB\nMemAvailable: {48 * GIB // 1024} kB\n"
-PSI = "some avg10={some} avg60=0.00 avg300=0.00 total=5\nfull avg10={full} avg60=0.00 avg300=0.00 total=1\n"
 
 
 class TestMemory:
@@ -195,11 +163,12 @@ class TestMemory:
             "sys/fs/cgroup/memory.current": str(7 * GIB),
             "sys/fs/cgroup/memory.events": "oom_kill 2\n",
         }
-        found = by_subject(memory.examine(tree(files)))
+        found = by_subject(examine_memory(tree(files)))
         assert (found["host"].level, found["host"].text) == (Level.OK, "48.0 GiB free of 64.0 GiB")
         assert found["limit"].level is Level.WARNING
-        assert found["limit"].text == "1.0 GiB left of 8.0 GiB for this group"
-        assert found["kills"].level is Level.WARNING
+        assert found["limit"].text == (
+            "1.0 GiB left of 8.0 GiB for this group; processes killed for lack of it: 2"
+        )
 
     def test_a_limit_above_the_hosts_memory_is_none(self, tree, by_subject):
         files = {
@@ -207,40 +176,7 @@ class TestMemory:
             "proc/self/cgroup": "0::/\n",
             "sys/fs/cgroup/memory.max": str(99 * GIB),
         }
-        assert by_subject(memory.examine(tree(files)))["limit"].text.startswith("none")
-
-    @pytest.mark.parametrize(
-        ("some", "full", "level"),
-        [
-            ("0.00", "0.00", Level.OK),
-            ("0.75", "0.50", Level.OK),
-            ("3.00", "1.00", Level.WARNING),
-            ("60.00", "30.00", Level.PROBLEM),
-        ],
-    )
-    def test_pressure(self, tree, by_subject, some, full, level):
-        files = tree({"proc/pressure/memory": PSI.format(some=some, full=full)})
-        assert by_subject(memory.examine(files))["pressure"].level is level
-
-    def test_pressure_that_makes_no_sense(self, tree, by_subject):
-        finding = by_subject(memory.examine(tree({"proc/pressure/memory": "some avg10=nan \n"})))["pressure"]
-        assert finding.level is Level.WARNING
-        assert "makes no sense" in finding.text
-
-    @pytest.mark.parametrize(
-        ("text", "level", "words"),
-        [
-            ("always [madvise] never\n", Level.OK, "madvise"),
-            ("always madvise [never]\n", Level.WARNING, "never"),
-            ("always madvise never\n", Level.WARNING, "makes no sense"),
-            ("", Level.OK, "not told"),
-        ],
-    )
-    def test_huge_pages(self, tree, by_subject, text, level, words):
-        files = tree({"sys/kernel/mm/transparent_hugepage/enabled": text})
-        finding = by_subject(memory.examine(files))["huge pages"]
-        assert finding.level is level
-        assert words in finding.text
+        assert by_subject(examine_memory(tree(files)))["limit"].text.startswith("none")
 
 
 def stat(*cpus):
@@ -254,21 +190,18 @@ IDLE = (0, 0, 0, 0, 0, 0, 0, 0)
 class TestLoad:
     def test_shares_are_of_our_cpus_only(self):
         after = stat((5, 0, 5, 80, 10, 0, 0, 0), (0, 0, 0, 100, 0, 0, 0, 0), (100, 0, 0, 0, 0, 0, 0, 0))
-        assert shares(stat(IDLE, IDLE, IDLE), after, TWO) == Shares(busy=0.05, stolen=0.0)
-
-    def test_stolen_time_is_not_busy(self):
-        assert shares(stat(IDLE), stat((10, 0, 0, 70, 0, 0, 0, 20)), TWO) == Shares(busy=0.1, stolen=0.2)
+        assert cpu_shares(stat(IDLE, IDLE, IDLE), after, TWO) == CpuShares(busy=0.05, stolen=0.0)
 
     @pytest.mark.parametrize(
         ("before", "after"),
         [("", ""), (stat(IDLE), stat(IDLE)), (stat((9,) * 8), stat(IDLE)), ("cpu0 x y", "cpu0 1 2")],
     )
     def test_what_counts_no_time_tells_nothing(self, before, after):
-        assert shares(before, after, TWO) is None
+        assert cpu_shares(before, after, TWO) is None
 
     @given(st.text(alphabet="cpu01 \r\n²-x"), st.text(alphabet="cpu01 \r\n²-x"))
     def test_no_text_is_too_strange(self, before, after):
-        found = shares(before, after, TWO)
+        found = cpu_shares(before, after, TWO)
         assert found is None or 0 <= found.busy <= 1
 
     @pytest.mark.parametrize(
@@ -294,19 +227,75 @@ class TestLoad:
             rests.append(seconds)
             (files.root / "proc/stat").write_text(stat(ticks, ticks))
 
-        found = by_subject(load.examine(files, TWO, pause))
-        assert {name: found[name].level for name in found if name != "disks"} == levels
-        assert rests == [load.WATCHED_S]
+        found = by_subject(examine_load(files, TWO, pause))
+        assert {name: found[name].level for name in found} == levels
+        assert rests == [host.OBSERVED_S]
 
-    def test_a_host_that_counts_nothing_is_told(self, tree, by_subject):
-        finding = by_subject(load.examine(tree({}), TWO, lambda seconds: None))["other work"]
-        assert (finding.level, finding.known) == (Level.OK, False)
+
+class TestDisk:
+    @pytest.fixture
+    def statvfs(self, monkeypatch):
+        def answer(free_mib, free_files=1000):
+            state = SimpleNamespace(f_bavail=free_mib, f_frsize=1 << 20, f_files=1000, f_favail=free_files)
+            monkeypatch.setattr(os, "statvfs", lambda path: state)
+
+        return answer
+
+    @pytest.mark.parametrize(
+        ("free_mib", "free_files", "level", "words"),
+        [
+            (50_000, 1000, Level.OK, "48.8 GiB free at"),
+            (1_000, 1000, Level.WARNING, "1000 MiB free"),
+            (50, 1000, Level.PROBLEM, "full"),
+            (50_000, 0, Level.PROBLEM, "no inode"),
+        ],
+    )
+    def test_room(self, statvfs, tmp_path, free_mib, free_files, level, words):
+        statvfs(free_mib, free_files)
+        (finding,) = examine_folder(Folder(purpose="baselines", path=tmp_path))
+        assert (finding.level, finding.subject) == (level, "baselines")
+        assert words in finding.text
+
+    def test_data_is_only_read_so_that_a_full_disk_is_well(self, statvfs, tmp_path):
+        statvfs(0)
+        assert examine_folder(Folder(purpose="data", path=tmp_path, written=False))[0].level is Level.OK
+
+    def test_data_that_is_not_there(self, tmp_path):
+        (finding,) = examine_folder(Folder(purpose="data", path=tmp_path / "none", written=False))
+        assert finding.level is Level.WARNING
+
+    def test_baselines_that_are_not_there_yet_will_be_made(self, statvfs, tmp_path):
+        statvfs(50_000)
+        (finding,) = examine_folder(Folder(purpose="baselines", path=tmp_path / "a/b"))
+        assert finding.level is Level.OK
+        assert "does not exist yet" in finding.text
+
+    def test_what_cannot_be_written(self, statvfs, tmp_path, monkeypatch):
+        statvfs(50_000)
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        (finding,) = examine_folder(Folder(purpose="baselines", path=tmp_path))
+        assert finding.level is Level.WARNING
+        assert "cannot be written to" in finding.text
+
+    def test_a_stale_mount_is_a_problem(self, tmp_path, monkeypatch):
+        def stale(path):
+            raise OSError(116, "Stale file handle")
+
+        monkeypatch.setattr(os, "statvfs", stale)
+        (finding,) = examine_folder(Folder(purpose="data", path=tmp_path))
+        assert finding.level is Level.PROBLEM
+        assert "stale file handle" in finding.text
+
+    def test_dockers_64_mib_of_shared_memory(self, statvfs, tmp_path):
+        statvfs(64)
+        (tmp_path / "dev/shm").mkdir(parents=True)
+        (finding,) = examine_folder(*host.shared_memory(tmp_path))
+        assert finding.level is Level.PROBLEM
+        assert "--shm-size" in finding.remedy
 
 
 class TestFiles:
     def test_a_pipe_nobody_writes_to_does_not_hang(self, tree):
-        import os
-
         files = tree({"proc/": ""})
         os.mkfifo(files.root / "proc/stat")
         assert files.text("proc/stat") == ""

@@ -1,93 +1,92 @@
-"""What an image is told of itself: the checks on values, and the import that really happens."""
+"""Image: checks on values, and the real import of packages in another process."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 
 from pytest_accel.cli import main
-from pytest_accel.doctor import image, packages
-from pytest_accel.doctor.finding import Level, from_plain, worst
-from pytest_accel.doctor.imports import Imports, try_imports
-from pytest_accel.doctor.packages import EXTRAS, Packages, is_within
+from pytest_accel.doctor import image
+from pytest_accel.doctor.findings import Level, worst
+from pytest_accel.doctor.image import NEEDED, PACKAGES, Imports, Packages, is_within, try_imports
 
-ALL = {each.name: "9.9" for each in EXTRAS}
-WORKS = Imports(errors={each.module: "" for each in EXTRAS}, nccl="2.27.5")
+ALL = dict.fromkeys(PACKAGES, "9.9")
+WORKS = Imports(errors={module: "" for module, _ in PACKAGES.values()}, nccl="2.27.5")
 WHOLE = Packages(
     versions={"pytest": "9.2.0", "pytest-benchmark": "5.3.1", "pytest-accel": "0.1.0", **ALL},
-    demanded={"pytest": ">=8.2", "pytest-benchmark": ">=5.1", "torch": ">=2.6"},
-    suites=8,
-    studies=4,
+    required={"pytest": ">=8.2", "pytest-benchmark": ">=5.1", "torch": ">=2.6"},
 )
-
-
-def changed(**fields) -> Packages:
-    return Packages(
-        **{name: fields.get(name, getattr(WHOLE, name)) for name in Packages.__dataclass_fields__}
-    )
 
 
 def without(*names: str) -> dict[str, str]:
     return {name: version for name, version in WHOLE.versions.items() if name not in names}
 
 
-def test_a_whole_image_needs_nothing(by_subject):
-    found = [*packages.needed(WHOLE, {}), *packages.extras(WHOLE, WORKS, is_cuda=True)]
+@pytest.fixture
+def examined(tmp_path):
+    def run(found=WHOLE, tried=WORKS, **environ):
+        return image.examine(environ, root=tmp_path, found=found, imports=lambda names: tried)
+
+    return run
+
+
+@pytest.fixture
+def subject(examined):
+    def find(name, group=None, **given):
+        (found,) = (
+            each for each in examined(**given) if each.subject == name and group in (None, each.group)
+        )
+        return found
+
+    return find
+
+
+def test_complete_image_needs_nothing(examined, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", os.getuid)
+    found = [each for each in examined() if each.group in ("needed", "for the suites")]
     assert worst(found) is Level.OK
-    assert {"Python", "pytest", "plugin", "contents", "torch"} < by_subject(found).keys()
+    assert {each.subject for each in found} == {"pytest", "pytest-benchmark", "plugin", *PACKAGES}
 
 
 @pytest.mark.parametrize(
-    ("fields", "subject", "words"),
+    ("fields", "name", "words"),
     [
-        ({"python": (3, 10)}, "Python", "3.10, and 3.11 is needed"),
         ({"versions": without("pytest")}, "pytest", "not installed"),
         ({"versions": {**WHOLE.versions, "pytest": "8.1.1"}}, "pytest", "8.1.1, and >=8.2 is needed"),
         ({"versions": {**WHOLE.versions, "pytest-benchmark": "4.0"}}, "pytest-benchmark", ">=5.1 is needed"),
         ({"is_registered": False}, "plugin", "no entry point"),
-        ({"suites": 0}, "contents", "came without its suites"),
-        ({"suites": 0, "studies": 0}, "contents", "without its suites and published figures"),
     ],
 )
-def test_what_nothing_runs_without_is_a_problem(by_subject, fields, subject, words):
-    found = by_subject(packages.needed(changed(**fields), {}))
-    assert found[subject].level is Level.PROBLEM
-    assert words in found[subject].text
-    assert [each.subject for each in found.values() if each.level is not Level.OK] == [subject]
+def test_missing_requirement_is_a_problem(subject, fields, name, words):
+    found = subject(name, found=replace(WHOLE, **fields))
+    assert found.level is Level.PROBLEM
+    assert words in found.text
 
 
-def test_a_plugin_that_is_not_loaded_by_itself_is_a_warning(by_subject):
-    found = by_subject(packages.needed(WHOLE, {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}))
-    assert found["plugin"].level is Level.WARNING
+def test_plugin_that_pytest_does_not_load_is_a_warning(subject):
+    assert subject("plugin", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1").level is Level.WARNING
 
 
-@pytest.mark.parametrize("each", EXTRAS, ids=lambda each: each.name)
-def test_a_missing_package_says_what_does_not_work_then(by_subject, each):
-    found = by_subject(packages.extras(changed(versions=without(each.name)), WORKS, is_cuda=False))[each.name]
-    assert found.level is Level.WARNING
-    assert each.without in found.text
-    # Into an image without torch goes the extra; one with its own torch must keep it.
-    assert found.remedy.startswith("pip install 'pytest-accel[" if each.name == "torch" else "pip install")
-    assert ("[" in found.remedy) == (each.name == "torch")
-    assert ("'torch==9.9'" in found.remedy) == (each.name in ("torchvision", "timm"))
-    alone = by_subject(packages.extras(changed(versions=without(*ALL)), WORKS, is_cuda=False))[each.name]
-    assert alone.remedy == f"pip install 'pytest-accel[{each.of}]'"
+@pytest.mark.parametrize("name", PACKAGES)
+def test_missing_package_says_what_does_not_work(subject, name):
+    found = subject(name, "for the suites", found=replace(WHOLE, versions=without(name)))
+    assert found.level in (Level.WARNING, Level.PROBLEM)
+    assert PACKAGES[name][1] in found.text
+    # The image's own build of torch must stay.
+    pinned = " 'torch==9.9'" if name in ("torchvision", "timm") else ""
+    assert found.remedy == f"pip install {name}{pinned}"
 
 
-def test_a_torch_for_cuda_that_would_find_no_gpu_is_a_problem(by_subject):
-    found = by_subject(packages.extras(changed(versions=without("nvidia-ml-py")), WORKS, is_cuda=True))
-    assert found["nvidia-ml-py"].level is Level.PROBLEM
-
-
-def test_a_package_that_cannot_be_imported_is_a_problem_and_quoted(by_subject):
+def test_package_that_cannot_be_imported_is_a_problem(subject):
     broken = Imports(errors={"torch": "ImportError: libcudart.so.12: cannot open shared object file"})
-    found = by_subject(packages.extras(WHOLE, broken, is_cuda=True))
-    assert found["torch"].level is Level.PROBLEM
-    assert "9.9 cannot be imported: ImportError: libcudart.so.12" in found["torch"].text
-    assert found["timm"].level is Level.WARNING  # it was not reached
+    found = subject("torch", "for the suites", tried=broken)
+    assert found.level is Level.PROBLEM
+    assert "9.9 cannot be imported: ImportError: libcudart.so.12" in found.text
+    assert subject("timm", tried=broken).level is Level.WARNING  # not reached
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_versions(version, wanted, within):
     assert is_within(version, wanted) is within
 
 
-class TestImporting:
+class TestImports:
     @pytest.fixture
     def module(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -144,79 +143,68 @@ class TestImporting:
         assert "this" not in sys.modules
 
 
-class TestWhole:
-    def examined(self, tmp_path, **environ):
-        return image.examine(environ, root=tmp_path, found=WHOLE, imports=lambda names: WORKS)
-
-    def test_findings_survive_json(self, tmp_path):
-        from pytest_accel.doctor.finding import to_plain
-
-        found = self.examined(tmp_path, HOME=str(tmp_path))
-        assert from_plain(to_plain(found)) == found
-
-    def test_the_name_is_told(self, tmp_path, by_subject):
-        (tmp_path / "etc").mkdir()
-        built = {"name": "bench:1", "revision": "abc123", "base": "python:3.12"}
-        (tmp_path / "etc/pytest-accel-image.json").write_text(json.dumps(built))
-        found = {each.subject: each for each in self.examined(tmp_path) if each.group == "image"}
-        assert (found["name"].level, found["name"].text) == (
+@pytest.mark.parametrize(
+    ("text", "level", "words"),
+    [
+        (
+            '{"name": "bench:1", "revision": "abc123", "base": "python:3.12"}',
             Level.OK,
             "bench:1, revision abc123, on python:3.12",
-        )
-
-    @pytest.mark.parametrize(
-        ("text", "words"), [(None, "there is no /etc"), ("{", "is there and has no name")]
-    )
-    def test_an_image_without_a_name_is_a_warning(self, tmp_path, text, words):
-        if text is not None:
-            (tmp_path / "etc").mkdir()
-            (tmp_path / "etc/pytest-accel-image.json").write_text(text)
-        (found,) = [each for each in self.examined(tmp_path) if each.subject == "name"]
-        assert found.level is Level.WARNING
-        assert words in found.text
-
-    def test_an_image_of_nvidias_has_a_name(self, tmp_path):
-        found = self.examined(tmp_path, NVIDIA_PRODUCT_NAME="PyTorch", NVIDIA_PYTORCH_VERSION="25.01")
-        (name,) = [each for each in found if each.subject == "name"]
-        assert name.text.startswith("PyTorch 25.01 (there is no")
-
-    @pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"CC": "/nowhere/cc", "PATH": os.defpath}])
-    def test_without_a_compiler_models_cannot_be_compiled(self, tmp_path, environ):
-        (found,) = [each for each in self.examined(tmp_path, **environ) if each.subject == "compiler"]
-        assert found.level is Level.WARNING
-        assert "--accel-compile=off" in found.remedy
-
-    @pytest.mark.parametrize(
-        ("environ", "subject", "level"),
-        [
-            ({"HOME": ""}, "home", Level.WARNING),
-            ({"HOME": "/"}, "home", Level.WARNING),
-            ({"HOME": "/proc/self"}, "home", Level.PROBLEM),
-            ({"TRITON_CACHE_DIR": "/proc/self/x"}, "cache", Level.PROBLEM),
-            ({"TMPDIR": "/dev/null"}, "scratch", Level.PROBLEM),
-        ],
-    )
-    def test_folders_that_cannot_be_written_to(self, tmp_path, environ, subject, level):
-        (found,) = [each for each in self.examined(tmp_path, **environ) if each.subject == subject]
-        assert found.level is level
-
-    @pytest.mark.parametrize(
-        ("number", "environ", "level"),
-        [(0, {}, Level.WARNING), (987654, {}, Level.WARNING), (987654, {"USER": "bench"}, Level.OK)],
-        ids=["root", "nameless", "named"],
-    )
-    def test_who_it_runs_as(self, tmp_path, monkeypatch, number, environ, level):
-        monkeypatch.setattr(os, "geteuid", lambda: number)
-        (found,) = [each for each in self.examined(tmp_path, **environ) if each.subject == "user"]
-        assert found.level is level
+        ),
+        (None, Level.WARNING, "there is no /etc"),
+        ("{", Level.WARNING, "image.json has no name"),
+    ],
+)
+def test_name_of_the_image(subject, tmp_path, text, level, words):
+    if text is not None:
+        (tmp_path / "etc").mkdir()
+        (tmp_path / "etc/pytest-accel-image.json").write_text(text)
+    found = subject("name")
+    assert found.level is level
+    assert words in found.text
 
 
-def test_the_command_ends_with_one_where_there_is_a_problem(monkeypatch, capsys):
-    monkeypatch.setattr(image, "try_imports", None)  # not called: nothing is imported in this test
-    bad = packages.needed(changed(suites=0), {})
-    monkeypatch.setattr(image, "examine", lambda environ: tuple(bad))
+def test_name_of_nvidias_image(subject):
+    found = subject("name", NVIDIA_PRODUCT_NAME="PyTorch", NVIDIA_PYTORCH_VERSION="25.01")
+    assert found.text.startswith("PyTorch 25.01 (there is no")
+
+
+@pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"CC": "/nowhere/cc", "PATH": os.defpath}])
+def test_missing_compiler_is_a_warning(subject, environ):
+    found = subject("compiler", **environ)
+    assert found.level is Level.WARNING
+    assert "--accel-compile=off" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "level"),
+    [
+        ({"HOME": ""}, "home", Level.WARNING),
+        ({"HOME": "/"}, "home", Level.WARNING),
+        ({"HOME": "/proc/self"}, "home", Level.PROBLEM),
+        ({"TRITON_CACHE_DIR": "/proc/self/x"}, "cache", Level.PROBLEM),
+        ({"TMPDIR": "/dev/null"}, "scratch", Level.PROBLEM),
+    ],
+)
+def test_folder_that_cannot_be_written_to(subject, environ, name, level):
+    assert subject(name, **environ).level is level
+
+
+@pytest.mark.parametrize(
+    ("number", "environ", "level"),
+    [(0, {}, Level.WARNING), (987654, {}, Level.WARNING), (987654, {"USER": "bench"}, Level.OK)],
+    ids=["root", "nameless", "named"],
+)
+def test_user_of_the_image(subject, monkeypatch, number, environ, level):
+    monkeypatch.setattr(os, "geteuid", lambda: number)
+    assert subject("user", **environ).level is level
+
+
+def test_command_fails_where_there_is_a_problem(monkeypatch, capsys):
+    bad = NEEDED.problem("plugin", "missing", "Install it.")
+    monkeypatch.setattr(image, "examine", lambda environ: (bad,))
     assert main(["doctor", "--image"]) == 1
-    assert "PROBLEM  contents" in capsys.readouterr().out
-    monkeypatch.setattr(image, "examine", lambda environ: tuple(packages.needed(WHOLE, {})))
+    assert "PROBLEM  plugin" in capsys.readouterr().out
+    monkeypatch.setattr(image, "examine", lambda environ: (NEEDED.ok("plugin", "found"),))
     assert main(["doctor", "--image", "--json"]) == 0
-    assert worst(from_plain(json.loads(capsys.readouterr().out))) is Level.OK
+    assert [each["level"] for each in json.loads(capsys.readouterr().out)["findings"]] == ["ok"]

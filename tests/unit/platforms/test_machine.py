@@ -95,19 +95,6 @@ def test_many_alternatives_are_counted():
     )
 
 
-def test_machine_describes_itself():
-    unknown = ("NVIDIA GeForce RTX 4090", 24564)
-    lines = dict(machine(H200, unknown, problems=("GPU 2 is lost",)).describe(load_catalogue()))
-    assert lines == {
-        "CPU": "Intel Xeon Processor, 2 cores",
-        "device 0": "NVIDIA H200, 140 GiB (H200 SXM 141 GB)",
-        "device 1": "NVIDIA GeForce RTX 4090, 24 GiB (not in the catalogue)",
-        "problem": "GPU 2 is lost",
-        "platforms": "h200, cpu, cpux2",
-        "baselines": "h200, cpu-intel-xeon-processor-6-207, cpux2-intel-xeon-processor-6-207",
-    }
-
-
 def test_a_platform_of_the_project_is_called_by_its_title():
     catalogue = load_catalogue({"mybox": {"patterns": ["A40"], "title": "My Box"}})
     assert machine(H200).missing(catalogue.parse("mybox"), catalogue).startswith("needs 1 x My Box;")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_accel.doctor.finding import Finding, Level
+from pytest_accel.doctor.findings import Finding, Level
 from pytest_accel.report.doctor import screen, verdict
 
 

@@ -6,9 +6,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_accel.commands.project import HISTORY, by_keyword, required_history
 from pytest_accel.commands.registry import argument, command, count
@@ -27,29 +27,17 @@ _LISTED_SESSIONS = 20
 _UNITS_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-class _Kept(NamedTuple):
-    """What `--prune` keeps: one of the three is set."""
-
-    days: int | None = None
-    sessions: int | None = None
-    size_bytes: int | None = None
-
-
-def _kept(text: str) -> _Kept:
-    """Parse 400d, 30 or 20M, for `type=`."""
+def _kept(text: str) -> dict[str, int]:
+    """Parse 400d, 30 or 20M, for `type=`: what `History.prune` keeps."""
     found = re.fullmatch(r"([1-9][0-9]*)(d|[KMG])?", text)
     if found is None:
         raise argparse.ArgumentTypeError(
             f"{text!r} is none of 400d (days), 30 (sessions), 20M (bytes: K, M, G)"
         )
     number, unit = int(found[1]), found[2]
-    match unit:
-        case "d":
-            return _Kept(days=number)
-        case None:
-            return _Kept(sessions=number)
-        case _:
-            return _Kept(size_bytes=number * _UNITS_BYTES[unit])
+    if unit == "d":
+        return {"keep_days": number}
+    return {"max_bytes": number * _UNITS_BYTES[unit]} if unit else {"keep_sessions": number}
 
 
 @command(
@@ -229,11 +217,14 @@ def _merge(history: History, path: Path) -> str:
     return ", ".join(f"{number} {what}" for what, number in counts.items())
 
 
-def _prune(history: History, kept: _Kept, *, is_done: bool) -> None:
+def _prune(history: History, kept: Mapping[str, int], *, is_done: bool) -> None:
     from pytest_accel.report.history import pruned_line
 
     pruned = history.prune(
-        keep_days=kept.days, keep_sessions=kept.sessions, max_bytes=kept.size_bytes, dry_run=not is_done
+        keep_days=kept.get("keep_days"),
+        keep_sessions=kept.get("keep_sessions"),
+        max_bytes=kept.get("max_bytes"),
+        dry_run=not is_done,
     )
     print(pruned_line(pruned, is_done=is_done))
     if pruned.sessions and not is_done:
@@ -301,17 +292,13 @@ def _newest(history: History) -> SessionResults:
     """Return the newest session that measured something valid."""
     from pytest_accel.storage.history import belongs_to_series
 
-    for session in _sessions(history):
+    for each in history.sessions():
+        session = history.session(each.session)
         if any(map(belongs_to_series, session.results)):
             return session
     raise ValueError(
         f"{history.path}: no session in it measured anything valid. The next one that does is kept."
     )
-
-
-def _sessions(history: History) -> Iterator[SessionResults]:
-    for each in history.sessions():
-        yield history.session(each.session)
 
 
 def _write(output: str | None, text: str) -> None:

@@ -75,7 +75,7 @@ def test_actionlint_finds_nothing_but_labels_of_our_own():
 
 
 @needs_shellcheck
-@pytest.mark.parametrize("name", ["night.sh", "night.sbatch"])
+@pytest.mark.parametrize("name", ["night.sh", "night.sbatch", "../slurm/benchmarks.sbatch"])
 def test_scripts_are_sound(name):
     check("shellcheck", "--severity=style", name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,18 +62,8 @@ def test_known(accel):
 
 
 @cpu
-def test_unkept(accel):
-    measure(accel, "unkept", fxgraph_cache_bypass=1)
-
-
-@cpu
 def test_eager(accel):
     measure(accel, "eager")
-
-
-@cpu
-def test_skipped(accel):
-    pytest.skip("not today")
 
 
 @cpu
@@ -87,17 +78,6 @@ def test_crowded(accel):
 @cpu
 def test_broken(accel):
     assert False, "the shape does not fit the plan"
-
-
-@pytest.fixture
-def broken_after():
-    yield
-    raise RuntimeError("cannot be put back")
-
-
-@cpu
-def test_torn_down(accel, broken_after):
-    measure(accel, "torn")
 
 
 @cpu
@@ -183,47 +163,31 @@ def in_cache(root):
     return {path.name for path in (root / "cache/ab").iterdir()}
 
 
-def test_every_end_has_its_line(suite, capsys):
+def test_every_outcome_has_its_line_and_what_found_no_room_is_tried_again(suite, capsys):
     root = suite(ENDS)
-    assert main(["compile", "--jobs", "9", "--", "test_suite.py"]) == 1
+    assert main(["compile", "--jobs", "6", "--", "test_suite.py"]) == 1
     said = capsys.readouterr().err
-    lines = {
-        line.partition("::")[2].partition(":")[0]: line.partition("::")[2]
-        .partition(": ")[2]
-        .rpartition(", ")[0]
-        for line in said.splitlines()
-        if line.startswith("[")
+    lines = re.findall(r"^\[\d/6\] test_suite\.py::test_(\w+): (.*), ", said, re.MULTILINE)
+    assert dict(lines) == {
+        "new": "compiled",
+        "known": "compiled before",
+        "eager": "built, nothing to compile",
+        "crowded": "built, nothing to compile",
+        "broken": "failed",
+        "killed": "failed",
     }
-    assert lines == {
-        "test_new": "compiled",
-        "test_known": "compiled before",
-        "test_unkept": "compiled, and torch cannot keep it",
-        "test_eager": "built, nothing to compile",
-        "test_skipped": "skipped",
-        "test_crowded": "built, nothing to compile",
-        "test_broken": "failed",
-        "test_torn_down": "failed",
-        "test_killed": "failed",
-    }
-    assert "[9/9] " in said
-    beside, _, again = said.partition("compiling, 3 side by side")
-    fewer, _, last = again.partition("compiling, one after the other")
+    beside, _, fewer = said.partition("compiling, 2 side by side")
     assert "test_crowded: no room beside the others" in beside
-    assert "test_crowded: built, nothing to compile" in fewer
     assert "test_killed: no room beside the others" in fewer
-    assert "    it was killed by SIGKILL" in last
+    assert "killed by SIGKILL" in fewer
     assert "AssertionError: the shape does not fit the plan" in beside
-    assert "RuntimeError: cannot be put back" in beside
-    told = "1 compiled, 1 compiled before, 1 compiled, and torch cannot keep it, 2 built, nothing to compile, 1 skipped, 3 failed; "
-    assert f"9 benchmarks: {told}" in said
+    assert "6 benchmarks: 1 compiled, 1 compiled before, 2 built, nothing to compile, 2 failed; " in said
     assert f"kept in {root / 'cache'}\n" in said
     assert "by hand: pytest test_suite.py::test_" in said
-    # One step of each, and none of what was not asked for.
+    # One step of each, and none of what was not selected.
     steps = {path.name.removeprefix("steps-"): path.read_text() for path in root.glob("steps-*")}
-    assert steps == dict.fromkeys(("new", "known", "unkept", "eager", "crowded", "torn"), "step\n")
-    assert in_cache(root) == {
-        f"{name}.{kind}" for name in ("new", "known", "unkept") for kind in ("py", "best_config")
-    }
+    assert steps == dict.fromkeys(("new", "known", "eager", "crowded"), "step\n")
+    assert in_cache(root) == {f"{name}.{kind}" for name in ("new", "known") for kind in ("py", "best_config")}
 
 
 CROWDED = """
@@ -243,7 +207,8 @@ def test_full(accel, name):
 """
 
 
-def test_what_found_no_room_is_tried_again_once_behind_the_others_and_then_as_ever(suite, capsys):
+@pytest.mark.rehearsal
+def test_benchmark_without_room_is_tried_again_once_behind_the_others_and_then_alone(suite, capsys):
     root = suite(CROWDED)
     assert main(["compile", "--jobs", "2", "--", "test_suite.py"]) == 1
     said = capsys.readouterr().err
@@ -281,8 +246,7 @@ def kept(cache):
     return {path.stem for path in cache.glob("*.best_config")}
 
 
-def test_kernels_are_tuned_by_one_process_at_a_time_and_stay_tuned(tuner, capsys):
-    """Of one command or of two."""
+def test_kernels_are_tuned_by_one_process_at_a_time_also_of_two_commands(tuner, capsys):
     cache = tuner("benchmark_all_configs")
     other = subprocess.Popen(
         [sys.executable, "-m", "pytest_accel.cli", "compile", "--", "test_suite.py", "-k", "three"]
@@ -293,8 +257,7 @@ def test_kernels_are_tuned_by_one_process_at_a_time_and_stay_tuned(tuner, capsys
     assert kept(cache) == {"one", "two", "three", "of-a-session", "dangling"}
 
 
-def test_what_a_tuner_that_does_not_wait_has_chosen_is_forgotten(tuner, capsys):
-    """What a session chose that was alone stays."""
+def test_choices_of_an_unknown_tuner_are_forgotten_and_those_of_sessions_stay(tuner, capsys):
     cache = tuner("of_another_name", TUNES.replace('"one", "two", "three"', '"unlike"'))
     assert main(["compile", "--jobs", "3", "--", "test_suite.py"]) == 0
     assert "1 benchmark: 1 compiled; " in capsys.readouterr().err
@@ -313,7 +276,7 @@ def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, c
     assert (root / "steps-eager").read_text() == "step\n"
 
 
-def test_one_that_takes_too_long_is_ended_and_holds_nobody_up(suite, capsys):
+def test_benchmark_that_takes_too_long_is_ended_and_delays_no_other(suite, capsys):
     deaf = "def test_deaf(accel):\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    time.sleep(600)\n"
     suite(ENDS + f"\n\n@cpu\n{deaf}")
     (Path.cwd() / "conftest.py").write_text(
@@ -322,14 +285,13 @@ def test_one_that_takes_too_long_is_ended_and_holds_nobody_up(suite, capsys):
     program = (
         "import sys\nfrom pytest_accel.cli import main\nfrom pytest_accel.commands import runner\n"
         "runner._STOPS = ((runner.signal.SIGINT, 2.0), (runner.signal.SIGKILL, 5.0))\n"
-        "sys.exit(main(['compile', '--jobs', '2', '--timeout', '20s', '--', 'test_suite.py', '-k', 'deaf or eager or new']))"
+        "sys.exit(main(['compile', '--jobs', '2', '--timeout', '20s', '--', 'test_suite.py', '-k', 'deaf or eager']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, check=False
     )
     assert done.returncode == 1, done.stderr
-    assert "[1/3] test_suite.py::test_" in done.stderr
-    assert done.stderr.index("[2/3]") < done.stderr.index("test_deaf: failed")
+    assert done.stderr.index("test_eager: built") < done.stderr.index("test_deaf: failed")
     assert "    it took longer than 20 s and was ended (--timeout)" in done.stderr
 
 
@@ -342,13 +304,7 @@ def test_one_that_takes_too_long_is_ended_and_holds_nobody_up(suite, capsys):
             "no benchmark was found that this machine can run. Name what to compile after --",
         ),
         ("import nothing_of_this_name", [], "pytest could not collect; see above."),
-        (
-            "import nothing_of_this_name",
-            ["--continue-on-collection-errors"],
-            "pytest could not collect; see above.",
-        ),
         ("", ["--co"], "--collect-only after -- would build nothing."),
-        ("", ["-p", "no:benchmark"], "pytest could not collect; see above."),
     ],
 )
 def test_nothing_to_compile_is_one_error(suite, capsys, text, words, message):
@@ -360,10 +316,8 @@ def test_nothing_to_compile_is_one_error(suite, capsys, text, words, message):
     assert ("nothing_of_this_name" in said) == bool(text)
 
 
-@pytest.mark.parametrize(
-    "end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name
-)
-def test_an_end_of_the_command_is_the_end_of_its_processes(suite, end):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_end_of_the_command_ends_its_processes(suite, end):
     root = suite(SLEEPS)
     program = "import sys; from pytest_accel.cli import main; sys.exit(main(['compile', '--jobs', '2', '--', 'test_suite.py']))"
     command = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
@@ -392,13 +346,13 @@ def test_an_end_of_the_command_is_the_end_of_its_processes(suite, end):
         ({"outcome": "failed", "longreprtext": "it does not fit the plan"}, "failed"),
     ],
 )
-def test_how_a_report_is_understood(changes, outcome):
+def test_report_becomes_an_outcome(changes, outcome):
     report = {"outcome": "passed", "user_properties": [], "longrepr": None, "longreprtext": "", **changes}
     assert _end(SimpleNamespace(failed=report["outcome"] == "failed", **report))["outcome"] == outcome
 
 
 @pytest.mark.rehearsal
-def test_what_ranks_compile_is_told_by_their_gang(suite, capsys):
+def test_graphs_that_ranks_compile_are_counted(suite, capsys):
     root = suite(
         "\n\n@cpux2\ndef test_both(accel, rank):\n    measure(accel, f'rank-{rank}', fxgraph_cache_miss=1)\n"
     )

@@ -381,7 +381,7 @@ KILLED = """
 
 @cpu
 def test_then(accel):
-    __import__("os").kill(__import__("os").getpid(), 9)
+    __import__("os").kill(__import__("os").getppid(), 9)
 """
 
 

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from dataclasses import replace
 
@@ -138,13 +139,15 @@ SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
 
 
 @pytest.mark.rehearsal
-def test_two_settings_of_one_environment_are_told_apart(site):
-    """The slower one fails after two groups; the other is decided by one, and not measured again."""
-    python = shlex.quote(sys.executable)
+def test_slower_environment_fails_after_two_blocks_and_an_equal_benchmark_is_ok_after_one(site, tmp_path):
+    """OLD is a real virtual environment; NEW is this one with a variable that makes one benchmark slower."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "old")], check=True)
+    (packages,) = (tmp_path / "old" / "lib").glob("python*/site-packages")
+    (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     done = site.upgrade(
         *("--", "test_tiny.py", "--accel-budget=20ms", "-oaccel_warmup=20ms"),
-        old=python,
-        new=f"env NEW_IS_SLOWER=1 {python}",
+        old=str(tmp_path / "old"),
+        new=f"env NEW_IS_SLOWER=1 {shlex.quote(sys.executable)}",
     )
     assert done.returncode == 1, done.stderr
     assert "REGRESSED  test_step_slow: 16.7 % slower (at least " in done.stdout
@@ -167,7 +170,7 @@ def test_two_settings_of_one_environment_are_told_apart(site):
 # --- the course -----------------------------------------------------------------------------------
 
 
-def test_an_unchanged_one_is_accepted_after_one_group_in_turn(site):
+def test_unchanged_environment_is_accepted_after_one_block(site):
     done = site.upgrade("--", "bench_suites", "-m", "gh200")
     assert done.returncode == 0, done.stderr
     assert site.turns() == FIRST
@@ -180,7 +183,7 @@ def test_an_unchanged_one_is_accepted_after_one_group_in_turn(site):
         assert f"--accel-baselines={site.root / 'kept' / 'baselines'}" in words  # never the site's own
 
 
-def test_only_what_is_open_goes_on(site):
+def test_decided_benchmark_is_left_out_of_the_next_block(site):
     site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
     site.left("new", [measured(0.04, "new"), measured(0.05, "new", "test_b")])
     done = site.upgrade("--", "x")
@@ -192,7 +195,7 @@ def test_only_what_is_open_goes_on(site):
     assert "after block 1: 1 ok, 1 open" in done.stderr
 
 
-def test_what_stays_undecided_says_what_would_decide_it_and_costs_what_is_asked(site):
+def test_open_question_says_what_would_decide_it_and_fails_only_on_request(site):
     for number, group in enumerate((FIRST, SECOND)):
         for place, stem in enumerate(group):
             side = stem.rpartition("-")[2]
@@ -209,7 +212,7 @@ def test_what_stays_undecided_says_what_would_decide_it_and_costs_what_is_asked(
     assert site.upgrade("--blocks", "2", "--", "x", "--accel-inconclusive=fail").returncode == 1
 
 
-def test_a_failed_or_disturbed_run_is_replaced_and_named(site):
+def test_failed_or_disturbed_run_is_replaced_and_noted(site):
     site.left("01-2-new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
     site.left("01-4-old", [make_result(Outcome.INVALID, name="test_a"), measured(0.04, "old", "test_b")])
     site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
@@ -229,7 +232,7 @@ def test_a_failed_or_disturbed_run_is_replaced_and_named(site):
     assert "note: test_a: 1 run of the old environment invalid, and measured again" in done.stdout
 
 
-def test_what_the_new_one_does_not_run_is_lost_and_the_rest_is_judged(site):
+def test_benchmark_that_the_new_environment_does_not_run_is_lost(site):
     site.left("new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
     site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
     done = site.upgrade("--", "x")
@@ -239,7 +242,7 @@ def test_what_the_new_one_does_not_run_is_lost_and_the_rest_is_judged(site):
     assert "01-2-new-again1" in site.turns()
 
 
-def test_a_process_that_breaks_off_is_played_once_more(site):
+def test_process_that_breaks_off_is_started_once_more(site):
     (site.root / "how-01-3-new").write_text("3 once")
     done = site.upgrade("--", "x")
     assert done.returncode == 0
@@ -247,7 +250,7 @@ def test_a_process_that_breaks_off_is_played_once_more(site):
     assert site.turns() == [*FIRST[:3], "01-3-new", "01-4-old"]
 
 
-def test_one_that_breaks_off_twice_ends_it_and_what_is_whole_is_told(site):
+def test_process_that_breaks_off_twice_ends_the_upgrade_which_resumes_later(site):
     site.left("new", [measured(0.05, "new")])
     (site.root / "how-02-2-old").write_text("-11")
     done = site.upgrade("--", "x")
@@ -271,7 +274,7 @@ def test_wrong_use_is_not_tried_again(site):
     assert site.turns() == ["01-1-old"]
 
 
-def test_an_interrupt_keeps_and_tells_what_is_there(site):
+def test_interrupt_keeps_and_reports_complete_blocks(site):
     site.left("new", [measured(0.05, "new")])
     (site.root / "how-02-1-new").write_text("hang")
     command = [sys.executable, "-m", "pytest_accel.cli", *site.command("--", "x")]
@@ -304,7 +307,7 @@ def test_an_interrupt_keeps_and_tells_what_is_there(site):
         ),
     ],
 )
-def test_wrong_words_are_refused_before_anything_is_measured(site, words, told):
+def test_wrong_arguments_are_refused_before_anything_is_measured(site, words, told):
     done = site.upgrade(*words)
     assert done.returncode == 2
     assert told in done.stderr
@@ -316,3 +319,32 @@ def test_another_upgrade_does_not_mix_with_what_is_kept(site):
     refused = site.upgrade("--blocks", "3", "--", "x")
     assert refused.returncode == 2
     assert "it holds an upgrade with --blocks 5, and this one has --blocks 3" in refused.stderr
+
+
+def test_environments_that_cannot_be_compared_are_refused(site):
+    stand_in = (site.root / "stand_in.py").read_text()
+    (site.root / "other.py").write_text(
+        stand_in.replace('"pytest_accel": "0.1.0"', '"pytest_accel": "0.2.0"')
+    )
+    other = shlex.join([sys.executable, "other.py", "new"])
+    refused = site.upgrade("--", "x", new=other)
+    assert refused.returncode == 2
+    assert "Install the same version in both" in refused.stderr
+    assert site.turns() == []
+
+
+def test_image_that_was_replaced_under_its_name_is_refused(site):
+    assert site.upgrade("--", "x").returncode == 0
+    stand_in = site.root / "stand_in.py"
+    stand_in.write_text(stand_in.read_text().replace("2.10.0", "2.10.1"))
+    refused = site.upgrade("--", "x")
+    assert refused.returncode == 2
+    assert "is not what was measured in kept any more (torch 2.10.0 -> 2.10.1)" in refused.stderr
+
+
+def test_github_step_gets_one_summary_of_the_whole(site):
+    summary = site.root / "summary.md"
+    summary.touch()
+    site.environ["GITHUB_STEP_SUMMARY"] = str(summary)
+    assert site.upgrade("--", "x").returncode == 0
+    assert summary.read_text() == (site.root / "kept" / "upgrade.md").read_text()

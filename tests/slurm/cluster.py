@@ -125,18 +125,6 @@ class Cluster:
                 cwd=self.folder,
             )
 
-    @contextmanager
-    def without_controller(self) -> Iterator[None]:
-        """Within, Slurm does not answer; jobs run on, and are known again afterwards."""
-        controller = self._daemons.pop("slurmctld")
-        controller.terminate()
-        controller.wait(LONG_S)
-        try:
-            yield
-        finally:
-            self.daemon("slurmctld", *_CONTROLLER)
-            self.await_that(lambda: len(self.states()) == len(self.nodes), "the controller's return")
-
     def await_that(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + LONG_S
         while not condition():

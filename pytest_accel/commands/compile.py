@@ -11,7 +11,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -161,17 +161,13 @@ class _Compilation:
         # What is in the variable is among the arguments.
         environ = {name: value for name, value in self.runner.environ.items() if name != _ADDOPTS}
         runner = replace(self.runner, environ=environ)
-        waiting = deque(self._jobs(node_ids, arguments))
-        again = set[str]()
-        jobs = runner.run_side_by_side(waiting, at_once=at_once, timeout_s=self.timeout_s, title=title)
+        jobs = runner.run_side_by_side(
+            list(self._jobs(node_ids, arguments)), at_once=at_once, timeout_s=self.timeout_s, title=title
+        )
         with closing(jobs):
             for job, status, took_s in jobs:
                 self._take(job, status, took_s, alone=at_once == 1)
                 self._forget_wrong_tuning()  # not only at the end, which a time limit may cut off
-                # What takes the most memory comes first by custom: beside the last ones there is some.
-                if self.outcomes[job.name] == "no room" and waiting and job.name not in again:
-                    again.add(job.name)
-                    waiting.extend(self._jobs([job.name], arguments))
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
         from pytest_accel.commands.runner import Job

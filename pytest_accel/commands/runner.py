@@ -187,13 +187,13 @@ class Runner:
         return process.returncode
 
     def run_side_by_side(
-        self, waiting: deque[Job], *, at_once: int, timeout_s: float, title: str
+        self, jobs: Sequence[Job], *, at_once: int, timeout_s: float, title: str
     ) -> Generator[tuple[Job, int | None, float]]:
         """Yield jobs as they end, with exit status and seconds; None for one stopped after `timeout_s`.
 
-        The caller may add to `waiting` meanwhile. Nothing is left running after InterruptedRunError or `close`.
+        Nothing is left running after InterruptedRunError or `close`.
         """
-        running = list[_Running]()
+        waiting, running = deque(jobs), list[_Running]()
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:

@@ -190,37 +190,6 @@ def test_every_outcome_has_its_line_and_what_found_no_room_is_tried_again(suite,
     assert in_cache(root) == {f"{name}.{kind}" for name in ("new", "known") for kind in ("py", "best_config")}
 
 
-CROWDED = """
-
-@cpu
-@pytest.mark.parametrize("name", ["a", "b", "c", "d", "e"])
-def test_full(accel, name):
-    tries = pathlib.Path("tries")
-    if name in "ab":
-        with tries.open("a") as told:
-            told.write(name)
-        words = {"a": "CUDA out of memory. Tried to allocate 2 GiB", "b": "CUBLAS_STATUS_ALLOC_FAILED when calling `it`"}
-        raise RuntimeError(words[name])
-    while not tries.exists():  # the others go on when one of those has been there
-        time.sleep(0.02)
-    measure(accel, name)
-"""
-
-
-@pytest.mark.rehearsal
-def test_benchmark_without_room_is_tried_again_once_behind_the_others_and_then_alone(suite, capsys):
-    root = suite(CROWDED)
-    assert main(["compile", "--jobs", "2", "--", "test_suite.py"]) == 1
-    said = capsys.readouterr().err
-    ends = [line for line in said.splitlines() if line.startswith("[")]
-    names = [line.partition("test_full[")[2][0] for line in ends]
-    assert set(names[:2]) == {"a", "b"}
-    assert set(names[2:4]) <= {"c", "d", "e"}
-    assert sorted((root / "tries").read_text()) == ["a"] * 3 + ["b"] * 3
-    assert [line.partition("]")[0] for line in ends][-2:] == ["[4/5", "[5/5"]
-    assert "5 benchmarks: 3 built, nothing to compile, 2 failed; " in said
-
-
 @pytest.fixture
 def tuner(suite):
     """A torch of a tuner alone, which knows its method by that name."""

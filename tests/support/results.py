@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pytest_accel.report.terminal import explain
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import Environment, diff
 from pytest_accel.stats.gate import judge
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, ScalingFigure, SessionResults, Status
@@ -147,7 +148,7 @@ def make_result(
         disk_name=platform,
         status=status,
         failed=status in FAILING,
-        text=explain(verdict) if verdict else _REASONS[status],
+        text=explain(verdict) if verdict else _REASONS.get(status, VERDICTS[status].meaning),
         key=f"{file}::{name}",
         file=file,
         line=37,
@@ -199,7 +200,11 @@ def _verdict(status: Status, stored: Sequence[Run], runs: Sequence[Run]) -> Verd
     if status in _SHAPES:
         return judge(stored, runs, Policy())
     return Verdict(
-        outcome=status, tolerance=0.05, reason=_REASONS[status], runs=len(runs), baseline_runs=len(stored)
+        outcome=status,
+        tolerance=0.05,
+        reason=_REASONS.get(status, VERDICTS[status].meaning),
+        runs=len(runs),
+        baseline_runs=len(stored),
     )
 
 

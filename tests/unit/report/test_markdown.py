@@ -1,18 +1,19 @@
-"""The summary: failures first, nothing lost in silence, and no name that becomes more than a name."""
+"""Markdown: failures first, nothing left out without a note, and no text from outside that becomes markup."""
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.markdown import LEAST_BYTES, render_summary
-from pytest_accel.report.verdicts import in_order, needs_attention, status_word, word
+from pytest_accel.report.markdown import LEAST_BYTES, code, fenced, prose, render_summary
+from pytest_accel.report.verdicts import in_order, needs_attention, status_word
 from pytest_accel.stats.environment import Change
-from pytest_accel.stats.quantities import printable
+from pytest_accel.stats.quantities import clipped, printable
 from pytest_accel.stats.results import Ending, ReferenceFigure
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.markdown_page import OURS, Page
@@ -22,48 +23,21 @@ STATUSES = [*Outcome, *Ending]
 anything = st.text(max_size=60) | st.text(alphabet="`|\\<>*_[]()!#@$~&:-+=1. \n\tah/", max_size=40)
 
 
-# --- what comes first -------------------------------------------------------------------------------
+# --- order -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", STATUSES, ids=lambda status: status.value)
-def test_every_status_has_a_word_and_a_place(status):
+def test_every_status_is_shown_and_what_needs_attention_listed(status):
     result = make_result(status)
-    assert word(result.status).lower() == result.status.value
-    assert in_order([result]) == [result]
     page = render_summary(make_session([replace(result, failed=False)]))
     assert status_word(replace(result, failed=False)) in page
     assert needs_attention(replace(result, failed=False)) == ("### Needs attention" in page)
 
 
-def test_failures_come_first_the_largest_loss_before_the_others():
-    def regressed(name, loss):
-        found = Verdict(
-            outcome=Outcome.REGRESSED, tolerance=0.05, slowdown=Estimate(point=loss, low=loss, high=loss)
-        )
-        return make_result(Outcome.REGRESSED, name=name, verdicts=(found,))
-
-    results = [
-        make_result(name="well"),
-        make_result(Outcome.INCONCLUSIVE, name="open"),
-        make_result(Ending.FAILED, name="broken"),
-        regressed("slow", 0.07),
-        regressed("slower", 0.2),
-    ]
-    assert [result.name for result in in_order(results)] == ["slower", "slow", "broken", "open", "well"]
-
-
-def test_what_fails_comes_before_what_was_expected_to():
+def test_failure_comes_before_an_expected_one():
     expected = make_result(Outcome.REGRESSED, failed=False)  # under xfail
     missing = make_result(Outcome.NO_BASELINE, failed=True)
     assert in_order([expected, missing]) == [missing, expected]
-
-
-def test_what_is_well_stays_in_the_order_of_the_session():
-    results = [make_result(name=f"test_x[{size}]") for size in (16, 128, 32)]
-    assert in_order(results) == results
-
-
-# --- the headline -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -82,14 +56,14 @@ def test_what_is_well_stays_in_the_order_of_the_session():
         ),
     ],
 )
-def test_headline(statuses, more, headline):
+def test_headline_states_the_result(statuses, more, headline):
     session = make_session(
         (make_result(status, name=f"test_{number}") for number, status in enumerate(statuses)), **more
     )
     assert render_summary(session).splitlines()[0] == f"## {headline}"
 
 
-def test_short_of_a_reference_is_a_failure_although_its_baseline_is_held():
+def test_missed_reference_is_a_failure():
     reference = ReferenceFigure(
         id="olivia/1",
         source="Olivia, Test 1",
@@ -110,7 +84,7 @@ def test_short_of_a_reference_is_a_failure_although_its_baseline_is_held():
 # --- the whole page ---------------------------------------------------------------------------------
 
 
-def test_a_night():
+def test_sections_of_a_whole_session():
     session = make_session()
     page = render_summary(session)
     lines = page.splitlines()
@@ -132,25 +106,25 @@ def test_a_night():
     assert set(Page(page).tags) <= OURS
 
 
-def test_every_distinct_diff_stands_once():
+def test_every_distinct_diff_is_shown_once():
     page = render_summary(make_session())
     assert page.count("| container image |") == 1
     assert page.count("| driver |") == 2  # one benchmark saw other changes than the rest
     assert page.count("| | baseline | now |") == 2
 
 
-def test_a_diff_of_what_is_well_is_folded():
+def test_diff_of_what_is_ok_is_folded():
     page = render_summary(make_session([make_result()]))
     assert page.index("<details>") < page.index("| driver |") < page.index("</details>")
 
 
-def test_nothing_changed_is_said_of_a_failure_and_not_of_what_is_well():
+def test_unchanged_environment_is_reported_of_failures_only():
     words = "nothing in the recorded environment"
     assert words in render_summary(make_session([make_result(Outcome.REGRESSED, changes=())]))
     assert words not in render_summary(make_session([make_result(changes=())]))
 
 
-def test_an_absent_value_is_told_from_an_empty_one():
+def test_absent_value_differs_from_an_empty_one():
     changes = (Change(name="env.A", old=None, new=""), Change(name="env.B", old="x|y", new="`"))
     page = render_summary(make_session([make_result(Outcome.REGRESSED, changes=changes)]))
     assert "| A | absent | empty |" in page
@@ -164,7 +138,7 @@ def test_few_that_are_ok_are_not_folded():
     assert "<details><summary>11 ok</summary>" in page
 
 
-def test_same_name_in_two_files_is_told_apart():
+def test_same_name_in_two_files_has_its_path():
     results = [make_result(file="a/test_a.py"), make_result(file="b/test_b.py")]
     page = render_summary(make_session(results))
     assert "`a/test_a.py::test_cnn[resnet50-bf16-256]`" in page
@@ -236,7 +210,7 @@ def test_any_text_anywhere_gives_our_own_page(texts):
 # --- room -------------------------------------------------------------------------------------------
 
 
-def test_what_is_ok_gives_way_first_and_says_so():
+def test_rows_that_are_ok_are_left_out_first_with_a_note():
     results = many(400, rounds=6)
     page = render_summary(make_session(results), limit_bytes=LEAST_BYTES)
     assert len(page.encode("utf-8")) <= LEAST_BYTES
@@ -249,7 +223,7 @@ def test_what_is_ok_gives_way_first_and_says_so():
     assert set(Page(page).tags) <= OURS
 
 
-def test_failures_are_never_left_out_in_silence():
+def test_left_out_failures_are_counted():
     made = make_result(Outcome.REGRESSED, runs=(), baseline=())
     results = [replace(made, benchmark=f"a.py::test_{number}") for number in range(1000)]
     page = render_summary(make_session(results), limit_bytes=2 * LEAST_BYTES)
@@ -263,7 +237,7 @@ def test_failures_are_never_left_out_in_silence():
 
 @settings(max_examples=25)
 @given(st.integers(0, 40), st.sampled_from(HOSTILE))
-def test_never_longer_than_its_limit(count, text):
+def test_page_stays_within_its_limit(count, text):
     results = [
         make_result(Ending.FAILED, name=f"{text}{n}", text=text, details=(text,) * 50) for n in range(count)
     ]
@@ -271,6 +245,97 @@ def test_never_longer_than_its_limit(count, text):
     assert len(render_summary(session, limit_bytes=LEAST_BYTES).encode("utf-8")) <= LEAST_BYTES
 
 
-def test_a_limit_that_is_too_small_is_refused():
+def test_too_small_limit_is_refused():
     with pytest.raises(ValueError, match=f"100 is too little for a summary. Give at least {LEAST_BYTES}"):
         render_summary(make_session([]), limit_bytes=100)
+
+
+# --- escaping ----------------------------------------------------------------------------------------
+
+APART = "\u200b"
+LINKED = [
+    "@octocat",
+    "#123",
+    "owner/repo#12",
+    "!45",
+    "~label",
+    "%7",
+    "&9",
+    "$8",
+    "^alert",
+    ":tada:",
+    "GH-12",
+    "gl-3",
+]
+ADDRESSES = ["https://x.example", "www.x.example", "me@x.example"]
+
+
+@given(anything.filter(str.strip))
+def test_code_shows_just_the_name(text):
+    page = Page(f"x {code(text)} y")
+    assert page.tags == ["p", "code"]
+    assert page.text == f"x {printable(text)} y\n"
+
+
+@given(anything.filter(str.strip))
+@example("a|b \\|` c \\\\| d")
+def test_code_in_a_table_stays_in_its_cell(text):
+    page = Page(f"| a | b |\n|---|---|\n| {code(text, in_table=True)} | y |\n")
+    assert page.cells == [2, 2]
+    assert printable(text) in page.text
+    assert set(page.tags) <= OURS
+
+
+@given(anything)
+@example("~~gone~~ *a* __b__ [c](d) ![e](f) <g> `h` \\")
+@example("1. first")
+@example("12) twelfth")
+@example("> quoted")
+@example("# title")
+@example("- point")
+@example("+ point")
+@example("===")
+def test_prose_reads_like_the_text_wherever_it_stands(text):
+    said = printable(" ".join(text.split()))
+    for before, after, tags in (("", "", ["p"]), ("- ", "", ["ul", "li"])):
+        page = Page(f"{before}{prose(text)}{after}")
+        assert page.text.replace(APART, "").strip() == said.replace(APART, "").strip()
+        assert [tag for tag in page.tags if tag != "span"] == (tags if said.strip() or before else [])
+
+
+@given(anything.filter(str.strip))
+@example("a | b | c")
+@example("a \\| b")
+def test_prose_stays_in_its_cell(text):
+    page = Page(f"| a | b |\n|---|---|\n| {prose(text)} | y |\n")
+    assert page.cells == [2, 2]
+    assert printable(" ".join(text.split())).replace(APART, "").strip() in page.text.replace(APART, "")
+    assert set(page.tags) <= OURS
+
+
+@pytest.mark.parametrize("text", [*LINKED, *ADDRESSES])
+def test_what_the_forge_would_link_is_taken_apart(text):
+    shown = html.unescape(re.sub("</?span>", "", prose(f"see {text} there")).replace("\\", ""))
+    assert text not in shown
+    assert shown.replace(APART, "") == f"see {text} there"
+
+
+@pytest.mark.parametrize(
+    "text", ["7.1 % slower (at least 4.6 %; tolerance 5.0 %), 2 runs", "cuDNN 9.10 -> 9.19, batch_size 5"]
+)
+def test_our_own_words_are_not_cluttered(text):
+    assert prose(text) == text
+
+
+@given(st.lists(anything, max_size=4))
+def test_fence_holds_everything(lines):
+    page = Page("\n".join([*fenced(lines), "", "after"]))
+    assert page.tags == ["pre", "code", "p"]
+    assert page.text.endswith("after\n")
+
+
+def test_long_names_keep_both_ends():
+    shown = clipped("a" * 500 + "[bf16-256]", 100)
+    assert len(shown) == 100
+    assert shown.startswith("aaa")
+    assert shown.endswith("[bf16-256]")

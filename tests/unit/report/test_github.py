@@ -1,7 +1,8 @@
-"""Annotations: what the runner reads is what was meant, and no name is a command."""
+"""GitHub: annotations are read as they were meant, no name is a command; the step summary never costs the session."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.github import SHOWN, annotations
+from pytest_accel.report.github import SHOWN, STEP_BYTES, annotations, append_step_summary
+from pytest_accel.report.markdown import render_summary
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome
-from tests.support.results import hostile, make_result, make_session
+from tests.support.markdown_page import Page
+from tests.support.results import make_result, make_session, many
 
 GITHUB = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/home/runner/work/x/x"}
 
@@ -37,7 +41,7 @@ def of(*results, **more):
     return [read(line) for line in annotations(make_session(results), GITHUB, **more)]
 
 
-def test_a_regression():
+def test_regression_is_an_error_at_its_line():
     [(command, properties, message)] = of(make_result(Outcome.REGRESSED))
     assert command == "error"
     assert properties == {
@@ -51,29 +55,20 @@ def test_a_regression():
 
 
 @pytest.mark.parametrize("environ", [{}, {"GITHUB_ACTIONS": "false"}, {"GITLAB_CI": "true"}])
-def test_nothing_where_nobody_reads_it(environ):
+def test_nothing_is_annotated_outside_github(environ):
     assert annotations(make_session(), environ) == []
 
 
 @pytest.mark.parametrize("status", [*Outcome, *Ending], ids=lambda status: status.value)
-def test_levels(status):
+def test_level_follows_from_failure_and_table(status):
     result = make_result(status)
-    told = {Ending.SKIPPED, Ending.RECORDED, Ending.NOT_MEASURED}
-    silent = {Outcome.OK, Outcome.DOES_NOT_FIT, *told}
-    expected = [] if result.status in silent else ["warning"]
+    expected = ["warning"] if VERDICTS[status].annotated else []
     assert [command for command, *_ in of(replace(result, failed=False))] == expected
     assert [command for command, *_ in of(replace(result, failed=True))] == ["error"]
 
 
-def test_errors_come_before_warnings():
-    assert [command for command, *_ in of(make_result(Outcome.IMPROVED), make_result(Outcome.REGRESSED))] == [
-        "error",
-        "warning",
-    ]
-
-
 @pytest.mark.parametrize(("count", "left_out"), [(SHOWN, 0), (SHOWN + 1, 2), (SHOWN + 30, 31)])
-def test_as_many_as_github_shows_and_the_last_counts_the_others(count, left_out):
+def test_last_annotation_counts_those_that_github_would_not_show(count, left_out):
     template = make_result(Outcome.REGRESSED)
     found = of(*(replace(template, benchmark=f"a.py::test_{n}") for n in range(count)))
     assert len(found) == SHOWN
@@ -84,7 +79,7 @@ def test_as_many_as_github_shows_and_the_last_counts_the_others(count, left_out)
         assert found[-1][2].startswith(f"{left_out} more benchmarks failed: ")
 
 
-def test_warnings_have_ten_of_their_own():
+def test_warnings_have_a_limit_of_their_own():
     failed, open_ = make_result(Outcome.REGRESSED), make_result(Outcome.NO_BASELINE)
     found = of(*[failed] * 20, *[open_] * 20)
     assert [command for command, *_ in found] == ["error"] * SHOWN + ["warning"] * SHOWN
@@ -105,14 +100,14 @@ def test_files_are_relative_to_the_repository(rootdir, file):
     assert properties["file"] == file
 
 
-def test_a_place_that_is_not_known_is_not_invented():
+def test_unknown_place_is_left_out():
     [(_, properties, _)] = of(make_result(Outcome.VANISHED, line=0))
     assert "line" not in properties
     [(_, properties, _)] = of(make_result(Outcome.VANISHED, line=3, file="", platform=""))
     assert list(properties) == ["title"]
 
 
-def test_a_long_message_keeps_within_what_the_runner_takes():
+def test_long_message_stays_within_the_runners_limit():
     [(_, properties, message)] = of(make_result(Ending.FAILED, name="x" * 5000, text="y" * 9000))
     assert len(message) <= 4096
     assert len(properties["title"]) <= 200
@@ -123,20 +118,13 @@ def test_details_are_lines_of_the_message():
     assert message == "boom\nE  a\nE  100%0A b"
 
 
-def test_a_property_ends_where_it_ends():
+def test_separators_inside_values_are_escaped():
     name = "test_x[a::add-mask::b,file=c,%3A]"
     failed = make_result(Ending.FAILED, name=name, text="::error::x")
     [(command, properties, message)] = of(replace(failed, file="a::b,c.py"))
     assert command == "error"
     assert properties == {"file": "a::b,c.py", "line": "37", "title": f"FAILED {name} (gh200)"}
     assert message == "::error::x"
-
-
-def test_hostile_names():
-    session = make_session(hostile())
-    lines = annotations(session, GITHUB)
-    assert len(lines) == len(session.failures) <= SHOWN
-    assert {read(line)[0] for line in lines} == {"error"}
 
 
 anything = st.text(max_size=30) | st.text(alphabet="%:,=\n\r]#[0ADa \u2028\x85", max_size=20)
@@ -160,3 +148,64 @@ def test_no_name_is_a_command(name, platform, text):
     assert list(properties) == ["file", "line", "title"]
     assert properties["line"] == "37"
     assert "::add-mask::" in message  # as text, inside the one message
+
+
+# --- the summary of a step --------------------------------------------------------------------------
+
+
+def step(path):
+    return {"GITHUB_STEP_SUMMARY": str(path)}
+
+
+def test_step_summary_is_appended(tmp_path):
+    path = tmp_path / "step.md"
+    path.write_text("before")
+    assert append_step_summary(step(path), "## ours\n") == ""
+    assert append_step_summary(step(path), "## again \udc80\n") == ""
+    assert path.read_text() == "before\n\n## ours\n\n\n## again \\udc80\n"
+
+
+def test_no_file_is_made_outside_github(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert append_step_summary({}, "x") == append_step_summary({"GITHUB_STEP_SUMMARY": ""}, "x") == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_step_summary_stays_below_what_github_takes(tmp_path):
+    path = tmp_path / "step.md"
+    path.write_text("x" * (STEP_BYTES - 20_000))
+    text = render_summary(make_session(many(300, rounds=6)))
+    warning = append_step_summary(step(path), text)
+    assert path.stat().st_size <= STEP_BYTES
+    said = path.read_text().lstrip("x")
+    assert "**The rest is left out: GitHub shows 1 MiB a step.**" in said
+    assert said.count("<details>") == said.count("</details>")
+    assert said.lstrip().splitlines()[0] == text.splitlines()[0]
+    assert "the rest was left out. --accel-report writes all of it" in warning
+
+
+def test_cut_inside_a_fence_closes_it(tmp_path):
+    path = tmp_path / "step.md"
+    path.touch()
+    append_step_summary(step(path), "````text\n" + "line\n" * (STEP_BYTES // 4))
+    assert Page(path.read_text()).tags == ["pre", "code", "p", "strong", "code"]
+
+
+def test_full_step_is_left_as_it_is(tmp_path):
+    path = tmp_path / "step.md"
+    path.write_text("x" * STEP_BYTES)
+    assert "0 were left" in append_step_summary(step(path), "ours")
+    assert path.stat().st_size == STEP_BYTES
+
+
+@pytest.mark.parametrize("what", ["missing", "folder", "fifo", "null"])
+def test_step_summary_that_cannot_be_written_is_a_warning(tmp_path, what):
+    path = tmp_path / "step.md"
+    if what == "folder":
+        path.mkdir()
+    elif what == "fifo":
+        os.mkfifo(path)  # that nobody reads: must not wait
+    name = f"{path}\0" if what == "null" else str(path)
+    warning = append_step_summary({"GITHUB_STEP_SUMMARY": name}, "x")
+    assert warning.startswith(f"GITHUB_STEP_SUMMARY={name}: the summary cannot be written: ")
+    assert warning.endswith("--accel-report writes it elsewhere.")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from pytest_accel.options import COMPILE_MODES, OPTIONS, Settings
+from pytest_accel.options import COMPILE_MODES
 from pytest_accel.stats.metric_gates import MEASURED
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.references import METRICS as PUBLISHED
 from tests.docs import source
 from tests.docs.reference import capital, code, prose, table
@@ -163,55 +162,20 @@ def hooks() -> str:
 
 
 def verdicts() -> str:
-    from pytest_accel.report.verdicts import word
-
-    outcomes = [
-        (
-            code(word(Outcome(each.default))),
-            code(each.default),
-            capital(each.note),
-            _cost(Outcome(each.default)),
-        )
-        for each in source.fields("core/verdict.py", "Outcome")
-    ]
-    endings = [
-        (code(each.default.upper()), code(each.default), capital(each.note))
-        for each in source.fields("core/results.py", "Ending")
-    ]
+    path = "stats/verdict.py"
     return (
         "# Verdicts\n\n"
-        "Every end that a benchmark can come to, in the terminal and in files.\n\n"
-        "[How the gate decides](../gate.md) has the statistics.\n\n"
-        "## What the gate says\n\n"
-        + table(("in the terminal", "in files", "meaning", "the test"), outcomes)
-        + "## Ends without a verdict\n\n"
-        + table(("in the report", "in files", "meaning"), endings)
-        + "## What a verdict holds\n\n"
-        + prose(source.docstring("core/verdict.py", "Verdict"))
+        "[Reading a verdict](../guide/verdicts.md) lists all verdicts; [How the gate decides](../gate.md) has the "
+        "statistics.\n\n"
+        "## What a verdict holds\n\n"
+        + prose(source.docstring(path, "Verdict"))
         + "\n"
-        + _table_of(source.fields("core/verdict.py", "Verdict"))
+        + _table_of(source.fields(path, "Verdict"))
         + "## The policy\n\n"
-        + prose(source.docstring("core/verdict.py", "Policy"))
+        + prose(source.docstring(path, "Policy"))
         + "\n"
-        + _table_of(source.fields("core/verdict.py", "Policy"))
+        + _table_of(source.fields(path, "Policy"))
     )
-
-
-def _cost(outcome: Outcome) -> str:
-    """What the code itself does with it, by default and with the option that changes it."""
-    from dataclasses import replace
-
-    from pytest_accel.report.verdicts import fails as costs
-
-    fails = costs(outcome, Settings())
-    said = "fails" if fails else "passes"
-    for option in OPTIONS:
-        if getattr(Settings(), option.field) not in ("warn", "fail"):
-            continue
-        other = "warn" if getattr(Settings(), option.field) == "fail" else "fail"
-        if costs(outcome, replace(Settings(), **{option.field: other})) != fails:
-            said += f"; with `{option.flag}={other}` it {'passes' if fails else 'fails'}"
-    return said + "."
 
 
 def table_columns() -> str:

@@ -55,9 +55,9 @@ def remedy(results: Sequence[Result], command: Sequence[str]) -> Command | None:
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
         case Outcome.VANISHED:
-            named = [part for result in results for part in ("--benchmark", result.benchmark)]
-            prune = shlex.join(["pytest-accel", "baseline", "prune", *named])
-            return "See what would go from the baseline", prune
+            named = [part for result in results for part in ("--remove", result.benchmark)]
+            edit = shlex.join(["pytest-accel", "baseline", "edit", *named])
+            return "See what would go from the baseline", edit
         case _:
             return None
 

@@ -43,7 +43,7 @@ def verdict_line(label: str, verdict: Verdict) -> str:
 def vanished_line(node_id: str) -> str:
     text = (
         "is stored in the baseline and was not found; restore it, or see what would be removed with "
-        f"pytest-accel baseline prune --benchmark {shlex.quote(node_id)}"
+        f"pytest-accel baseline edit --remove {shlex.quote(node_id)}"
     )
     return status_line(Outcome.VANISHED, node_id, text)
 

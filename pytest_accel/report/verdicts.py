@@ -80,7 +80,7 @@ VERDICTS: dict[Status, VerdictRow] = {
         tone="warn",
         icon="ghost",
         meaning="It is stored in the baseline and was not found. It may have been renamed.",
-        remedy="Restore it, or remove its runs with pytest-accel baseline prune.",
+        remedy="Restore it, or remove its runs with pytest-accel baseline edit --remove.",
     ),
     Outcome.INCONCLUSIVE: VerdictRow(
         word="INCONCLUSIVE",

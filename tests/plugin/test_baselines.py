@@ -507,7 +507,7 @@ class TestVanished:
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(
             [
-                "VANISHED  test_suite.py::test_gone: is stored in the baseline and was not found; *prune --benchmark test_suite.py::test_gone"
+                "VANISHED  test_suite.py::test_gone: is stored in the baseline and was not found; *edit --remove test_suite.py::test_gone"
             ]
         )
 

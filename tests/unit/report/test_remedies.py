@@ -37,7 +37,7 @@ def test_next_commands_follow_from_the_status(status, ends):
 def test_what_cannot_be_measured_by_its_name_is_not_measured_again():
     found = next_commands(make_result(Outcome.VANISHED, name="test_x[1]"), [])
     assert [text for _, text in found] == [
-        "pytest-accel baseline prune --benchmark 'bench_suites/test_cnn.py::test_x[1]'"
+        "pytest-accel baseline edit --remove 'bench_suites/test_cnn.py::test_x[1]'"
     ]
     assert [text for _, text in next_commands(a_platform_shift(), [])] == [DOCTOR]
 

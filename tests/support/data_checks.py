@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_accel.workloads.data.encoded import EncodedImages
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.images import EncodedImages, open_images
+from pytest_accel.workloads.data.images import open_images
 
 
 def refused(root, name, split="train", kind=DataError):

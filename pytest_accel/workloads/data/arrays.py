@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import pickle
 import zlib
 from importlib.util import find_spec
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pytest_accel.workloads.data.checksums import verify
 from pytest_accel.workloads.data.errors import DataError, find_folder, missing, reading, unreadable
 from pytest_accel.workloads.data.sets import IMAGE_SETS
 
@@ -32,6 +32,15 @@ IDX_UNSIGNED_BYTE = 0x08  # the third byte of the magic number; the fourth is th
 MAX_INFLATION = 1032  # deflate's limit, by zlib's technical notes
 DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 DIGITS_REMEDY = "Run: pip install --force-reinstall scikit-learn"
+# Size in bytes and MD5, as torchvision 0.25 has them (datasets/cifar.py, datasets/mnist.py).
+PUBLISHED = {
+    "cifar-100-python/train": (155_249_918, "16019d7e3df5f24257cddd939b257f8d"),
+    "cifar-100-python/test": (31_049_707, "f0ef6b0ae62326f3e7ffdfab6717acfc"),
+    "train-images-idx3-ubyte.gz": (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+    "train-labels-idx1-ubyte.gz": (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+    "t10k-images-idx3-ubyte.gz": (1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+    "t10k-labels-idx1-ubyte.gz": (4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+}
 
 
 class Arrays(NamedTuple):
@@ -42,13 +51,25 @@ class Arrays(NamedTuple):
     labels_file: str
 
 
+def _check_md5(path: Path, key: str) -> None:
+    """Refuse a file of the published size with another checksum; another size is a user's own subset."""
+    size_bytes, expected = PUBLISHED.get(key, (None, ""))
+    with reading(path), path.open("rb") as file:
+        if path.stat().st_size != size_bytes:
+            return
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if found != expected:
+        problem = f"wrong checksum: md5 is {found}, and {expected} as published"
+        raise unreadable(path, problem, "Download it again: these are not the published bytes.")
+
+
 def read_cifar100(root: Path, split: Split) -> Arrays:
     """Read one split; the binary files where both are there, because they need no trust."""
     binary, pickled = root / CIFAR_BINARY / f"{split}.bin", root / CIFAR_PICKLED / split
     if binary.is_file():
         return _read_cifar_records(binary)
     if pickled.is_file():
-        verify(pickled, folder=pickled.parent, published=f"{CIFAR_PICKLED}/{split}")
+        _check_md5(pickled, f"{CIFAR_PICKLED}/{split}")
         return _read_cifar_pickle(pickled)
     archives = (f"{CIFAR_BINARY}.tar.gz", f"{CIFAR_PICKLED}.tar.gz")
     folder = find_folder(root, "cifar100", CIFAR_BINARY, CIFAR_PICKLED, archives=archives)
@@ -57,7 +78,6 @@ def read_cifar100(root: Path, split: Split) -> Arrays:
 
 
 def _read_cifar_records(path: Path) -> Arrays:
-    verify(path, folder=path.parent)
     with reading(path):
         data = np.fromfile(path, np.uint8)
     if not len(data) or len(data) % CIFAR_RECORD_BYTES:
@@ -67,33 +87,23 @@ def _read_cifar_records(path: Path) -> Arrays:
     return Arrays(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1].astype(np.int64), str(path))
 
 
-class _Call:
-    """A call that a pickle makes to one of the known names: recorded, never made."""
+class _Recorded:
+    """A known name of a pickle, or a call of it: recorded, never looked up or made."""
 
     __slots__ = ("arguments", "name", "state")
 
-    def __init__(self, name: str, arguments: tuple[object, ...]) -> None:
+    def __init__(self, name: str, arguments: tuple[object, ...] | None = None) -> None:
         self.name = name
         self.arguments = arguments
         self.state: object = None
 
+    def __call__(self, *arguments: object) -> _Recorded:
+        return _Recorded(self.name, arguments)
+
     def __setstate__(self, state: object) -> None:
+        if self.arguments is None:
+            raise pickle.UnpicklingError(f"the file sets attributes of {self.name}")
         self.state = state
-
-
-class _KnownName:
-    """A known name. A pickle can call it, and do nothing else with it."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, *arguments: object) -> _Call:
-        return _Call(self._name, arguments)
-
-    def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError(f"the file sets attributes of {self._name}")
 
 
 class _UnknownNameError(pickle.UnpicklingError):
@@ -118,7 +128,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.KNOWN:
             raise _UnknownNameError(f"{module}.{name}")
-        return _KnownName(name)
+        return _Recorded(name)
 
 
 def _read_cifar_pickle(path: Path) -> Arrays:
@@ -150,13 +160,15 @@ def _read_cifar_pickle(path: Path) -> Arrays:
 def _pickled_pixels(call: object) -> NDArray[np.uint8]:
     match call:
         # An array's state: version, shape, dtype, whether in Fortran's order, bytes (numpy's __reduce__).
-        case _Call(name="_reconstruct", state=(_, shape, dtype, fortran, bytes(data))):
+        case _Recorded(name="_reconstruct", state=(_, shape, dtype, fortran, bytes(data))):
             order = "F" if fortran else "C"
-        case _Call(name="_frombuffer", arguments=((bytes() | bytearray()) as data, dtype, shape, str(order))):
+        case _Recorded(
+            name="_frombuffer", arguments=((bytes() | bytearray()) as data, dtype, shape, str(order))
+        ):
             pass
         case _:
             raise ValueError("'data' is not an array")
-    if not isinstance(dtype, _Call) or dtype.arguments[:1] not in {("u1",), (b"u1",)}:
+    if not isinstance(dtype, _Recorded) or (dtype.arguments or ())[:1] not in {("u1",), (b"u1",)}:
         raise ValueError("'data' is not an array of unsigned bytes")
     match shape:
         case (int(count), 3072) if 0 < count == len(data) / 3072 and order in {"C", "F"}:
@@ -169,10 +181,10 @@ def _pickled_pixels(call: object) -> NDArray[np.uint8]:
 def read_mnist(root: Path, split: Split) -> Arrays:
     """Read one split of the idx files, plain or gzipped."""
     folder = find_folder(root, "mnist", "MNIST/raw", "mnist")
-    images = _read_idx(folder, f"{MNIST_PREFIX[split]}-images-idx3-ubyte", dimensions=3)[0]
+    images, images_file = _read_idx(folder, f"{MNIST_PREFIX[split]}-images-idx3-ubyte", dimensions=3)
     if images.shape[1:] != (28, 28):
         problem = f"images of {images.shape[1]} x {images.shape[2]}, not 28 x 28"
-        raise unreadable(folder / f"{MNIST_PREFIX[split]}-images-idx3-ubyte", problem, MNIST_REMEDY)
+        raise unreadable(images_file, problem, MNIST_REMEDY)
     labels, labels_file = _read_idx(folder, f"{MNIST_PREFIX[split]}-labels-idx1-ubyte", dimensions=1)
     return Arrays(images[:, None], labels.astype(np.int64), str(labels_file))
 
@@ -182,7 +194,7 @@ def _read_idx(folder: Path, name: str, *, dimensions: int) -> tuple[NDArray[np.u
     path = plain if plain.is_file() else packed
     if not path.is_file():
         raise unreadable(plain, "missing, and so is its .gz", MNIST_REMEDY)
-    verify(path, folder=folder, published=path.name)
+    _check_md5(path, path.name)
     try:
         with reading(path):
             if path == plain:
@@ -232,7 +244,8 @@ def read_digits(split: Split) -> Arrays:
     rows = known.train_images + known.test_images
     try:
         with reading(path), gzip.open(path, "rt", encoding="ascii") as file:
-            table = np.loadtxt(file, np.int64, delimiter=",")
+            lines = file.read().split()
+        table = np.loadtxt(lines, np.int64, delimiter=",") if len(lines) == rows else np.empty(0, np.int64)
     except (EOFError, ValueError, zlib.error) as error:
         raise unreadable(path, f"damaged: {error}", DIGITS_REMEDY) from None
     if table.shape != (rows, 65) or table[:, :-1].min() < 0 or table[:, :-1].max() > DIGITS_MAX:

@@ -11,15 +11,16 @@ import re
 import shlex
 import sys
 import tarfile
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+import torch
 
-from pytest_accel.workloads.data.checksums import verify
 from pytest_accel.workloads.data.errors import DataError, reading, unreadable
 
 if TYPE_CHECKING:
@@ -28,14 +29,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+Tensor: TypeAlias = Any  # torch is untyped here
+
 REMEDY = "Copy or write the shard again."
-# Magic number of a compressed file, end of its name, and the tool that decompresses it.
-COMPRESSED = (
-    (b"\x1f\x8b", ".gz", "gunzip"),
-    (b"BZh", ".bz2", "bunzip2"),
-    (b"\xfd7zXZ", ".xz", "unxz"),
-    (b"\x28\xb5\x2f\xfd", ".zst", "unzstd --rm"),
-)
+COMPRESSED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd --rm"}
 JPEG = {"jpg", "jpeg"}
 _CLASS_NUMBER = re.compile(rb"\s*(-?[0-9]{1,9})\s*")
 _CLASS_BYTES = 64  # more than any number needs
@@ -85,8 +82,8 @@ def _concatenate(parts: list[PackedNames]) -> PackedNames:
     return PackedNames(text=b"".join(part.text for part in parts), ends=np.concatenate(ends))
 
 
-def read_whole(path: str) -> NDArray[np.uint8]:
-    """Return the bytes of a file; DataError where it is missing, empty or ends too early."""
+def read_whole(path: str) -> Tensor:
+    """Return the bytes of a file, uint8 in one dimension; DataError where it is missing, empty or ends too early."""
     with reading(path), Path(path).open("rb", buffering=0) as file:
         data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
         count = file.readinto(data.data)
@@ -94,19 +91,42 @@ def read_whole(path: str) -> NDArray[np.uint8]:
         raise unreadable(path, f"short: {count} of {len(data)} bytes came", "Check the disk it is on.")
     if not count:
         raise unreadable(path, "empty", "Download or extract it again.")
-    return data
+    return torch.from_numpy(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Files:
-    """Images that are files: the folder and name of each, and its label."""
+class EncodedImages(ABC):
+    """JPEGs on disk."""
+
+    names: PackedNames
+    labels: Any  # int64 (N,): an array, and a tensor after open_images checked it
+    storage: ClassVar[Literal["files", "shards"]]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    @abstractmethod
+    def groups(self) -> tuple[int, ...]:
+        """The lengths of contiguous runs of images: one a shard, or one of all files."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Return where an image is, for errors."""
+
+    @abstractmethod
+    def read(self, index: int) -> Tensor:
+        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing or too few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Files(EncodedImages):
+    """Images that are files."""
 
     root: str
     folders: tuple[str, ...]  # relative to the root
     folder_of: NDArray[np.int32]
-    names: PackedNames
-    labels: NDArray[np.int64]
-    storage: Literal["files"] = "files"
+    storage = "files"
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -115,21 +135,19 @@ class Files:
     def name(self, index: int) -> str:
         return str(Path(self.root, self.folders[self.folder_of[index]], self.names[index]))
 
-    def read(self, index: int) -> NDArray[np.uint8]:
+    def read(self, index: int) -> Tensor:
         return read_whole(self.name(index))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shards:
-    """Images in tar shards: the offset and size of each, and its label, shard after shard."""
+class Shards(EncodedImages):
+    """Images in tar shards, shard after shard."""
 
     paths: tuple[str, ...]
     ends: NDArray[np.int64]  # images up to the end of each shard
     offsets: NDArray[np.int64]  # bytes from the start of the shard
     sizes: NDArray[np.int64]
-    names: PackedNames
-    labels: NDArray[np.int64]
-    storage: Literal["shards"] = "shards"
+    storage = "shards"
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -138,7 +156,7 @@ class Shards:
     def name(self, index: int) -> str:
         return f"{self._path(index)}: {self.names[index]}"
 
-    def read(self, index: int) -> NDArray[np.uint8]:
+    def read(self, index: int) -> Tensor:
         data = np.empty(int(self.sizes[index]), np.uint8)
         with reading(self.name(index)):
             shard = _open(self._path(index))
@@ -147,7 +165,7 @@ class Shards:
             raise unreadable(self.name(index), f"short: {count} of {len(data)} bytes came", REMEDY)
         if not count:
             raise unreadable(self.name(index), "empty", REMEDY)
-        return data
+        return torch.from_numpy(data)
 
     def _path(self, index: int) -> str:
         return self.paths[int(np.searchsorted(self.ends, index, side="right"))]
@@ -176,17 +194,19 @@ os.register_at_fork(after_in_child=_open.cache_clear)  # a worker opens its own
 
 def find_shards(split_folder: Path) -> list[Path]:
     """Return the shards of a split in the order of their names; there may be none."""
-    for _, ending, tool in COMPRESSED:
+    for ending, tool in COMPRESSED.items():
         for path in sorted(split_folder.glob(f"*.tar{ending}")):
-            raise _compressed(path, f"{tool} {shlex.quote(str(path))}")
+            problem = (
+                "compressed: images cannot be read out of its middle, and JPEGs do not get smaller by it"
+            )
+            raise unreadable(path, problem, f"Run: {tool} {shlex.quote(str(path))}")
     return sorted(split_folder.glob("*.tar"))
 
 
-def read_shards(paths: list[Path], folder: Path) -> Shards:
-    """Index all shards of a split; `folder` is that of the data set, where sums files count."""
+def read_shards(paths: list[Path]) -> Shards:
+    """Index all shards of a split."""
     indexed: list[_Index] = []
     for path in paths:
-        verify(path, folder=folder)
         with reading(path):
             status = path.stat()
         indexed.append(_index(path.absolute(), status.st_size, status.st_mtime_ns))
@@ -211,11 +231,6 @@ class _Index:
 @cache  # as many as there are shards, and each is read once a process
 def _index(path: Path, size_bytes: int, mtime_ns: int) -> _Index:  # noqa: ARG001 - the time is a key
     with reading(path), path.open("rb") as file:
-        start = file.read(8)
-        for magic, ending, tool in COMPRESSED:
-            if start.startswith(magic):
-                named, renamed = shlex.quote(str(path)), shlex.quote(f"{path}{ending}")
-                raise _compressed(path, f"mv {named} {renamed} && {tool} {renamed}")  # it needs the ending
         members = _Members(path, size_bytes, file.fileno())
         try:
             plain, end = plain_members(file.fileno())
@@ -308,11 +323,6 @@ def _split_name(name: str) -> tuple[str, str]:
     if dot in {-1, start}:  # none, or nothing before it
         return "", ""
     return name[:dot], name[dot + 1 :].lower()
-
-
-def _compressed(path: Path, command: str) -> DataError:
-    problem = "compressed: images cannot be read out of its middle, and JPEGs do not get smaller by it"
-    return unreadable(path, problem, f"Run: {command}")
 
 
 class NotPlain(Exception):  # noqa: N818 - no error: tarfile reads the file

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from pytest_accel.workloads.data.arrays import Arrays, read_cifar100, read_digits, read_mnist
-from pytest_accel.workloads.data.checksums import verify
-from pytest_accel.workloads.data.encoded import Files, Shards, find_shards, pack, read_shards
+from pytest_accel.workloads.data.encoded import EncodedImages, Files, Shards, find_shards, pack, read_shards
 from pytest_accel.workloads.data.errors import (
     existing_root,
     find_folder,
@@ -51,34 +50,6 @@ class ArrayImages:
         return len(self.labels)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EncodedImages:
-    """JPEGs on disk: files, or members of tar shards."""
-
-    labels: Tensor  # int64 (N,)
-    reader: Files | Shards
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def storage(self) -> Literal["files", "shards"]:
-        return self.reader.storage
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """The lengths of contiguous runs of images: one a shard, or one of all files."""
-        return self.reader.groups
-
-    def name(self, index: int) -> str:
-        """Return where an image is, for errors."""
-        return self.reader.name(index)
-
-    def read(self, index: int) -> Tensor:
-        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing or too few."""
-        return torch.from_numpy(self.reader.read(index))
-
-
 Images: TypeAlias = ArrayImages | EncodedImages
 
 
@@ -103,14 +74,14 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
         case _:
             folder = find_folder(root, name, "imagenet")
             found = _read_shards(folder, split) or read_imagenet(folder, split)
-    return EncodedImages(labels=_labels(found.labels, name, found.name), reader=found)
+    return replace(found, labels=_labels(found.labels, name, found.name))
 
 
 def _read_shards(folder: Path, split: Split) -> Shards | None:
     """Read shards where there are any: they go before files."""
     for each in SPLIT_FOLDERS[split]:
         if shards := find_shards(folder / each):
-            return read_shards(shards, folder)
+            return read_shards(shards)
     return None
 
 
@@ -195,8 +166,6 @@ def _jpegs(class_folder: Path) -> list[str]:
 def read_food101(folder: Path, split: Split) -> Files:
     """Index `images/<class>/<id>.jpg` in the order of `meta/<split>.json`; files are checked when they are read."""
     classes_file, list_file = folder / "meta/classes.txt", folder / "meta" / f"{split}.json"
-    for path in (classes_file, list_file):
-        verify(path, folder=folder)
     classes = sorted(read_text(classes_file, FOOD_REMEDY).split())
     if not classes or len(set(classes)) != len(classes):
         raise unreadable(classes_file, "empty, or a class is listed twice", FOOD_REMEDY)

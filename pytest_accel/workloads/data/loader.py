@@ -18,8 +18,9 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 
+from pytest_accel.workloads.data.encoded import EncodedImages
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
+from pytest_accel.workloads.data.images import ArrayImages
 from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 

@@ -8,7 +8,7 @@ repeated within an epoch, and no rank ends before another.
 from __future__ import annotations
 
 import hashlib
-from itertools import accumulate, count
+from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -64,15 +64,9 @@ class TrainingOrder:
             taken += self._permutation(epoch)[start : start + self.batch_size - len(taken)].tolist()
         return taken
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return map(self.indices, count())
-
     def steps_for_epochs(self, epochs: int) -> int:
         """Return how many steps read every sample that many times; the last may reach into the next epoch."""
         return -(-epochs * self.length // (self.world * self.batch_size))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_kept": {}}  # cheap to compute again; not worth sending to a worker
 
     def _permutation(self, epoch: int) -> Tensor:
         found = self._kept.get(epoch)

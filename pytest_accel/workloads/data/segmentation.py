@@ -62,7 +62,7 @@ class CityscapesSet:
     def read(self, index: int) -> tuple[Tensor, Tensor]:
         """Return an image, uint8 (3, height, width), and its classes, uint8 (height, width): 0 to 18, or 255."""
         image_name, mask_name = self.image_name(index), self.mask_name(index)
-        image = decode_on_host(torch.from_numpy(read_whole(image_name)), image_name)
+        image = decode_on_host(read_whole(image_name), image_name)
         ids = _label_ids(mask_name)
         if image.shape[1:] != ids.shape:
             size = f"{image.shape[1]} x {image.shape[2]}"
@@ -76,7 +76,7 @@ def _label_ids(name: str) -> Tensor:
     from torchvision.io import ImageReadMode, decode_image
 
     try:
-        ids = decode_image(torch.from_numpy(read_whole(name)), mode=ImageReadMode.UNCHANGED)
+        ids = decode_image(read_whole(name), mode=ImageReadMode.UNCHANGED)
     except RuntimeError as error:
         if isinstance(error, DataError):
             raise

@@ -22,8 +22,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pytest_accel.workloads.data.encoded import EncodedImages
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
+from pytest_accel.workloads.data.images import ArrayImages
 from pytest_accel.workloads.data.loader import TIMEOUT_S, EncodedBatch, HostBatches, LoaderConfig
 from pytest_accel.workloads.data.order import TrainingOrder
 from pytest_accel.workloads.data.pixels import CropResize, PixelTransform, crop_for, decode_on_device

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from pytest_accel.storage.files import is_writable_folder, nearest_folder
-from pytest_accel.workloads.data.checksums import verify
 from pytest_accel.workloads.data.errors import (
     RebuiltCacheWarning,
     find_folder,
@@ -47,7 +46,6 @@ FORMAT = "pytest-accel tokens 2"  # part of a token file's fingerprint
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _GZIP = b"\x1f\x8b"
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def find_texts(root: Path) -> list[Path]:
@@ -66,7 +64,6 @@ def find_texts(root: Path) -> list[Path]:
 
 def read_documents(path: Path) -> Iterator[str]:
     """Yield the texts of a file without empty ones; DataError with the line that cannot be read."""
-    verify(path, folder=path.parent)
     with reading(path), path.open("rb") as file:
         magic = file.read(4)
         file.seek(0)
@@ -124,8 +121,8 @@ def open_tokens(files: Sequence[Path], vocabulary: Gpt2Vocabulary, *, cache: Pat
     """Return the tokens of texts, of an earlier session or new.
 
     They are kept in `cache`; without it beside the texts, or in the user's cache where that folder is read-only. The
-    file's name has a fingerprint of the texts and the vocabulary: texts that changed get another file. Ranks that
-    start together wait for the one that writes it.
+    file's name has hashes of the vocabulary and the texts: texts that changed get a new file, and the old one is
+    removed. Ranks that start together wait for the one that writes it.
     """
     if not files:
         raise ValueError("files: none. Name the files of texts.")
@@ -153,18 +150,22 @@ def open_tokens(files: Sequence[Path], vocabulary: Gpt2Vocabulary, *, cache: Pat
 
 def _places(files: Sequence[Path], vocabulary: Gpt2Vocabulary, cache: Path | None) -> list[Path]:
     """Return where the tokens of these texts may be, best first."""
-    digest = hashlib.blake2b(f"{FORMAT}/{vocabulary.fingerprint}".encode(), digest_size=12)
+    folder = files[0].parent
+    state = ""
     for file in files:  # sizes and times: hashing all texts would take as long as encoding them
         with reading(file):
             status = file.stat()
-        digest.update(
-            f"{file.absolute()}/{status.st_size}/{status.st_mtime_ns}/".encode("utf-8", "surrogateescape")
-        )
-    name = f"tokens-{digest.hexdigest()}.npy"
+        state += f"{file.name}/{status.st_size}/{status.st_mtime_ns}/"
+    of_set = _hash(f"{FORMAT}/{vocabulary.fingerprint}/{folder.absolute()}")
+    name = f"tokens-{of_set}-{_hash(state)}.npy"
     if cache is not None:
         return [cache / name]
     user = _user_cache()
-    return [files[0].parent / name, *([user / name] if user else [])]
+    return [folder / name, *([user / name] if user else [])]
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
 
 
 def _user_cache() -> Path | None:
@@ -215,6 +216,11 @@ def _write(path: Path, files: Sequence[Path], vocabulary: Gpt2Vocabulary) -> Non
             os.fsync(out.fileno())
         with _writing(path):
             temporary.replace(path)
+            for outdated in path.parent.glob(
+                f"{path.name.rpartition('-')[0]}-*.npy"
+            ):  # of texts that changed
+                if outdated != path:
+                    outdated.unlink(missing_ok=True)
     except BaseException:  # Ctrl-C as well
         temporary.unlink(missing_ok=True)
         raise
@@ -252,16 +258,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield  # writing will raise
         return
     try:
-        try:
+        with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                problem = f"its lock cannot be taken: {error.strerror}"
-                raise unreadable(path, problem, "Remove the lock file, or try again.") from None
         yield
     finally:
-        with suppress(OSError):
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 class Sequences:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from pytest_accel.workloads.data.checksums import verify
 from pytest_accel.workloads.data.errors import DataError, find_folder, missing, read_text, unreadable
 
 if TYPE_CHECKING:
@@ -95,8 +94,6 @@ def read_gpt2(folder: Path) -> Gpt2Vocabulary:
 
 def _read_gpt2(vocabulary: Path, merges: Path) -> Gpt2Vocabulary:
     library = _library(vocabulary)
-    for path in (vocabulary, merges):
-        verify(path, folder=path.parent)
     tokens_text, merges_text = (read_text(path, GPT2_REMEDY) for path in (vocabulary, merges))
     numbers = _numbers(vocabulary, tokens_text)
     alphabet = set(library.pre_tokenizers.ByteLevel.alphabet())
@@ -154,7 +151,6 @@ def read_bert(folder: Path) -> BertVocabulary:
     if not path.is_file():
         raise missing("the vocabulary of BERT", [path], "Download it there.")
     library = _library(path)
-    verify(path, folder=folder)
     numbers: dict[str, int] = {}
     for number, line in enumerate(read_text(path, BERT_REMEDY).removesuffix("\n").split("\n")):
         token = line.removesuffix("\r")

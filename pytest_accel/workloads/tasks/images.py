@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig
+from pytest_accel.workloads.data.encoded import EncodedImages
 from pytest_accel.workloads.data.errors import SlowDecodingWarning
-from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
+from pytest_accel.workloads.data.images import ArrayImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
     ArrayReader,
     EncodedReader,

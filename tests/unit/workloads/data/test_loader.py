@@ -1,4 +1,4 @@
-"""Real worker processes: the same batches from any number of them, one plain error, and none left behind."""
+"""Loader: the same batches from any number of workers, clear errors, no process left over."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -17,22 +18,28 @@ from pytest_accel.workloads.data import loader as module
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.loader import (
+    SYNTHETIC_IMAGES,
     ArrayReader,
+    BatchRequest,
+    EncodedReader,
     EvaluationBatches,
     HostBatches,
     LoaderConfig,
     PhotographReader,
+    ReadProblem,
+    SyntheticReader,
     TrainingBatches,
     spare_cpus,
 )
 from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
-from tests.support.data_sets import write_cifar_binary, write_food101
+from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
+from tests.support.data_sets import write_cifar_binary, write_food101, write_shards
 from tests.support.processes import children
 
 WORKERS = (0, 1, 2)
 
 
-class Telling:
+class Reporting:
     """A reader that tells of the process it runs in, or does there what a test asks for."""
 
     def __init__(self, does=lambda wanted: None):
@@ -87,9 +94,9 @@ def test_batches_and_their_cuts_are_the_same_from_any_number_of_workers(batches,
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_a_slow_batch_is_waited_for_and_comes_in_its_turn(batches, monkeypatch, workers):
+def test_slow_batch_is_waited_for_and_comes_in_its_turn(batches, monkeypatch, workers):
     monkeypatch.setattr(module, "POLL_S", 0.02)
-    slow = Telling(
+    slow = Reporting(
         lambda wanted: time.sleep(0.2) if wanted.step == 1 else None
     )  # longer than a turn of waiting
     assert [int(batch[0]) for batch in islice(batches(slow, workers=workers), 5)] == [0, 1, 2, 3, 4]
@@ -97,11 +104,11 @@ def test_a_slow_batch_is_waited_for_and_comes_in_its_turn(batches, monkeypatch, 
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_as_many_processes_read_as_were_asked_for_in_one_thread_each(batches, workers):
-    told = torch.stack(list(islice(batches(Telling(), workers=workers), 8)))
-    readers = set(told[:, 1].tolist())
+    reported = torch.stack(list(islice(batches(Reporting(), workers=workers), 8)))
+    readers = set(reported[:, 1].tolist())
     assert len(readers) == max(1, workers)
     assert (os.getpid() in readers) == (workers == 0)
-    assert set(told[:, 3].tolist()) == {1}
+    assert set(reported[:, 3].tolist()) == {1}
 
 
 @pytest.mark.parametrize(("for_device", "threads"), [(True, 1), (False, 2)])
@@ -109,7 +116,7 @@ def test_reading_for_a_device_takes_one_thread_of_the_training_process(batches, 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        taken = batches(Telling(), workers=0, for_device=for_device, pinned=False)
+        taken = batches(Reporting(), workers=0, for_device=for_device, pinned=False)
         assert {int(batch[3]) for batch in islice(taken, 3)} == {threads}
         assert torch.get_num_threads() == 2
     finally:
@@ -118,14 +125,14 @@ def test_reading_for_a_device_takes_one_thread_of_the_training_process(batches, 
 
 def test_workers_run_on_the_cpus_they_are_given(batches):
     mine = os.sched_getaffinity(0)
-    assert int(next(batches(Telling(), workers=1, cpus=1))[2]) == 1
-    assert int(next(batches(Telling(), workers=1))[2]) == len(mine)
-    assert int(next(batches(Telling(), workers=1, cpus=10_000))[2]) == len(mine)
+    assert int(next(batches(Reporting(), workers=1, cpus=1))[2]) == 1
+    assert int(next(batches(Reporting(), workers=1))[2]) == len(mine)
+    assert int(next(batches(Reporting(), workers=1, cpus=10_000))[2]) == len(mine)
     assert os.sched_getaffinity(0) == mine
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_a_file_that_cannot_be_read_is_one_plain_error(batches, tmp_path, workers):
+def test_file_that_cannot_be_read_is_one_plain_error(batches, tmp_path, workers):
     path = write_food101(tmp_path)["train"].paths[4]
     path.write_bytes(path.read_bytes()[:300])
     images = open_images(tmp_path, "food101", "train")
@@ -141,12 +148,12 @@ def test_a_file_that_cannot_be_read_is_one_plain_error(batches, tmp_path, worker
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_an_error_in_our_own_code_is_not_taken_for_a_lost_worker(batches, workers):
+def test_error_in_our_own_code_is_not_taken_for_a_lost_worker(batches, workers):
     def fail(wanted):
         raise RuntimeError("shape mismatch")
 
     with pytest.raises(RuntimeError, match="shape mismatch") as caught:
-        next(batches(Telling(fail), workers=workers))
+        next(batches(Reporting(fail), workers=workers))
     assert not isinstance(caught.value, DataError)
 
 
@@ -156,12 +163,12 @@ def kill(pid):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("when", ["reading", "waiting"])
-def test_a_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, workers, when):
+def test_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, workers, when):
     def die(wanted):
         if when == "reading" and wanted.step == 2:
             kill(os.getpid())
 
-    reader = batches(Telling(die), workers=workers)
+    reader = batches(Reporting(die), workers=workers)
     if when == "waiting":
         kill(int(next(reader)[1]))
     with pytest.raises(DataError, match=r"^loader: a worker ended before its batch came: ") as caught:
@@ -171,8 +178,8 @@ def test_a_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, worke
     assert "Traceback" not in text
 
 
-def test_a_killed_worker_raises_where_a_batch_is_asked_for_and_nowhere_else(batches):
-    reader = batches(Telling(), workers=1)
+def test_killed_worker_raises_where_a_batch_is_asked_for_and_nowhere_else(batches):
+    reader = batches(Reporting(), workers=1)
     worker = int(next(reader)[1])
     kill(worker)
     until = time.monotonic() + 30
@@ -183,7 +190,7 @@ def test_a_killed_worker_raises_where_a_batch_is_asked_for_and_nowhere_else(batc
         list(islice(reader, 10))
 
 
-def test_a_worker_that_is_killed_while_it_asks_whether_to_end_leaves_nobody_waiting(batches):
+def test_worker_killed_while_it_reads_the_stop_event_does_not_hang_the_loader(batches):
     def die(wanted):
         if wanted.step == 1:
             frame = sys._getframe()
@@ -193,7 +200,7 @@ def test_a_worker_that_is_killed_while_it_asks_whether_to_end_leaves_nobody_wait
             kill(os.getpid())
 
     with pytest.raises(DataError, match="a worker ended before its batch came"):
-        list(islice(batches(Telling(die), workers=1), 10))
+        list(islice(batches(Reporting(die), workers=1), 10))
 
 
 def running(pid):
@@ -202,9 +209,9 @@ def running(pid):
     return set() if state == "Z" else {pid}
 
 
-def test_a_worker_that_never_answers_is_one_error(batches, monkeypatch):
+def test_worker_that_never_answers_is_one_error(batches, monkeypatch):
     monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
-    reader = batches(Telling(lambda wanted: time.sleep(600)), workers=1)
+    reader = batches(Reporting(lambda wanted: time.sleep(600)), workers=1)
     worker = next(iter(children_of(reader)))
     with pytest.raises(DataError, match=r"loader: no batch came within 0.5 s\.\n.*waits for its file system"):
         next(reader)
@@ -219,7 +226,7 @@ def children_of(reader):
 @pytest.mark.parametrize("taken", [0, 3])
 def test_closing_leaves_no_process_behind(batches, workers, taken):
     before = children()
-    reader = batches(Telling(), workers=workers)
+    reader = batches(Reporting(), workers=workers)
     assert len(children() - before) == workers
     list(islice(reader, taken))
     reader.close()
@@ -235,7 +242,7 @@ def test_closing_leaves_no_process_behind_while_its_error_is_held(batches):
         if wanted.step == 1:
             kill(os.getpid())
 
-    reader = batches(Telling(die), workers=2)
+    reader = batches(Reporting(die), workers=2)
     with pytest.raises(DataError) as caught:
         list(islice(reader, 10))
     reader.close()
@@ -248,12 +255,12 @@ def test_loading_draws_no_number_that_a_model_would_draw(batches, workers):
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    next(batches(Telling(), workers=workers))
+    next(batches(Reporting(), workers=workers))
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_an_evaluation_ends_after_every_sample_has_come_once(batches, tmp_path, workers):
+def test_evaluation_ends_after_every_sample_has_come_once(batches, tmp_path, workers):
     written = write_cifar_binary(tmp_path, test=8)["test"]
     images = open_images(tmp_path, "cifar100", "test")
     sampler = EvaluationBatches(EvaluationOrder(length=8, batch_size=3))
@@ -279,10 +286,10 @@ def test_ranks_and_steps_are_cut_by_different_chances():
     for seed in (0, 1):
         for rank in (0, 1):
             order = TrainingOrder(length=10, batch_size=2, rank=rank, world=2, seed=seed)
-            chances |= {wanted.chance for wanted in islice(TrainingBatches(order, augment=True), 4)}
+            chances |= {wanted.seed for wanted in islice(TrainingBatches(order, augment=True), 4)}
     assert len(chances) == 16
     plain = islice(TrainingBatches(order, augment=False), 4)
-    assert {wanted.chance for wanted in plain} == {None}
+    assert {wanted.seed for wanted in plain} == {None}
 
 
 @pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (2, 1), (6, 5), (17, 16), (64, 16)])
@@ -291,6 +298,97 @@ def test_workers_started_unasked_leave_a_cpu_to_the_training(monkeypatch, cpus, 
     assert spare_cpus() == workers
 
 
-def test_what_may_lie_ready_is_every_workers_share():
-    assert (LoaderConfig(workers=3, prefetch=4).buffered, LoaderConfig(workers=0).buffered) == (12, 0)
-    assert (LoaderConfig(workers=3, prefetch=4).burst, LoaderConfig(workers=0).burst) == (3, 1)
+def wanted(*indices, seed=None):
+    return BatchRequest(step=0, indices=indices, seed=seed)
+
+
+@pytest.fixture
+def food_set(tmp_path):
+    return write_food101(tmp_path)["train"], open_images(tmp_path, "food101", "train")
+
+
+def test_arrays_give_the_samples_in_the_order_asked_for(tmp_path):
+    written = write_cifar_binary(tmp_path)["train"]
+    pixels, labels = ArrayReader(images=open_images(tmp_path, "cifar100", "train"))[wanted(5, 0, 5)]
+    assert pixels.dtype == torch.uint8
+    assert pixels.numpy().tolist() == written.images[[5, 0, 5]].tolist()
+    assert labels.tolist() == [written.labels[index] for index in (5, 0, 5)]
+
+
+def test_photographs_are_decoded_and_their_middle_taken(food_set):
+    written, images = food_set
+    pixels, labels = PhotographReader(images=images, size=16)[wanted(6, 2)]
+    assert (pixels.shape, pixels.dtype) == ((2, 3, 16, 16), torch.uint8)
+    assert labels.tolist() == [written.labels[6], written.labels[2]]
+    for found, index in zip(pixels, (6, 2), strict=True):
+        whole = decode_on_host(images.read(index), "it")
+        crop = crop_for(*whole.shape[1:], None)
+        assert torch.equal(found, crop_on_host(whole, crop, 16))
+
+
+def test_samples_are_cut_alike_however_many_batches_are_read_as_one(food_set):
+    _, images = food_set
+    reader = PhotographReader(images=images, size=24)
+    order = TrainingOrder(length=len(images), batch_size=2, rank=1, world=2, seed=3)
+
+    def samples(at_once):
+        batches = TrainingBatches(order, augment=True, at_once=at_once)
+        return torch.cat([reader[each][0] for each in islice(batches, 6 // at_once)])
+
+    assert torch.equal(samples(1), samples(2))
+    assert torch.equal(samples(1), samples(3))
+
+
+def test_one_chance_cuts_a_batch_alike_and_each_image_otherwise(food_set):
+    _, images = food_set
+    reader = PhotographReader(images=images, size=16)
+    first, again, other = (reader[wanted(0, 0, 1, seed=seed)][0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])
+    whole, random = decode_on_host(images.read(0), "it"), Random(1)
+    assert torch.equal(first[0], crop_on_host(whole, crop_for(*whole.shape[1:], random), 16))
+
+
+def test_encoded_images_come_end_to_end_with_their_lengths(tmp_path):
+    written = write_shards(tmp_path / "imagenet/train")
+    images = open_images(tmp_path, "imagenet", "train")
+    flat, lengths, labels, indices = EncodedReader(images=images)[wanted(4, 1, 6)]
+    parts = [part.numpy().tobytes() for part in flat.split(lengths.tolist())]
+    assert parts == [written.images[index] for index in (4, 1, 6)]
+    assert labels.tolist() == [written.labels[index] for index in (4, 1, 6)]
+    assert indices.tolist() == [4, 1, 6]
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "torn"])
+def test_file_that_cannot_be_read_comes_back_as_a_problem_that_names_it(food_set, kind):
+    written, images = food_set
+    path = written.paths[3]
+    match kind:
+        case "missing":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "torn":
+            path.write_bytes(path.read_bytes()[:300])
+    found = PhotographReader(images=images, size=16)[wanted(2, 3, 4)]
+    assert isinstance(found, ReadProblem)
+    assert found.text.startswith(f"{path}: ")
+    encoded = EncodedReader(images=images)[wanted(2, 3, 4)]
+    if kind == "torn":  # it is not looked into before it is decoded
+        assert len(encoded) == 4
+    else:
+        assert isinstance(encoded, ReadProblem)
+        assert encoded.text.startswith(f"{path}: ")
+
+
+def test_synthetic_pixels_are_few_repeated_and_follow_the_seed():
+    make = {"channels": 3, "size": 8, "classes": 5}
+    one, same, other = (SyntheticReader(**make, seed=seed) for seed in (1, 1, 2))
+    pixels, labels = one[wanted(0, 7, SYNTHETIC_IMAGES)]
+    assert (pixels.shape, pixels.dtype) == ((3, 3, 8, 8), torch.uint8)
+    assert torch.equal(pixels[0], pixels[2])
+    assert not torch.equal(pixels[0], pixels[1])
+    assert 0 <= labels.min() <= labels.max() < 5
+    assert torch.equal(same[wanted(0, 7)][0], pixels[:2])
+    assert not torch.equal(other[wanted(0, 7)][0], pixels[:2])

@@ -1,23 +1,20 @@
-"""Image and mask go the same way; masks keep their classes; padding is ignored; a seed repeats it all."""
+"""Segmentation data: Cityscapes, crops on the device, synthetic masks."""
 
 from __future__ import annotations
 
-from itertools import islice
-
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.workloads.data.errors import DataError, DataMissing
 from pytest_accel.workloads.data.loader import (
     BatchRequest,
-    HostBatches,
-    LoaderConfig,
     ReadProblem,
-    TrainingBatches,
 )
-from pytest_accel.workloads.data.order import TrainingOrder
 from pytest_accel.workloads.data.segmentation import (
+    CLASS_OF_ID,
     SegmentationReader,
     SegmentationTransform,
     open_cityscapes,
@@ -29,6 +26,8 @@ from pytest_accel.workloads.data.segmentation import (
 from tests.support.detection_sets import png, write_cityscapes
 
 CPU = torch.device("cpu")
+
+
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 
 
@@ -58,7 +57,7 @@ options = st.fixed_dictionaries(
 
 
 @given(options)
-def test_an_image_that_equals_its_mask_still_does(drawn):
+def test_image_that_equals_its_mask_still_does(drawn):
     pixels, masks = scene()
     images, classes = finish(**drawn)(pixels, masks)
     # A bilinear value is of the nearest pixel and those around it: where they are of one class, it is that class.
@@ -83,7 +82,7 @@ def test_shapes_are_static_and_masks_keep_their_classes(drawn):
 
 
 @given(options)
-def test_a_seed_repeats_the_way_and_another_takes_another(drawn):
+def test_seed_repeats_the_way_and_another_takes_another(drawn):
     batch = synthetic_segmentation(4, (32, 64), generator=torch.Generator().manual_seed(1))
 
     def way(**changed):
@@ -119,7 +118,7 @@ def test_at_its_own_scale_a_crop_is_a_part_of_the_image(seed):
         assert torch.equal(mask, part.long())
 
 
-def test_a_mirrored_way_is_the_way_over_the_mirrored_image():
+def test_mirrored_way_is_the_way_over_the_mirrored_image():
     pixels, masks = synthetic_segmentation(8, (32, 64), generator=torch.Generator().manual_seed(1))
     straight = finish(mirror=False, seed=3)(pixels, masks)
     mirrored = finish(mirror=False, seed=3)(pixels.flip(-1), masks.flip(-1))
@@ -134,26 +133,8 @@ def test_a_mirrored_way_is_the_way_over_the_mirrored_image():
     assert kinds == {0, 1}
 
 
-def test_mirrored_twice_is_as_it_was():
-    pixels, masks = synthetic_segmentation(2, (8, 12), generator=torch.Generator().manual_seed(1))
-    rows = torch.arange(8).expand(2, -1) + 0.5
-    columns = torch.arange(12).expand(2, -1) + 0.5
-
-    def mirrored(pixels, masks):
-        images, inside = sampled(pixels, rows, 12 - columns)
-        assert inside.all()
-        return images.round().to(torch.uint8), picked(masks, rows, 12 - columns, inside).to(torch.uint8)
-
-    once = mirrored(pixels, masks)
-    assert torch.equal(once[0], pixels.flip(-1))
-    assert torch.equal(once[1], masks.flip(-1))
-    twice = mirrored(*once)
-    assert torch.equal(twice[0], pixels)
-    assert torch.equal(twice[1], masks)
-
-
 @pytest.mark.parametrize(("scale", "height", "width"), [(0.5, 16, 32), (1.0, 32, 64), (1.2, 38, 77)])
-def test_a_small_image_is_padded_at_the_right_and_at_the_bottom(scale, height, width):
+def test_small_image_is_padded_at_the_right_and_at_the_bottom(scale, height, width):
     pixels = torch.full((6, 3, 32, 64), 200, dtype=torch.uint8)
     masks = torch.full((6, 32, 64), 4, dtype=torch.uint8)
     images, classes = finish(crop=(40, 80), scales=(scale, scale), seed=2)(pixels, masks)
@@ -180,23 +161,6 @@ def test_scales_reach_from_one_end_to_the_other():
     assert aspect.max() < 1.2
 
 
-def test_crops_reach_every_corner():
-    rows = torch.arange(32, dtype=torch.uint8)[:, None].expand(32, 64)
-    columns = torch.arange(64, dtype=torch.uint8).expand(32, 64)
-    pixels = torch.zeros(500, 3, 32, 64, dtype=torch.uint8)
-    for masks, last in ((rows, 31), (columns, 63)):
-        _, classes = finish(scales=(1.0, 1.0), mirror=False)(pixels, masks.expand(500, -1, -1))
-        assert classes.min() == 0
-        assert classes.max() == last
-
-
-def test_the_type_and_the_memory_format_are_the_models():
-    batch = synthetic_segmentation(2, (32, 64), generator=torch.Generator().manual_seed(1))
-    images, _ = finish(dtype=torch.bfloat16, memory_format=torch.channels_last)(*batch)
-    assert images.dtype == torch.bfloat16
-    assert images.is_contiguous(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize("scales", [(0, 1), (2, 1), (-1, 1)])
 def test_impossible_scales_are_named(scales):
     with pytest.raises(ValueError, match=r"^scales: "):
@@ -219,8 +183,6 @@ def test_what_is_computed_depends_on_no_value():
 
 
 # Synthetic masks
-
-
 def test_synthetic_masks_are_regions_and_no_noise():
     masks = synthetic_masks(8, (256, 512), generator=torch.Generator().manual_seed(0))
     assert (masks.shape, masks.dtype) == ((8, 256, 512), torch.uint8)
@@ -241,13 +203,11 @@ def test_synthetic_masks_have_any_size_and_repeat(size):
 
 
 # Reading
-
-
 def wanted(*indices):
     return BatchRequest(step=0, indices=indices)
 
 
-def test_a_batch_has_the_images_asked_for(tmp_path):
+def test_batch_has_the_images_asked_for(tmp_path):
     write_cityscapes(tmp_path)
     images = open_cityscapes(tmp_path, "train")
     batch = SegmentationReader(images, size=(16, 32))[wanted(2, 0)]
@@ -257,7 +217,7 @@ def test_a_batch_has_the_images_asked_for(tmp_path):
         assert torch.equal(batch.masks[place], mask)
 
 
-def test_an_image_of_another_size_is_a_problem_with_its_name(tmp_path):
+def test_image_of_another_size_is_a_problem_with_its_name(tmp_path):
     write_cityscapes(tmp_path)
     images = open_cityscapes(tmp_path, "train")
     found = SegmentationReader(images)[wanted(1)]
@@ -265,22 +225,82 @@ def test_an_image_of_another_size_is_a_problem_with_its_name(tmp_path):
     assert found.text.startswith(f"{images.image_name(1)}: 16 x 32 pixels, and a batch is of 1024 x 2048\n")
 
 
-def test_an_unknown_id_is_a_problem_with_its_name(tmp_path):
-    _, mask, _, ids = write_cityscapes(tmp_path)[1]
-    mask.write_bytes(png((ids + 5).astype("uint8")))
-    found = SegmentationReader(open_cityscapes(tmp_path, "train"), size=(16, 32))[wanted(0, 1)]
-    assert isinstance(found, ReadProblem)
-    assert found.text.startswith(f"{mask}: the label id 38 is not known")
+def refused(root, split="train"):
+    with pytest.raises(DataError) as caught:
+        open_cityscapes(root, split)
+    assert type(caught.value) is DataError
+    assert "\n" in str(caught.value)
+    return str(caught.value)
 
 
-def test_a_loader_brings_batches_to_the_finish(tmp_path):
-    write_cityscapes(tmp_path)
-    reader = SegmentationReader(open_cityscapes(tmp_path, "train"), size=(16, 32))
-    sampler = TrainingBatches(TrainingOrder(length=3, batch_size=2), augment=False)
-    loaded = HostBatches(reader, sampler, LoaderConfig(workers=1), for_device=False)
-    try:
-        for batch in islice(loaded, 3):
-            images, classes = finish(crop=(8, 8))(*batch)
-            assert (images.shape, classes.shape) == ((2, 3, 8, 8), (2, 8, 8))
-    finally:
-        loaded.close()
+def unread(root, index=0):
+    with pytest.raises(DataError) as caught:
+        open_cityscapes(root, "train").read(index)
+    assert "\n" in str(caught.value)
+    return str(caught.value)
+
+
+def test_images_come_with_their_classes(tmp_path):
+    written = write_cityscapes(tmp_path)
+    found = open_cityscapes(tmp_path, "train")
+    assert len(found) == 3
+    for index, (image, mask, pixels, ids) in enumerate(written):
+        assert (found.image_name(index), found.mask_name(index)) == (str(image), str(mask))
+        read, classes = found.read(index)
+        assert (read.dtype, classes.dtype) == (torch.uint8, torch.uint8)
+        assert read.numpy().tolist() == pixels.tolist()
+        assert classes.tolist() == [[CLASS_OF_ID[each].item() for each in row] for row in ids]
+
+
+def test_missing_cityscapes_is_reported_with_its_places(tmp_path):
+    with pytest.raises(DataMissing, match=f"{tmp_path}/cityscapes/leftImg8bit and {tmp_path}/leftImg8bit"):
+        open_cityscapes(tmp_path, "train")
+
+
+def test_split_without_an_image_is_refused(tmp_path):
+    for folder in ("leftImg8bit/train/aachen", "gtFine/train"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert refused(tmp_path).startswith(
+        f"{tmp_path / 'leftImg8bit/train'}: holds no <city>/*_leftImg8bit.png"
+    )
+
+
+def test_image_without_its_mask_is_refused(tmp_path):
+    written = write_cityscapes(tmp_path)
+    written[1][1].unlink()
+    text = refused(tmp_path)
+    assert text.startswith(f"{written[1][1]}: missing; the image leftImg8bit/train/aachen/")
+    written[0][1].unlink()
+    assert refused(tmp_path).startswith(f"{written[0][1]}: missing, and so are 1 more; ")
+
+
+@pytest.mark.parametrize("label_id", [34, 100, 255])
+def test_unknown_id_is_named_with_its_file(tmp_path, label_id):
+    _, mask, _, ids = write_cityscapes(tmp_path)[0]
+    ids = ids.astype(np.uint8)
+    ids[3, 5] = label_id
+    mask.write_bytes(png(ids))
+    assert unread(tmp_path).startswith(f"{mask}: the label id {label_id} is not known\nValid: 0 to 33")
+
+
+def test_mask_of_another_size_is_named(tmp_path):
+    _, mask, _, ids = write_cityscapes(tmp_path)[0]
+    mask.write_bytes(png(ids[:, :30].astype(np.uint8)))
+    assert unread(tmp_path).startswith(f"{mask}: 16 x 30 pixels for an image of 16 x 32")
+
+
+@pytest.mark.parametrize(
+    ("which", "content", "problem"),
+    [
+        (0, lambda whole: whole[:60], "does not decode"),
+        (1, lambda whole: whole[:60], "does not decode"),
+        (0, lambda whole: b"", "empty"),
+        (1, lambda whole: b"", "empty"),
+        (1, lambda whole: b"no image", "does not decode"),
+        (1, lambda whole: png(np.zeros((3, 16, 32), np.uint8)), "not a PNG with one channel"),
+    ],
+)
+def test_torn_or_wrong_file_is_named(tmp_path, which, content, problem):
+    path = write_cityscapes(tmp_path)[0][which]
+    path.write_bytes(content(path.read_bytes()))
+    assert unread(tmp_path).startswith(f"{path}: {problem}")

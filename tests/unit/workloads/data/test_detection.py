@@ -1,0 +1,537 @@
+"""Detection data: COCO is read exactly, images fit their buckets, boxes follow their images."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import pickletools
+import warnings
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_accel.workloads.data.detection import (
+    MANY_SCALES,
+    ONE_SCALE,
+    BucketOrder,
+    DetectionReader,
+    DetectionRequest,
+    DetectionTransform,
+    Resizing,
+    corners_px,
+    image_mask,
+    max_gt_of,
+    open_coco,
+    synthetic_detection,
+    synthetic_targets,
+)
+from pytest_accel.workloads.data.errors import BoxesChangedWarning, DataError, DataMissing
+from pytest_accel.workloads.data.loader import HostBatches, LoaderConfig, ReadProblem
+from pytest_accel.workloads.data.pixels import decode_on_host
+from tests.support.data_sets import jpeg
+from tests.support.detection_sets import coco_annotations, write_coco
+
+BUCKET = (64, 96)
+SMALL = Resizing(
+    short_sides=(8, 12, 16), longest=32, buckets=((12, 20), (16, 24), (16, 32), (24, 16), (32, 16))
+)
+ONE_SIDE = Resizing(short_sides=(16,), longest=32, buckets=((16, 24), (16, 32), (24, 16), (32, 16)))
+
+
+@pytest.fixture
+def content():
+    return coco_annotations()
+
+
+@pytest.fixture
+def coco(tmp_path):
+    write_coco(tmp_path)
+    return open_coco(tmp_path, "train")
+
+
+def opened(root, content, **options):
+    write_coco(root, content, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return open_coco(root, "train")
+
+
+def refused(root):
+    with pytest.raises(DataError) as caught:
+        open_coco(root, "train")
+    assert type(caught.value) is DataError
+    assert "\n" in str(caught.value)  # what is wrong, then what to do
+    return str(caught.value)
+
+
+# COCO
+
+
+def test_boxes_come_with_their_images(tmp_path, content):
+    content["images"].reverse()  # images are ordered by id
+    found = opened(tmp_path, content)
+    assert found.sizes.tolist() == [[40, 60], [60, 40], [48, 48], [30, 90], [40, 60], [60, 40]]
+    assert found.counts.tolist() == [0, 1, 2, 3, 4, 5]
+    boxes, labels = found.objects(2)
+    # The second and third annotation: left, top, width 5, heights 4.5 and 5.5; categories 1 and 90.
+    assert boxes.tolist() == [[1.5, 2.25, 6.5, 6.75], [2.5, 2.25, 7.5, 7.75]]
+    assert labels.tolist() == [0, 2]
+    assert [len(part) for part in found.objects(0)] == [0, 0]
+    assert found.read(2).numpy().tobytes() == Path(found.name(2)).read_bytes()
+
+
+def test_crowds_are_dropped(tmp_path, content):
+    content["annotations"][1]["iscrowd"] = 1
+    assert opened(tmp_path, content).counts.tolist() == [0, 1, 1, 3, 4, 5]
+
+
+def test_set_without_boxes_and_sizes_as_floats_are_read(tmp_path, content):
+    content["annotations"] = []
+    content["images"][0]["height"] = 40.0
+    found = opened(tmp_path, content)
+    assert (len(found), found.boxes.shape, found.sizes[0].tolist()) == (6, (0, 4), [40, 60])
+
+
+def test_validation_images_are_the_test_split_and_a_missing_root_is_reported(tmp_path):
+    write_coco(tmp_path / "coco", part="val2017")
+    assert len(open_coco(tmp_path, "test")) == 6
+    with pytest.raises(DataMissing, match="coco/annotations"):
+        open_coco(tmp_path / "elsewhere", "test")
+
+
+@pytest.mark.parametrize(
+    ("box", "left"),
+    [
+        ([-3, 2, 10, 5], [0, 2, 7, 7]),
+        ([40, 40, 100, 100], [40, 40, 48, 48]),
+        ([5, 5, 0, 4], None),
+        ([50, 5, 4, 4], None),
+        ([5, 5, -4, 4], None),
+    ],
+)
+def test_boxes_are_clipped_or_dropped_with_one_warning(tmp_path, content, box, left):
+    content["annotations"][1]["bbox"] = box  # of an image of 48 x 48
+    path = write_coco(tmp_path, content)
+    counted = (0, 1) if left is None else (1, 0)
+    said = f"{path}: {counted[0]} boxes were clipped to their images, {counted[1]} were empty or outside"
+    with pytest.warns(BoxesChangedWarning, match=said) as caught:
+        found = open_coco(tmp_path, "train")
+    assert len(caught) == 1
+    untouched = [2.5, 2.25, 7.5, 7.75]
+    assert found.objects(2)[0].tolist() == ([untouched] if left is None else [left, untouched])
+
+
+def test_rounding_is_no_mistake(tmp_path, content):
+    content["annotations"][0]["bbox"] = [30.004, 0, 10.001, 5]  # of an image 40 wide
+    assert opened(tmp_path, content).objects(1)[0].tolist() == [[pytest.approx(30.004), 0, 40, 5]]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.floats(-200, 200, width=32), min_size=4, max_size=4), min_size=1, max_size=8))
+@pytest.mark.filterwarnings("ignore::pytest_accel.workloads.data.errors.BoxesChangedWarning")
+def test_boxes_stay_inside_their_images_and_are_not_empty(tmp_path, drawn):
+    content = coco_annotations(images=2)
+    content["annotations"] = [
+        {"id": number, "image_id": 11, "category_id": 1, "bbox": box, "iscrowd": 0}
+        for number, box in enumerate(drawn)
+    ]
+    write_coco(tmp_path, content)
+    left, top, right, bottom = open_coco(tmp_path, "train").boxes.T
+    assert ((left >= 0) & (top >= 0) & (right <= 40) & (bottom <= 60)).all()
+    assert ((right > left) & (bottom > top)).all()
+
+
+def changed(part, place, **values):
+    def change(content):
+        content[part][place].update(values)
+        for key in [key for key, value in values.items() if value is None]:
+            del content[part][place][key]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "problem"),
+    [
+        (lambda content: content.pop("images"), "", "has no list 'images'"),
+        (lambda content: content.update(annotations={}), "", "has no list 'annotations'"),
+        (lambda content: content.update(images=[], annotations=[]), "", "lists no image"),
+        (lambda content: content.update(categories=[]), "", "0 categories"),
+        (changed("categories", 1, id=18), "categories[1] (id 18): ", "the id 18 is another entry's already"),
+        (changed("images", 2, id=None), "images[2]: ", "has no 'id'"),
+        (changed("images", 2, id="a"), "images[2]: ", "'a' is not a whole number"),
+        (changed("images", 2, id=True), "images[2]: ", "True is not a whole number"),
+        (
+            changed("images", 2, file_name="../../etc/passwd"),
+            "images[2] (id 12): ",
+            "is not the name of a file",
+        ),
+        (changed("images", 2, width=0), "images[2] (id 12): ", "48 x 0 is not the size of an image"),
+        (changed("annotations", 3, id=101), "annotations[3] (id 101): ", "is another entry's already"),
+        (changed("annotations", 3, image_id=7), "annotations[3] (id 103): ", "7 is not listed"),
+        (changed("annotations", 3, category_id=None), "annotations[3] (id 103): ", "has no 'category_id'"),
+        (
+            changed("annotations", 3, bbox=[1, 2, 3]),
+            "annotations[3] (id 103): ",
+            "is not four finite numbers",
+        ),
+        (changed("annotations", 3, bbox=[1, 2, 3, True]), "annotations[3] (id 103): ", "is not four finite"),
+        (changed("annotations", 3, bbox=[1, 2, 3, 1e12]), "annotations[3] (id 103): ", "is not four finite"),
+        (changed("annotations", 3, bbox=[1, 2, 3, float("nan")]), "annotations[3] (id 103): ", "is not four"),
+        (changed("annotations", 3, iscrowd=2), "annotations[3] (id 103): ", "iscrowd 2 is neither 0 nor 1"),
+        (lambda content: content.update(annotations=[7]), "annotations[0]: ", ""),
+    ],
+)
+def test_wrong_entry_is_reported_with_its_place(tmp_path, content, change, where, problem):
+    path = write_coco(tmp_path, content)  # the images of the right one
+    change(content)
+    path.write_text(json.dumps(content))
+    text = refused(tmp_path)
+    assert text.startswith(f"{path}: {where}")
+    assert problem in text
+
+
+@pytest.mark.parametrize("broken", [b"", b"[" * 200_000, b"[]", b"\xff", b'{"images": ['])
+def test_torn_annotations_are_reported(tmp_path, broken):
+    path = write_coco(tmp_path, broken)
+    assert refused(tmp_path).startswith(f"{path}")
+
+
+def test_missing_images_are_reported_and_counted(tmp_path):
+    write_coco(tmp_path)
+    folder = tmp_path / "train2017"
+    (folder / "000000000004.jpg").unlink()
+    assert refused(tmp_path).startswith(f"{folder / '000000000004.jpg'}: missing\n")
+    (folder / "000000000002.jpg").unlink()
+    assert refused(tmp_path).startswith(f"{folder / '000000000002.jpg'}: missing, and so are 1 more\n")
+    folder.rename(tmp_path / "elsewhere")
+    assert refused(tmp_path).startswith(f"{folder}: missing\n")
+
+
+def test_set_has_few_objects_that_forked_workers_share(tmp_path):
+    def objects(images):
+        found = opened(tmp_path / str(images), coco_annotations(images=images, sizes=((90, 90),)))
+        return sum(1 for _ in pickletools.genops(pickle.dumps(found)))
+
+    assert objects(5) == objects(20)
+
+
+# Buckets
+
+
+@st.composite
+def worlds(draw, resizings=(SMALL, ONE_SIDE)):
+    """The orders of all ranks."""
+    sides = st.integers(1, 100)
+    sizes = np.array(draw(st.lists(st.tuples(sides, sides), min_size=1, max_size=40)))
+    world = draw(st.integers(1, 5))
+    common = {
+        "sizes": sizes,
+        "resizing": draw(st.sampled_from(resizings)),
+        "batch_size": draw(st.integers(1, 9)),
+        "world": world,
+        "seed": draw(st.integers(0, 2**40)),
+    }
+    return [BucketOrder(rank=rank, **common) for rank in range(world)]
+
+
+def steps(orders, epochs):
+    """What all ranks take at each step, until every image must have come `epochs` times."""
+    order = orders[0]
+    per_step, buckets = order.world * order.batch_size, len(order.resizing.buckets)
+    most = (
+        epochs * len(order.sizes) // per_step + epochs * buckets
+    )  # a step of each bucket may be partly next's
+    return zip(*(islice(each.requests(augment=False), most) for each in orders), strict=True)
+
+
+@given(worlds())
+def test_every_image_comes_once_an_epoch_in_batches_of_one_bucket(orders):
+    came = Counter()
+    for ranks in steps(orders, 3):
+        assert len({share.bucket for share in ranks}) == 1
+        assert {len(share.indices) for share in ranks} == {len(share.sizes) for share in ranks}
+        assert {len(share.indices) for share in ranks} == {orders[0].batch_size}
+        came.update(index for share in ranks for index in share.indices)
+    assert min(came[index] for index in range(len(orders[0].sizes))) >= 3
+
+
+@given(worlds(resizings=(ONE_SIDE,)))
+def test_no_image_comes_twice_in_its_epoch(orders):
+    """With one scale an image has one bucket: a bucket's stream is one permutation of its images after another."""
+    came = {}
+    for ranks in steps(orders, 3):
+        came.setdefault(ranks[0].bucket, []).extend(index for share in ranks for index in share.indices)
+    for stream in came.values():
+        members = set(stream)
+        for start in range(0, len(stream), len(members)):
+            part = stream[start : start + len(members)]
+            assert len(set(part)) == len(part)
+    assert sum(len(set(stream)) for stream in came.values()) == len(orders[0].sizes)
+
+
+@given(worlds())
+def test_images_keep_their_shape_in_the_smallest_bucket_that_holds_them(orders):
+    resizing = orders[0].resizing
+    for share in islice(orders[0].requests(augment=False), 10):
+        for index, (height, width) in zip(share.indices, share.sizes, strict=True):
+            fitting = [each for each in resizing.buckets if height <= each[0] and width <= each[1]]
+            assert share.bucket in fitting
+            assert share.bucket[0] * share.bucket[1] == min(one * other for one, other in fitting)
+            was_high, was_wide = orders[0].sizes[index].tolist()
+            scale = max(height, width) / max(was_high, was_wide)
+            assert abs(min(height, width) - max(1, min(was_high, was_wide) * scale)) <= 1
+            assert max(height, width) == resizing.longest or min(height, width) in resizing.short_sides
+
+
+def test_order_follows_the_seed():
+    sizes = np.full((60, 2), 50)
+
+    def batch(seed, epoch):
+        order = BucketOrder(sizes=sizes, resizing=ONE_SIDE, batch_size=60, seed=seed)
+        return tuple(next(islice(order.requests(augment=False), epoch, None)).indices)
+
+    assert len({batch(0, 0), batch(1, 0), batch(0, 1), batch(2**32, 0)}) == 4
+    assert batch(3, 1) == batch(3, 1)
+
+
+def test_every_short_side_is_drawn():
+    order = BucketOrder(sizes=np.array([(30, 40), (40, 30)] * 100), resizing=SMALL, batch_size=2)
+    shares = list(islice(order.requests(augment=False), 100))
+    assert {min(size) for share in shares for size in share.sizes} == {8, 12, 16}
+
+
+@pytest.mark.parametrize(
+    ("size", "short", "expected"),
+    [
+        ((480, 640), 800, (800, 1067)),
+        ((640, 480), 800, (1067, 800)),
+        ((360, 640), 800, (750, 1333)),  # the long side decides
+        ((640, 100), 480, (1333, 208)),
+        ((612, 612), 480, (480, 480)),
+    ],
+)
+def test_resized_sizes_are_those_of_the_studies(size, short, expected):
+    assert MANY_SCALES.resized(np.array([size]), np.array([short])).tolist() == [list(expected)]
+
+
+@pytest.mark.parametrize(("resizing", "most"), [(ONE_SCALE, 0.08), (MANY_SCALES, 0.16)])
+def test_padding_of_frequent_sizes_is_small_and_sides_are_multiples_of_the_stride(resizing, most):
+    # The most frequent sizes of COCO's validation images, by their counts.
+    counts = {(480, 640): 1061, (427, 640): 606, (640, 480): 336, (375, 500): 240, (640, 427): 171}
+    sizes = np.repeat(np.array(list(counts)), list(counts.values()), axis=0)
+    images = np.concatenate(
+        [resizing.resized(sizes, np.full(len(sizes), side)) for side in resizing.short_sides]
+    )
+    buckets = np.array(resizing.buckets)[resizing.bucket_of(images)]
+    assert 1 - images.prod(axis=1).sum() / buckets.prod(axis=1).sum() < most
+    assert not (np.array(resizing.buckets) % 32).any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"buckets": ((800, 1344),)}, "buckets: none of"),
+        ({"buckets": ()}, "buckets: none of"),
+        ({"short_sides": ()}, "short_sides: "),
+        ({"short_sides": (0,)}, "short_sides: "),
+        ({"short_sides": (1400,)}, "short_sides: "),
+    ],
+)
+def test_impossible_resizing_is_refused(wrong, named):
+    right = {"short_sides": (800,), "longest": 1333, "buckets": ((800, 1344), (1344, 800))}
+    with pytest.raises(ValueError, match=f"^{named}"):
+        Resizing(**right | wrong)
+
+
+# Batches
+
+
+def wanted(*indices, sizes, seed=None, bucket=BUCKET):
+    return DetectionRequest(step=0, bucket=bucket, indices=indices, sizes=sizes, seed=seed)
+
+
+def test_image_is_at_the_top_left_of_its_bucket(coco):
+    batch = DetectionReader(coco, max_gt=7)[wanted(3, 1, sizes=[(30, 90), (60, 40)])]
+    assert [tuple(part.shape) for part in batch] == [(2, 3, 64, 96), (2, 2), (2, 7, 4), (2, 7), (2, 7)]
+    assert batch.sizes.tolist() == [[30, 90], [60, 40]]
+    whole = decode_on_host(coco.read(3), "it")
+    assert torch.equal(batch.pixels[0, :, :30, :90], whole)  # in its own size
+    assert not batch.pixels[0, :, 30:].any()
+    assert not batch.pixels[0, :, :, 90:].any()
+
+
+def test_image_is_resized(coco):
+    batch = DetectionReader(coco)[wanted(2, sizes=[(24, 24)])]
+    whole = decode_on_host(coco.read(2), "it").float()  # 48 x 48, smooth but for where it wraps
+    half = torch.nn.functional.avg_pool2d(whole, 2)
+    assert (batch.pixels[0, :, :24, :24].float() - half).abs().median() <= 2
+
+
+def test_boxes_are_shares_of_the_image_without_its_padding(coco):
+    batch = DetectionReader(coco, max_gt=5)[wanted(0, 1, 2, sizes=[(20, 30), (30, 20), (24, 24)])]
+    assert batch.valid.sum(dim=1).tolist() == [0, 1, 2]
+    assert batch.valid[2].tolist() == [True, True, False, False, False]
+    # 48 x 48: from (1.5, 2.25) to (6.5, 6.75), and from (2.5, 2.25) to (7.5, 7.75).
+    expected = torch.tensor([[4.0, 4.5, 5.0, 4.5], [5.0, 5.0, 5.0, 5.5]]) / 48
+    torch.testing.assert_close(batch.boxes[2, :2], expected)
+    assert batch.labels[2, :2].tolist() == [0, 2]
+    assert not batch.boxes[~batch.valid].any()
+    assert not batch.labels[~batch.valid].any()
+    corners = corners_px(batch.boxes, torch.tensor([[40, 60], [60, 40], [48, 48]]))
+    torch.testing.assert_close(corners[2, :2], torch.tensor(coco.objects(2)[0]))
+
+
+def test_mirrored_image_has_mirrored_boxes(coco):
+    reader = DetectionReader(coco)
+    seeds = {(Random(seed).random() < 0.5): seed for seed in range(20)}
+    plain, straight, mirrored = (
+        reader[wanted(2, sizes=[(48, 48)], seed=seed)] for seed in (None, seeds[False], seeds[True])
+    )
+    assert all(torch.equal(one, other) for one, other in zip(straight, plain, strict=True))
+    assert torch.equal(mirrored.pixels[0, :, :48, :48], straight.pixels[0, :, :48, :48].flip(-1))
+    assert not mirrored.pixels[0, :, :, 48:].any()  # padding stays where it was
+    left, top, right, bottom = corners_px(straight.boxes, straight.sizes)[0, 0].tolist()
+    expected = torch.tensor([48 - right, top, 48 - left, bottom])
+    torch.testing.assert_close(corners_px(mirrored.boxes, mirrored.sizes)[0, 0], expected)
+    assert torch.equal(mirrored.labels, straight.labels)
+
+
+def test_about_half_of_the_images_are_mirrored(coco):
+    reader = DetectionReader(coco)
+    many = reader[wanted(*[2] * 64, sizes=[(8, 8)] * 64, seed=5, bucket=(8, 8))]
+    plain = reader[wanted(2, sizes=[(8, 8)], bucket=(8, 8))]
+    assert 16 < sum(torch.equal(each, plain.pixels[0]) for each in many.pixels) < 48
+
+
+def test_transformed_batch_is_normalized_and_zero_in_the_padding(coco):
+    batch = DetectionReader(coco)[wanted(3, 1, sizes=[(30, 90), (60, 40)])]
+    inputs = DetectionTransform(device=torch.device("cpu"), memory_format=torch.channels_last)(batch)
+    assert inputs.pixels.is_contiguous(memory_format=torch.channels_last)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    expected = (batch.pixels[1, :, 5, 7] / 255 - mean) / std
+    torch.testing.assert_close(inputs.pixels[1, :, 5, 7], expected)
+    mask = image_mask(inputs.sizes, *BUCKET)
+    assert mask.sum(dim=(1, 2)).tolist() == [30 * 90, 60 * 40]
+    assert not (inputs.pixels * ~mask[:, None]).any()
+    assert torch.equal(inputs.boxes, batch.boxes)
+
+
+def test_transform_is_one_graph_without_a_wait_for_values(coco):
+    batch = DetectionReader(coco)[wanted(3, 1, sizes=[(30, 90), (60, 40)])]
+    transform = DetectionTransform(device=torch.device("cpu"))
+    whole = torch.compile(
+        lambda batch: transform(batch).pixels, fullgraph=True, backend="eager", dynamic=False
+    )
+    assert torch.equal(whole(batch), transform(batch).pixels)
+
+
+def test_more_boxes_than_room_are_refused(coco):
+    DetectionReader(coco, max_gt=5)
+    with pytest.raises(ValueError, match=rf"^max_gt: 4 are too few for {coco.name(5)}, which has 5 boxes"):
+        DetectionReader(coco, max_gt=4)
+
+
+@pytest.mark.parametrize(("most", "room"), [(5, 100), (100, 100), (101, 120), (120, 120)])
+def test_room_for_boxes_follows_the_fullest_image(coco, most, room):
+    assert max_gt_of(replace(coco, ends=np.cumsum([0, most, 3]))) == room
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "empty"),
+        (b"not a JPEG", "does not decode"),
+        (jpeg(40, 40), "40 x 40 pixels, and its boxes are for 48 x 48"),
+        (None, "missing"),
+    ],
+)
+def test_unusable_image_is_a_problem_with_its_name(coco, content, problem):
+    Path(coco.name(2)).unlink()
+    if content is not None:
+        Path(coco.name(2)).write_bytes(content)
+    found = DetectionReader(coco)[wanted(1, 2, sizes=[(24, 24)] * 2)]
+    assert isinstance(found, ReadProblem)
+    assert found.text.startswith(f"{coco.name(2)}: {problem}")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loader_brings_the_same_batches_with_any_number_of_workers(tmp_path, workers):
+    write_coco(tmp_path, coco_annotations(images=10))
+    coco = open_coco(tmp_path, "train")
+    order = BucketOrder(sizes=coco.sizes, resizing=SMALL, batch_size=2, rank=1, world=2, seed=3)
+    reader = DetectionReader(coco, max_gt=10)
+    batches = HostBatches(
+        reader, order.requests(augment=True), LoaderConfig(workers=workers), for_device=False
+    )
+    try:
+        taken = list(islice(batches, 6))
+    finally:
+        batches.close()
+    for batch, request in zip(taken, order.requests(augment=True), strict=False):
+        assert tuple(batch.pixels.shape[2:]) == request.bucket
+        assert all(torch.equal(one, other) for one, other in zip(batch, reader[request], strict=True))
+    assert type(taken[0]).__name__ == "DetectionBatch"
+
+
+def test_seeds_follow_the_position_in_a_ranks_stream(coco):
+    def seeds(**options):
+        order = BucketOrder(sizes=coco.sizes, resizing=SMALL, batch_size=3, **options)
+        return [request.seed for request in islice(order.requests(augment=True), 3)]
+
+    first = seeds(world=2, rank=0, seed=1)
+    assert [each - first[0] for each in first] == [0, 3, 6]
+    assert len({*first, *seeds(world=2, rank=1, seed=1), *seeds(world=2, rank=0, seed=2)}) == 9
+
+
+# Synthetic boxes
+
+
+@pytest.fixture(scope="module")
+def many():
+    return synthetic_targets(20_000, generator=torch.Generator().manual_seed(0))
+
+
+def test_synthetic_boxes_are_inside_and_real_ones_come_first(many):
+    boxes, labels, valid = many
+    assert (boxes.shape, labels.shape, valid.dtype) == ((20_000, 100, 4), (20_000, 100), torch.bool)
+    real = boxes[valid]
+    assert (real[:, :2] - real[:, 2:] / 2 >= -1e-6).all()
+    assert (real[:, :2] + real[:, 2:] / 2 <= 1 + 1e-6).all()
+    assert (real[:, 2:] > 0).all()
+    assert not boxes[~valid].any()
+    assert set(labels[valid].tolist()) == set(range(80))
+    assert (valid[:, :-1] >= valid[:, 1:]).all()
+
+
+def test_synthetic_counts_and_sizes_are_as_published(many):
+    boxes, _, valid = many
+    counts = valid.sum(dim=1)
+    assert (counts == 0).float().mean() == pytest.approx(1021 / 118_287, abs=0.002)
+    assert counts[counts > 0].float().mean() == pytest.approx(7.25, abs=0.2)
+    assert counts.median() == 4
+    area = boxes[valid][:, 2] * 640 * boxes[valid][:, 3] * 480
+    assert (area < 32**2).float().mean() == pytest.approx(0.41, abs=0.01)
+    assert (area >= 96**2).float().mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_synthetic_batch_fills_its_bucket_and_follows_its_seed():
+    one, same, other = (
+        synthetic_detection(2, (8, 12), max_gt=3, generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    )
+    assert (one.pixels.shape, one.sizes.tolist(), one.boxes.shape) == (
+        (2, 3, 8, 12),
+        [[8, 12]] * 2,
+        (2, 3, 4),
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not torch.equal(one.pixels, other.pixels)

@@ -1,0 +1,343 @@
+"""Batch sources: every sample once an epoch, in order, errors raised where a batch is requested."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_accel.workloads.data import sources as module
+from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.images import ArrayImages, open_images
+from pytest_accel.workloads.data.loader import (
+    ArrayReader,
+    EncodedReader,
+    HostBatches,
+    LoaderConfig,
+    TrainingBatches,
+)
+from pytest_accel.workloads.data.order import TrainingOrder
+from pytest_accel.workloads.data.pixels import (
+    CropResize,
+    ModelInput,
+    PixelTransform,
+    decode_on_host,
+)
+from pytest_accel.workloads.data.sources import (
+    COPIED_AHEAD,
+    DECODING_THREADS,
+    DecodingSource,
+    LoaderSource,
+    ResidentSource,
+    RotatingSource,
+    SplitSource,
+    _DaemonThreads,
+)
+from tests.support.data_sets import write_food101
+from tests.support.processes import children
+
+CPU = torch.device("cpu")
+
+
+def wanted_for(size, channels=3):
+    """Of this mean and deviation: pixels come out as they are."""
+    plain = {"device": CPU, "dtype": torch.float32, "memory_format": torch.contiguous_format}
+    return ModelInput(
+        channels=channels, size=size, mean=(0.0,) * channels, std=(1 / 255,) * channels, **plain
+    )
+
+
+def finish_for(size, channels=3, *, augment=False):
+    return PixelTransform(wanted_for(size, channels), augment=augment)
+
+
+def with_labels(transform):
+    return lambda batch: (transform(batch[0]), batch[1])
+
+
+def numbered_images(count):
+    """Images that say which they are: every pixel of the fifth is five."""
+    numbers = torch.arange(count)
+    images = numbers.to(torch.uint8).view(-1, 1, 1, 1).expand(count, 1, 4, 4).contiguous()
+    return ArrayImages(images=images, labels=numbers)
+
+
+def resident(order, images):
+    return ResidentSource(images, order, finish_for(4, 1), CPU)
+
+
+def loaded(order, images, workers=0):
+    loading = LoaderConfig(workers=workers)
+    sampler = TrainingBatches(order, augment=False)
+    batches = HostBatches(ArrayReader(images=images), sampler, loading, for_device=False)
+    return LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=loading)
+
+
+SOURCES = {"resident": resident, "loaded": loaded}
+
+
+def take(source, steps):
+    return [next(source) for _ in range(steps)]
+
+
+# RotatingSource.
+def test_rotating_source_gives_its_batches_in_turn():
+    source = RotatingSource(["a", "b", "c"])
+    assert take(source, 7) == list("abcabca")
+    assert (source.loads, source.buffered, source.burst) == (False, 0, 1)
+    source.close()
+    with pytest.raises(StopIteration):
+        next(source)
+
+
+# ResidentSource and LoaderSource.
+@pytest.mark.parametrize("kind", SOURCES)
+@settings(max_examples=25)
+@given(
+    world=st.integers(1, 4),
+    length=st.integers(1, 40),
+    batch_size=st.integers(1, 9),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 5),
+)
+def test_over_an_epoch_every_sample_comes_once(kind, world, length, batch_size, epochs, seed):
+    images = numbered_images(length)
+    common = {"length": length, "batch_size": batch_size, "world": world, "seed": seed}
+    orders = [TrainingOrder(**common, rank=rank) for rank in range(world)]
+    sources = [SOURCES[kind](order, images) for order in orders]
+    stream = []
+    for _ in range(orders[0].steps_for_epochs(epochs)):
+        for source in sources:
+            inputs, labels = next(source)
+            assert inputs.shape == (batch_size, 1, 4, 4)
+            # The picture and its label belong together.
+            torch.testing.assert_close(inputs[:, 0, 0, 0], labels.float())
+            stream += labels.tolist()
+    for epoch in range(epochs):
+        assert sorted(stream[epoch * length : (epoch + 1) * length]) == list(range(length))
+    for source in sources:
+        source.close()
+
+
+def test_resident_and_loaded_data_come_in_one_order():
+    images = numbered_images(17)
+    order = TrainingOrder(length=17, batch_size=4, seed=3)
+    sources = [resident(order, images), loaded(order, images), loaded(order, images, workers=2)]
+    first, *others = [take(source, 9) for source in sources]
+    for batches in others:
+        for (inputs, labels), (other_inputs, other_labels) in zip(first, batches, strict=True):
+            assert torch.equal(inputs, other_inputs)
+            assert torch.equal(labels, other_labels)
+    for source in sources:
+        source.close()
+
+
+def test_sources_say_how_much_may_lie_ready():
+    order = TrainingOrder(length=8, batch_size=4)
+    here, ahead = resident(order, numbered_images(8)), loaded(order, numbered_images(8), workers=2)
+    assert (here.loads, here.buffered, here.burst) == (True, 0, 1)
+    assert (ahead.loads, ahead.buffered, ahead.burst) == (True, 2 * 2 + COPIED_AHEAD, 2)
+    ahead.close()
+
+
+def test_closing_a_loaded_source_ends_its_workers():
+    before = children()
+    source = loaded(TrainingOrder(length=8, batch_size=4), numbered_images(8), workers=2)
+    next(source)
+    assert len(children() - before) == 2
+    source.close()
+    assert children() - before == set()
+    with pytest.raises(StopIteration):
+        next(source)
+
+
+# DecodingSource: its threads, and a decoder on the host in the place of the device's.
+def on_host(encoded, device, named):
+    return [decode_on_host(each, named(place)) for place, each in enumerate(encoded)]
+
+
+@pytest.fixture(scope="module")
+def food(tmp_path_factory):
+    root = tmp_path_factory.mktemp("food")
+    return write_food101(root)["train"], open_images(root, "food101", "train")
+
+
+@pytest.fixture
+def decoded(food):
+    made = []
+
+    def make(images=None, *, decode=on_host, workers=0, seed=None, batch_size=3, batches=None):
+        images = images or food[1]
+        order = TrainingOrder(length=len(images), batch_size=batch_size, seed=1)
+        loading = LoaderConfig(workers=workers)
+        sampler = TrainingBatches(order, augment=False)
+        batches = batches or HostBatches(EncodedReader(images=images), sampler, loading, for_device=False)
+        options = {"loading": loading, "seed": seed, "decode": decode}
+        made.append(DecodingSource(batches, images, CropResize(wanted_for(16)), CPU, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("accel-decode")]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_decoded_batches_hold_every_sample_once_an_epoch(decoded, food, workers):
+    written, _ = food
+    source = decoded(workers=workers, batch_size=len(written.labels))
+    for inputs, labels in take(source, 2):
+        assert inputs.shape == (len(written.labels), 3, 16, 16)
+        assert 0 <= inputs.min() <= inputs.max() <= 255.01
+        assert Counter(labels.tolist()) == Counter(written.labels)
+
+
+def test_pictures_and_labels_of_a_decoded_batch_belong_together(decoded, food):
+    _, images = food
+    order = TrainingOrder(length=len(images), batch_size=3, seed=1)
+    for step, (inputs, labels) in enumerate(take(decoded(), 4)):
+        indices = order.indices(step)
+        assert labels.tolist() == images.labels[indices].tolist()
+        for found, index in zip(inputs, indices, strict=True):
+            whole = decode_on_host(images.read(index), "it").float()
+            assert abs(float(found.mean() - whole.mean())) < 40  # its middle, of a smooth picture
+
+
+def test_one_chance_cuts_alike_and_another_does_not(decoded):
+    first, same, other = (take(decoded(seed=seed), 3) for seed in (1, 1, 2))
+    assert all(torch.equal(one[0], two[0]) for one, two in zip(first, same, strict=True))
+    assert not any(torch.equal(one[0], two[0]) for one, two in zip(first, other, strict=True))
+
+
+def test_error_in_a_thread_is_raised_where_a_batch_is_asked_for_and_again(decoded, tmp_path):
+    path = write_food101(tmp_path)["train"].paths[0]
+    path.write_bytes(path.read_bytes()[:300])
+    source = decoded(open_images(tmp_path, "food101", "train"))
+    with pytest.raises(DataError, match=r"does not decode") as caught:
+        take(source, 4)
+    assert str(caught.value).startswith(f"{path}: ")
+    for _ in range(3):
+        with pytest.raises(DataError) as again:
+            next(source)
+        assert again.value is caught.value
+
+
+def test_batches_come_in_order_though_threads_are_not_equally_fast(decoded, food):
+    _, images = food
+    order = TrainingOrder(length=len(images), batch_size=1, seed=1)
+    slow = images.read(order.indices(0)[0])
+
+    def first_is_slow(encoded, device, named):
+        if torch.equal(encoded[0], slow):
+            time.sleep(0.2)
+        return on_host(encoded, device, named)
+
+    found = [labels.item() for _, labels in take(decoded(decode=first_is_slow, batch_size=1), 10)]
+    assert found == [int(images.labels[order.indices(step)[0]]) for step in range(10)]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 6])
+def test_closing_ends_the_threads_and_the_workers(decoded, taken):
+    before = children()
+    source = decoded(workers=1)
+    take(source, taken)
+    source.close()
+    source.close()
+    assert threads() == []
+    assert children() - before == set()
+    with pytest.raises(StopIteration):
+        next(source)
+
+
+def test_closing_waits_for_what_is_being_decoded_and_for_nothing_else(decoded, food):
+    _, images = food
+    first = images.read(TrainingOrder(length=len(images), batch_size=1, seed=1).indices(0)[0])
+    going, may_end, calls = threading.Semaphore(0), threading.Event(), []
+
+    def held(encoded, device, named):
+        if not torch.equal(encoded[0], first):
+            calls.append(1)
+            going.release()
+            assert may_end.wait(timeout=60)
+        return on_host(encoded, device, named)
+
+    source = decoded(decode=held, batch_size=1)
+    next(source)
+    for _ in range(DECODING_THREADS):
+        assert going.acquire(timeout=60)
+    closing = threading.Thread(target=source.close)
+    closing.start()
+    while not source._closed:  # it has begun
+        time.sleep(0.001)
+    assert closing.is_alive()
+    may_end.set()
+    closing.join(timeout=60)
+    assert not closing.is_alive()
+    assert len(calls) == DECODING_THREADS  # what waited for a thread was dropped
+    assert threads() == []
+
+
+# SplitSource.
+@settings(max_examples=20)
+@given(
+    length=st.integers(1, 30),
+    batch_size=st.integers(1, 6),
+    at_once=st.integers(2, 5),
+    world=st.integers(1, 3),
+)
+def test_batches_split_from_larger_ones_are_the_same(length, batch_size, at_once, world):
+    images = numbered_images(length)
+    for rank in range(world):
+        order = TrainingOrder(length=length, batch_size=batch_size, rank=rank, world=world)
+        sampler = TrainingBatches(order, augment=False, at_once=at_once)
+        batches = HostBatches(ArrayReader(images=images), sampler, LoaderConfig(workers=0), for_device=False)
+        dealt = SplitSource(
+            LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=LoaderConfig(workers=2)),
+            batch_size=batch_size,
+            batches=at_once,
+        )
+        assert (dealt.loads, dealt.buffered) == (True, (4 + COPIED_AHEAD) * at_once)
+        assert dealt.burst == 2 * at_once
+        for one, other in zip(
+            take(dealt, 2 * at_once + 1), take(loaded(order, images), 2 * at_once + 1), strict=True
+        ):
+            assert torch.equal(one[0], other[0])
+            assert torch.equal(one[1], other[1])
+        dealt.close()
+        with pytest.raises(StopIteration):
+            next(dealt)
+
+
+@pytest.fixture
+def two():
+    begun = []
+    made = _DaemonThreads(2, "test-thread", lambda: begun.append(threading.current_thread().name))
+    made.begun = begun
+    yield made
+    made.close()
+
+
+def test_hanging_thread_is_abandoned_as_a_daemon(two, monkeypatch):
+    monkeypatch.setattr(module, "CLOSING_S", 0.01)
+    never, hanging = threading.Event(), queue.Queue()
+
+    def hang():
+        hanging.put(threading.current_thread())
+        never.wait(60)
+
+    two.submit(hang)
+    left = hanging.get(timeout=60)
+    two.close()  # and this line ends
+    assert left.is_alive()
+    assert left.daemon
+    never.set()
+    left.join(timeout=60)

@@ -45,7 +45,7 @@ def process_group(request: pytest.FixtureRequest) -> Ranks:
 
     On several devices it is torch's default process group, and torch.distributed works. On one device it has one rank.
     """
-    from pytest_accel.session.groups import ranks_of
+    from pytest_accel.session.worker_process import ranks_of
 
     item = cast("pytest.Item", request.node)
     return ranks_of(item, settings_of(item))
@@ -81,7 +81,8 @@ def accel(
 ) -> Iterator[Accel]:
     """Measure a step of your own: `accel.measure(step, work=..., unit=...)`."""
     from pytest_accel.session.accel import Accel
-    from pytest_accel.session.placement import TIMER, open_device
+    from pytest_accel.session.device import open_device
+    from pytest_accel.session.selection import TIMER
 
     item = cast("pytest.Item", request.node)
     if TIMER not in item.stash:
@@ -164,7 +165,7 @@ def accel_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """The device of the benchmark's platform, as a torch.device; on the CPU, torch's threads are pinned."""
     import torch
 
-    from pytest_accel.session.placement import open_device
+    from pytest_accel.session.device import open_device
 
     _, device, _ = open_device(request.node, request.config.stash[SETTINGS])
     device.prepare()

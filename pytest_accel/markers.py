@@ -1,4 +1,4 @@
-"""Platforms as marks: registered with pytest, importable by name, and recognised in `-m`."""
+"""Platform markers: registration, import by name, and names in `-m` expressions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pytest_accel.platforms.catalogue import (
     read_kind,
     user_platforms,
 )
-from pytest_accel.platforms.names import closest
+from pytest_accel.platforms.names import PlatformName, closest
 
 if TYPE_CHECKING:
     import ast
 
 CATALOGUE = pytest.StashKey[Catalogue]()
-BENCHMARK_FIXTURE = "accel"  # whoever takes it, directly or through `train` and `infer`, is a benchmark
-DEVICE_FIXTURE = "accel_device"  # what the other fixtures stand upon
-GROUP_FIXTURE = "process_group"  # whoever takes it runs on every rank
+BENCHMARK_FIXTURE = "accel"  # an item that takes it, directly or through `train` and `infer`, is a benchmark
+DEVICE_FIXTURE = "accel_device"
+GROUP_FIXTURE = "process_group"  # an item that takes it runs on every rank
 _configs: list[pytest.Config] = []  # pytest runs inside pytest in plugin tests: the innermost counts
 
 
 def register_platforms(config: pytest.Config) -> None:
-    """Read the catalogue with what the project and other plugins add, and register every platform."""
+    """Read the catalogue with platforms of the project and of other plugins, and register every marker."""
     try:
         catalogue = config.stash[CATALOGUE] = read_catalogue(config)
     except CatalogueError as error:
@@ -75,7 +75,7 @@ def platform_marks(platforms: Iterable[str | Accelerators]) -> list[pytest.MarkD
 
 
 def platform_mark(name: str) -> pytest.MarkDecorator:
-    """Return the mark of any platform, also of a shape that is not registered yet: `gh200x4n16`."""
+    """Return the marker of any platform, also of a shape that is not registered yet: `gh200x4n16`."""
     catalogue = _catalogue()
     catalogue.parse(name)
     if _configs and name not in catalogue.names():
@@ -89,7 +89,7 @@ def known_names() -> list[str]:
 
 
 def resembles_platform(name: str) -> bool:
-    """Whether a name is likely meant to be a platform's."""
+    """Whether a name resembles a platform's."""
     return bool(closest(name, known_names()))
 
 
@@ -120,7 +120,7 @@ def _takes(item: pytest.Item, fixture: str) -> bool:
     return False
 
 
-def ask_for_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
+def needs_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
     """Whether any item takes a fixture that needs a device or is marked with a platform, or `-m` names one."""
     catalogue = config.stash[CATALOGUE]
     ours = (BENCHMARK_FIXTURE, DEVICE_FIXTURE, GROUP_FIXTURE)
@@ -131,10 +131,9 @@ def ask_for_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> boo
 
 
 def wanted_words(expression: str) -> set[str]:
-    """The names that a `-m` expression asks for; what it negates is not asked for.
+    """Return the names that a `-m` expression selects; negated ones are left out.
 
-    Its grammar is Python's for `and`, `or`, `not`, parentheses, names and calls; pytest itself refuses
-    what is not of it.
+    Its grammar is Python's for `and`, `or`, `not`, parentheses, names and calls; pytest refuses the rest.
     """
     if not expression.strip():
         return set()
@@ -144,22 +143,28 @@ def wanted_words(expression: str) -> set[str]:
         tree = ast.parse(expression.strip(), mode="eval")
     except SyntaxError:
         return set()
-    return set(_asked(tree.body))
+    return set(_selected(tree.body))
 
 
-def _asked(node: ast.expr) -> Iterator[str]:
+def wanted_platforms(expression: str, catalogue: Catalogue) -> set[PlatformName]:
+    """Return the platforms among the names that a `-m` expression selects."""
+    names = (catalogue.find(word) for word in wanted_words(expression))
+    return {name for name in names if name is not None}
+
+
+def _selected(node: ast.expr) -> Iterator[str]:
     import ast
 
     match node:
         case ast.BoolOp(values=parts):
             for part in parts:
-                yield from _asked(part)
+                yield from _selected(part)
         case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
             yield name
 
 
 def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    """A name in `-m` that no marker has, and that resembles a platform, is a slip of the finger."""
+    """Refuse a name in `-m` that no marker has and that resembles a platform: it is misspelt."""
     expression, catalogue = config.getoption("markexpr", ""), config.stash[CATALOGUE]
     words = {word for word in wanted_words(expression) if catalogue.find(word) is None}
     if not words:

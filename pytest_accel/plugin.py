@@ -1,7 +1,7 @@
-"""pytest's hooks, each a sentence; the rooms below do the work.
+"""pytest's hooks.
 
-A project that merely has the plugin installed pays for reading the catalogue, and for nothing else: the
-rest is imported when the first benchmark is collected, torch when the first one runs.
+A project that merely has the plugin installed pays for reading the catalogue: everything else is imported when
+the first benchmark is collected, torch when the first one runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by 
     world_size,
 )
 from pytest_accel.markers import (
-    ask_for_hardware,
+    needs_hardware,
     refuse_unknown_names,
     register_platforms,
     unregister_platforms,
@@ -55,22 +55,22 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Under torchrun or srun, rank 0 is the session, and the others wait for it."""
+    """Under torchrun or srun rank 0 is the session, and the others serve it."""
     if not LAUNCHER_VARIABLES & os.environ.keys():
         return (yield)
-    from pytest_accel.session.seating import hold_seats, serve_seat
+    from pytest_accel.session.launcher import hold_launcher_ranks, serve_launcher_rank
 
-    status = serve_seat(config)
+    status = serve_launcher_rank(config)
     if status is not None:
         raise SystemExit(status)
-    return (yield from hold_seats(config))
+    return (yield from hold_launcher_ranks(config))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if WORKER_VARIABLE in os.environ:
-        from pytest_accel.session.rank_process import become_rank
+        from pytest_accel.session.worker_process import become_worker
 
-        become_rank(config)
+        become_worker(config)
     config.stash[SESSION_START_S] = time.monotonic()
     config.stash[SETTINGS] = read_settings(config)
     register_platforms(config)
@@ -80,13 +80,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     refuse_unknown_names(config, items)
     settings = config.stash[SETTINGS]
-    if settings.require or settings.output_files or _is_rank(config) or ask_for_hardware(config, items):
+    if settings.require or settings.output_files or _is_worker(config) or needs_hardware(config, items):
         from pytest_accel.session.start import start
 
         start(config, items)
 
 
-def _is_rank(config: pytest.Config) -> bool:
+def _is_worker(config: pytest.Config) -> bool:
     return config.pluginmanager.has_plugin("accel-rank-end")
 
 
@@ -95,8 +95,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Where others collect, as under xdist, nothing is left behind; that is said, or an old file would be taken for new."""
-    unseen = not config.pluginmanager.has_plugin("accel-leavings")
+    """Report files that were not written, as under xdist, where workers collect: old ones could be taken for new."""
+    unseen = not config.pluginmanager.has_plugin("accel-outputs")
     if unseen and not config.getoption("collectonly", default=False):
         for option, file in config.stash[SETTINGS].output_files:
             terminalreporter.write_line(f"--accel-{option}={file}: nothing was written", yellow=True)
@@ -104,9 +104,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Where others collect, as under xdist, no benchmark was ever seen here: nothing was measured."""
-    unseen = not session.config.pluginmanager.has_plugin("accel-bench")
+    """Fail --accel-require where no benchmark was collected here, as under xdist."""
+    unseen = not session.config.pluginmanager.has_plugin("accel-session")
     listing = session.config.getoption("collectonly", default=False)
-    required = session.config.stash[SETTINGS].require and not _is_rank(session.config)
+    required = session.config.stash[SETTINGS].require and not _is_worker(session.config)
     if required and unseen and not listing and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -105,7 +105,7 @@ class _Answer:
             self._found["end"] = _end(report)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        from pytest_accel.session.placement import RANK_END
+        from pytest_accel.session.device import RANK_END
 
         path = self._path
         if RANK_END in session.config.stash:  # each rank writes its own
@@ -115,17 +115,17 @@ class _Answer:
 
 def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
     """Return the benchmarks that this machine can run."""
+    from pytest_accel.markers import is_benchmark
     from pytest_accel.options import settings_of
-    from pytest_accel.session.items import is_benchmark
-    from pytest_accel.session.placement import PLACEMENT
-    from pytest_accel.session.shapes import needs_gang
+    from pytest_accel.session.selection import SELECTION
+    from pytest_accel.session.workers import needs_process_group
 
-    placement = session.config.stash.get(PLACEMENT, None)
-    if placement is None:
+    selection = session.config.stash.get(SELECTION, None)
+    if selection is None:
         return []
-    places = [(item, placement.place(item).platform) for item in session.items if is_benchmark(item)]
+    places = [(item, selection.choose(item).platform) for item in session.items if is_benchmark(item)]
     return [
-        {"node_id": item.nodeid, "distributed": needs_gang(platform, settings_of(item))}
+        {"node_id": item.nodeid, "distributed": needs_process_group(platform, settings_of(item))}
         for item, platform in places
         if platform is not None
     ]
@@ -134,10 +134,10 @@ def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
 def _arguments(config: pytest.Config, answer: Path) -> list[str]:
     """Return the session's arguments without ours, without what writes files and without what would measure."""
     from pytest_accel.distributed.worker import without_options
-    from pytest_accel.session.arguments import arguments_for_ranks
+    from pytest_accel.session.launcher import worker_arguments
 
     given = without_options(
-        arguments_for_ranks(config)(answer.parent), {"--benchmark-only": "none", "--benchmark-enable": "none"}
+        worker_arguments(config)(answer.parent), {"--benchmark-only": "none", "--benchmark-enable": "none"}
     )
     return [word for word in given if word not in list_arguments(answer)]
 

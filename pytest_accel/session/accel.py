@@ -28,12 +28,11 @@ from pytest_accel.measure.warmup import Step, frozen_garbage, steady_rounds, war
 from pytest_accel.options import Settings
 from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.session.binding import BINDING
-from pytest_accel.session.environment import environment_of
+from pytest_accel.session.device import BINDING, environment_of
 from pytest_accel.session.exclusivity import exclusive_devices
 from pytest_accel.session.fitting import fail_plainly
 from pytest_accel.session.observation import Observation, Observed
-from pytest_accel.session.terminal import live_progress
+from pytest_accel.session.progress import live_progress
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.measurement import Measurement, merge
 from pytest_accel.stats.roofline import Roofline

@@ -27,36 +27,36 @@ from pytest_accel.stats.run import Run, Scalar, baseline_key, both_keys, is_real
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
 
-MOST_REPLACED = 2  # runs of one benchmark that are replaced by others; a device that disturbs more is not fit
-ANCHOR_OF_OTHERS = "its anchor is of another machine, and nothing was held against it; `pytest-accel baseline edit --anchor set --reason` sets one of this machine"
+MOST_REPLACED = 2  # disturbed runs of one benchmark that are replaced; more make it INVALID
+FOREIGN_ANCHOR = "its anchor is of another machine and was not compared; `pytest-accel baseline edit --anchor set --reason` sets one of this machine"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)  # one is itself, whatever is known of it
+@dataclass(slots=True, kw_only=True, eq=False)
 class Case:
-    """What is known of one selected benchmark so far."""
+    """One selected benchmark: its baseline, its measurements, its verdict."""
 
     item: pytest.Item
     platform: PlatformName
-    disk_name: str  # of the platform: the directory of its baselines
+    disk_name: str  # folder of the platform's baselines
     suite: str
     settings: Settings
-    baseline: BaselineFile | None = None  # the file, whatever it holds of this benchmark
+    baseline: BaselineFile | None = None  # the file; it may not hold this benchmark
     prior: NoisePrior = DEFAULT_PRIOR  # run-to-run noise to expect on this platform
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
-    held_s: float = 0.0  # how long it kept its devices, its fresh processes and all
+    device_time_s: float = 0.0  # with the start of its processes
     scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
-    common: float = 0.0  # of ln(step time): what all of its platform lost, so that it is judged on the rest
+    platform_loss: float = 0.0  # of ln(step time), shared by the platform: it is judged on the rest
     verdict: Verdict | None = None  # of its throughput
     metric_verdicts: tuple[Verdict, ...] = ()  # of gated metrics and of the anchor
-    held: list[pytest.TestReport] = field(default_factory=list)  # reports that wait for the verdict
+    pending_reports: list[pytest.TestReport] = field(default_factory=list)  # until the verdict is final
     problem: str = ""  # why a fresh process gave no measurement
     skipped: str = ""
     unfit: Unfit | None = None  # it did not fit in memory
-    recorded: str = ""  # what was written down, when recording
-    standing: BaselineQuality | None = None  # how good its baseline is since
-    frozen: FrozenTolerance | None = None  # what tolerance="auto" came to
-    references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site, beside it
+    recorded: str = ""  # in words, when recording
+    quality: BaselineQuality | None = None  # of its baseline, after recording
+    frozen: FrozenTolerance | None = None  # the tolerance that "auto" stored
+    references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site
 
     @property
     def node_id(self) -> str:
@@ -66,11 +66,11 @@ class Case:
     def label(self) -> str:
         return f"{self.item.name} ({self.platform})"
 
-    # --- what is stored of it -------------------------------------------------------------------
+    # --- its baseline ---------------------------------------------------------------------------
 
     @property
     def key(self) -> str:
-        """Under which its baseline is stored; before it was built it is taken for what the session's data make it."""
+        """The key of its baseline; before the step is built, derived from the session's data option."""
         if self._configuration is not None:
             return baseline_key(self.node_id, self._configuration)
         synthetic, real = both_keys(self.node_id)
@@ -87,7 +87,7 @@ class Case:
         return self.baseline.benchmarks.get(self.key) if self.baseline else None
 
     def comparable_runs(self) -> list[Run]:
-        """The stored runs whose identity is that of this machine."""
+        """Return the stored runs whose identity is that of this machine."""
         return self._of_this_machine(self.entry.runs if self.entry else ())
 
     def anchor_runs(self) -> list[Run]:
@@ -101,10 +101,10 @@ class Case:
         assert self.baseline is not None  # a stored run has a file
         return self.baseline.environments[run.environment]
 
-    # --- what was measured ----------------------------------------------------------------------
+    # --- measurements ---------------------------------------------------------------------------
 
-    def take(self, measurement: Measurement) -> None:
-        """Keep a run for judging, or apart where the device was not fair to it."""
+    def add(self, measurement: Measurement) -> None:
+        """Keep a run for judging, or apart where it was disturbed."""
         (self.disturbed if measurement.invalid else self.measurements).append(measurement)
 
     @property
@@ -112,17 +112,19 @@ class Case:
         devices = 0 if self.platform.device == "cpu" else self.platform.devices
         runs = [each.run for each in (*self.measurements, *self.disturbed)]
         decided = bool(self.measurements or self.unfit) and not self.problem
-        return BenchmarkCost(name=self.label, held_s=self.held_s, devices=devices, runs=runs, decided=decided)
+        return BenchmarkCost(
+            name=self.label, held_s=self.device_time_s, devices=devices, runs=runs, decided=decided
+        )
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Add what is done within to the time that its devices were held, less what it waited for them."""
+    def timing_devices(self) -> Iterator[None]:
+        """Add the time inside to the time of its devices, less the wait for other sessions."""
         stash = self.item.config.stash
-        begun_s, waited_s = time.monotonic(), stash.get(WAITED_S, 0.0)
+        start_s, waited_s = time.monotonic(), stash.get(WAITED_S, 0.0)
         try:
             yield
         finally:
-            self.held_s += time.monotonic() - begun_s - (stash.get(WAITED_S, 0.0) - waited_s)
+            self.device_time_s += time.monotonic() - start_s - (stash.get(WAITED_S, 0.0) - waited_s)
 
     @property
     def may_be_replaced(self) -> bool:
@@ -130,21 +132,21 @@ class Case:
 
     @property
     def replaced(self) -> list[Measurement]:
-        """Disturbed runs in whose place others were judged."""
+        """Disturbed runs that others replaced."""
         return [] if self.outcome is Outcome.INVALID else self.disturbed
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """What should have been judged of it and was not measured."""
+        """Gated metrics that were not measured, in words."""
         return self.latest.missed if self.measurements else ()
 
     @property
     def notes(self) -> list[str]:
-        """What should be known of how it was measured and judged, and fails nothing."""
-        told = [note for each in self.measurements for note in each.notes]
+        """Sentences on how it was measured and judged; they change no outcome."""
+        notes = [note for each in self.measurements for note in each.notes]
         if self.entry and self.entry.anchor and self.measurements and not self.anchor_runs():
-            told.append(ANCHOR_OF_OTHERS)
-        return list(dict.fromkeys(told))
+            notes.append(FOREIGN_ANCHOR)
+        return list(dict.fromkeys(notes))
 
     @property
     def latest(self) -> Measurement:
@@ -156,7 +158,7 @@ class Case:
 
     @property
     def step_time_s(self) -> float:
-        """The centre of all its runs."""
+        """The centre of the interval over all its runs."""
         return interval(self.runs, self.policy).point_s
 
     @property
@@ -165,7 +167,7 @@ class Case:
 
     @property
     def shortfalls(self) -> list[str]:
-        """What it falls short of, of what was published or is expected."""
+        """References that it does not reach, in words."""
         return [reference.shortfall for reference in self.references if reference.shortfall]
 
     @property
@@ -177,13 +179,13 @@ class Case:
 
     @property
     def policy(self) -> Policy:
-        """Of its step times."""
+        """The gate's policy for its step times."""
         stored = self.comparable_runs() if self.measurements or self.unfit else ()
         return self.prior.applied(self.plain_policy, stored)
 
     @property
     def plain_policy(self) -> Policy:
-        """With the default prior: step times of a platform say nothing of the noise of other metrics."""
+        """The policy with the default prior: a platform's step times say nothing of other metrics' noise."""
         stored = self.entry.tolerance if self.entry else None
         asked = self.settings.fixed_tolerance
         tolerance = asked if asked is not None else stored
@@ -194,10 +196,10 @@ class Case:
 
     @property
     def gates(self) -> dict[str, float]:
-        """The metrics that are judged beside its throughput, with what is tolerated of each.
+        """Its gated metrics beside throughput, with the tolerance of each.
 
-        One that has no figure follows the throughput, where that is noisy. A stored tolerance below the default says how quiet step
-        times are, and nothing of other metrics.
+        A metric without one has the tolerance of throughput, but not less than the default unless an option says
+        so: a small stored tolerance says how quiet step times are, and nothing of other metrics.
         """
         asked = self.settings.fixed_tolerance
         widest = max(self.plain_policy.tolerance, Policy().tolerance) if asked is None else asked
@@ -207,14 +209,14 @@ class Case:
 
     def judge(self) -> None:
         """Compare what was measured with what is stored."""
-        self.verdict, self.metric_verdicts = self._unjudged(), ()
+        self.verdict, self.metric_verdicts = self._verdict_without_statistics(), ()
         if self.verdict is None:
             stored, runs, policy = self.comparable_runs(), self.runs, self.policy
-            self.verdict = judge_rest(stored, runs, self.common, policy)
+            self.verdict = judge_rest(stored, runs, self.platform_loss, policy)
             self.metric_verdicts = judge_metrics(stored, runs, self.gates, self.plain_policy)
             if anchor := self.anchor_runs():
-                self.metric_verdicts += (judge_anchor(anchor, runs, self.common, policy),)
-            if self.undecided and not self.may_be_replaced:  # what could decide it was disturbed
+                self.metric_verdicts += (judge_anchor(anchor, runs, self.platform_loss, policy),)
+            if self.undecided and not self.may_be_replaced:  # the deciding runs were disturbed
                 self.verdict, self.metric_verdicts = self._invalid(), ()
 
     @property
@@ -223,23 +225,23 @@ class Case:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The worst of what is said of its throughput and its metrics."""
+        """The worst outcome of its throughput and its metrics."""
         return worst(self.verdict, self.metric_verdicts) if self.verdict else None
 
     @property
-    def lost(self) -> float:
-        """The largest loss of what is judged, in what is tolerated of it; of what is not compared, none."""
+    def relative_loss(self) -> float:
+        """The largest loss as a multiple of its tolerance; 0 where nothing was compared."""
         found = [(each.slowdown, each.tolerance) for each in self.verdicts]
         return max((slowdown.point / tolerance for slowdown, tolerance in found if slowdown), default=0.0)
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Of its throughput first, then of the metrics that could be judged."""
+        """The verdict of its throughput first, then of the metrics that could be judged."""
         metrics = [verdict for verdict in self.metric_verdicts if verdict.was_judged]
         return [self.verdict, *metrics] if self.verdict else []
 
-    def _unjudged(self) -> Verdict | None:
-        """What is to be said without any statistics; None where they have the word."""
+    def _verdict_without_statistics(self) -> Verdict | None:
+        """Return a verdict that needs no statistics; None where runs are to be compared."""
         if self.unfit is not None:
             return self._does_not_fit(self.unfit)
         if not self.measurements:
@@ -250,7 +252,7 @@ class Case:
         return self._verdict(Outcome.STALE_BASELINE, why) if why else None
 
     def _invalid(self) -> Verdict:
-        """Disturbed runs where fair ones are needed: one more may do better, up to a point."""
+        """Return the verdict of disturbed runs; up to a limit another run is wanted."""
         found, count = self.disturbed[-1].invalid, len(self.disturbed)
         reason = f"{found}; {count} runs were disturbed" if count > 1 else found
         return replace(self._verdict(Outcome.INVALID, reason), wants_another_run=self.may_be_replaced)
@@ -264,7 +266,7 @@ class Case:
         return f"baselines of {self.disk_name} hold no {self.item.name}"
 
     def _does_not_fit(self, unfit: Unfit) -> Verdict:
-        """A failure where just this used to fit: in the baseline, or a moment ago."""
+        """Return REGRESSED where this configuration used to fit, else DOES-NOT-FIT."""
         stored = self.comparable_runs() if self._is_what_is_stored(unfit) else []
         fitted = [*stored, *self.runs]
         if not fitted:
@@ -274,7 +276,7 @@ class Case:
         return self._verdict(Outcome.REGRESSED, f"does not fit any more: {unfit.text}; {before}")
 
     def _is_what_is_stored(self, unfit: Unfit) -> bool:
-        """Whether the stored runs are of what did not fit; what was never built is taken for what is stored."""
+        """Whether the stored runs are of the configuration that did not fit; an unbuilt step counts as stored."""
         if self.entry is None or unfit.configuration is None:
             return self.entry is not None
         return dict(self.entry.configuration) == dict(unfit.configuration)
@@ -285,7 +287,7 @@ class Case:
         )
 
     def stale(self) -> str:
-        """Why the stored runs cannot be compared with what was just measured; empty where they can."""
+        """Return why the stored runs cannot be compared with the measured ones; empty where they can."""
         entry, now = self.entry, self.latest
         if entry is None:
             return ""
@@ -304,10 +306,10 @@ class Case:
             )
         return ""
 
-    # --- what may explain it --------------------------------------------------------------------
+    # --- possible explanations ------------------------------------------------------------------
 
     def changes(self) -> tuple[Change, ...]:
-        """What changed in the environment since the newest comparable run of the baseline."""
+        """Return changes of the environment since the newest comparable run of the baseline."""
         comparable = self.comparable_runs()
         return diff(self._environment_of(comparable[-1]), self.environment) if comparable else ()
 
@@ -315,7 +317,7 @@ class Case:
         return describe(self.changes())
 
     def loss_change(self) -> str:
-        """News of numerics: the loss after the same seeded steps is another one than the baseline leads to expect."""
+        """Describe a loss after seeded steps that differs from the baseline's; empty where it does not."""
         if not self.measurements:
             return ""
         news = describe_loss_change([run.loss for run in self.comparable_runs()], self.latest.run.loss)

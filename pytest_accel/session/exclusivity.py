@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_accel.measure.locks import LockedError, lock_devices
+from pytest_accel.session.device import RANK_END
 from pytest_accel.session.fitting import fail_plainly
-from pytest_accel.session.placement import RANK_END
-from pytest_accel.session.terminal import live_progress, say_in_log
+from pytest_accel.session.progress import live_progress, write_log
 
 if TYPE_CHECKING:
     from pytest_accel.measure.ranks import Ranks
@@ -114,7 +114,7 @@ def _telling(config: pytest.Config, progress: Progress, label: str) -> Callable[
 
     def waiting(text: str) -> None:
         if text not in told:  # a log need not know it every second
-            say_in_log(config, f"{label}: {text}")
+            write_log(config, f"{label}: {text}")
         told.add(text)
         progress.phase(text, None)
 

@@ -10,8 +10,7 @@ import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
 from pytest_accel.options import settings_of
-from pytest_accel.session.environment import environment_of
-from pytest_accel.session.placement import open_device
+from pytest_accel.session.device import environment_of, open_device
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.run import Scalar
 

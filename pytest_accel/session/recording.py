@@ -1,4 +1,4 @@
-"""Writing measured runs into the baseline, so that nothing measured is lost."""
+"""Recording: measured runs are appended to a baseline or replace it; runs that cannot be stored are kept elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_accel.storage.files import is_writable_folder, nearest_folder
 
 
 def refuse_unwritable(root: Path) -> None:
-    """Say before measuring that nothing could be written."""
+    """Refuse before measuring where nothing could be written."""
     nearest = nearest_folder(root)
     if not is_writable_folder(nearest):
         raise pytest.UsageError(
@@ -31,7 +31,7 @@ def refuse_unwritable(root: Path) -> None:
 
 
 def refuse_too_many_runs(case: Case) -> None:
-    """Say before measuring that a baseline is full."""
+    """Refuse before measuring where a baseline is full."""
     stored = len(case.entry.runs) if case.entry else 0
     if case.settings.update or not case.settings.recording or stored + case.settings.record <= MAX_RUNS:
         return
@@ -43,16 +43,15 @@ def refuse_too_many_runs(case: Case) -> None:
     )
 
 
-def write_down(
+def record(
     case: Case,
     store: BaselineStore,
     session_id: str,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Append the runs of a case to its baseline, or replace it; leave word of it in the case.
+    """Append the runs of a case to its baseline, or replace it; put the result into the case.
 
-    An interrupted recording appends what it has; an interrupted update leaves the old baseline alone,
-    because fewer runs than were asked for are no reason to give up more.
+    An interrupted recording appends its runs; an interrupted update leaves the old baseline alone.
     """
     settings = case.settings
     incomplete = len(case.measurements) < settings.record
@@ -63,7 +62,7 @@ def write_down(
         case.problem = f"{why}\n{_kept(case)}"
         return
     latest, auto = case.latest, _auto(case)
-    # Few runs resolve little, and what is frozen stays: an interrupted recording leaves the choice to the next one.
+    # Few runs resolve little: an interrupted recording stores no tolerance.
     chosen = None if incomplete else auto
     line = LedgerEntry(
         at=now().isoformat(timespec="seconds"),
@@ -90,20 +89,20 @@ def write_down(
     stored = file.benchmarks[case.key]
     if case.entry and case.entry.anchor and not stored.anchor:
         case.recorded += "; its anchor could be compared with nothing any more, and is gone"
-    case.standing = baseline_quality(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
+    case.quality = baseline_quality(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
     if auto is not None:
         before = case.entry.tolerance if case.entry else None
         case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=before)
 
 
 def _tolerance(case: Case, chosen: float | None) -> float | None:
-    """What is stored beside the runs: as asked for, else what stood there, whatever becomes of the runs."""
+    """Return the tolerance to store: the requested one, else the stored one."""
     asked = chosen if chosen is not None else case.settings.fixed_tolerance
     return asked if asked is not None or case.entry is None else case.entry.tolerance
 
 
 def _auto(case: Case) -> float | None:
-    """What tolerance="auto" would be with all runs that the baseline will have; None where a tolerance was given, or none."""
+    """Return the value of tolerance="auto" with all runs that the baseline will have; None without "auto"."""
     if case.settings.tolerance != "auto":
         return None
     stored = case.entry.runs if case.entry and not case.settings.update else ()
@@ -120,7 +119,7 @@ def refuse_mixture(case: Case) -> None:
 
 
 def refuse_disturbed(case: Case) -> None:
-    """A device that disturbed more runs than may be replaced is not fit for a baseline."""
+    """Refuse a baseline from a device that disturbed more runs than may be replaced."""
     stopped = case.disturbed and not case.measurements  # the session ended before another run took its place
     if case.problem or (case.may_be_replaced and not stopped):
         return
@@ -140,8 +139,7 @@ def _precision(case: Case) -> str:
 
 
 def _keep(case: Case) -> Path:
-    """Somewhere else than where writing just failed."""
-    # With what `pytest-accel baseline accept` needs to put it where it belongs, once that can be written.
+    """Write the runs to a temporary file that `pytest-accel baseline accept` reads."""
     plain = {
         "node_id": case.key,
         "disk_name": case.disk_name,

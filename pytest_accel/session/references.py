@@ -1,4 +1,4 @@
-"""What was published of a benchmark, or is expected of it by the site, beside what this session measured."""
+"""References of a benchmark: published figures, and what the site expects of its own machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pytest_accel.storage.references import (
     similar_links,
 )
 
-EXPECTED = "pyproject.toml"  # who says it, where the site itself does
+EXPECTED = "pyproject.toml"  # the source of a site's own expectations
 
 
 class References:
@@ -63,7 +63,7 @@ class References:
             raise pytest.UsageError(str(error)) from None
 
     def of(self, item: pytest.Item, settings: Settings) -> tuple[Figure, ...]:
-        """The figures that a benchmark's mark links to; a link that cannot lead anywhere is a slip of the pen."""
+        """Return the figures that a benchmark's marker links to; refuse a link that matches none."""
         if not settings.reference:
             return ()
         link = _filled(settings.reference, item)
@@ -82,7 +82,7 @@ class References:
         return found
 
     def unmatched(self, node_ids: Collection[str]) -> list[str]:
-        """Expectations of no benchmark at all: a slip of the pen would leave them without a say."""
+        """Return expectations that match no benchmark at all, such as misspelt ones."""
         return [
             name for name in self.expectations if not any(matches_pattern(name, each) for each in node_ids)
         ]
@@ -98,7 +98,7 @@ class References:
                     )
 
     def look_up(self, case: Case) -> None:
-        """Leave in the case what stands beside it, and what it falls short of."""
+        """Put references into a case, with those that it does not reach."""
         if case.measurements:
             case.references = (*self._published(case), *self._expected(case))
 
@@ -123,7 +123,7 @@ class References:
             )
 
     def _gate(self, figure: Figure, case: Case) -> Expectation | None:
-        """Throughputs of this very platform, where that was asked for."""
+        """Return the expectation of a published throughput of this platform, where --accel-reference gates."""
         tolerance = self.settings.gate_reference
         if tolerance is None or figure.platform != str(case.platform) or figure.metric != THROUGHPUT:
             return None
@@ -149,7 +149,7 @@ class References:
 
 
 def measured_of(case: Case) -> list[MeasuredFigure]:
-    """What this session measured, in the words of figures; throughput first."""
+    """Return measured metrics under the names of published figures; throughput first."""
     now = case.latest
     found = [MeasuredFigure(metric=THROUGHPUT, value=case.throughput, unit=f"{now.unit}/s")]
     metrics = now.run.metrics
@@ -183,7 +183,7 @@ def _shortfall(expected: Expectation | None, measured: list[MeasuredFigure]) -> 
 
 
 def _filled(template: str, item: pytest.Item) -> str:
-    """`olivia/single/{variant}` with the parameters of the item."""
+    """Return a link such as `olivia/single/{variant}` with the parameters of an item."""
     callspec = getattr(item, "callspec", None)
     parameters = callspec.params if callspec else {}
     try:
@@ -197,9 +197,9 @@ def _filled(template: str, item: pytest.Item) -> str:
 
 
 def reference_line(label: str, figure: ReferenceFigure) -> str:
-    """This machine against one figure."""
-    told = [each for each in (figure.differs, *figure.flags) if each]
-    doubt = f" ({'; '.join(told)})" if told else ""
+    """Return a line that compares this machine with one figure."""
+    doubts = [each for each in (figure.differs, *figure.flags) if each]
+    doubt = f" ({'; '.join(doubts)})" if doubts else ""
     assert figure.ratio is not None
     return (
         f"note: {label}: {figure.ratio:.2f} x {figure.platform} in {figure.metric.replace('_', ' ')} "

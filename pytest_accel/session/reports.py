@@ -1,4 +1,4 @@
-"""Verdicts as pytest's own reports: one clear text, no traceback, the same in JUnit and on the terminal."""
+"""Verdicts as pytest's own reports: one clear text without a traceback, the same in JUnit and on the terminal."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import builtins
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 
+from pytest_accel.options import Settings
 from pytest_accel.report.terminal import explain, shortfall_line, verdict_line
 from pytest_accel.report.verdicts import VERDICTS, fails
-from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT
+from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT, SESSION_ID
 from pytest_accel.session.case import Case
-from pytest_accel.session.pytest_reports import is_strict_xpass
+from pytest_accel.session.recording import record, refuse_disturbed
+from pytest_accel.session.references import References
+from pytest_accel.session.worker_process import is_strict_xpass
+from pytest_accel.session.workers import ItemResult
 from pytest_accel.stats.platform_shift import total_slowdown
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.verdict import Outcome, Verdict
-
-if TYPE_CHECKING:
-    from pytest_accel.session.gangs import Found
+from pytest_accel.storage.baselines import BaselineStore
 
 Phase = Literal["setup", "call", "teardown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Crash:
-    """What pytest's short summary and JUnit read as the message."""
+    """The message that pytest's short summary and JUnit read."""
 
     path: str
     lineno: int
@@ -37,8 +39,8 @@ class _Crash:
         return f"{self.path}:{self.lineno}: {self.message}"  # --tb=line
 
 
-class Finding:
-    """A failure in words. pytest shows `toterminal`, and takes `reprcrash.message` as its short form."""
+class FailureText:
+    """A failure without a traceback. pytest shows `toterminal`, and takes `reprcrash.message` as its short form."""
 
     def __init__(self, text: str, item: pytest.Item) -> None:
         self.text = text
@@ -55,8 +57,51 @@ class Finding:
             writer.line(rest)  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finisher:
+    """Finishes cases, each once: a verdict becomes a report, a recording a baseline."""
+
+    config: pytest.Config
+    settings: Settings
+    store: BaselineStore
+    references: References
+
+    def apply(self, case: Case, report: pytest.TestReport) -> None:
+        """Put a final verdict into the report of the call and into pytest-benchmark's JSON."""
+        self.references.look_up(case)
+        apply_verdict(case, report)
+        _add_verdict_to_json(case)
+
+    def finish(self, case: Case) -> None:
+        """Record a case after its last run if recording, and log its reports."""
+        if self.settings.record:
+            if case.measurements or case.disturbed or case.problem or case.skipped or case.unfit:
+                refuse_disturbed(case)
+                self.references.look_up(case)
+                record(case, self.store, self.config.stash[SESSION_ID])
+                self.log(case.item, _reports_of_recording(case), case)
+            return
+        call = next(report for report in case.pending_reports if report.when == "call")
+        if case.skipped:
+            case.problem = f"{case.label} was skipped when it was measured again: {case.skipped}"
+        if case.problem:
+            fail(call, case.problem, case.item)
+        else:
+            self.apply(case, call)
+        self.log(case.item, case.pending_reports, case)
+
+    def log(self, item: pytest.Item, reports: list[pytest.TestReport], case: Case | None) -> None:
+        """Log reports as pytest's own loop does."""
+        if case is not None:
+            reports[-1].user_properties.extend(properties(case))  # JUnit reads those of the teardown
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
 def failures(case: Case) -> list[Verdict]:
-    """Of its throughput and its metrics, what fails the test; one that --accel-gate names may for want of a baseline."""
+    """Return the verdicts that fail a test: of its throughput and metrics, and of gated metrics without a baseline."""
     named = case.settings.gate
     unjudged = [each for each in case.metric_verdicts if each.of in named and not each.was_judged]
     return [verdict for verdict in (*case.verdicts, *unjudged) if fails(verdict.outcome, case.settings)]
@@ -78,7 +123,7 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
 
 
 def does_not_fit_report(case: Case, report: pytest.TestReport) -> None:
-    """Have the report of a skip say what did not fit; or fail, where it used to."""
+    """Put what did not fit into the report of a skip; fail where it used to fit."""
     assert case.unfit is not None
     report.outcome, report.longrepr = "skipped", (*_place(case.item), case.unfit.text)
     apply_verdict(case, report)
@@ -87,22 +132,17 @@ def does_not_fit_report(case: Case, report: pytest.TestReport) -> None:
 def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
     report.outcome = "failed"
     report.sections = []  # of what was captured: torch's compiler alone logs thousands of lines
-    # pytest asks for no more of it than Finding has.
-    report.longrepr = Finding(text, item)  # type: ignore[assignment]
+    # pytest asks for no more of it than FailureText has.
+    report.longrepr = FailureText(text, item)  # type: ignore[assignment]
 
 
 def failure_text(case: Case) -> str:
-    """A line for all that fails the test, and below them what may explain it."""
+    """Return a line for each failure, and below them what may explain it."""
     lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
     lines += [shortfall_line(case.label, text) for text in case.shortfalls]
     lines += [f"{case.label}: {text}" for text in case.missed]
     if case.outcome and VERDICTS[case.outcome].suspects:
-        changes = case.environment_changes()
-        lines.append(
-            f"changed since the baseline: {changes}"
-            if changes
-            else "nothing in the recorded environment changed since the baseline"
-        )
+        lines.append(changes_line(case.environment_changes()))
     if case.outcome is Outcome.INVALID:
         lines.append(VERDICTS[Outcome.INVALID].remedy)
     lines += [f"a run before was replaced: {each.invalid}" for each in case.replaced]
@@ -117,8 +157,14 @@ def failure_text(case: Case) -> str:
     return "\n".join(lines)
 
 
+def changes_line(changes: str) -> str:
+    if not changes:
+        return "nothing in the recorded environment changed since the baseline"
+    return f"changed since the baseline: {changes}"
+
+
 def properties(case: Case) -> list[tuple[str, object]]:
-    """What JUnit keeps of a benchmark."""
+    """Return the properties of a benchmark for JUnit."""
     found: list[tuple[str, object]] = [
         ("accel.platform", str(case.platform)),
         ("accel.suite", case.suite),
@@ -148,7 +194,7 @@ def properties(case: Case) -> list[tuple[str, object]]:
 
 
 def _compared(verdict: Verdict, prefix: str) -> list[tuple[str, object]]:
-    """Losses against the baseline, with the bounds that were tested; what the platform lost is in them, and beside them."""
+    """Return losses against the baseline, with the bounds that were tested; the platform's share is included."""
     loss = total_slowdown(verdict)
     if loss is None:
         return []
@@ -162,25 +208,23 @@ def _compared(verdict: Verdict, prefix: str) -> list[tuple[str, object]]:
     ]
 
 
-def note_verdict(case: Case) -> None:
-    """Put the verdict, and the runs it took beyond the first, into `extra_info.accel`."""
+def _add_verdict_to_json(case: Case) -> None:
+    """Put the verdict, and the runs beyond the first, into `extra_info.accel`."""
     info, outcome = case.item.stash.get(EXTRA_INFO, None), case.outcome
     if info is None or case.verdict is None or outcome is None:
         return
-    info["verdict"] = _noted(case.verdict) | {"outcome": outcome.value}
+    info["verdict"] = _plain_verdict(case.verdict) | {"outcome": outcome.value}
     if case.metric_verdicts:
         info["verdict"] |= {
             "throughput": case.verdict.outcome.value,
-            "metrics": {verdict.of: _noted(verdict) for verdict in case.metric_verdicts},
+            "metrics": {each.of: _plain_verdict(each) for each in case.metric_verdicts},
         }
-    first = case.item.stash.get(
-        MEASUREMENT, None
-    )  # what stands there already; of no use where it was disturbed
+    first = case.item.stash.get(MEASUREMENT, None)  # there already, unless it was disturbed
     further = case.runs if first is None or first.invalid else case.runs[1:]
     info["further_runs"] = [asdict(run) for run in further]
 
 
-def _noted(verdict: Verdict) -> dict[str, Any]:
+def _plain_verdict(verdict: Verdict) -> dict[str, Any]:
     found = verdict.slowdown
     return {
         "outcome": verdict.outcome.value,
@@ -194,12 +238,12 @@ def _noted(verdict: Verdict) -> dict[str, Any]:
 
 
 def is_expected_to_fail(report: pytest.TestReport) -> bool:
-    """Under an `xfail` that applies, strict or not."""
+    """Whether an `xfail` applies, strict or not."""
     return hasattr(report, "wasxfail") or is_strict_xpass(report)
 
 
-def built_reports(case: Case) -> list[pytest.TestReport]:
-    """Reports of an item that ran only in fresh processes."""
+def _reports_of_recording(case: Case) -> list[pytest.TestReport]:
+    """Return reports of an item that ran only in fresh processes."""
     if case.skipped:
         return [
             _report(case.item, "setup", "skipped", (*_place(case.item), case.skipped)),
@@ -236,10 +280,10 @@ def _report(
     )
 
 
-def reports_of_ranks(
-    item: pytest.Item, found: Found, nextitem: pytest.Item | None, *, seconds: float
+def reports_of_workers(
+    item: pytest.Item, found: ItemResult, nextitem: pytest.Item | None, *, seconds: float
 ) -> list[pytest.TestReport]:
-    """What ranks reported of an item, as reports of this session; then what the item before left is torn down."""
+    """Return the reports of workers as reports of this session; tear down what the item before left here."""
     reports = [_received(item.config, report) for report in found.reports]
     if not reports:
         reports = [_report(item, when) for when in ("setup", "call", "teardown")]
@@ -275,7 +319,7 @@ def record_warnings(item: pytest.Item, received: Iterable[Mapping[str, Any]]) ->
 
 
 def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestReport:
-    """A report that crossed processes; pytest and its plugins rely on tuples, which JSON does not have."""
+    """Return a report from another process; pytest and its plugins rely on tuples, which JSON does not have."""
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=dict(plain))
     path, line, name = report.location
     report.location = (path, line, name)
@@ -288,7 +332,7 @@ def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestRep
 
 
 def vanished_report(node_id: str, text: str) -> pytest.TestReport:
-    """A failed report for a benchmark that no longer exists, so that JUnit has it too."""
+    """Return a failed report for a benchmark that no longer exists, so that JUnit has it too."""
     path, _, name = node_id.partition("::")
     return pytest.TestReport(
         nodeid=node_id, location=(path, None, name), keywords={}, outcome="failed", longrepr=text, when="call"

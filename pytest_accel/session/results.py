@@ -1,8 +1,7 @@
-"""What a session found out, as one value: made of its cases, and of what pytest reported of them."""
+"""Results of a session as values, made of its cases and of pytest's reports."""
 
 from __future__ import annotations
 
-import platform as host
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel._version import __version__
 from pytest_accel.report.terminal import explain, platform_text
 from pytest_accel.session.case import Case
-from pytest_accel.session.items import path_of, suite_of
+from pytest_accel.session.repeats import PlatformShifts
 from pytest_accel.session.reports import failures
-from pytest_accel.session.together import Platforms
-from pytest_accel.stats.environment import Environment, safe_arguments
+from pytest_accel.session.selection import path_of, suite_of
+from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.results import Ending, Result, ScalingFigure, SessionResults, Status
+from pytest_accel.stats.results import Ending, Result, ScalingFigure, Status
 from pytest_accel.stats.run import suite_of as suite_of_path
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
@@ -31,86 +29,60 @@ _REVISION_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA")
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """What pytest's reports of one item said, its phases together."""
+class ItemReports:
+    """pytest's reports of one item, its phases together."""
 
     failed: bool = False
-    broken: bool = False  # before it was torn down
+    broken: bool = False  # failed before its teardown
     skipped: bool = False
     text: str = ""
     details: tuple[str, ...] = ()
     duration_s: float = 0.0
 
-    def take(self, report: pytest.TestReport) -> None:
+    def add(self, report: pytest.TestReport) -> None:
         self.duration_s += report.duration
         if report.failed:
             first = not self.failed
             self.failed, self.broken = True, self.broken or report.when != "teardown"
             if first:
-                self.text, self.details = _words(report)
+                self.text, self.details = _failure_text(report)
         elif report.skipped and not self.failed:
             self.skipped = True
             self.text = _reason(report)
 
 
-class Clock:
-    """When the session began, and how long it has lasted."""
+class SessionClock:
+    """The start of a session, and how long it has lasted."""
 
     def __init__(self) -> None:
         self.at = datetime.now(UTC)
-        self._begun_s = time.monotonic()
+        self._start_s = time.monotonic()
 
     @property
     def lasted_s(self) -> float:
-        return time.monotonic() - self._begun_s
+        return time.monotonic() - self._start_s
 
 
 def results_of(
     cases: Mapping[str, Case],
-    elsewhere: Sequence[pytest.Item],
-    told: Mapping[str, Told],
+    not_run: Sequence[pytest.Item],
+    reported: Mapping[str, ItemReports],
     vanished: Iterable[str],
-    platforms: Platforms,
+    shifts: PlatformShifts,
     *,
     vanished_fail: bool,
 ) -> tuple[Result, ...]:
-    """Of the benchmarks that this machine can run, of those that it cannot, of those that are gone; of what all share."""
+    """Return the results of benchmarks this machine can run, cannot run, no longer has, and of platform shifts."""
     return (
-        *(_of_case(case, told.get(case.node_id, Told())) for case in cases.values()),
-        *(_of_item(item, told[item.nodeid]) for item in elsewhere if item.nodeid in told),
+        *(_of_case(case, reported.get(case.node_id, ItemReports())) for case in cases.values()),
+        *(_of_item(item, reported[item.nodeid]) for item in not_run if item.nodeid in reported),
         *(_of_vanished(node_id, failed=vanished_fail) for node_id in vanished),
-        *(_of_platform(platform, platforms) for platform in platforms.found),
-    )
-
-
-def session_results(
-    config: pytest.Config,
-    *,
-    session_id: str,
-    clock: Clock,
-    exit_status: int,
-    results: tuple[Result, ...],
-    environments: Mapping[str, Environment],
-    remarks: Sequence[str] = (),
-    revision: str,
-) -> SessionResults:
-    return SessionResults(
-        session=session_id,
-        at=clock.at.isoformat(timespec="seconds"),
-        duration_s=clock.lasted_s,
-        exit_status=exit_status,
-        version=__version__,
-        host=host.node(),
-        revision=revision,
-        command=safe_arguments(list(map(str, config.invocation_params.args))),
-        environments=environments,
-        results=results,
-        remarks=tuple(remarks),
+        *(_of_platform(platform, shifts) for platform in shifts.found),
     )
 
 
 def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
-    """Of all runs, those of the baselines that they were compared with too."""
+    """Return the environments of all runs and of the baselines that they were compared with."""
     found: dict[str, Environment] = {}
     for case in cases:
         for measurement in case.measurements:
@@ -122,24 +94,24 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
     return found
 
 
-def _of_case(case: Case, told: Told) -> Result:
+def _of_case(case: Case, reported: ItemReports) -> Result:
     measured = bool(case.measurements)
     comparable = tuple(case.comparable_runs()) if measured else ()
     path, line, _ = case.item.location
-    text, details = _explained(case, told)
+    text, details = _explained(case, reported)
     return Result(
         benchmark=case.node_id,
         suite=case.suite,
         platform=str(case.platform),
         disk_name=case.disk_name,
-        status=_status(case, told),
-        failed=told.failed,
+        status=_status(case, reported),
+        failed=reported.failed,
         text=text,
         details=details,
         key=case.key,
         file=path,
         line=(line or 0) + 1,
-        duration_s=max(told.duration_s, case.held_s),
+        duration_s=max(reported.duration_s, case.device_time_s),
         unit=case.latest.unit if measured else "",
         work_per_step=case.latest.work_per_step if measured else 0.0,
         steady=case.latest.steady if measured else True,
@@ -156,25 +128,25 @@ def _of_case(case: Case, told: Told) -> Result:
     )
 
 
-def _status(case: Case, told: Told) -> Status:
-    """Its verdict; where it has none, how it ended."""
+def _status(case: Case, reported: ItemReports) -> Status:
+    """Return the verdict of a case; where it has none, how it ended."""
     if case.recorded:
         return Ending.RECORDED
-    if case.problem or (told.broken and not failures(case)):
+    if case.problem or (reported.broken and not failures(case)):
         return Ending.FAILED
     if case.outcome is not None:
         return case.outcome
-    return Ending.SKIPPED if told.skipped else Ending.NOT_MEASURED
+    return Ending.SKIPPED if reported.skipped else Ending.NOT_MEASURED
 
 
-def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
+def _explained(case: Case, reported: ItemReports) -> tuple[str, tuple[str, ...]]:
     if case.recorded:
         return case.recorded, ()
     failing = failures(case)
-    if case.problem or (told.broken and not failing and not case.shortfalls):
-        first, *rest = (case.problem or told.text).splitlines() or [""]
-        return first, tuple(rest) or told.details
-    # A question that was not pursued, because another verdict decided, is no news.
+    if case.problem or (reported.broken and not failing and not case.shortfalls):
+        first, *rest = (case.problem or reported.text).splitlines() or [""]
+        return first, tuple(rest) or reported.details
+    # An open verdict is left out where another one decided.
     others = [
         each for each in case.verdicts if each not in failing and not (failing and each.wants_another_run)
     ]
@@ -183,9 +155,9 @@ def _explained(case: Case, told: Told) -> tuple[str, tuple[str, ...]]:
     lines[len(failing) : len(failing)] = case.shortfalls
     lines += [f"replaced a disturbed run: {each.invalid}" for each in case.replaced]
     lines += case.notes
-    if told.failed and not told.broken:
-        lines += [f"torn down: {told.text}", *told.details]
-    return (lines[0], tuple(lines[1:])) if lines else (told.text, ())
+    if reported.failed and not reported.broken:
+        lines += [f"torn down: {reported.text}", *reported.details]
+    return (lines[0], tuple(lines[1:])) if lines else (reported.text, ())
 
 
 def _line(verdict: Verdict) -> str:
@@ -201,22 +173,22 @@ def _scaling(case: Case) -> ScalingFigure | None:
     )
 
 
-def _of_item(item: pytest.Item, told: Told) -> Result:
-    """One that runs elsewhere, or failed before it had a place."""
+def _of_item(item: pytest.Item, reported: ItemReports) -> Result:
+    """Return the result of an item that this machine cannot run, or that failed before a platform was chosen."""
     path, line, _ = item.location
     return Result(
         benchmark=item.nodeid,
         suite=suite_of(item),
         platform="",
         disk_name="",
-        status=Ending.FAILED if told.failed else Ending.SKIPPED,
-        failed=told.failed,
-        text=told.text,
-        details=told.details,
+        status=Ending.FAILED if reported.failed else Ending.SKIPPED,
+        failed=reported.failed,
+        text=reported.text,
+        details=reported.details,
         key=item.nodeid,
         file=path,
         line=(line or 0) + 1,
-        duration_s=told.duration_s,
+        duration_s=reported.duration_s,
     )
 
 
@@ -235,8 +207,8 @@ def _of_vanished(node_id: str, *, failed: bool) -> Result:
     )
 
 
-def _of_platform(platform: str, platforms: Platforms) -> Result:
-    found = platforms.found[platform]
+def _of_platform(platform: str, shifts: PlatformShifts) -> Result:
+    found = shifts.found[platform]
     return Result(
         benchmark=platform,
         suite="",
@@ -245,13 +217,13 @@ def _of_platform(platform: str, platforms: Platforms) -> Result:
         status=Outcome.REGRESSED,
         failed=True,
         text=platform_text(found),
-        details=tuple(platforms.text(platform).splitlines()[1:]),
+        details=tuple(shifts.text(platform).splitlines()[1:]),
         tolerance=found.tolerance,
     )
 
 
-def _words(report: pytest.TestReport) -> tuple[str, tuple[str, ...]]:
-    """A failure's message, and the end of what pytest shows of it."""
+def _failure_text(report: pytest.TestReport) -> tuple[str, tuple[str, ...]]:
+    """Return the message of a failure, and the end of what pytest shows of it."""
     shown = report.longreprtext.splitlines()
     crash = getattr(report.longrepr, "reprcrash", None)
     message = str(crash.message) if crash is not None else "\n".join(shown)
@@ -268,7 +240,7 @@ def _reason(report: pytest.TestReport) -> str:
 
 
 def revision_of(rootpath: Path, environ: Mapping[str, str]) -> str:
-    """Of the project that is tested; CI says it, else git does, where there is one."""
+    """Return the revision of the tested project: from CI's variables, else from git."""
     for name in _REVISION_VARIABLES:
         if environ.get(name):
             return environ[name]

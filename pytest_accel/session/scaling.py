@@ -1,4 +1,4 @@
-"""Scaling of a benchmark: what its gang achieved, against the baseline of the same on fewer devices."""
+"""Scaling efficiency of a benchmark: against the baseline of the same benchmark on fewer devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNTS = ("device_count",)  # of the identity: what differs between sizes of on
 
 
 def with_scaling(case: Case, found: Measurement, store: BaselineStore, machine: Machine) -> Measurement:
-    """The measurement with `scaling_efficiency` among its metrics, where fewer devices have a baseline."""
+    """Return the measurement with `scaling_efficiency` added, where fewer devices have a baseline."""
     few = _fewest(case, found, store, machine)
     if few is None:
         return found
@@ -37,7 +37,7 @@ def with_scaling(case: Case, found: Measurement, store: BaselineStore, machine: 
 def _fewest(
     case: Case, found: Measurement, store: BaselineStore, machine: Machine
 ) -> tuple[PlatformName, ScalingPoint] | None:
-    """The smallest platform of this device that has the same benchmark, in the same configuration."""
+    """Return the smallest platform of this device with a baseline of the same configuration."""
     for platform in _smaller(case.platform):
         file = _read(store, machine.disk_name(platform), case.suite)
         entry = file.benchmarks.get(baseline_key(case.node_id, found.configuration)) if file else None
@@ -68,11 +68,11 @@ def _read(store: BaselineStore, disk_name: str, suite: str) -> BaselineFile | No
     try:
         return store.read(disk_name, suite)
     except BaselineError:
-        return None  # nobody selected it: whoever does is told
+        return None  # not selected here: a session that selects it reports the error
 
 
 def _alike(then: Environment, now: Environment) -> bool:
-    """The same devices, only another number of them."""
+    """Whether two environments differ only in the number of devices."""
     return _but_counts(then) == _but_counts(now)
 
 

@@ -179,9 +179,9 @@ def verdicts() -> str:
 
 
 def table_columns() -> str:
-    from pytest_accel.session.columns import COLUMNS
+    from pytest_accel.session.table import COLUMNS
 
-    rows = [(column.title, capital((text.__doc__ or "").strip())) for column, text in COLUMNS]
+    rows = [(column.title, column.meaning) for column in COLUMNS]
     return (
         "# The table\n\n"
         "Columns of the table after a run. A column is shown where a row has something in it; the verdict comes last.\n\n"

@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from pytest_accel.session import ahead
+from pytest_accel.session import workers
 
 TWO = ("test_a", "test_b")
 THREE = (*TWO, "test_c")
@@ -46,9 +46,9 @@ def pytest_runtest_setup(item):
 
 # In a session that is a process of its own.
 MANY_CORES = """
-import pytest_accel.session.ahead
+import pytest_accel.session.workers
 
-pytest_accel.session.ahead.available_cores = lambda: 16
+pytest_accel.session.workers.available_cores = lambda: 16
 """
 
 
@@ -64,11 +64,11 @@ class Host:
         monkeypatch.setattr("tempfile.tempdir", None)
 
     def cores(self, number):
-        self._monkeypatch.setattr(ahead, "available_cores", lambda: number)
+        self._monkeypatch.setattr(workers, "available_cores", lambda: number)
 
     def with_device(self, module):
         """As if the benchmarks ran on a device: this session has imported a module, which `module` is the text of."""
-        self._monkeypatch.setattr(ahead, "_modules", lambda platform: ("slow_to_import",))
+        self._monkeypatch.setattr(workers, "_modules", lambda platform: ("slow_to_import",))
         self._monkeypatch.setitem(sys.modules, "slow_to_import", types.ModuleType("slow_to_import"))
         self.bench.pytester.makepyfile(slow_to_import=module)
         self._monkeypatch.setenv("PYTHONPATH", str(self.bench.pytester.path), prepend=os.pathsep)
@@ -92,7 +92,7 @@ class Host:
 
 @pytest.fixture
 def host(bench, monkeypatch):
-    monkeypatch.setattr(ahead, "at_once", ahead.at_once.__wrapped__)  # asked anew
+    monkeypatch.setattr(workers, "prestart_limit", workers.prestart_limit.__wrapped__)  # asked anew
     made = Host(bench, monkeypatch)
     made.cores(16)
     return made

@@ -20,10 +20,10 @@ UUID = "GPU-8f3aab12-0000-0000-0000-000000000001"
 HW_THERMAL, POWER_CAP = 0x40, 0x4
 
 CONFTEST = f"""
-import pytest_accel.session.bench
+import pytest_accel.session.repeats
 import pytest_accel.session.case
 {COMPUTED_HERE}
-pytest_accel.session.case.MOST_REPLACED = pytest_accel.session.bench.MOST_REPLACED = 0
+pytest_accel.session.case.MOST_REPLACED = pytest_accel.session.repeats.MOST_REPLACED = 0
 """
 SUITE = """
 import pytest

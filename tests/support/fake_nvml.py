@@ -30,16 +30,17 @@ MIB = 1 << 20
 # For a conftest.py: the GPU is the driver's, and what it would compute is computed here.
 COMPUTED_HERE = """
 from pytest_accel.measure.device import CpuDevice
-from pytest_accel.session import placement
+from pytest_accel.session import device
+from pytest_accel.session.selection import SELECTION
 
 
 def open_device(item, settings):
-    placed = item.config.stash[placement.PLACEMENT]
-    platform = placed.place(item).platform
-    return platform, CpuDevice(threads=1), placement.hardware_of(placed.machine, platform, 0)
+    selection = item.config.stash[SELECTION]
+    platform = selection.platform_of(item)
+    return platform, CpuDevice(threads=1), device.hardware_of(selection.machine, platform, 0)
 
 
-placement.open_device = open_device
+device.open_device = open_device
 """
 
 

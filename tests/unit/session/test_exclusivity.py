@@ -10,8 +10,8 @@ import pytest
 from pytest_accel.measure.locks import LockedError
 from pytest_accel.options import Settings
 from pytest_accel.session import exclusivity
+from pytest_accel.session.device import RANK_END
 from pytest_accel.session.exclusivity import by_leader, exclusive_devices, wait_until_free
-from pytest_accel.session.placement import RANK_END
 
 ITEM = SimpleNamespace(config=SimpleNamespace(stash={}), name="test_step")
 
@@ -126,7 +126,7 @@ class TestBeforeRanksAreOrdered:
 
         def of(*uuids, **settings):
             said, phases = [], []
-            monkeypatch.setattr(exclusivity, "say_in_log", lambda config, text: said.append(text))
+            monkeypatch.setattr(exclusivity, "write_log", lambda config, text: said.append(text))
             progress = SimpleNamespace(phase=lambda text, remaining_s: phases.append(text))
             config = SimpleNamespace(stash=pytest.Stash())
             problem = wait_until_free(config, Settings(**settings), uuids, progress, label="test_step")

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.terminal import frozen_line
-from pytest_accel.session.recording import refuse_disturbed, write_down
+from pytest_accel.session.recording import record as record_runs
+from pytest_accel.session.recording import refuse_disturbed
 from pytest_accel.storage.baselines import BaselineStore
 from tests.support.measured import make_case
 from tests.support.stored import KEY, runs
@@ -57,7 +58,7 @@ class TestAuto:
 
         def record(measured, asked):
             found = make_case(tmp_path, runs=runs(measured), record=asked, tolerance="auto")
-            write_down(found, BaselineStore(tmp_path), "s1")
+            record_runs(found, BaselineStore(tmp_path), "s1")
             stored = BaselineStore(tmp_path).read("h200", "cnn")
             return found, stored.benchmarks[KEY]
 

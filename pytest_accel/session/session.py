@@ -1,112 +1,140 @@
-"""The course of a session: collect benchmarks, measure them, hold what is undecided, judge, report."""
+"""The session's plugin object: collects benchmarks, has workers measure them, judges and reports."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from functools import cache
 
 import pytest
-from _pytest.runner import runtestprotocol  # the door that re-running plugins use; there is no public one
+from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
-from pytest_accel.options import Settings, baselines_root, settings_of
+from pytest_accel.markers import CATALOGUE, is_benchmark, takes_device, takes_process_group
+from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, settings_of
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.report.terminal import vanished_line
+from pytest_accel.report.terminal import note, vanished_line
 from pytest_accel.report.verdicts import VERDICTS
-from pytest_accel.session import items as what
-from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF
-from pytest_accel.session.binding import bound_to
+from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.case import Case
-from pytest_accel.session.endings import Endings
+from pytest_accel.session.device import bound_to
 from pytest_accel.session.fitting import UNFIT, Unfit
-from pytest_accel.session.gangs import Found, Gangs
-from pytest_accel.session.interrupts import terminated_like_interrupted
-from pytest_accel.session.placement import Placement, is_xdist_worker
-from pytest_accel.session.pytest_reports import is_strict_xpass, without_traces
-from pytest_accel.session.recording import (
-    refuse_too_many_runs,
-    refuse_unwritable,
-)
+from pytest_accel.session.launcher import launcher_refusal
+from pytest_accel.session.outputs import Outputs
+from pytest_accel.session.progress import live_progress, show_uncaptured, signals_as_interrupts
+from pytest_accel.session.recording import refuse_too_many_runs, refuse_unwritable
 from pytest_accel.session.references import References
-from pytest_accel.session.replay import replay
+from pytest_accel.session.repeats import Repeats
 from pytest_accel.session.reports import (
+    Finisher,
     does_not_fit_report,
     fail,
     record_warnings,
-    reports_of_ranks,
+    reports_of_workers,
     vanished_report,
 )
 from pytest_accel.session.scaling import with_scaling
-from pytest_accel.session.seating import unseated
-from pytest_accel.session.shapes import Shape, shape_of
-from pytest_accel.session.summary import write_gangs, write_idle_ranks, write_summary, write_unmatched
-from pytest_accel.session.terminal import live_progress, show_uncaptured
-from pytest_accel.session.turns import Turns
-from pytest_accel.session.vanished import find_vanished
+from pytest_accel.session.selection import (
+    PlatformSelection,
+    find_vanished,
+    is_xdist_worker,
+    platforms_of,
+    refuse_shared_ids,
+    suite_of,
+)
+from pytest_accel.session.summary import device_check_lines, idle_ranks, write_summary
+from pytest_accel.session.worker_process import is_strict_xpass, without_traces
+from pytest_accel.session.workers import ItemResult, Workers, WorkerShape, add_to_pytest_benchmark, shape_of
 from pytest_accel.stats.baseline_quality import NoisePrior, platform_prior
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore, runs_of_platform
 
-# Options whose output or input a worker process does not have.
+# Options that need pytest's own process: a worker has neither its terminal nor its input.
 DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
 NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
 
 
-class Bench:
-    """The plugin object of a session that measures; registered under the name `accel-bench`."""
+def register_session(config: pytest.Config, items: list[pytest.Item], selection: PlatformSelection) -> None:
+    """Register the plugin objects of a session with these collected items."""
+    settings, catalogue = config.stash[SETTINGS], config.stash[CATALOGUE]
+    config.stash[SESSION_ID] = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    collected = {item.nodeid: platforms_of(item, catalogue) for item in items}
+    session = BenchmarkSession(config, settings, selection, collected)
+    config.pluginmanager.register(session, "accel-session")
+    if (any(map(is_benchmark, items)) or settings.output_files) and not is_xdist_worker(config):
+        config.pluginmanager.register(Outputs(session), "accel-outputs")
+
+
+def refuse_switched_off(config: pytest.Config) -> None:
+    """Refuse to run benchmarks without pytest-benchmark, or to record with its timing switched off."""
+    if not config.pluginmanager.has_plugin("benchmark"):
+        raise pytest.UsageError("benchmarks are timed by pytest-benchmark: leave out -p no:benchmark.")
+    for option in ("--benchmark-disable", "--benchmark-skip"):
+        off = config.getoption(option.removeprefix("--").replace("-", "_"), default=False)
+        if off and config.stash[SETTINGS].record:
+            raise pytest.UsageError(
+                f"{option} switches off what --accel-record records: leave one of them out."
+            )
+    data_root(config.stash[SETTINGS], config)  # refuses a folder that does not exist
+
+
+class BenchmarkSession:
+    """Registered under the name `accel-session`."""
 
     def __init__(
         self,
         config: pytest.Config,
         settings: Settings,
-        placement: Placement,
+        selection: PlatformSelection,
         collected: Mapping[str, list[PlatformName]],
     ) -> None:
         self.config = config
         self.settings = settings
-        self.placement = placement
+        self.selection = selection
         self.store = BaselineStore(baselines_root(settings, config.rootpath))
         self.cases: dict[str, Case] = {}
         self.collected = collected  # before deselection, with the platforms they are marked with
         self.vanished: list[str] = []
-        self.gangs = Gangs(config)
+        self.workers = Workers(config)
         self.references = References(self.store.root, config.rootpath, settings)
-        self.endings = Endings(
-            config=config,
-            settings=settings,
-            store=self.store,
-            references=self.references,
+        self.finisher = Finisher(
+            config=config, settings=settings, store=self.store, references=self.references
         )
-        self.turns = Turns(
+        self.repeats = Repeats(
             config=config,
             settings=settings,
             cases=self.cases,
-            gangs=self.gangs,
-            endings=self.endings,
+            workers=self.workers,
+            finisher=self.finisher,
             with_scaling=self.with_scaling,
         )
         self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
         self.prior = cache(self._prior)
+        # In this process only for debugging.
+        self.in_process = settings.in_process or any(
+            config.getoption(name, default=False) for name in DEBUGGING_OPTIONS
+        )
 
     # --- collecting -----------------------------------------------------------------------------
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Find the cases and read their baselines: a bad file must be known before anything is measured."""
+        """Find the cases and read their baselines: a bad file is reported before anything is measured."""
         if self.config.getoption("collectonly", default=False) or is_xdist_worker(self.config):
             return
-        benchmarks = list(filter(what.is_benchmark, session.items))
-        what.refuse_shared_ids(benchmarks, self.config.rootpath)
+        benchmarks = list(filter(is_benchmark, session.items))
+        refuse_shared_ids(benchmarks, self.config.rootpath)
         if self.settings.record:
             refuse_unwritable(self.store.root)
         if benchmarks:
-            self.references.refuse_unknown_platforms(self.placement.catalogue)
+            self.references.refuse_unknown_platforms(self.selection.catalogue)
         for item in benchmarks:
-            platform = self.placement.place(item).platform
+            platform = self.selection.choose(item).platform
             if platform is None:
-                continue  # its set-up will say what is missing
-            disk_name, suite = self.placement.machine.disk_name(platform), what.suite_of(item)
+                continue  # its set-up will report what is missing
+            disk_name, suite = self.selection.machine.disk_name(platform), suite_of(item)
             case = Case(
                 item=item,
                 platform=platform,
@@ -117,7 +145,7 @@ class Bench:
                 prior=self.prior(disk_name),
             )
             refuse_too_many_runs(case)
-            self.references.of(item, case.settings)  # a link that leads nowhere is said now
+            self.references.of(item, case.settings)  # refuses a link to no figure
             self.cases[item.nodeid] = case
 
     def _read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
@@ -127,7 +155,7 @@ class Bench:
             raise pytest.UsageError(str(error)) from None
 
     def _prior(self, disk_name: str) -> NoisePrior:
-        """The run-to-run noise to expect on a platform, from all runs that are stored of it."""
+        """Return the run-to-run noise to expect on a platform, from all its stored runs."""
         return platform_prior(runs_of_platform(self.store, disk_name))
 
     # --- running --------------------------------------------------------------------------------
@@ -135,62 +163,53 @@ class Bench:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         case, shape = self.cases.get(item.nodeid), self.shape_of(item)
+        if shape is None and (case is not None or takes_device(item)):
+            self.workers.close()  # they would hold memory of the device
         if shape is None and case is None:
-            if what.takes_device(item):
-                self.gangs.close()  # a worker would hold memory of the device
             return None
-        holding = case.holding() if case is not None else nullcontext()
-        if shape is not None:
-            with holding:
+        with case.timing_devices() if case is not None else nullcontext():
+            if shape is not None:
                 reports = self.run_in_workers(item, shape, nextitem)
-        else:
-            assert case is not None
-            self.gangs.close()
-            with holding, bound_to(item, case.settings):
-                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            else:
+                with bound_to(item, settings_of(item)):
+                    reports = runtestprotocol(item, log=False, nextitem=nextitem)
         if case is not None and case.undecided:
-            case.held = reports
-            self.turns.waiting.append(case)
+            case.pending_reports = reports
+            self.repeats.waiting.append(case)
         else:
-            self.endings.log(item, reports, case)
+            self.finisher.log(item, reports, case)
         return True
 
-    def shape_of(self, item: pytest.Item) -> Shape | None:
+    def shape_of(self, item: pytest.Item) -> WorkerShape | None:
         """Return the shape of the workers that run an item; None where it runs in this process."""
         case = self.cases.get(item.nodeid)
         if case is not None:
             shape = shape_of(case.platform, case.settings)
             return shape if shape.process_group or not self.in_process else None
-        if is_xdist_worker(self.config) or not what.takes_process_group(item):
+        if is_xdist_worker(self.config) or not takes_process_group(item):
             return None
-        platform = self.placement.place(item).platform
+        platform = self.selection.choose(item).platform
         if platform is None:
             return None
         shape = shape_of(platform, settings_of(item))
         return shape if shape.process_group else None
 
-    @property
-    def in_process(self) -> bool:
-        """Whether benchmarks of one device run in this process, for debugging."""
-        return self.settings.in_process or any(
-            self.config.getoption(name, default=False) for name in DEBUGGING_OPTIONS
-        )
-
     def run_in_workers(
-        self, item: pytest.Item, shape: Shape, nextitem: pytest.Item | None
+        self, item: pytest.Item, shape: WorkerShape, nextitem: pytest.Item | None
     ) -> list[pytest.TestReport]:
-        """Run the item on every rank; return the reports that it would have had here."""
+        """Run an item on every rank; return the reports that it would have had here."""
         case = self.cases.get(item.nodeid)
-        settings = case.settings if case else settings_of(item)
-        begun = time.monotonic()
-        if why_not := unseated(self.config):
-            found = Found.failed(why_not)
+        start_s = time.monotonic()
+        if refusal := launcher_refusal(self.config):
+            found = ItemResult.failed(refusal)
         else:
             same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
             with live_progress(self.config, item.name) as progress:
-                found = self.gangs.run(item, shape.platform, settings, progress, fresh=False, nextitem=same)
+                found = self.workers.run(
+                    item, shape.platform, settings_of(item), progress, fresh=False, nextitem=same
+                )
         record_warnings(item, found.warnings)
-        reports = reports_of_ranks(item, found, nextitem, seconds=time.monotonic() - begun)
+        reports = reports_of_workers(item, found, nextitem, seconds=time.monotonic() - start_s)
         call = next((report for report in reports if report.when == "call"), None)
         skipped = next((report for report in reports if report.skipped), None)
         if case is not None and found.unfit is not None and skipped is not None:
@@ -202,22 +221,23 @@ class Bench:
         show_uncaptured(self.config, reports)
         return reports
 
-    def take(self, case: Case, found: Found) -> None:
-        """Keep what ranks measured as if it had been measured here."""
+    def take(self, case: Case, found: ItemResult) -> None:
+        """Keep a measurement of workers as if it had been made here."""
         if found.measuring_off:
             case.item.stash[MEASURING_OFF] = True
         if found.measurement is not None:
             measured = self.with_scaling(case, found.measurement)
             case.item.stash[MEASUREMENT] = measured
-            replay(case.item, case.platform, measured, found)
+            add_to_pytest_benchmark(case.item, case.platform, measured, found)
 
     def with_scaling(self, case: Case, measured: Measurement) -> Measurement:
-        return with_scaling(case, measured, self.store, self.placement.machine)
+        return with_scaling(case, measured, self.store, self.selection.machine)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # last word, after pytest's own treatment of xfail
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # after pytest's own treatment of xfail
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Judge a benchmark that runs in this process."""
         report = yield
         case, unfit = self.cases.get(item.nodeid), item.stash.get(UNFIT, None)
         if case is not None:
@@ -229,7 +249,7 @@ class Bench:
         return report
 
     def conclude(self, case: Case, report: pytest.TestReport) -> None:
-        """Judge what the call measured; an undecided verdict is left for later."""
+        """Judge the measurement of a call; an open verdict waits for repeats."""
         measurement = case.item.stash.get(MEASUREMENT, None)
         if measurement is None:
             if not case.item.stash.get(MEASURING_OFF, False):
@@ -240,13 +260,13 @@ class Bench:
                     case.item,
                 )
             return
-        case.take(measurement)
+        case.add(measurement)
         case.judge()
         if not case.undecided:
-            self.endings.settle(case, report)
+            self.finisher.apply(case, report)
 
     def conclude_unfit(self, case: Case, unfit: Unfit, report: pytest.TestReport) -> None:
-        """It did not fit in memory, which needs no second look."""
+        """Judge a benchmark that did not fit in memory; it needs no repeat."""
         case.unfit = unfit
         case.judge()
         does_not_fit_report(case, report)
@@ -254,28 +274,25 @@ class Bench:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         ours = bool(self.cases) or any(self.shape_of(item) for item in session.items)
-        with terminated_like_interrupted(active=ours):
+        with signals_as_interrupts(active=ours):
             try:
-                if self.settings.record:  # not here: the loop tears down as if they did not exist
-                    self.turns.waiting = list(self.cases.values())
+                if self.settings.record:  # not in the loop, which would tear down for their sake
+                    self.repeats.waiting = list(self.cases.values())
                     session.items = [item for item in session.items if item.nodeid not in self.cases]
                 result = yield
-                self.turns.measure(session)
+                self.repeats.measure(session)
             finally:
-                self.gangs.close()
-                self.turns.release_all()
-                self.report_platforms()
+                self.workers.close()
+                self.repeats.release_all()
+                for report in self.repeats.shifts.reports():
+                    self.config.hook.pytest_runtest_logreport(report=report)
         if not self.config.getoption("collectonly", default=False):
             self.report_vanished()
         return result
 
-    def report_platforms(self) -> None:
-        for report in self.turns.platforms.reports():
-            self.config.hook.pytest_runtest_logreport(report=report)
-
     def report_vanished(self) -> None:
-        machine = self.placement.machine
-        platforms = {case.platform for case in self.cases.values()} | self.placement.wanted
+        machine = self.selection.machine
+        platforms = {case.platform for case in self.cases.values()} | self.selection.wanted
         satisfied = [platform for platform in platforms if machine.satisfies(platform)]
         self.vanished = find_vanished(self.config, self.store, machine, satisfied, self.collected)
         if self.settings.vanished == "fail":
@@ -305,20 +322,26 @@ class Bench:
     @property
     def measured_nothing(self) -> bool:
         off = self.config.getoption("collectonly", default=False)
-        return (
-            self.settings.require and not off and not any(case.measurements for case in self.cases.values())
-        )
+        measured = any(case.measurements for case in self.cases.values())
+        return self.settings.require and not off and not measured
 
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         cases = list(self.cases.values())
         write_summary(terminalreporter, self.config, self.settings, cases, self.vanished)
-        if cases:
-            write_unmatched(terminalreporter, self.references.unmatched(self.collected))
-        write_gangs(terminalreporter, self.gangs.looked_over)
-        write_idle_ranks(terminalreporter, self.config, cases)
-        if self.turns.time_line:
-            terminalreporter.write_line(self.turns.time_line, yellow=True)
+        for line, markup in device_check_lines(self.workers.device_checks):
+            terminalreporter.write_line(line, **markup)
+        unmatched = self.references.unmatched(self.collected) if cases else ()
+        notes = [
+            *(
+                note("", f"pyproject.toml expects something of {name!r}, and no benchmark here has that id")
+                for name in unmatched
+            ),
+            *idle_ranks(self.config, cases),
+            *([note("", self.repeats.time_note)] if self.repeats.time_note else []),
+        ]
+        for line in notes:
+            terminalreporter.write_line(line, yellow=True)
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 
@@ -328,5 +351,5 @@ class Bench:
         if self.cases:
             output_json["accel"] = {
                 "platforms": sorted({case.disk_name for case in self.cases.values()}),
-                "devices": [device.name for device in self.placement.machine.devices],
+                "devices": [device.name for device in self.selection.machine.devices],
             }

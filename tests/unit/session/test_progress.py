@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pytest_accel.session.interrupts import terminated_like_interrupted
+from pytest_accel.session.progress import signals_as_interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +23,13 @@ def defaults():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_the_end_of_a_job_is_an_interrupt_and_nothing_stays(number):
-    with pytest.raises(KeyboardInterrupt, match=number.name), terminated_like_interrupted(active=True):
+    with pytest.raises(KeyboardInterrupt, match=number.name), signals_as_interrupts(active=True):
         signal.raise_signal(number)
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_not_asked_for_nothing_is_set():
-    with terminated_like_interrupted(active=False):
+    with signals_as_interrupts(active=False):
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -38,7 +38,7 @@ def test_in_another_thread_signals_are_left_alone():
     found = []
 
     def session():
-        with terminated_like_interrupted(active=True):
+        with signals_as_interrupts(active=True):
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=session)

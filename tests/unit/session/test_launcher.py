@@ -1,4 +1,4 @@
-"""Who takes a seat, what the session of seat 0 tells the others, and the machine that all of them are."""
+"""pytest under torchrun or srun: launcher ranks, and the machine of all of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.platforms.machine import Cpu, Device, Machine, identified
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.platforms.numa import allowed_cpus, format_list
-from pytest_accel.session.seating import (
-    SEATS,
+from pytest_accel.session.launcher import (
+    LAUNCHER_RANKS,
     bound_by_launcher,
     inventory,
+    launcher_rank,
+    launcher_refusal,
     merged_machine,
-    seat_refusal,
-    take_seat,
-    unseated,
+    side_by_side,
 )
 
 CATALOGUE = load_catalogue()
@@ -37,9 +37,6 @@ TORCHRUN = {
 }
 
 
-# --- the decision -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def launched(monkeypatch):
     for name in ("PYTEST_ACCEL_GANG", "PYTEST_ACCEL_GANG_ID"):
@@ -53,7 +50,7 @@ def launched(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("expression", "seated"),
+    ("expression", "used"),
     [
         ("", False),
         ("a100", False),
@@ -64,38 +61,38 @@ def launched(monkeypatch):
         ("slow and (a100 or gh200x4n2)", True),
     ],
 )
-def test_a_seat_is_taken_where_m_names_a_platform_of_several_devices(pytester, launched, expression, seated):
+def test_launcher_rank_is_used_where_m_names_several_devices(pytester, launched, expression, used):
     launched()
     config = pytester.parseconfig("-m", expression)
-    assert (take_seat(config) is not None) == seated
-    assert bool(unseated(config)) != seated
+    assert (launcher_rank(config) is not None) == used
+    assert bool(launcher_refusal(config)) != used
 
 
-def test_a_pytest_without_a_launcher_is_refused_nothing(pytester, monkeypatch):
+def test_without_a_launcher_nothing_is_refused(pytester, monkeypatch):
     for name in (*TORCHRUN, "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     config = pytester.parseconfig("-m", "cpux2")
-    assert take_seat(config) is None
-    assert unseated(config) == ""
+    assert launcher_rank(config) is None
+    assert launcher_refusal(config) == ""
 
 
-def test_a_platform_of_the_project_counts_too(pytester, launched):
+def test_platform_of_the_project_counts_too(pytester, launched):
     launched()
     pytester.makepyprojecttoml(
         '[tool.pytest-accel.platforms.mybox]\npatterns = ["My.*"]\n[tool.pytest.ini_options]\n'
     )
-    assert take_seat(pytester.parseconfig("-m", "myboxx4")) is not None
+    assert launcher_rank(pytester.parseconfig("-m", "myboxx4")) is not None
 
 
-def test_nonsense_of_a_launcher_stops_who_asks_for_a_gang_and_nobody_else(pytester, launched):
+def test_malformed_launcher_variables_stop_only_distributed_benchmarks(pytester, launched):
     launched({**TORCHRUN, "RANK": "9"})
-    assert take_seat(pytester.parseconfig("-m", "slow")) is None
+    assert launcher_rank(pytester.parseconfig("-m", "slow")) is None
     with pytest.raises(pytest.UsageError, match="RANK='9'"):
-        take_seat(pytester.parseconfig("-m", "cpux2"))
+        launcher_rank(pytester.parseconfig("-m", "cpux2"))
 
 
 def test_the_refusal_says_who_this_is_and_what_to_do():
-    text = seat_refusal(launcher_rank_from(TORCHRUN))
+    text = side_by_side(launcher_rank_from(TORCHRUN))
     assert "rank 1 of 8 (torchrun)" in text
     assert "-m a100x4" in text
 
@@ -115,7 +112,7 @@ def seen(rank: int, node: int, *devices: Device) -> Inventory:
     return Inventory(rank=rank, node=node, host=f"n{node}", sees=inventory(machine(*devices)))
 
 
-def seat(*, nodes: int, local_size: int):
+def rank_0(*, nodes: int, local_size: int):
     found = launcher_rank_from({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"})
     return replace(found, nodes=nodes, local_size=local_size, world_size=nodes * local_size)
 
@@ -131,7 +128,7 @@ def detected(*devices: Device) -> Machine:
 
 def test_tasks_that_see_one_device_each_make_one_node_of_four():
     own = detected(a100("a"))
-    whole = merged(own, seat(nodes=1, local_size=4), *(seen(n, 0, a100(u)) for n, u in enumerate("bcd", 1)))
+    whole = merged(own, rank_0(nodes=1, local_size=4), *(seen(n, 0, a100(u)) for n, u in enumerate("bcd", 1)))
     assert [device.uuid for device in whole.devices] == ["a", "b", "c", "d"]
     assert [device.index for device in whole.devices] == [0, 1, 2, 3]
     assert {device.key for device in whole.devices} == {"a100"}
@@ -139,26 +136,26 @@ def test_tasks_that_see_one_device_each_make_one_node_of_four():
 
 def test_tasks_that_all_see_the_same_devices_count_them_once():
     both = (a100("a"), a100("b", 1))
-    whole = merged(detected(*both), seat(nodes=1, local_size=2), seen(1, 0, *both))
+    whole = merged(detected(*both), rank_0(nodes=1, local_size=2), seen(1, 0, *both))
     assert [device.uuid for device in whole.devices] == ["a", "b"]
 
 
 def test_nodes_are_counted_and_one_that_has_less_is_named():
     four = [a100(uuid, index) for index, uuid in enumerate("abcd")]
     alike, less = [a100(f"1{each.uuid}") for each in four], [a100("2a")]
-    whole = merged(detected(*four), seat(nodes=3, local_size=1), seen(1, 1, *alike), seen(2, 2, *less))
+    whole = merged(detected(*four), rank_0(nodes=3, local_size=1), seen(1, 1, *alike), seen(2, 2, *less))
     assert whole.nodes == 2
     assert whole.satisfies(PlatformName("a100", 4, 2))
     assert any("n2 has 1 x a100" in problem for problem in whole.problems)
 
 
-def test_a_node_that_said_nothing_counts_so_that_the_gang_fails_and_names_it():
-    assert merged(machine(), seat(nodes=2, local_size=1)).nodes == 2
+def test_node_that_has_not_answered_counts():
+    assert merged(machine(), rank_0(nodes=2, local_size=1)).nodes == 2
 
 
-def test_a_seat_stands_for_a_core():
-    assert merged(machine(cores=2), seat(nodes=1, local_size=4)).satisfies(PlatformName("cpu", 4))
-    assert merged(machine(cores=8), seat(nodes=1, local_size=4)).cpu.cores == 8
+def test_launcher_rank_stands_for_a_core():
+    assert merged(machine(cores=2), rank_0(nodes=1, local_size=4)).satisfies(PlatformName("cpu", 4))
+    assert merged(machine(cores=8), rank_0(nodes=1, local_size=4)).cpu.cores == 8
 
 
 class TestBoundByLauncher:
@@ -170,8 +167,8 @@ class TestBoundByLauncher:
             rank: Inventory(rank=rank, node=0, host="n0", sees={"cpus": given})
             for rank, given in enumerate(cpus, start=1)
         }
-        seats = types.SimpleNamespace(launched=types.SimpleNamespace(node=0), inventories=lambda: others)
-        return types.SimpleNamespace(stash={SEATS: seats})
+        ranks = types.SimpleNamespace(launched=types.SimpleNamespace(node=0), inventories=lambda: others)
+        return types.SimpleNamespace(stash={LAUNCHER_RANKS: ranks})
 
     def test_same_cpus_are_shared(self):
         own = format_list(allowed_cpus())
@@ -180,5 +177,5 @@ class TestBoundByLauncher:
     def test_other_cpus_are_its_own(self):
         assert bound_by_launcher(self.config("100-107"))
 
-    def test_without_seats_nobody_was_bound(self):
+    def test_without_a_launcher_nothing_is_bound(self):
         assert not bound_by_launcher(types.SimpleNamespace(stash={}))

@@ -1,8 +1,9 @@
-"""What a session leaves behind: its results as files for people and for CI, and in the history."""
+"""Outputs of a session: reports, JSON, the history, CI summaries and annotations."""
 
 from __future__ import annotations
 
 import os
+import platform as host
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,63 +15,58 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_accel._version import __version__
+from pytest_accel.markers import is_benchmark
 from pytest_accel.options import REPORT_FORMATS, baselines_root, data_root, file_to_write, history_file
-from pytest_accel.session import items as what
 from pytest_accel.session.accel import SESSION_ID
-from pytest_accel.session.results import (
-    Clock,
-    Told,
-    environments_of,
-    results_of,
-    revision_of,
-    session_results,
-)
-from pytest_accel.session.summary import gang_lines, idle_ranks, slowdown_line
+from pytest_accel.session.results import ItemReports, SessionClock, environments_of, results_of, revision_of
+from pytest_accel.session.summary import device_check_lines, idle_ranks, slowdown_line
+from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder
 from pytest_accel.storage.references import published_folder
 
 if TYPE_CHECKING:
-    from pytest_accel.session.bench import Bench
+    from pytest_accel.session.session import BenchmarkSession
 
 
-NOT_ENDED = "written while the session went on; where this is still to be read, it was killed before its end"
-KEEPING_UP = 0.05  # of a session's time at the most, beyond two seconds, for writing on the way
+NOT_ENDED = "written during the session; a file that still says so is of a session that was killed"
+UPDATE_SHARE = 0.05  # of a session's time at most, beyond two seconds, for writing during the session
 _SHORT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """A line for the terminal: what was written where, or why it was not."""
+class OutputLine:
+    """A line for the terminal: a file that was written, or why it was not."""
 
     text: str
     markup: Mapping[str, bool]
 
 
-class Leavings:
-    """Registered beside `Bench`, under the name `accel-leavings`, where there are benchmarks."""
+class Outputs:
+    """Registered under the name `accel-outputs`, where there are benchmarks or files to write."""
 
-    def __init__(self, bench: Bench, environ: Mapping[str, str] = os.environ) -> None:
-        self.bench = bench
-        self.config = bench.config
-        self.settings = bench.settings
+    def __init__(self, session: BenchmarkSession, environ: Mapping[str, str] = os.environ) -> None:
+        self.session = session
+        self.config = session.config
+        self.settings = session.settings
         self.environ = environ
-        self.clock = Clock()
+        self.clock = SessionClock()
         self.benchmarks: dict[str, pytest.Item] = {}
-        self.told: dict[str, Told] = {}
-        self.words: list[Word] = []
+        self.reported: dict[str, ItemReports] = {}
+        self.lines: list[OutputLine] = []
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
-        self.complete = True  # whether all files that were asked for are there
+        self.complete = True  # whether all requested files were written
         self.annotations: list[str] = []
-        # /dev/stdout may be a file, whose name we would take from whoever writes to it
-        self.keeps_up = bool(self.settings.json) and not self.settings.json.startswith(("/dev/", "/proc/"))
-        self.keeping_up_s = 0.0
-        bench.turns.after_run = self.keep_up
-        self.refuse_what_cannot_be_written()
+        # /dev/stdout may be a file that another process writes to: only the end is written there.
+        self.updating = bool(self.settings.json) and not self.settings.json.startswith(("/dev/", "/proc/"))
+        self.update_s = 0.0
+        session.repeats.after_run = self.update_json
+        self.refuse_unwritable()
 
-    def refuse_what_cannot_be_written(self) -> None:
-        """Said before anything is measured."""
+    def refuse_unwritable(self) -> None:
+        """Refuse files that cannot be written before anything is measured."""
         pages = [file for file in self.settings.reports if _format_of(file) == "report"]
         if pages and find_spec("plotly") is None:
             raise pytest.UsageError(
@@ -84,85 +80,85 @@ class Leavings:
                 raise pytest.UsageError(f"--accel-report and --accel-json name one file, {path}. Name two.")
             taken.add(path)
 
-    # --- hearing what became of each ------------------------------------------------------------
+    # --- during the session ---------------------------------------------------------------------
 
-    @pytest.hookimpl(trylast=True)  # after the bench has read the baselines: a bad one ends it here
+    @pytest.hookimpl(trylast=True)  # after the baselines were read: a bad one ends the session
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Look at the machine before the benchmarks: afterwards the load would be their own."""
-        self.benchmarks = {item.nodeid: item for item in session.items if what.is_benchmark(item)}
+        """Examine the machine before the benchmarks: afterwards the load would be their own."""
+        self.benchmarks = {item.nodeid: item for item in session.items if is_benchmark(item)}
         listing = self.config.getoption("collectonly", default=False)
-        if self.benchmarks and self.is_read_by_people and not listing:
+        if self.benchmarks and self.needs_machine_state and not listing:
             self.attempt("the machine was not examined", self.examine, yellow=True)
         if not listing:
-            self.keep_up()
+            self.update_json()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.nodeid in self.benchmarks:
-            self.told.setdefault(report.nodeid, Told()).take(report)
-
-    # --- on the way -----------------------------------------------------------------------------
+            self.reported.setdefault(report.nodeid, ItemReports()).add(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """After each benchmark, also one that is held back until it was looked at again."""
+        """Update the JSON after each benchmark."""
         done = yield
         if item.nodeid in self.benchmarks:
-            self.keep_up()
+            self.update_json()
         return done
 
-    def keep_up(self) -> None:
-        """Write the JSON as it is so far, for whoever looks when the session was killed; the end writes it anew."""
-        if not self.keeps_up or self.keeping_up_s > _SHORT_S + KEEPING_UP * self.clock.lasted_s:
+    def update_json(self) -> None:
+        """Write the results so far, so that a killed session leaves them."""
+        if not self.updating or self.update_s > _SHORT_S + UPDATE_SHARE * self.clock.lasted_s:
             return
-        begun_s = time.monotonic()
-        self.keeps_up = self.attempt("what was measured so far was not kept", self.write_so_far, yellow=True)
-        self.keeping_up_s += time.monotonic() - begun_s
+        start_s = time.monotonic()
+        self.updating = self.attempt("the results so far were not written", self.write_so_far, yellow=True)
+        self.update_s += time.monotonic() - start_s
 
     def write_so_far(self) -> None:
         path = file_to_write(self.settings.json, self.config)
-        if is_special_file(path):  # it is told the end alone
+        if is_special_file(path):  # only the end is written there
             return
         remarks = [*self.remarks(), NOT_ENDED]
         _write_json(self.results(int(pytest.ExitCode.INTERRUPTED), remarks), path)
 
     # --- the end --------------------------------------------------------------------------------
 
-    @pytest.hookimpl(trylast=True)  # after the bench has said what the session's status is
+    @pytest.hookimpl(trylast=True)  # after the session's status is known
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.config.getoption("collectonly", default=False):
             return
-        complete = self.attempt("nothing was written", lambda: self.leave(session))
+        complete = self.attempt("nothing was written", lambda: self.write_all(session))
         if not (complete and self.complete) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(trylast=True)  # below the table
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for word in self.words:
-            terminalreporter.write_line(word.text, **word.markup)
-        for line in self.annotations:
-            terminalreporter.write_line(line)
+        for line in self.lines:
+            terminalreporter.write_line(line.text, **line.markup)
+        for annotation in self.annotations:
+            terminalreporter.write_line(annotation)
 
     def results(self, exit_status: int, remarks: Sequence[str]) -> SessionResults:
-        cases = self.bench.cases
-        elsewhere = [item for node_id, item in self.benchmarks.items() if node_id not in cases]
-        results = session_results(
-            self.config,
-            session_id=self.config.stash[SESSION_ID],
-            clock=self.clock,
+        cases = self.session.cases
+        return SessionResults(
+            session=self.config.stash[SESSION_ID],
+            at=self.clock.at.isoformat(timespec="seconds"),
+            duration_s=self.clock.lasted_s,
             exit_status=exit_status,
+            version=__version__,
+            host=host.node(),
+            revision=self.revision,
+            command=safe_arguments(list(map(str, self.config.invocation_params.args))),
+            environments=environments_of(cases.values()),
             results=results_of(
                 cases,
-                elsewhere,
-                self.told,
-                self.bench.vanished,
-                self.bench.turns.platforms,
+                [item for node_id, item in self.benchmarks.items() if node_id not in cases],
+                self.reported,
+                self.session.vanished,
+                self.session.repeats.shifts,
                 vanished_fail=self.settings.vanished == "fail",
             ),
-            environments=environments_of(cases.values()),
-            remarks=remarks,
-            revision=self.revision,
+            remarks=tuple(remarks),
+            findings=self.findings,
         )
-        return replace(results, findings=self.findings)
 
     @cached_property
     def revision(self) -> str:
@@ -171,13 +167,13 @@ class Leavings:
     def remarks(self) -> list[str]:
         return [
             *([slowdown_line(self.settings)] if self.settings.slowdown else []),
-            *(line for line, _ in gang_lines(self.bench.gangs.looked_over)),
-            *idle_ranks(self.config, list(self.bench.cases.values())),
-            *filter(None, [self.bench.turns.time_line]),
+            *(line for line, _ in device_check_lines(self.session.workers.device_checks)),
+            *idle_ranks(self.config, list(self.session.cases.values())),
+            *filter(None, [self.session.repeats.time_note]),
         ]
 
     @property
-    def is_read_by_people(self) -> bool:
+    def needs_machine_state(self) -> bool:
         settings = self.settings
         formats = {_format_of(file) for file in settings.reports}
         return bool({"report", "summary"} & formats or settings.json or self.step_summary)
@@ -187,7 +183,7 @@ class Leavings:
         return self.environ.get("GITHUB_STEP_SUMMARY", "")
 
     def examine(self) -> None:
-        """The state of the machine, as `pytest-accel doctor` sees it."""
+        """Examine the machine as `pytest-accel doctor` does."""
         from pytest_accel.doctor.doctor import Roots, examine
         from pytest_accel.doctor.findings import to_plain
 
@@ -197,40 +193,40 @@ class Leavings:
         )
         self.findings = tuple(to_plain(examine(roots, self.environ)))
 
-    def leave(self, session: pytest.Session) -> None:
-        """Write what was asked for. JSON last: it has the status of a session in which another file could not be."""
+    def write_all(self, session: pytest.Session) -> None:
+        """Write all outputs. JSON last: it has the status of a session in which another file failed."""
         results = self.results(int(session.exitstatus), self.remarks())
-        self.keep(results)
-        self.tell_ci(results)
+        self.append_to_history(results)
+        self.report_to_ci(results)
         for file in self.settings.reports:
             write = {"report": self.write_report, "summary": _write_summary, "metrics": _write_metrics}[
                 _format_of(file)
             ]
             self.write("report", file, partial(write, results))
         failed = not self.complete and results.exit_status == pytest.ExitCode.OK
-        told = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
+        final = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
         if self.settings.json:
-            self.write("json", self.settings.json, partial(_write_json, told))
+            self.write("json", self.settings.json, partial(_write_json, final))
 
     def write(self, option: str, file: str, write: Callable[[Path], None]) -> None:
         path = file_to_write(file, self.config)
         if self.attempt(f"--accel-{option}: {path}", lambda: write(path)):
-            self.words.append(Word(text=f"{option}: {path}", markup={}))
+            self.lines.append(OutputLine(text=f"{option}: {path}", markup={}))
         else:
             self.complete = False
 
-    def attempt(self, what: str, act: Callable[[], None], *, yellow: bool = False) -> bool:
-        """Whether it could be done; what was measured, and its verdicts, are not lost to a fault of ours."""
+    def attempt(self, failure: str, act: Callable[[], None], *, yellow: bool = False) -> bool:
+        """Return whether it succeeded; results and verdicts are not lost to an error here."""
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except Exception as error:  # noqa: BLE001 - reported below the table
             markup = {"yellow": True} if yellow else {"red": True}
-            self.words.append(Word(text=f"{what}: {_why(error)}", markup=markup))
+            self.lines.append(OutputLine(text=f"{failure}: {_why(error)}", markup=markup))
             return False
         return True
 
-    def keep(self, results: SessionResults) -> None:
-        """Into the history; that this fails is said, and costs nothing else."""
+    def append_to_history(self, results: SessionResults) -> None:
+        """Append to the history; a failure is reported and fails nothing."""
         path = history_file(self.settings, self.config.rootpath)
         if path is None or not any(result.runs for result in results.results):
             return
@@ -252,7 +248,7 @@ class Leavings:
             published=published_folder(baselines_root(self.settings, self.config.rootpath)),
         )
 
-    def tell_ci(self, results: SessionResults) -> None:
+    def report_to_ci(self, results: SessionResults) -> None:
         if self.benchmarks:
             self.attempt("annotations", lambda: self.annotate(results), yellow=True)
             self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), yellow=True)
@@ -267,7 +263,7 @@ class Leavings:
         from pytest_accel.report.markdown import render_summary
 
         if self.step_summary and (problem := append_step_summary(self.environ, render_summary(results))):
-            self.words.append(Word(text=problem, markup={"yellow": True}))
+            self.lines.append(OutputLine(text=problem, markup={"yellow": True}))
 
 
 def _format_of(file: str) -> str:
@@ -275,7 +271,7 @@ def _format_of(file: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """In words for users, where they were written for them; else with its place, for whoever mends it."""
+    """Return the text of an expected error; of any other, its place."""
     if isinstance(error, OSError | ValueError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -303,7 +299,7 @@ def _write_metrics(results: SessionResults, path: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """A folder of ours says to git that it is nobody's business."""
+    """Create a folder; the default one is ignored by git."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     if is_new and folder.name == ".accel":

@@ -1,0 +1,290 @@
+"""pytest under torchrun or srun, started once for every rank: rank 0 is the session, the others start its workers.
+
+RankLauncher rank 0 collects, judges, prints and writes. The others never become a session: they start one
+process for each process group when rank 0 orders it, and exit with its status.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_accel.distributed.launch import RankCommand, WorkerError
+from pytest_accel.distributed.launcher_rank import (
+    LauncherError,
+    LauncherRank,
+    is_launched,
+    launcher_rank_from,
+)
+from pytest_accel.distributed.launcher_session import Inventory, LauncherRanks, open_launcher_ranks, serve
+from pytest_accel.distributed.worker import rank_arguments
+from pytest_accel.markers import read_catalogue, wanted_platforms
+from pytest_accel.options import read_settings
+from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
+from pytest_accel.platforms.machine import Device, Machine, identified, probe
+from pytest_accel.platforms.numa import allowed_cpus, format_list
+
+LAUNCHER_RANKS = pytest.StashKey[LauncherRanks]()  # on launcher rank 0 only
+_LAUNCHER_RANK = pytest.StashKey[LauncherRank | None]()
+_LISTING_OPTIONS = (
+    *("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow"),
+)
+_TERMINATED = 128 + signal.SIGTERM
+T = TypeVar("T")
+
+
+def launcher_rank(config: pytest.Config) -> LauncherRank | None:
+    """Return the launcher rank of this process, where `-m` names a platform of several devices.
+
+    Called before pytest configures: `-m` is parsed, nothing is collected yet. A malformed launcher
+    environment matters only where several devices are wanted: other projects merely have the plugin installed.
+    """
+    if _LAUNCHER_RANK not in config.stash:
+        found = None
+        if is_launched(os.environ):
+            try:
+                wanted = wanted_platforms(config.getoption("markexpr", ""), read_catalogue(config))
+                found = (
+                    launcher_rank_from(os.environ)
+                    if any(platform.devices > 1 for platform in wanted)
+                    else None
+                )
+            except (LauncherError, CatalogueError) as error:
+                raise pytest.UsageError(str(error)) from None
+        config.stash[_LAUNCHER_RANK] = found
+    return config.stash[_LAUNCHER_RANK]
+
+
+def launcher_refusal(config: pytest.Config) -> str:
+    """Return why no benchmark may run here: every rank would measure beside the others. Empty where one may."""
+    if launcher_rank(config) is not None:
+        return ""
+    try:
+        rank = launcher_rank_from(os.environ)
+    except LauncherError as error:
+        return str(error)
+    return side_by_side(rank) if rank is not None else ""
+
+
+def side_by_side(rank: LauncherRank) -> str:
+    return (
+        f"this is {rank.title}, and all ranks would measure side by side: name the platform of all ranks with -m, "
+        "such as -m a100x4, or start one pytest"
+    )
+
+
+def _only_lists(config: pytest.Config) -> bool:
+    return any(config.getoption(name, default=False) for name in _LISTING_OPTIONS)
+
+
+def worker_arguments(config: pytest.Config) -> Callable[[Path], list[str]]:
+    """Return a function from a worker's folder to its pytest arguments: those of this session.
+
+    Arguments of the ini file, the environment and the command line are joined, so that those which write
+    files can be left out; the ini file's own are therefore emptied, and pytest's cache is put elsewhere.
+    """
+    in_ini = list(config.getini("addopts"))
+    in_environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    given = rank_arguments([*in_ini, *in_environment, *map(str, config.invocation_params.args)])
+    cached = config.pluginmanager.has_plugin("cacheprovider")
+    end = given.index("--") if "--" in given else len(given)
+    options, paths = given[:end], given[end:]
+
+    def arguments(folder: Path) -> list[str]:
+        cache = ["-o", f"cache_dir={folder / 'cache'}"] if cached else []
+        # Last, because the last of two equal options counts. Output is captured into the report and written to the
+        # log at once: of a worker that is killed, only the log remains.
+        ours = ["-o", "addopts=", "-o", "log_file=", *cache, "--capture=tee-sys"]
+        return [*options, *ours, *paths]
+
+    return arguments
+
+
+# --- launcher ranks other than 0 --------------------------------------------------------------------------
+
+
+def serve_launcher_rank(config: pytest.Config) -> int | None:
+    """Serve rank 0 until dismissed and return the exit status; None in a process that is a session."""
+    rank = launcher_rank(config)
+    if rank is None or rank.rank == 0:
+        return None
+    if _only_lists(config):
+        return int(pytest.ExitCode.OK)
+    status = serve(
+        rank,
+        command=RankCommand(arguments=worker_arguments(config), directory=config.invocation_params.dir),
+        rendezvous_s=read_settings(config).rendezvous_s,
+        inventory=lambda: inventory(probe()),
+    )
+    # All exit at the same moment, so that no launcher ends one for another's failure: torch would take its time.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+# --- launcher rank 0 --------------------------------------------------------------------------------------
+
+
+def hold_launcher_ranks(config: pytest.Config) -> Generator[None, T, T | int]:
+    """Connect the other ranks before the session of rank 0, and dismiss them with its status after it.
+
+    To be yielded from in a wrapper of `pytest_cmdline_main`; does nothing in every other process.
+    """
+    rank = launcher_rank(config)
+    if rank is None or rank.rank != 0 or _only_lists(config):
+        return (yield)
+    try:
+        ranks = open_launcher_ranks(rank, rendezvous_s=read_settings(config).rendezvous_s)
+    except WorkerError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[LAUNCHER_RANKS] = ranks
+    result: T | int = int(pytest.ExitCode.INTERNAL_ERROR)
+    status = int(pytest.ExitCode.INTERNAL_ERROR)
+    try:
+        with _interrupted_by_sigterm() as terminated:
+            result = yield
+        ended = result if isinstance(result, int) else int(pytest.ExitCode.OK)
+        status = _TERMINATED if terminated else ended
+    except BaseException as error:
+        status = _status_after(error)
+        raise
+    finally:
+        ranks.dismiss(status, with_this_process=True)
+    return status if terminated else result
+
+
+def _status_after(error: BaseException) -> int:
+    """Return the exit status that pytest, or the interpreter, gives for an exception."""
+    match error:
+        case pytest.UsageError():
+            return int(pytest.ExitCode.USAGE_ERROR)
+        case SystemExit(code=int(code)):
+            return code
+        case SystemExit(code=None):
+            return 0
+        case KeyboardInterrupt():
+            return 128 + signal.SIGINT
+    return 1
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[list[int]]:
+    """Treat SIGTERM, the end of a job's time, as Ctrl-C; the list is not empty once it came."""
+    received: list[int] = []
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield received
+        return
+
+    def interrupt(number: int, _: object) -> None:
+        if not received:  # once: the session is ending already
+            received.append(number)
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        # A launcher that sees one rank exit ends the others: this one exits by itself.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+# --- the machine of all launcher ranks --------------------------------------------------------------------
+
+
+def inventory(machine: Machine) -> dict[str, Any]:
+    """Describe a rank's machine in plain values."""
+    return {
+        "cores": machine.cpu.cores,
+        "cpus": format_list(allowed_cpus()),
+        "cpu": machine.cpu.name,
+        "devices": [
+            {name: value for name, value in asdict(device).items() if name not in {"key", "variant"}}
+            for device in machine.devices
+        ],
+        "problems": list(machine.problems),
+    }
+
+
+def bound_by_launcher(config: pytest.Config) -> bool:
+    """Whether the launcher gave its ranks CPUs of their own: they are bound already, and stay so."""
+    ranks = config.stash.get(LAUNCHER_RANKS, None)
+    if ranks is None:
+        return False
+    by_node = {ranks.launched.node: {format_list(allowed_cpus())}}
+    for seen in ranks.inventories().values():
+        by_node.setdefault(seen.node, set()).add(seen.sees.get("cpus", ""))
+    return any(len(given) > 1 for given in by_node.values())
+
+
+def whole_machine(config: pytest.Config, own: Machine, catalogue: Catalogue) -> Machine:
+    """Return the machine of all launcher ranks; without a launcher, the own one.
+
+    Ranks that do not connect are not missing hardware: the first process group that needs them fails and names them.
+    """
+    ranks = config.stash.get(LAUNCHER_RANKS, None)
+    if ranks is None:
+        return own
+    with suppress(WorkerError):
+        ranks.wait()
+    return merged_machine(own, ranks.launched, ranks.inventories(), catalogue)
+
+
+def merged_machine(
+    own: Machine, rank: LauncherRank, inventories: Mapping[int, Inventory], catalogue: Catalogue
+) -> Machine:
+    """Return the devices of all launcher ranks as one machine of several nodes; pure.
+
+    The devices are those of rank 0's node, over its ranks: a task may see only its own. A node that has fewer
+    of them does not count and is named in `problems`; one that has not answered does. A rank stands for a core,
+    however few this node has: the launcher decided.
+    """
+    by_node: dict[int, list[Inventory]] = {}
+    for _, seen in sorted(inventories.items()):
+        by_node.setdefault(seen.node, []).append(seen)
+    devices = _united([own.devices, *(_devices(seen, catalogue) for seen in by_node.get(rank.node, ()))])
+    here = _kinds(devices)
+    lesser = []
+    for node, ranks in sorted(by_node.items()):
+        there = _kinds(_united([_devices(seen, catalogue) for seen in ranks]))
+        if node != rank.node and here - there:
+            lesser.append(f"{ranks[0].host} has {_in_words(there)}, rank 0's node {_in_words(here)}")
+    return replace(
+        own,
+        cpu=replace(own.cpu, cores=max(own.cpu.cores, rank.local_size)),
+        devices=devices,
+        nodes=rank.nodes - len(lesser),
+        problems=(*own.problems, *lesser),
+    )
+
+
+def _devices(seen: Inventory, catalogue: Catalogue) -> list[Device]:
+    return [identified(Device(**plain), catalogue) for plain in seen.sees.get("devices", ())]
+
+
+def _united(lists: Iterable[Iterable[Device]]) -> tuple[Device, ...]:
+    """Return every device once, numbered as if one process saw them all."""
+    found: dict[object, Device] = {}
+    for device in itertools.chain.from_iterable(lists):
+        found.setdefault(device.uuid or (device.vendor, device.name, device.index), device)
+    return tuple(replace(device, index=index) for index, device in enumerate(found.values()))
+
+
+def _kinds(devices: Iterable[Device]) -> Counter[str]:
+    return Counter(device.key or device.name for device in devices)
+
+
+def _in_words(kinds: Counter[str]) -> str:
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "no accelerator"

@@ -1,0 +1,269 @@
+"""Runs in fresh processes: repeats of undecided benchmarks, recordings, and losses that a whole platform shares."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_accel.options import SESSION_START_S, Settings
+from pytest_accel.report.terminal import Progress, platform_line
+from pytest_accel.session.case import MOST_REPLACED, Case
+from pytest_accel.session.progress import RunProgress, live_progress
+from pytest_accel.session.recording import refuse_mixture
+from pytest_accel.session.reports import Finisher, changes_line, is_expected_to_fail
+from pytest_accel.session.workers import ItemResult, Workers
+from pytest_accel.stats.measurement import Measurement
+from pytest_accel.stats.platform_shift import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
+from pytest_accel.stats.quantities import counted, seconds
+from pytest_accel.stats.verdict import Outcome
+
+
+class PlatformShifts:
+    """Losses that nearly all benchmarks of a platform share: one failure of the platform in place of many.
+
+    By the folder of their baselines; once found, a shift stays.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, PlatformShift] = {}
+        self.changes: dict[str, str] = {}  # of the environment since the baselines: they may explain it
+
+    def may_apply(self, cases: Iterable[Case]) -> bool:
+        """Whether any platform has benchmarks enough, so that verdicts wait for those of the others."""
+        return any(size >= FEWEST_MEMBERS for size in _sizes(cases).values())
+
+    def may_explain(self, case: Case, cases: Iterable[Case], still_open: Iterable[Case]) -> bool:
+        """Whether a regression may yet turn out to be the platform's: its suite is large, and others are open."""
+        if case.disk_name in self.found or not (_is_member(case) and _is_regressed(case)):
+            return False
+        others_open = any(each.disk_name == case.disk_name for each in still_open)
+        return others_open and _sizes(cases)[case.disk_name] >= FEWEST_MEMBERS
+
+    def judge(self, cases: Iterable[Case], waiting: Sequence[Case]) -> None:
+        """Judge what each platform shares; cases that wait for their verdict are then judged on the rest."""
+        groups: dict[str, list[Case]] = {}
+        for case in filter(_is_member, cases):
+            groups.setdefault(case.disk_name, []).append(case)
+        for platform, group in groups.items():
+            found = (
+                None if platform in self.found else judge_platform_shift([_member(case) for case in group])
+            )
+            if found is None or not found.regressed:
+                continue
+            self.found[platform] = found
+            self.changes[platform] = group[0].environment_changes()
+            for case in group:
+                if case in waiting:
+                    case.platform_loss = found.c
+                    case.judge()
+
+    def text(self, platform: str) -> str:
+        """Return the text of a platform's failure: what is shared, and what may explain it."""
+        return "\n".join(
+            [
+                platform_line(platform, self.found[platform]),
+                changes_line(self.changes[platform]),
+                "Each benchmark was judged on what it lost beside that.",
+            ]
+        )
+
+    def reports(self) -> Iterator[pytest.TestReport]:
+        """Yield a failed report for each platform, so that the exit status and JUnit have it too."""
+        for platform in self.found:
+            yield pytest.TestReport(
+                nodeid=platform,
+                location=(f"baselines/{platform}", None, platform),
+                keywords={},
+                outcome="failed",
+                longrepr=self.text(platform),
+                when="call",
+            )
+
+
+def _is_member(case: Case) -> bool:
+    """Whether a case was judged against a baseline and its regression would fail it.
+
+    A benchmark that is expected to fail neither counts for the platform nor passes by what all share.
+    """
+    was_judged = case.verdict is not None and case.verdict.slowdown is not None and bool(case.measurements)
+    return was_judged and not any(map(is_expected_to_fail, case.pending_reports))
+
+
+def _sizes(cases: Iterable[Case]) -> Counter[str]:
+    """Count the members of each platform, with those whose first run was disturbed: a replacement may join."""
+    return Counter(
+        case.disk_name for case in cases if _is_member(case) or (case.undecided and not case.measurements)
+    )
+
+
+def _member(case: Case) -> ShiftMember:
+    return ShiftMember(
+        baseline=case.comparable_runs(),
+        runs=case.runs,
+        tolerance=case.policy.tolerance,
+        regressed=_is_regressed(case),
+    )
+
+
+def _is_regressed(case: Case) -> bool:
+    """Whether its throughput regressed: the platform's clocks say little of other metrics."""
+    return case.verdict is not None and case.verdict.outcome is Outcome.REGRESSED
+
+
+@dataclass(slots=True, kw_only=True)
+class Repeats:
+    """The benchmarks that wait for another run."""
+
+    config: pytest.Config
+    settings: Settings
+    cases: Mapping[str, Case]  # of the session, by node id
+    workers: Workers
+    finisher: Finisher
+    with_scaling: Callable[[Case, Measurement], Measurement]
+    waiting: list[Case] = field(default_factory=list)
+    shifts: PlatformShifts = field(default_factory=PlatformShifts)
+    after_run: Callable[[], None] = lambda: None  # called after every run that was judged
+    out_of_time: bool = False  # for another repeat
+
+    def measure(self, session: pytest.Session) -> None:
+        """Run every open case once more, in turn, until all are decided or have no repeats left.
+
+        In turn, because runs back to back see the same throttling. A disturbed run is replaced by another. In a
+        large suite verdicts wait for the end of a turn: only then is known what all benchmarks share. A regression
+        that turned out to be the platform's is judged on the rest by as many runs as any other: twice the turns.
+
+        With --accel-within, cases that lost most come first, and no run begins that would end too late if it took
+        as long as the longest so far.
+        """
+        record = self.settings.record
+        first, last = (1, record) if record else (2, self.settings.repeats)
+        progress_of, longest_s = RunProgress(self.config), 0.0  # with the start of its process
+        for turn in range(first, 2 * last + MOST_REPLACED + 1):
+            in_suite = not record and self.shifts.may_apply(self.cases.values())
+            in_turn = self._open()
+            if not in_turn:
+                return
+            for position, case in enumerate(in_turn):
+                if session.shouldfail or session.shouldstop:  # -x, --maxfail
+                    return
+                if self._is_late(longest_s):
+                    self.out_of_time = True
+                    break
+                left = len(in_turn) - position + len(self._open()) * max(0, last - turn)
+                label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_where(case)}"
+                start_s = time.monotonic()
+                self.prestart(in_turn[position:])
+                with progress_of.run(label, left) as progress:
+                    self.measure_fresh(case, progress)
+                longest_s = max(longest_s, time.monotonic() - start_s)
+                if record:
+                    refuse_mixture(case)
+                if not self._wants_another_run(case) and not in_suite:
+                    self.release(case)
+                self.after_run()
+            if not record:
+                self._release_decided()
+            if self.out_of_time:
+                return
+
+    def prestart(self, coming: Sequence[Case]) -> None:
+        """Start processes of the next cases together where possible; each case pays for its own."""
+        first = coming[0]
+        before_s = first.device_time_s
+        with live_progress(self.config, "fresh processes") as progress, first.timing_devices():
+            served = self.workers.prestart(
+                [(each.item, each.platform, each.settings) for each in coming], progress
+            )
+        if served:
+            each_s = (first.device_time_s - before_s) / len(served)
+            first.device_time_s = before_s
+            for number in served:
+                coming[number].device_time_s += each_s
+
+    def measure_fresh(self, case: Case, progress: Progress) -> None:
+        """Run a case once more; leave its measurement, or why there is none, in the case."""
+        with case.timing_devices():
+            found = self.workers.run(case.item, case.platform, case.settings, progress, fresh=True)
+        if found.unfit is not None:
+            case.unfit = found.unfit
+            case.judge()
+        elif found.outcome == "skipped":
+            case.skipped = found.text
+        elif found.outcome == "failed" or found.measurement is None:
+            case.problem = _no_measurement(case, found)
+        else:
+            case.add(self.with_scaling(case, found.measurement))
+
+    def release(self, case: Case) -> None:
+        self.waiting.remove(case)
+        self.finisher.finish(case)
+
+    def release_all(self) -> None:
+        """Finish all that still wait, when no repeats are left or the session was interrupted."""
+        for case in list(self.waiting):
+            self.release(case)
+
+    @property
+    def time_note(self) -> str:
+        """A sentence on repeats for which the session had no time; empty where it had."""
+        cases = self.cases.values() if self.out_of_time else ()
+        left = sum(case.undecided and case.outcome is Outcome.INCONCLUSIVE for case in cases)
+        if not left:
+            return ""
+        return (
+            f"{seconds(self.settings.within_s or 0)} ({self.settings.origin('within_s')}) left no time to repeat "
+            f"{counted(left, 'benchmark')} that another run may decide. Give it longer, or record more baseline runs."
+        )
+
+    def _is_late(self, run_s: float) -> bool:
+        """Whether another run of so many seconds would end too late; a recording never is late."""
+        within_s = self.settings.within_s
+        if within_s is None or self.settings.record:
+            return False
+        return time.monotonic() - self.config.stash[SESSION_START_S] + run_s > within_s
+
+    def _open(self) -> list[Case]:
+        """Return the cases that need a run; a regression in a suite may only wait for the others."""
+        if self.settings.record:
+            return list(self.waiting)
+        found = [case for case in self.waiting if case.undecided]
+        if self.settings.within_s is not None:
+            found.sort(key=lambda case: case.relative_loss, reverse=True)
+        return found
+
+    def _release_decided(self) -> None:
+        """At the end of a turn: find what benchmarks share, then finish all that need no further run.
+
+        Regressions that may yet be the platform's stay until nothing of it is open, unless -x or --maxfail is set.
+        """
+        cases, at_once = self.cases.values(), bool(self.config.getoption("maxfail", default=0))
+        self.shifts.judge(cases, self.waiting)
+        still_open = [case for case in self.waiting if self._wants_another_run(case)]
+        for case in [case for case in self.waiting if case not in still_open]:
+            if at_once or not self.shifts.may_explain(case, cases, still_open):
+                self.release(case)
+
+    def _wants_another_run(self, case: Case) -> bool:
+        if case.problem or case.skipped or case.unfit:
+            return False
+        if record := self.settings.record:
+            return len(case.measurements) < record and case.may_be_replaced
+        case.judge()
+        return case.undecided
+
+
+def _where(case: Case) -> str:
+    return "a fresh process group" if case.platform.devices > 1 else "a fresh process"
+
+
+def _no_measurement(case: Case, found: ItemResult) -> str:
+    where = _where(case)
+    if found.measuring_off:
+        return f"{case.label}: {where} gave no measurement: pytest-benchmark was switched off there (under xdist it is)"
+    if not found.reports:  # the processes died: this is their last output
+        return f"{case.label}: {where} gave no measurement: {found.text}"
+    return f"{case.label} failed in {where}: {found.cause}\n{found.text}"

@@ -1,0 +1,199 @@
+"""Selection of benchmarks: the platform each item runs as, missing hardware, and benchmarks that vanished."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from pytest_accel.markers import is_benchmark, wanted_platforms
+from pytest_accel.measure.rounds import SynchronizingTimer
+from pytest_accel.options import Settings
+from pytest_accel.platforms.catalogue import Catalogue
+from pytest_accel.platforms.machine import Machine, detect
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session.launcher import launcher_refusal, whole_machine
+from pytest_accel.stats.run import node_id_of
+from pytest_accel.stats.run import suite_of as suite_of_path
+from pytest_accel.storage.baselines import BaselineError, BaselineStore
+
+SELECTION = pytest.StashKey["PlatformSelection"]()
+TIMER = pytest.StashKey[SynchronizingTimer]()
+_WHEEL_SUITES = Path(__file__).parents[1] / "suites"
+# Options that leave items out on purpose: under any of them nothing can be said to have vanished.
+_NARROWING_OPTIONS = ("keyword", "lf", "ignore", "ignore_glob", "deselect", "stepwise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformChoice:
+    """The platform that an item runs as, or the hardware that is missing."""
+
+    platform: PlatformName | None
+    missing: str = ""
+
+
+class PlatformSelection:
+    """The plugin object that skips, or fails, what this machine cannot run."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, catalogue: Catalogue) -> None:
+        self.config = config
+        self.settings = settings
+        self.catalogue = catalogue
+        self.ordered = ""  # in a worker: the platform that the session chose
+
+    @cached_property
+    def machine(self) -> Machine:
+        return whole_machine(self.config, detect(self.catalogue), self.catalogue)
+
+    @cached_property
+    def wanted(self) -> set[PlatformName]:
+        return wanted_platforms(self.config.getoption("markexpr", ""), self.catalogue)
+
+    def choose(self, item: pytest.Item) -> PlatformChoice:
+        if self.ordered:
+            return PlatformChoice(platform=self.catalogue.parse(self.ordered))
+        return choose_platform(item, self.catalogue, self.machine, self.wanted)
+
+    def platform_of(self, item: pytest.Item) -> PlatformName:
+        """Return the platform of an item that passed set-up."""
+        platform = self.choose(item).platform
+        assert platform is not None  # set-up has skipped or failed the others
+        return platform
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip or fail where hardware is missing; refuse xdist workers, which would slow each other."""
+        benchmark = is_benchmark(item)
+        if not benchmark and not platforms_of(item, self.catalogue):
+            return
+        if benchmark and is_xdist_worker(self.config):
+            pytest.fail(
+                "pytest-accel does not measure under xdist: workers side by side would slow each other. "
+                "Run benchmarks with -n 0.",
+                pytrace=False,
+            )
+        if benchmark and (refusal := launcher_refusal(self.config)):
+            pytest.fail(refusal, pytrace=False)
+        chosen = self.choose(item)
+        if chosen.platform is None:
+            if self.settings.require:
+                pytest.fail(f"{chosen.missing} (--accel-require)", pytrace=False)
+            # The skip is shown at the test and not at this line.
+            raise pytest.skip.Exception(chosen.missing, _use_item_location=True)
+
+
+def choose_platform(
+    item: pytest.Item, catalogue: Catalogue, machine: Machine, wanted: Collection[PlatformName]
+) -> PlatformChoice:
+    """Choose the platform an item runs as: the largest that this machine satisfies.
+
+    Where `-m` names some of the item's platforms, only those count: on a node of four A100,
+    `-m a100` measures one of them and `-m a100x4` all.
+    """
+    marked = platforms_of(item, catalogue)
+    if not marked:
+        accelerators = (device.key for device in machine.devices if device.key and not device.mig)
+        return PlatformChoice(platform=PlatformName(next(accelerators, "cpu")))
+    candidates = [platform for platform in marked if platform in wanted] or marked
+    present = [platform for platform in candidates if machine.satisfies(platform)]
+    if not present:
+        return PlatformChoice(platform=None, missing=machine.missing(candidates, catalogue))
+    # An accelerator before the host: `cpu` is satisfied everywhere.
+    return PlatformChoice(platform=max(present, key=lambda name: (name.device != "cpu", name.devices)))
+
+
+def platforms_of(item: pytest.Item, catalogue: Catalogue) -> list[PlatformName]:
+    """Return the platforms that an item is marked with, each once."""
+    names = (catalogue.find(mark.name) for mark in item.iter_markers())
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def set_timer(item: pytest.Item) -> None:
+    """Have pytest-benchmark time this item by a clock that waits for the device.
+
+    Its mark is the public way; only the closest one counts, so the user's own values are kept in it.
+    """
+    marked = item.get_closest_marker("benchmark")
+    timer = item.stash[TIMER] = SynchronizingTimer()
+    options = {**(marked.kwargs if marked else {}), "timer": timer}
+    item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+
+def is_xdist_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def suite_of(item: pytest.Item) -> str:
+    """Return the name of an item's baseline file: its module without the prefix that pytest needs."""
+    return suite_of_path(item.path.as_posix())
+
+
+def is_from_wheel(item: pytest.Item) -> bool:
+    """Whether an item belongs to the suites in the wheel; `suites/conftest.py` gives those their names."""
+    return item.path.is_relative_to(_WHEEL_SUITES)
+
+
+def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:
+    """Refuse node ids that name two benchmarks, or files outside the root directory."""
+    seen: set[str] = set()
+    for item in benchmarks:
+        if item.nodeid in seen:
+            raise pytest.UsageError(
+                f"two benchmarks have the id {item.nodeid}: a baseline cannot tell them apart."
+            )
+        if not item.path.is_relative_to(root) and not is_from_wheel(item):
+            raise pytest.UsageError(
+                f"{item.path} lies outside the root directory {root}, from which baselines name their benchmarks. "
+                "Choose another with --rootdir."
+            )
+        seen.add(item.nodeid)
+
+
+# --- benchmarks that vanished ---------------------------------------------------------------------
+
+
+def find_vanished(
+    config: pytest.Config,
+    store: BaselineStore,
+    machine: Machine,
+    platforms: Iterable[PlatformName],
+    collected: Mapping[str, list[PlatformName]],
+) -> list[str]:
+    """Return node ids that baselines of these platforms hold and that no collected item has any more.
+
+    `collected` are all items before deselection, with the platforms they are marked with. Only
+    arguments that are whole files or folders count: `file.py::test_x` asks for nothing else.
+    """
+    if any(config.getoption(name, default=None) for name in _NARROWING_OPTIONS):
+        return []
+    gone = {
+        node_id
+        for platform in platforms
+        for node_id in _stored_ids(store, machine.disk_name(platform))
+        if node_id not in collected or (collected[node_id] and platform not in collected[node_id])
+    }
+    paths = [(config.invocation_params.dir / each).resolve() for each in config.args if "::" not in each]
+    root = Path(config.rootpath)
+    folders = [path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)]
+    return sorted(
+        node_id for node_id in gone if any(path_of(node_id).is_relative_to(folder) for folder in folders)
+    )
+
+
+def path_of(node_id: str) -> PurePosixPath:
+    return PurePosixPath(node_id.partition("::")[0])
+
+
+def _stored_ids(store: BaselineStore, platform: str) -> set[str]:
+    """Return the node ids of all stored benchmarks, with real or synthetic data."""
+    found: set[str] = set()
+    for path in sorted((store.root / platform).glob("*.json")):
+        try:
+            file = store.read(platform, path.stem)
+        except BaselineError:
+            continue  # of a suite that was not selected: collection has refused the others
+        found |= set(map(node_id_of, file.benchmarks)) if file else set()
+    return found

@@ -1,0 +1,445 @@
+"""Worker processes of a session: which ones run an item, and the answers of all ranks as one result."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from pytest_accel.distributed.group import GroupAnswer, Order, Preparation, StartingGroup, WorkerGroup
+from pytest_accel.distributed.launch import (
+    LocalLauncher,
+    RankCommand,
+    RankLauncher,
+    SingleProcessLauncher,
+    WorkerError,
+)
+from pytest_accel.distributed.launcher_session import RemoteLauncher
+from pytest_accel.markers import is_benchmark
+from pytest_accel.options import Settings
+from pytest_accel.platforms.machine import available_cores
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.report.terminal import Progress
+from pytest_accel.session.accel import EXTRA_INFO, SESSION_ID, extra_info
+from pytest_accel.session.exclusivity import wait_until_free
+from pytest_accel.session.fitting import Unfit
+from pytest_accel.session.launcher import LAUNCHER_RANKS, bound_by_launcher, worker_arguments
+from pytest_accel.session.selection import SELECTION, TIMER
+from pytest_accel.stats.measurement import Measurement
+from pytest_accel.stats.run import Run
+from pytest_accel.storage.codec import decode
+
+MOST_PRESTARTED = 8  # at a time, each with its own copy of what it imports
+CORES_PER_START = 2  # of the host, for importing
+# Imports that take seconds. Where a session has imported one, most of its benchmarks do.
+SLOW_IMPORTS = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torchvision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerShape:
+    """What must be equal for the workers of one item to run another."""
+
+    platform: PlatformName
+    process_group: bool
+    bind: str
+
+
+def shape_of(platform: PlatformName, settings: Settings) -> WorkerShape:
+    """Return the shape of an item's workers."""
+    return WorkerShape(
+        platform=platform, process_group=needs_process_group(platform, settings), bind=settings.bind
+    )
+
+
+def needs_process_group(platform: PlatformName, settings: Settings) -> bool:
+    """Whether an item runs in a process group; on one device only where its marker asks for it."""
+    return platform.devices > 1 or settings.process_group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResult:
+    """The answers of all ranks that ran an item, as one."""
+
+    outcome: str  # passed, failed, skipped
+    text: str = ""
+    cause: str = ""  # the same in one line
+    measurement: Measurement | None = None
+    measuring_off: bool = False
+    unfit: Unfit | None = None  # it did not fit in the memory of a rank's device
+    reports: Sequence[Mapping[str, Any]] = ()
+    sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and the output of the others
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    device_check: Mapping[str, Any] | None = None  # of the process group, before its first measurement
+    warnings: Sequence[Mapping[str, Any]] = ()
+    reusable: bool = False  # whether the workers can run another item: no collective is half done
+
+    @classmethod
+    def failed(cls, text: str) -> ItemResult:
+        """Return a failure without reports of a rank."""
+        return cls(outcome="failed", text=text, cause=text.splitlines()[0])
+
+
+class Workers:
+    """Starts workers for items, keeps the last ones for the next item of their shape, and ends them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._group: WorkerGroup | None = None
+        self._shape: WorkerShape | None = None
+        self._prestarted = PrestartedWorkers(self._launch)
+        # By platform and id of the process group.
+        self.device_checks: dict[tuple[PlatformName, str], Mapping[str, Any]] = {}
+
+    def run(
+        self,
+        item: pytest.Item,
+        platform: PlatformName,
+        settings: Settings,
+        progress: Progress,
+        *,
+        fresh: bool,
+        nextitem: pytest.Item | None = None,
+    ) -> ItemResult:
+        """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`.
+
+        `nextitem` runs in the same processes next: fixtures that both share are kept.
+        """
+        shape = shape_of(platform, settings)
+        if fresh or shape != self._shape or self._group is None or not self._group.alive:
+            self._close_group()
+        if problem := self._not_free(item, platform, settings, progress):
+            return ItemResult.failed(problem)
+        order = Order(
+            node_id=item.nodeid,
+            session=self._config.stash[SESSION_ID],
+            platform=str(platform),
+            next_node_id=nextitem.nodeid if nextitem is not None else "",
+        )
+        try:
+            if self._group is None:
+                self._group = self._prestarted.take(shape) or self._start(shape, settings, progress)
+                self._shape = shape
+            answer = self._group.run(
+                order, timeout_s=settings.timeout_s, waiting=progress.tick, phase=progress.phase
+            )
+        except WorkerError as error:
+            self._close_group()
+            return ItemResult.failed(str(error))
+        except BaseException:  # Ctrl-C: no process stays
+            self.close()
+            raise
+        found = merge_answers(answer)
+        if found.device_check:
+            self.device_checks[platform, self._group.id] = found.device_check
+        if fresh or not found.reusable:
+            self._close_group()
+        return found
+
+    def prestart(
+        self, coming: Sequence[tuple[pytest.Item, PlatformName, Settings]], progress: Progress
+    ) -> list[int]:
+        """Start fresh processes for items that run next; return the positions of those that have one now.
+
+        Not beside another session on these devices: the first item waits for that.
+        """
+        if len(coming) < 2 or self._not_free(*coming[0], progress):
+            return []
+        wanted = [(shape_of(platform, settings), settings) for _, platform, settings in coming]
+        return self._prestarted.start(wanted, progress)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._prestarted.end()
+        self._close_group()
+
+    def _not_free(
+        self, item: pytest.Item, platform: PlatformName, settings: Settings, progress: Progress
+    ) -> str:
+        """Wait for other sessions on the devices of this node; return why they are not available."""
+        if not is_benchmark(item) or self._config.getoption("benchmark_disable", default=False):
+            return ""
+        devices = self._config.stash[SELECTION].machine.devices_for(platform)
+        uuids = [device.uuid for device in devices if device.uuid]
+        return wait_until_free(self._config, settings, uuids, progress, label=item.name)
+
+    def _close_group(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
+
+    def _start(self, shape: WorkerShape, settings: Settings, progress: Progress) -> WorkerGroup:
+        progress.phase("starting ranks" if shape.process_group else "starting a process", None)
+        return self._launch(shape, settings).connect(progress.tick)
+
+    def _launch(self, shape: WorkerShape, settings: Settings) -> StartingGroup:
+        launcher, address = self._launcher(shape)
+        return WorkerGroup.launch(
+            launcher,
+            nodes=shape.platform.nodes,
+            per_node=shape.platform.per_node,
+            process_group=shape.process_group,
+            command=RankCommand(
+                arguments=worker_arguments(self._config), directory=self._config.invocation_params.dir
+            ),
+            bind="launcher" if shape.bind == "auto" and bound_by_launcher(self._config) else shape.bind,
+            rendezvous_s=settings.rendezvous_s,
+            **address,
+        )
+
+    def _launcher(self, shape: WorkerShape) -> tuple[RankLauncher, dict[str, str]]:
+        """Return what starts the ranks, and where they reach this session if not on this machine alone."""
+        if not shape.process_group:
+            return SingleProcessLauncher(), {}
+        ranks = self._config.stash.get(LAUNCHER_RANKS, None)
+        if ranks is None:
+            return LocalLauncher(), {}
+        launcher = RemoteLauncher(ranks)
+        return launcher, {"address": launcher.address, "host": launcher.host}
+
+
+class PrestartedWorkers:
+    """Fresh single-device workers, several started at a time: importing takes most of a start.
+
+    No benchmark runs while they start, and they hold nothing on the device while they wait.
+    """
+
+    def __init__(self, launch: Callable[[WorkerShape, Settings], StartingGroup]) -> None:
+        self._launch = launch
+        self._coming: list[tuple[WorkerShape, StartingGroup]] = []
+        self._waiting: list[tuple[WorkerShape, WorkerGroup]] = []
+        self._given_up = False
+
+    def start(self, wanted: Sequence[tuple[WorkerShape, Settings]], progress: Progress) -> list[int]:
+        """Start workers for the next items unless some are left; return the positions of those that have one.
+
+        After a failure workers are started one by one, so that the item they are for reports what is wrong.
+        """
+        self._end_all_but({shape for shape, _ in wanted})
+        single = [number for number, (shape, _) in enumerate(wanted) if not shape.process_group]
+        chosen = single[: prestart_limit()]
+        if self._waiting or self._given_up or len(chosen) < 2:
+            return []
+        progress.phase(f"starting {len(chosen)} processes", None)
+        try:
+            for number in chosen:
+                shape, settings = wanted[number]
+                self._coming.append((shape, self._launch(shape, settings)))
+            while self._coming:
+                shape, process = self._coming[0]
+                self._waiting.append((shape, process.connect(progress.tick)))
+                del self._coming[0]
+            prepared = self._prepare(max(wanted[number][1].timeout_s for number in chosen), progress)
+        except WorkerError:
+            self._given_up = True
+            self.end()
+            return []
+        except BaseException:
+            self.end()
+            raise
+        self._given_up = not all(prepared)
+        return [number for number, well in zip(chosen, prepared, strict=True) if well]
+
+    def take(self, shape: WorkerShape) -> WorkerGroup | None:
+        """Return a worker of this shape; None where there is none, or it has died."""
+        found = next((each for each in self._waiting if each[0] == shape), None)
+        if found is None:
+            return None
+        if not found[1].alive:
+            self._drop(found)
+            return None
+        self._waiting.remove(found)
+        return found[1]
+
+    def end(self) -> None:
+        """End all of them; after an interrupt the next call ends the rest."""
+        while self._coming:
+            self._coming[-1][1].end()
+            self._coming.pop()
+        self._end_all_but(())
+
+    def _end_all_but(self, shapes: Collection[WorkerShape]) -> None:
+        for each in [each for each in self._waiting if each[0] not in shapes]:
+            self._drop(each)
+
+    def _drop(self, waiting: tuple[WorkerShape, WorkerGroup]) -> None:
+        waiting[1].end()
+        self._waiting.remove(waiting)
+
+    def _prepare(self, timeout_s: float, progress: Progress) -> list[bool]:
+        """Let all import at the same time; drop those that fail."""
+        courses = [
+            group.give(
+                Preparation(platform=str(shape.platform), modules=_modules(shape.platform)),
+                timeout_s=timeout_s,
+            )
+            for shape, group in self._waiting
+        ]
+        answers = [
+            group.answer(course, waiting=progress.tick)
+            for (_, group), course in zip(self._waiting, courses, strict=True)
+        ]
+        prepared = [answer.complete and answer.culprit is None for answer in answers]
+        for each, well in zip(list(self._waiting), prepared, strict=True):
+            if not well:
+                self._drop(each)
+        return prepared
+
+
+@cache
+def prestart_limit() -> int:
+    """Return how many workers start together: as many as this process has cores for."""
+    from pytest_accel.platforms.host import Files, read_quota
+
+    granted = read_quota(Files()).cpus
+    cores = available_cores() if granted is None else min(available_cores(), int(granted))
+    return min(MOST_PRESTARTED, cores // CORES_PER_START)
+
+
+def _modules(platform: PlatformName) -> tuple[str, ...]:
+    """Return what a worker imports early; nothing on the CPU, where it would count as memory of the benchmark."""
+    if platform.device == "cpu":
+        return ()
+    return tuple(name for name in SLOW_IMPORTS if name in sys.modules)
+
+
+# --- answers ------------------------------------------------------------------------------------------
+
+
+def merge_answers(answer: GroupAnswer) -> ItemResult:
+    """Return the answers of all ranks as one: that of rank 0, unless they disagree."""
+    if unfit := _unfit(answer):
+        return unfit
+    if not answer.complete:
+        return ItemResult.failed(answer.describe())
+    payloads = [rank.payload for rank in answer.ranks if rank.payload is not None]
+    ranks = range(len(payloads))
+    failing = [rank for rank in ranks if payloads[rank]["outcome"] == "failed"]
+    if failing:
+        failing.sort(key=lambda rank: rank != answer.culprit)  # the first in time is the one to read
+        return _result_of(failing[0], payloads, others=failing[1:])
+    expected = [rank for rank in ranks if payloads[rank].get("xfailed")]
+    if expected:  # as expected, on some ranks at least
+        return _result_of(expected[0], payloads)
+    skipping = [rank for rank in ranks if payloads[rank]["outcome"] == "skipped"]
+    if skipping and len(skipping) < len(payloads):
+        return ItemResult.failed(
+            f"rank {skipping[0]} of {len(payloads)} skipped ({payloads[skipping[0]]['cause']}) and others did not: "
+            "the same test must do the same on every rank"
+        )
+    found = _result_of(0, payloads)
+    if skipping and not found.reusable:  # left by the same file and line, no rank waits for another
+        first, *others = ([report.get("longrepr") for report in payload["reports"]] for payload in payloads)
+        found = replace(found, reusable=all(place == first for place in others))
+    return found
+
+
+def _unfit(answer: GroupAnswer) -> ItemResult | None:
+    """Return the result where memory did not suffice on any rank; the others may have waited in a collective.
+
+    A rank that failed or died otherwise comes before. Where no rank had built anything, none is in a collective.
+    """
+    failed = answer.culprit is not None and answer.ranks[answer.culprit].outcome != "skipped"
+    ranks = [rank for rank in answer.ranks if rank.outcome == "skipped" and (rank.payload or {}).get("unfit")]
+    if failed or not ranks:
+        return None
+    payloads = [rank.payload or {} for rank in ranks]
+    unfits = [decode(Unfit, payload["unfit"]) for payload in payloads]
+    unfit, on_all = unfits[0], len(ranks) == len(answer.ranks)
+    if not on_all:
+        unfit = replace(unfit, text=f"rank {ranks[0].rank} of {len(answer.ranks)}: {unfit.text}")
+    reusable = on_all and all(each.nothing_built for each in unfits)
+    return replace(_result_of(0, payloads[:1]), unfit=unfit, reusable=reusable)
+
+
+def _result_of(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[int] = ()) -> ItemResult:
+    """Return the answer of one rank for all; `others` failed too."""
+    payload, size = payloads[rank], len(payloads)
+    outcome, cause, text = payload["outcome"], payload["cause"], payload["text"]
+    sections: list[tuple[str, str]] = []
+    if outcome == "failed" and size > 1:
+        which = [f"this is rank {rank} of {size}"] + [
+            f"rank {other} failed too: {payloads[other]['cause']}"
+            for other in others
+            if payloads[other]["cause"] != cause
+        ]
+        sections = [("ranks", "\n".join(which)), *_output_of_others(rank, payloads)]
+        text, cause = "\n".join([text, *which]), f"rank {rank} of {size}: {cause}"
+    plain = payload.get("measurement")
+    return ItemResult(
+        outcome=outcome,
+        text=text,
+        cause=cause,
+        measurement=decode(Measurement, plain) if plain else None,
+        measuring_off=payload.get("measuring_off", False),
+        reports=payload.get("reports", ()),
+        sections=sections,
+        extra_info=payload.get("extra_info", {}),
+        device_check=payload.get("stragglers"),
+        warnings=payload.get("warnings", ()),
+        # One process waits for no other: a skip leaves nothing half done.
+        reusable=outcome == "passed"
+        or payload.get("when") == "setup"
+        or (size == 1 and outcome == "skipped"),
+    )
+
+
+def _output_of_others(but: int, payloads: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the output of all ranks but one; the last report of an item has the sections of those before it."""
+    return [
+        (f"{title} of rank {rank}", text)
+        for rank, payload in enumerate(payloads)
+        if rank != but and payload.get("reports")
+        for title, text in payload["reports"][-1]["sections"]
+    ]
+
+
+# --- pytest-benchmark ---------------------------------------------------------------------------------
+
+
+def add_to_pytest_benchmark(
+    item: pytest.Item, platform: PlatformName, measurement: Measurement, result: ItemResult
+) -> None:
+    """Enter a measurement of workers into this session's pytest-benchmark, for its table and its JSON."""
+    from pytest_benchmark.fixture import BenchmarkFixture
+    from pytest_benchmark.utils import NameWrapper
+
+    session = item.config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - as its fixture does
+    marked = item.get_closest_marker("benchmark")
+    options = {
+        **session.options,
+        **(marked.kwargs if marked else {}),
+        "timer": NameWrapper(_RecordedClock(measurement.run)),  # type: ignore[no-untyped-call]
+        "add_stats": session.benchmarks.append,
+        "logger": session.logger,
+        "warner": item.warn,
+        "disabled": False,
+        "cprofile": None,
+    }
+    # Versions of pytest-benchmark take different ones.
+    taken = set(inspect.signature(BenchmarkFixture).parameters) - {"node"}
+    fixture: Any = BenchmarkFixture(item, **{name: options.get(name) for name in taken})  # type: ignore[no-untyped-call]
+    rounds, iterations = len(measurement.run.rounds_s), measurement.run.steps_per_round
+    fixture.pedantic(lambda: None, rounds=rounds, iterations=iterations)
+    fixture.stats.options["timer"] = item.stash[TIMER]  # its name goes into the JSON
+    info = extra_info(platform, measurement)
+    if result.device_check:
+        info["device_check"] = dict(result.device_check)
+    fixture.extra_info.update(result.extra_info)
+    fixture.extra_info["accel"] = item.stash[EXTRA_INFO] = info
+
+
+class _RecordedClock:
+    """Returns the times of recorded rounds: pytest-benchmark reads its clock twice for each."""
+
+    def __init__(self, run: Run) -> None:
+        self._rounds_s: Iterator[float] = (round_s * run.steps_per_round for round_s in run.rounds_s)
+        self._in_round = False
+
+    def __call__(self) -> float:
+        self._in_round = not self._in_round
+        return 0.0 if self._in_round else next(self._rounds_s)

@@ -1,0 +1,323 @@
+"""Workers of a session: merged answers of ranks, and processes that are started together."""
+
+from __future__ import annotations
+
+import sys
+import types
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_accel.distributed.group import GroupAnswer, RankAnswer
+from pytest_accel.distributed.launch import WorkerError
+from pytest_accel.options import Settings
+from pytest_accel.platforms import host as cgroups
+from pytest_accel.platforms.names import PlatformName
+from pytest_accel.session import workers
+from pytest_accel.session.accel import SESSION_ID
+from pytest_accel.session.selection import SELECTION
+from pytest_accel.session.workers import PrestartedWorkers, Workers, merge_answers, shape_of
+
+CPU, H200, GROUP = PlatformName("cpu"), PlatformName("h200"), PlatformName("h200", 2)
+WELL = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "passed"}),))
+CANNOT = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "failed"}),), culprit=0)
+GONE = GroupAnswer(ranks=(RankAnswer(rank=0, problem="killed"),), problem="killed", culprit=0)
+
+
+class Started:
+    """A process on its way, and the group that comes of it; `fails` says at which of its steps, and how."""
+
+    def __init__(self, fails=None, answer=WELL):
+        self.ended = 0
+        self.alive = True
+        self.told = None
+        self._fails = fails or {}
+        self._answer = answer
+
+    def _step(self, name):
+        if error := self._fails.pop(name, None):
+            raise error
+
+    def connect(self, waiting):
+        self._step("connect")
+        return self
+
+    def give(self, preparation, *, timeout_s):
+        self._step("give")
+        self.told = preparation
+
+    def answer(self, course, *, waiting):
+        self._step("answer")
+        return self._answer
+
+    def end(self):
+        self._step("end")
+        self.ended += 1
+
+
+class Host:
+    """Starts what it is given, in order; the rest is well."""
+
+    def __init__(self, *started):
+        self.started = []
+        self._next = list(started)
+        self.prestarted = PrestartedWorkers(self._launch)
+
+    def _launch(self, shape, settings):
+        process = self._next.pop(0) if self._next else Started()
+        process._step("launch")
+        self.started.append(process)
+        return process
+
+    def start(self, *platforms):
+        wanted = [(shape_of(platform, Settings()), Settings()) for platform in platforms]
+        progress = types.SimpleNamespace(phase=lambda text, remaining_s: None, tick=lambda: None)
+        return self.prestarted.start(wanted, progress)
+
+    def take(self, platform):
+        return self.prestarted.take(shape_of(platform, Settings()))
+
+
+@pytest.fixture(autouse=True)
+def _three_at_once(monkeypatch):
+    monkeypatch.setattr(workers, "prestart_limit", lambda: 3)
+
+
+def test_next_items_have_workers_and_others_when_none_is_left():
+    host = Host()
+    assert host.start(CPU, GROUP, CPU, CPU, CPU) == [0, 2, 3]
+    assert host.start(GROUP, CPU, CPU, CPU) == []  # one of them has been taken, say
+    assert [host.take(CPU) for _ in range(3)] == host.started
+    assert host.take(CPU) is None
+    assert host.start(CPU) == []  # alone it is started in its turn
+    assert host.start(CPU, CPU) == [0, 1]
+
+
+@pytest.mark.parametrize("step", ["launch", "connect", "give", "answer"])
+@pytest.mark.parametrize("error", [WorkerError("no room"), KeyboardInterrupt()], ids=repr)
+def test_failure_or_interrupt_of_any_step_ends_all_workers(step, error):
+    host = Host(Started(), Started({step: error}), Started())
+    if isinstance(error, WorkerError):
+        assert host.start(CPU, CPU, CPU) == []
+        assert host.start(CPU, CPU, CPU) == [], "from then on in their turns"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            host.start(CPU, CPU, CPU)
+    assert len(host.started) == (1 if step == "launch" else 3)
+    assert all(process.ended for process in host.started)
+    assert host.take(CPU) is None
+
+
+def test_interrupted_end_is_completed_by_the_next_call():
+    host = Host(Started({"end": KeyboardInterrupt()}), Started({"connect": KeyboardInterrupt()}), Started())
+    with pytest.raises(KeyboardInterrupt):
+        host.start(CPU, CPU, CPU)
+    host.prestarted.end()
+    assert all(process.ended for process in host.started)
+
+
+@pytest.mark.parametrize("answer", [CANNOT, GONE], ids=["cannot", "gone"])
+def test_failed_preparation_drops_the_worker_and_stops_prestarting(answer):
+    host = Host(Started(), Started(answer=answer), Started())
+    assert host.start(CPU, CPU, CPU) == [0, 2]
+    assert [process.ended for process in host.started] == [0, 1, 0]
+    assert host.take(CPU) is host.started[0]
+    assert host.take(CPU) is host.started[2]
+    assert host.start(CPU, CPU) == []
+
+
+def test_worker_that_died_waiting_is_not_taken():
+    host = Host()
+    host.start(CPU, CPU)
+    first, second = host.started
+    first.alive = False
+    assert host.take(CPU) is None
+    assert first.ended
+    assert host.take(CPU) is second
+
+
+def test_workers_of_shapes_that_are_no_longer_needed_are_ended():
+    host = Host()
+    host.start(CPU, H200)
+    assert host.start(H200, H200) == []  # there is one for the first
+    assert host.start(CPU, CPU) == [0, 1]
+    assert [process.ended for process in host.started] == [1, 1, 0, 0]
+
+
+def test_slow_modules_are_imported_early_but_not_on_the_cpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    host = Host()
+    host.start(CPU, H200)
+    on_cpu, on_gpu = [process.told for process in host.started]
+    assert (on_cpu.platform, on_cpu.modules) == ("cpu", ())
+    assert on_gpu.platform == "h200"
+    assert "torch" in on_gpu.modules
+    assert "torchvision" not in on_gpu.modules
+
+
+@pytest.mark.parametrize(
+    ("cores", "granted", "processes"),
+    [(16, None, 8), (16, 5.5, 2), (4, None, 2), (64, 128.0, 8), (2, None, 1)],
+)
+def test_prestart_limit_follows_cores_and_cgroup_quota(monkeypatch, cores, granted, processes):
+    monkeypatch.undo()
+    monkeypatch.setattr(workers, "available_cores", lambda: cores)
+    monkeypatch.setattr(cgroups, "read_quota", lambda files: cgroups.CpuQuota(cpus=granted))
+    assert workers.prestart_limit.__wrapped__() == processes
+
+
+def answered(*payloads, culprit=None):
+    ranks = tuple(RankAnswer(rank=rank, payload=payload) for rank, payload in enumerate(payloads))
+    return GroupAnswer(ranks=ranks, culprit=culprit)
+
+
+def payload(outcome="passed", text="", printed="", **more):
+    report = {"sections": [("Captured stdout call", printed)] if printed else []}
+    return {"outcome": outcome, "text": text, "cause": text, "reports": [report], **more}
+
+
+def test_pass_on_all_ranks_is_the_answer_of_rank_0():
+    found = merge_answers(answered(payload(extra_info={"a": 0}), payload(extra_info={"a": 1})))
+    assert found.outcome == "passed"
+    assert found.extra_info == {"a": 0}
+    assert found.reusable
+    assert found.sections == []
+
+
+def test_failure_names_its_rank_and_shows_output_of_the_others():
+    found = merge_answers(answered(payload(printed="fine here"), payload("failed", "boom"), culprit=1))
+    assert found.cause == "rank 1 of 2: boom"
+    assert not found.reusable
+    assert found.sections == [
+        ("ranks", "this is rank 1 of 2"),
+        ("Captured stdout call of rank 0", "fine here"),
+    ]
+
+
+def test_first_failure_in_time_is_shown_and_others_are_named():
+    found = merge_answers(answered(payload("failed", "lost my peer"), payload("failed", "boom"), culprit=1))
+    assert found.cause == "rank 1 of 2: boom"
+    assert "rank 0 failed too: lost my peer" in found.sections[0][1]
+
+
+def test_skip_at_one_place_on_all_ranks_leaves_workers_reusable():
+    def left(line, when):
+        report = {"sections": [], "longrepr": ["test_suite.py", line, "Skipped: no"]}
+        return payload("skipped", "no", when=when, reports=[report])
+
+    early, late, other = left(7, "setup"), left(7, "call"), left(9, "call")
+    assert merge_answers(answered(early, early)).reusable
+    assert merge_answers(answered(late, late)).reusable
+    assert not merge_answers(answered(late, other)).reusable  # not at the same place
+    assert (
+        merge_answers(answered(late, late)).outcome
+        == merge_answers(answered(late, other)).outcome
+        == "skipped"
+    )
+
+
+def test_skip_on_one_rank_is_a_failure():
+    found = merge_answers(answered(payload(), payload("skipped", "not today", when="call")))
+    assert found.outcome == "failed"
+    assert "rank 1 of 2 skipped (not today) and others did not" in found.text
+
+
+def test_expected_failure_on_one_rank_is_expected():
+    found = merge_answers(answered(payload(), payload("skipped", "known", when="call", xfailed=True)))
+    assert found.outcome == "skipped"
+    assert not found.reusable
+
+
+UNFIT = {"text": "a batch of 4096", "environment": {"identity": {"gpu": "H200"}, "context": {}}}
+
+
+class TestDoesNotFit:
+    """A batch that does not fit on one rank does not fit, whatever became of the others."""
+
+    def unfit(self, **more):
+        return payload("skipped", "a batch of 4096", when="call", unfit={**UNFIT, **more})
+
+    def test_on_all_ranks_is_said_in_its_own_words(self):
+        found = merge_answers(answered(self.unfit(), self.unfit(), culprit=0))
+        assert found.outcome == "skipped"
+        assert found.unfit.text == "a batch of 4096"
+        assert found.unfit.environment.identity == {"gpu": "H200"}
+        assert not found.reusable
+
+    @pytest.mark.parametrize("other", [payload(), payload("skipped", "no", when="call"), None])
+    def test_on_one_rank_names_it(self, other):
+        """None: the other one waited in a collective until it was ended."""
+        found = merge_answers(answered(other, self.unfit(), culprit=1))
+        assert found.outcome == "skipped"
+        assert found.unfit.text == "rank 1 of 2: a batch of 4096"
+        assert found.reports
+
+    def test_before_anything_was_built_leaves_workers_for_the_next_item(self):
+        found = merge_answers(
+            answered(self.unfit(nothing_built=True), self.unfit(nothing_built=True), culprit=0)
+        )
+        assert found.unfit.nothing_built
+        assert found.reusable
+
+    @pytest.mark.parametrize("other", ["built", "passed", "skipped", "gone"])
+    def test_before_one_rank_built_anything_says_nothing_of_the_others(self, other):
+        others = {
+            "built": self.unfit(),
+            "passed": payload(),
+            "skipped": payload("skipped", "no", when="call"),
+            "gone": None,
+        }
+        found = merge_answers(answered(others[other], self.unfit(nothing_built=True), culprit=1))
+        assert found.unfit
+        assert not found.reusable
+
+    @pytest.mark.parametrize("other", [payload("failed", "boom"), None])
+    def test_does_not_hide_a_rank_that_failed_or_is_gone(self, other):
+        found = merge_answers(answered(other, self.unfit(), culprit=0))
+        assert found.outcome == "failed"
+        assert found.unfit is None
+
+
+class TestDevicesOfOthers:
+    """The session waits for them, and gives no order meanwhile."""
+
+    @pytest.fixture
+    def run(self, monkeypatch):
+        waited, started = [], []
+
+        def wait(config, settings, uuids, progress, *, label):
+            waited.append((label, uuids))
+            return "GPU-1 is held by pid 4711"
+
+        def start(*_):
+            started.append(True)
+            raise WorkerError("no ranks here")
+
+        monkeypatch.setattr(workers, "wait_until_free", wait)
+        monkeypatch.setattr(Workers, "_start", start)
+        machine = SimpleNamespace(devices_for=lambda platform: [SimpleNamespace(uuid="GPU-1")])
+
+        def of(*, benchmark=True, disabled=False):
+            monkeypatch.setattr(workers, "is_benchmark", lambda item: benchmark)
+            config = SimpleNamespace(
+                stash={SELECTION: SimpleNamespace(machine=machine), SESSION_ID: "s"},
+                getoption=lambda name, default: disabled,
+            )
+            item = SimpleNamespace(name="test_step", nodeid="test_step")
+            return Workers(config).run(item, PlatformName(device="h200"), Settings(), None, fresh=True)
+
+        of.waited, of.started = waited, started
+        return of
+
+    def test_unavailable_device_is_a_failure_and_no_process_is_started(self, run):
+        found = run()
+        assert (found.outcome, found.text) == ("failed", "GPU-1 is held by pid 4711")
+        assert run.waited == [("test_step", ["GPU-1"])]
+        assert not run.started
+
+    @pytest.mark.parametrize("how", [{"benchmark": False}, {"disabled": True}])
+    def test_item_that_measures_nothing_does_not_wait(self, run, how):
+        assert run(**how).text == "no ranks here"
+        assert not run.waited
+        assert run.started

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.session import leavings  # here, so that runs in this process share it
+from pytest_accel.session import outputs  # here, so that runs in this process share it
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.history import History
@@ -191,7 +191,7 @@ class TestFaultsOfOurs:
         def fail(*_, **__):
             raise KeyError("no such thing")
 
-        monkeypatch.setattr(leavings, broken, fail)
+        monkeypatch.setattr(outputs, broken, fail)
         bench.benchmarks("test_step")
         result = bench.run("--accel-report=r.md")
         result.assert_outcomes(passed=1)
@@ -204,7 +204,7 @@ class TestFaultsOfOurs:
         def fail(*_):
             raise KeyError("no such thing")
 
-        monkeypatch.setattr(leavings.Leavings, broken, fail)
+        monkeypatch.setattr(outputs.Leavings, broken, fail)
         bench.benchmarks("test_step")
         result = bench.run("--accel-json=r.json")
         result.assert_outcomes(passed=1)
@@ -271,7 +271,7 @@ class TestFiles:
 
     def test_without_plotly_a_report_is_refused_with_the_remedy(self, bench, monkeypatch):
         bench.benchmarks("test_step")
-        monkeypatch.setattr(leavings, "find_spec", lambda _: None)
+        monkeypatch.setattr(outputs, "find_spec", lambda _: None)
         result = bench.run("--accel-report=r.html")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(["*pip install 'pytest-accel[[]report]'*"])
@@ -346,7 +346,7 @@ class TestOnTheWay:
         assert bench.run_apart("--accel-json=r.json").ret == -9
         session = read_results(bench.path("r.json"))
         assert session.exit_status == pytest.ExitCode.INTERRUPTED
-        assert session.remarks == (leavings.NOT_ENDED,)
+        assert session.remarks == (outputs.NOT_ENDED,)
         first, second = session.results
         assert (first.status, len(first.runs)) == (Outcome.NO_BASELINE, 1)
         assert (second.status, len(second.runs)) == (Ending.NOT_MEASURED, 0)
@@ -382,14 +382,14 @@ class TestOnTheWay:
         assert (session.exit_status, session.remarks) == (0, ())
 
     def test_that_it_cannot_be_written_then_is_said_once_and_costs_nothing(self, bench, monkeypatch):
-        write = leavings._write_json
+        write = outputs._write_json
 
         def fails_on_the_way(results, path):
             if results.exit_status == pytest.ExitCode.INTERRUPTED:
                 raise OSError("no space is left")
             write(results, path)
 
-        monkeypatch.setattr(leavings, "_write_json", fails_on_the_way)
+        monkeypatch.setattr(outputs, "_write_json", fails_on_the_way)
         bench.benchmarks("test_first", "test_second")
         result = bench.run("--accel-json=r.json")
         assert result.ret == pytest.ExitCode.OK
@@ -426,9 +426,9 @@ class TestOnTheWay:
 
     def test_where_runs_are_short_it_is_not_written_for_each(self, bench, monkeypatch):
         written, ticks = [], iter(range(1000))
-        monkeypatch.setattr(leavings, "_write_json", lambda results, _: written.append(results.exit_status))
+        monkeypatch.setattr(outputs, "_write_json", lambda results, _: written.append(results.exit_status))
         clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)))  # as if all took a second
-        monkeypatch.setattr(leavings, "time", clock)
+        monkeypatch.setattr(outputs, "time", clock)
         bench.benchmarks(*(f"test_{number}" for number in range(6)))
         bench.run("--accel-json=r.json")
         assert written == [2, 2, 2, 0]

@@ -204,7 +204,7 @@ class TestFaultsOfOurs:
         def fail(*_):
             raise KeyError("no such thing")
 
-        monkeypatch.setattr(outputs.Leavings, broken, fail)
+        monkeypatch.setattr(outputs.Outputs, broken, fail)
         bench.benchmarks("test_step")
         result = bench.run("--accel-json=r.json")
         result.assert_outcomes(passed=1)

@@ -146,7 +146,10 @@ def accept(args: argparse.Namespace) -> int:
     argument("--keep", type=count, metavar="N", help="keep only the newest N runs"),
     argument("--remove", action="append", default=[], metavar="ID", help="a benchmark; repeatable"),
     argument(
-        "--vanished", type=Path, metavar="FILE", help="remove those that `pytest --collect-only -q` omits"
+        "--vanished",
+        type=Path,
+        metavar="RESULTS.json",
+        help="remove those that a session reports as vanished",
     ),
     group="baseline",
 )
@@ -185,9 +188,11 @@ def _edits(args: argparse.Namespace) -> list[EntryEdit]:
     if args.keep:
         edits.append(prune(keep_runs=args.keep, chosen=chosen))
     if args.remove or args.vanished:
-        vanished = _vanished(args.vanished) if args.vanished else lambda _key: False
+        vanished = _vanished(args.vanished) if args.vanished else set()
         named = {key for node_id in args.remove for key in both_keys(node_id)} | set(args.remove)
-        edits.append(prune(remove=lambda key: key in named or vanished(key), chosen=chosen))
+        edits.append(
+            prune(remove=lambda platform, key: key in named or (platform, key) in vanished, chosen=chosen)
+        )
     return edits
 
 
@@ -202,16 +207,16 @@ def _tolerance(text: str) -> Tolerance:
         raise ValueError(f"--tolerance {text!r} {error} Or auto, or default.") from None
 
 
-def _vanished(path: Path) -> Callable[[str], bool]:
-    from pytest_accel.storage.baseline_edits import read_collected
+def _vanished(path: Path) -> set[tuple[str, str]]:
+    """Return the vanished benchmarks of a session, by platform and key."""
+    from pytest_accel.stats.run import both_keys
+    from pytest_accel.stats.verdict import Outcome
+    from pytest_accel.storage.results import read_results
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"--vanished {path}: cannot be read: {error}. Make it with pytest --collect-only -q."
-        ) from None
-    return read_collected(text, str(path), find_project(Path.cwd()).root).has_vanished
+    results = [each for each in read_results(path).results if each.status is Outcome.VANISHED]
+    if not results:
+        raise ValueError(f"--vanished {path}: its session reports no vanished benchmark.")
+    return {(each.disk_name or each.platform, key) for each in results for key in both_keys(each.benchmark)}
 
 
 def _files(folder: Path, platform: str) -> list[BaselineFile]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_accel.stats.changepoints import Trend
     from pytest_accel.stats.results import SessionResults
     from pytest_accel.stats.verdict import Verdict
-    from pytest_accel.storage.history import History, Point, Tracked
+    from pytest_accel.storage.history import History, HistoryBenchmark, Point
 
 _BY_A_METRIC = ("regressed", "inconclusive")  # verdicts that a gated metric alone can cause
 _LISTED_SESSIONS = 20
@@ -234,7 +234,7 @@ def _prune(history: History, kept: Mapping[str, int], *, is_done: bool) -> None:
 # --- series -----------------------------------------------------------------------------------------
 
 
-def _chosen(history: History, args: argparse.Namespace) -> list[Tracked]:
+def _chosen(history: History, args: argparse.Namespace) -> list[HistoryBenchmark]:
     """Return the series that NAME and --platform select; none is an error, not an empty answer."""
     known = history.benchmarks()
     wanted = by_keyword(args.name)
@@ -264,7 +264,7 @@ def _tracks(history: History, args: argparse.Namespace) -> list[Track]:
 def _deciding_metrics(history: History, track: Track) -> dict[str, tuple[Verdict, ...]]:
     """Return the metrics that decided, by session: rows keep the loss of throughput alone."""
     from pytest_accel.report.history import metrics_that_decided
-    from pytest_accel.storage.history import HistoryError
+    from pytest_accel.storage.history_file import HistoryError
 
     found = {}
     for point in track.points:

@@ -31,7 +31,7 @@ from pytest_accel.stats.verdict import Policy
 
 if TYPE_CHECKING:
     from pytest_accel.report.history import Track
-    from pytest_accel.storage.history import Measured, Point
+    from pytest_accel.storage.history import HistoryRun, Point
 
 _PEAK_MEMORY = "peak_memory_bytes"
 _COMMIT = re.compile(r"[0-9a-f]{40}")  # Conbench looks it up at GitHub, and needs the whole hash
@@ -88,7 +88,7 @@ def _facts(track: Track, point: Point) -> dict[str, Any]:
     return {name: named[name] if name in named else getattr(point, name) for name in _FACTS}
 
 
-def _metrics(run: Measured) -> dict[str, float]:
+def _metrics(run: HistoryRun) -> dict[str, float]:
     own = {} if run.peak_memory_bytes is None else {_PEAK_MEMORY: run.peak_memory_bytes}
     return {**run.metrics, **own}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -356,6 +354,7 @@ def _accept_one(
 class EditContext:
     """Time and reason of an edit, for the ledgers, and the noise prior of the platform."""
 
+    platform: str
     reason: str
     at: str  # ISO 8601, UTC
     prior: NoisePrior
@@ -378,7 +377,7 @@ def edit_baselines(
     lines: list[str] = []
     for file in files:
         prior = platform_prior(runs_of_platform(store, file.platform))
-        context = EditContext(reason=reason.strip() or "preview", at=at, prior=prior)
+        context = EditContext(platform=file.platform, reason=reason.strip() or "preview", at=at, prior=prior)
         edited, found = _edit_file(file, edit, context)
         if edited != file and reason.strip():
             store.change(
@@ -469,7 +468,7 @@ def _refused_auto(now: BaselineQuality, tolerance: float) -> str:
 
 def prune(
     *,
-    remove: Callable[[str], bool] = lambda _key: False,
+    remove: Callable[[str, str], bool] = lambda _platform, _key: False,
     keep_runs: int | None = None,
     chosen: Callable[[str], bool] = lambda _key: True,
 ) -> EntryEdit:
@@ -478,7 +477,7 @@ def prune(
     def edit(key: str, entry: BaselineEntry, context: EditContext) -> tuple[BaselineEntry | None, str] | None:
         if not chosen(key):
             return None
-        if remove(key):
+        if remove(context.platform, key):
             return None, f"{key}: benchmark removed, {counted(len(entry.runs), 'run')}"
         if keep_runs is None or len(entry.runs) <= keep_runs:
             return None
@@ -487,100 +486,3 @@ def prune(
         return changed, f"{key}: oldest {counted(surplus, 'run')} removed"
 
     return edit
-
-
-# --- vanished benchmarks ----------------------------------------------------------------------------
-
-# pytest's last line: "no tests collected, 1 error in 0.10s".
-_ERRORS = re.compile(r"\b\d+ errors?\b.* in [\d.]+s")
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_COLLECT_REMEDY = "Make it with: pytest --collect-only -q FOLDERS > FILE, of complete folders, without -k, -m or --deselect."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectedTests:
-    """The tests that `pytest --collect-only -q` listed."""
-
-    node_ids: frozenset[str]
-    root: Path  # from which node ids name their files
-
-    def has_vanished(self, key: str) -> bool:
-        """Return whether a benchmark is gone; raise EditError where its file still seems to define it.
-
-        A list of `pytest FILE::TEST` looks like one of a complete file with one test: only the source shows the difference.
-        """
-        node_id = node_id_of(key)
-        path = _file_of(node_id)
-        is_listed_file = any(_file_of(each) == path for each in self.node_ids)
-        if node_id in self.node_ids or (not is_listed_file and (self.root / path).exists()):
-            return False
-        if self._seems_defined(node_id):
-            raise EditError(
-                f"{printable(node_id)}: the list has other tests of its file and not this one, but the file still "
-                f"seems to define it. Was the list made of single tests? {_COLLECT_REMEDY} If it is gone, name it "
-                "with --remove."
-            )
-        return True
-
-    def _seems_defined(self, node_id: str) -> bool:
-        path, _, rest = node_id.partition("::")
-        function, bracket, parameters = rest.partition("[")
-        listed = [each for each in self.node_ids if each.partition("[")[0] == f"{path}::{function}"]
-        source = _source(self.root / path) if len(listed) <= 1 else ""
-        if not source or not _defines(source, function.split("::")):
-            return False
-        if not listed:
-            return True
-        words = parameters.removesuffix("]").split("-")
-        return bool(bracket and "[" in listed[0]) and all(
-            re.search(rf"(?<!\w){re.escape(word)}(?!\w)", source) for word in words
-        )
-
-
-def read_collected(text: str, where: str, root: Path) -> CollectedTests:
-    """Return the listed tests, or raise EditError where tests are missing from the list."""
-    lines = [line.rstrip("\r") for line in text.splitlines()]
-    if any(line.startswith(("ERROR ", "!!!!")) or _ERRORS.search(line) for line in lines):
-        raise EditError(
-            f"{where}: its collection had errors, so that benchmarks are missing from it. {_COLLECT_REMEDY}"
-        )
-    if any("deselected" in line and "::" not in line for line in lines):
-        raise EditError(
-            f"{where}: some tests were deselected, and would be taken for vanished. {_COLLECT_REMEDY}"
-        )
-    node_ids = frozenset(line for line in lines if "::" in line and not line.startswith((" ", "=")))
-    if not node_ids:
-        raise EditError(
-            f"{where}: it names no test, so that everything would be taken for vanished. {_COLLECT_REMEDY}"
-        )
-    absent = next((file for file in sorted(map(_file_of, node_ids)) if not (root / file).exists()), None)
-    if absent is not None:
-        raise EditError(
-            f"{where}: it lists {printable(absent)}, which is not in {root}: it was made elsewhere, or before that "
-            f"file was removed. {_COLLECT_REMEDY}"
-        )
-    return CollectedTests(node_ids=node_ids, root=root)
-
-
-def _source(path: Path) -> str:
-    """Return the source of a test module; empty where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8") if path.is_file() and path.suffix == ".py" else ""
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _defines(source: str, names: Sequence[str]) -> bool:
-    """Return whether a module has that function, inside the classes before it."""
-    try:
-        body: Sequence[ast.AST] = [ast.parse(source)]
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    for name in names:
-        inside = [each for parent in body for each in ast.walk(parent) if each is not parent]
-        body = [each for each in inside if isinstance(each, _DEFINITIONS) and each.name == name]
-    return bool(body)
-
-
-def _file_of(node_id: str) -> str:
-    return node_id.partition("::")[0]

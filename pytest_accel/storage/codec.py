@@ -264,7 +264,7 @@ def shown(value: object) -> str:
         case list():
             return "a list"
         case _:
-            text = json.dumps(value)
+            text = json.dumps(value, default=repr)
             return text if len(text) <= 40 else f"{text[:39]}…"
 
 

@@ -1,50 +1,33 @@
-"""Every run of every session, in one file: what reports, change points and other tools' formats are made of."""
+"""History: every run of every session in one SQLite file, for reports, change points and exports."""
 
 from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TypeVar
 
 from pytest_accel.stats.changepoints import SEASON, Trend, trend
-from pytest_accel.stats.environment import Environment
-from pytest_accel.storage.files import StorageError
+from pytest_accel.stats.comparison import was_slowed, why_unusable
+from pytest_accel.stats.environment import Environment, fingerprint
+from pytest_accel.stats.gate import centre
+from pytest_accel.stats.platform_shift import total_slowdown
+from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S
+from pytest_accel.storage.codec import decode, encode, loads
+from pytest_accel.storage.files import StorageError, format_errors
 from pytest_accel.storage.history_file import LOCK_TIMEOUT_S, HistoryError, compact, reading, writing
-from pytest_accel.storage.history_rows import (
-    Measured,
-    Point,
-    SessionFacts,
-    Tracked,
-    belongs_to_series,
-    insert_session,
-    point_of,
-)
 from pytest_accel.storage.results import MAX_BYTES, parse, render
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from pytest_accel.stats.results import SessionResults
-
-__all__ = [
-    "History",
-    "HistoryError",
-    "Measured",
-    "Point",
-    "Pruned",
-    "SessionFacts",
-    "Tracked",
-    "belongs_to_series",
-]
-
-# Where the numbers of sessions stand, each from both ends: what a damaged page hides of one, another still has.
+_T = TypeVar("_T")
+# Queries for the numbers of sessions, each from both ends: what a damaged page hides from one, another finds.
 _NUMBERS = tuple(
     f"{question} {order}"
     for question in (
@@ -57,8 +40,82 @@ _NUMBERS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts:
+    """One line of the list of sessions."""
+
+    session: str
+    at: str
+    duration_s: float
+    exit_status: int
+    version: str
+    host: str
+    revision: str
+    benchmarks: int
+    measured: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryBenchmark:
+    """A benchmark that has a series."""
+
+    platform: str  # the folder of its baselines
+    key: str
+    sessions: int
+    last_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRun:
+    """The figures of one run; the document of its session holds its rounds."""
+
+    step_time_s: float
+    peak_memory_bytes: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not SHORTEST_STEP_S <= self.step_time_s <= LONGEST_STEP_S:
+            raise ValueError(f"step_time_s: {self.step_time_s!r} is no step time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What one session measured of one benchmark; its runs are one point, because they are correlated."""
+
+    session: str
+    at: str
+    host: str
+    revision: str
+    status: str
+    loss: float | None  # of throughput, against the baseline of that day
+    runs: tuple[HistoryRun, ...]
+    work_per_step: float
+    unit: str
+    environment: str  # a key, see History.environment
+    configuration: str  # a fingerprint: equal where the same thing was measured
+
+    def __post_init__(self) -> None:
+        if not self.work_per_step > 0:
+            raise ValueError(f"work_per_step: {self.work_per_step!r} is not positive")
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The metrics of the newest run."""
+        return self.runs[-1].metrics
+
+    @property
+    def step_time_s(self) -> float:
+        """The centre of its runs, as the gate sees them."""
+        return math.exp(centre([math.log(run.step_time_s) for run in self.runs]))
+
+    @property
+    def throughput(self) -> float:
+        return self.work_per_step / self.step_time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What retention took away, or would."""
+    """What pruning removed, or would remove."""
 
     sessions: tuple[str, ...]  # the oldest first
     left: int
@@ -68,13 +125,13 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The file. Each call opens and closes it, so that nobody holds it who does not work on it."""
+    """The history of one file. Each call opens and closes it, so that no process holds it for long."""
 
     path: Path
     lock_timeout_s: float = LOCK_TIMEOUT_S
 
     def append(self, session: SessionResults) -> bool:
-        """Keep a whole session or nothing of it; False where it is here already."""
+        """Store a session completely or not at all; return False where it is stored already."""
         text, checked = self._checked(session)
         content = zlib.compress(text.encode("utf-8"), 6)  # to 10 %; level 9 is slower by far for .5 % more
         try:
@@ -93,17 +150,17 @@ class History:
         return stored is None
 
     def sessions(self, limit: int | None = None) -> tuple[SessionFacts, ...]:
-        """The newest first."""
+        """Return the sessions, newest first."""
         names = ", ".join(SessionFacts.__dataclass_fields__)
         with reading(self.path, self.lock_timeout_s) as connection:
             found = connection.execute(
                 f"SELECT {names} FROM sessions ORDER BY at_s DESC, id DESC LIMIT ?",  # noqa: S608 - our own names
                 (_limit(limit),),
             ).fetchall()
-        return tuple(SessionFacts(**dict(row)) for row in found)
+        return tuple(self._decoded(SessionFacts, dict(row), "sessions") for row in found)
 
     def session(self, session: str) -> SessionResults:
-        """All of a session, by its id or by a beginning that no other has."""
+        """Return a session by its id, or by a beginning that no other has."""
         with reading(self.path, self.lock_timeout_s) as connection:
             name = self._named(connection, session)
             content = _document(connection, name)
@@ -115,7 +172,7 @@ class History:
         return self.session(newest[0].session) if newest else None
 
     def salvaged(self) -> Iterator[SessionResults | None]:
-        """Every session in the order of writing, for another history; None in the place of one that is damaged."""
+        """Yield every session in the order of writing, None for a damaged one: to save what a damaged file still holds."""
         for number in self._numbers():
             try:
                 with reading(self.path, self.lock_timeout_s) as connection:
@@ -129,60 +186,67 @@ class History:
                 if session:  # it may have been pruned
                     yield session
 
-    def benchmarks(self, *, everything: bool = False) -> tuple[Tracked, ...]:
-        """Those that have a series, by platform and key; or, with `everything`, any run at all."""
+    def benchmarks(self) -> tuple[HistoryBenchmark, ...]:
+        """Return the benchmarks that have a series, by platform and key."""
         with reading(self.path, self.lock_timeout_s) as connection:
             found = connection.execute(
-                """SELECT platform, key, count(*), max(at_s) FROM results
+                """SELECT platform, key, count(*) AS sessions, max(sessions.at) AS last_at FROM results
                 JOIN benchmarks ON benchmarks.id = results.benchmark
-                WHERE in_series >= ? GROUP BY results.benchmark ORDER BY platform, key""",
-                (0 if everything else 1,),
+                JOIN sessions ON sessions.id = results.session
+                WHERE in_series GROUP BY results.benchmark ORDER BY platform, key""",
             ).fetchall()
-        return tuple(
-            Tracked(
-                platform=platform,
-                key=key,
-                sessions=sessions,
-                last_at=datetime.fromtimestamp(at_s, UTC).isoformat(),
-            )
-            for platform, key, sessions, at_s in found
-        )
+        return tuple(self._decoded(HistoryBenchmark, dict(row), "benchmarks") for row in found)
 
-    def series(
-        self, key: str, platform: str, limit: int | None = None, *, everything: bool = False
-    ) -> tuple[Point, ...]:
-        """What the newest sessions measured of a benchmark, the oldest of them first.
+    def series(self, key: str, platform: str, limit: int | None = None) -> tuple[Point, ...]:
+        """Return what the newest sessions measured of a benchmark, oldest first.
 
         `platform` is the folder of its baselines (`Result.disk_name`). Runs that are not valid, or were slowed on
-        purpose, are stored but in no series; `everything` has them too.
+        purpose, are stored but in no series.
         """
         with reading(self.path, self.lock_timeout_s) as connection:
             found = connection.execute(
                 """WITH chosen AS (
                     SELECT * FROM results
-                    WHERE benchmark = (SELECT id FROM benchmarks WHERE platform = ? AND key = ?)
-                    AND in_series >= ?
+                    WHERE benchmark = (SELECT id FROM benchmarks WHERE platform = ? AND key = ?) AND in_series
                     ORDER BY at_s DESC, id DESC LIMIT ?)
                 SELECT chosen.id, sessions.session, at, host, revision, status, loss, work_per_step, unit,
-                    environment, configuration, in_series, step_time_s, peak_memory_bytes, metrics
+                    environment, configuration, step_time_s, peak_memory_bytes, metrics
                 FROM chosen JOIN sessions ON sessions.id = chosen.session JOIN runs ON result = chosen.id
                 ORDER BY chosen.at_s, chosen.id, position""",
-                (platform, key, 0 if everything else 1, _limit(limit)),
+                (platform, key, _limit(limit)),
             ).fetchall()
-        return tuple(point_of(list(rows)) for _, rows in groupby(found, key=lambda row: row["id"]))
+        return tuple(self._point(list(rows)) for _, rows in groupby(found, key=lambda row: row["id"]))
+
+    def _point(self, rows: Sequence[sqlite3.Row]) -> Point:
+        with format_errors(str(self.path), HistoryError):
+            metrics = [loads(row["metrics"]) if isinstance(row["metrics"], str) else None for row in rows]
+        of_run = ("step_time_s", "peak_memory_bytes")
+        plain: dict[str, object] = {
+            name: each for name, each in dict(rows[0]).items() if name not in (*of_run, "id", "metrics")
+        }
+        plain["runs"] = [
+            {**{name: row[name] for name in of_run}, "metrics": each}
+            for row, each in zip(rows, metrics, strict=True)
+        ]
+        return self._decoded(Point, plain, "results")
+
+    def _decoded(self, kind: type[_T], plain: object, place: str) -> _T:
+        """Return a row as a value; the file may have come from elsewhere, with columns of any type."""
+        with format_errors(str(self.path), HistoryError):
+            return decode(kind, plain, place)
 
     def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend[Point]:
-        """The newest of a series, and where it changed its level."""
+        """Return the newest points of a series with its change points."""
         return trend(self.series(key, platform, nights))
 
     def environment(self, key: str) -> Environment | None:
-        """Where a point was measured; None where nobody said."""
+        """Return the environment of a point; None where it is unknown."""
         with reading(self.path, self.lock_timeout_s) as connection:
             found = connection.execute("SELECT content FROM environments WHERE key = ?", (key,)).fetchone()
         if found is None:
             return None
-        facts = json.loads(found[0])
-        return Environment(identity=facts["identity"], context=facts["context"])
+        with format_errors(str(self.path), HistoryError):
+            return decode(Environment, loads(decode(str, found[0], "environments")), "environments")
 
     def prune(
         self,
@@ -193,10 +257,10 @@ class History:
         now: datetime | None = None,
         dry_run: bool = False,
     ) -> Pruned:
-        """Take away the oldest sessions until each given bound holds; the newest survives a bound on bytes."""
+        """Remove the oldest sessions until each given bound holds; a bound on bytes keeps the newest session."""
         if keep_days is None and keep_sessions is None and max_bytes is None:
-            raise ValueError("prune: say what is to stay: keep_days, keep_sessions or max_bytes.")
-        _ = self.sessions(limit=1)  # a history that is not there must not be made by pruning it
+            raise ValueError("prune: give keep_days, keep_sessions or max_bytes.")
+        _ = self.sessions(limit=1)  # pruning must not create a history
         oldest_s = -math.inf
         if keep_days is not None:
             oldest_s = ((now or datetime.now(UTC)) - timedelta(days=keep_days)).timestamp()
@@ -208,7 +272,7 @@ class History:
         return pruned
 
     def _numbers(self) -> list[int]:
-        """Of all sessions, as far as they can be read."""
+        """Return the numbers of all sessions, as far as they can be read."""
         found: set[int] = set()
         problem: HistoryError | None = None
         for question in _NUMBERS:
@@ -223,7 +287,7 @@ class History:
         return sorted(found)
 
     def _checked(self, session: SessionResults) -> tuple[str, SessionResults]:
-        """The document, and the session as it will be read back; a bad value must not reach the disk."""
+        """Return the document, and the session as it will be read back; a bad value must not reach the disk."""
         try:
             text = _rendered(session)
             return text, parse(text, str(self.path))
@@ -231,7 +295,7 @@ class History:
             place, problem = error.place, error.problem
         except (ValueError, TypeError) as error:  # json: NaN or an object in a configuration
             place, problem = "", str(error)
-        remedy = "Nothing was written. What was measured cannot be stored; this is not the file's fault."
+        remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
         raise HistoryError(str(self.path), place, problem, remedy)
 
     def _named(self, connection: sqlite3.Connection, session: str) -> str:
@@ -273,7 +337,7 @@ def _rendered(session: SessionResults) -> str:
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Never more than a session may have: a file can hold a thousandth of what it becomes."""
+    """Return the text of a document; a small document can unpack to gigabytes, so that the size is limited."""
     unpacking = zlib.decompressobj()
     unpacked = unpacking.decompress(content, MAX_BYTES + 1)
     if len(unpacked) > MAX_BYTES:
@@ -288,7 +352,7 @@ def _inflated(path: Path, session: str, content: bytes) -> str:
         return _unpacked(content).decode("utf-8")
     except (zlib.error, UnicodeDecodeError) as error:
         problem = f"the document of session {session} is damaged ({error})"
-        remedy = "Its runs are still in the series; the other sessions are whole."
+        remedy = "Its runs are still in the series; the other sessions are intact."
         raise HistoryError(str(path), "", problem, remedy) from None
 
 
@@ -332,9 +396,66 @@ def _delete(connection: sqlite3.Connection, rows: Iterable[tuple[int, str, float
 
 
 def _size_bytes(connection: sqlite3.Connection) -> int:
-    """Of the file without its free pages."""
+    """Return the size of the file without its free pages."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
     )
     return int((pages - free) * size)
+
+
+# --- rows -------------------------------------------------------------------------------------------
+
+
+def insert_session(connection: sqlite3.Connection, session: SessionResults, content: bytes) -> None:
+    at_s = datetime.fromisoformat(session.at).timestamp()
+    row = connection.execute(
+        """INSERT INTO sessions (session, at, at_s, duration_s, exit_status, version, host, revision,
+            benchmarks, measured, failed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            *(session.session, session.at, at_s, session.duration_s, session.exit_status),
+            *(session.version, session.host, session.revision, len(session.results)),
+            *(sum(result.was_measured for result in session.results), len(session.failures)),
+        ),
+    ).lastrowid
+    connection.execute("INSERT INTO documents VALUES (?, ?)", (row, content))
+    measured = [result for result in session.results if result.runs]
+    _insert_environments(connection, session, {result.environment for result in measured})
+    for result in measured:
+        _insert_result(connection, row, at_s, result)
+
+
+def _insert_environments(connection: sqlite3.Connection, session: SessionResults, used: set[str]) -> None:
+    connection.executemany(
+        "INSERT OR IGNORE INTO environments VALUES (?, ?)",
+        ((key, json.dumps(encode(each))) for key, each in session.environments.items() if key in used),
+    )
+
+
+def _insert_result(connection: sqlite3.Connection, session: int | None, at_s: float, result: Result) -> None:
+    names = (result.disk_name, result.key or result.benchmark)
+    connection.execute("INSERT OR IGNORE INTO benchmarks (platform, key) VALUES (?, ?)", names)
+    slowdown = total_slowdown(result.verdict) if result.verdict else None
+    measured_thing = {"configuration": dict(result.configuration), "work_per_step": result.work_per_step}
+    row = connection.execute(
+        """INSERT INTO results (session, benchmark, at_s, in_series, status, loss, work_per_step, unit, environment,
+            configuration)
+        VALUES (?, (SELECT id FROM benchmarks WHERE platform = ? AND key = ?), ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            *(session, *names, at_s, belongs_to_series(result), result.status.value),
+            *(slowdown.point if slowdown else None, result.work_per_step, result.unit, result.environment),
+            fingerprint(measured_thing),
+        ),
+    ).lastrowid
+    connection.executemany(
+        "INSERT INTO runs VALUES (?, ?, ?, ?, ?)",
+        (
+            (row, position, run.step_time_s, run.peak_memory_bytes, json.dumps(dict(run.metrics)))
+            for position, run in enumerate(result.runs)
+        ),
+    )
+
+
+def belongs_to_series(result: Result) -> bool:
+    """Return whether its runs belong to the series: measured, valid, and not slowed on purpose."""
+    return not why_unusable(result) and not any(map(was_slowed, result.runs))

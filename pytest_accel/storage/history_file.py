@@ -1,7 +1,7 @@
-"""The file of a history: who may open it how, what it must be, and what its faults mean to people.
+"""SQLite file of the history: connections, schema migrations, and SQLite's errors with remedies.
 
-SQLite, with its rollback journal. The quicker write-ahead log keeps an index in memory that all readers and
-writers share, so they must be on one machine; homes on clusters are on NFS, and one history serves many nodes.
+It has a rollback journal: the quicker write-ahead log needs all readers and writers on one machine, but homes on clusters
+are on NFS, and one history serves many nodes.
 """
 
 from __future__ import annotations
@@ -52,11 +52,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 class HistoryError(StorageError):
-    """A history that cannot be used: the file, what is wrong, what to do."""
+    """A history that cannot be used: the file, the problem and the remedy."""
+
+    @staticmethod
+    def default_remedy(file: str) -> str:
+        name, aside = shlex.quote(file), shlex.quote(f"{file}.damaged")
+        return (
+            f"Move it away (mv {name} {aside}): the next session begins a new one. "
+            f"What can be saved of it comes back by `pytest-accel history --import {aside}`."
+        )
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file says that it is one of SQLite's."""
+    """Return whether a file begins as one of SQLite's."""
     try:
         with path.open("rb") as stream:
             return stream.read(len(_MAGIC)) == _MAGIC
@@ -66,7 +74,7 @@ def is_sqlite(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
-    """One state of the file, however many questions; a reader changes nothing and keeps no writer waiting for long."""
+    """Open one state of the file for any number of queries; a reader changes nothing."""
     _require_file(path)
     with explained(path):
         if _version(path, timeout_s) < len(MIGRATIONS):
@@ -81,7 +89,7 @@ def reading(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[sqlite3.C
 def writing(
     path: Path, timeout_s: float = LOCK_TIMEOUT_S, *, keep: bool = True
 ) -> Iterator[sqlite3.Connection]:
-    """One transaction: all of it stands in the file at the end, or nothing. Other writers wait for their turn."""
+    """Open one transaction: all of it is stored or nothing. Other writers wait."""
     _require_regular(path)
     with explained(path), closing(_connect(path, "rwc", timeout_s)) as connection:
         if connection.execute("PRAGMA page_count").fetchone()[0] == 0:  # else this writes, even in vain
@@ -101,7 +109,7 @@ def writing(
 
 
 def compact(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> None:
-    """Give free pages back to the disk; needs no room of its own."""
+    """Return free pages to the disk; needs no additional space."""
     with explained(path), closing(_connect(path, "rw", timeout_s)) as connection:
         connection.executescript("PRAGMA incremental_vacuum")  # `execute` frees the first page and stops
 
@@ -116,7 +124,7 @@ def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
 
 
 def _version(path: Path, timeout_s: float) -> int:
-    """Of the file, for a reader; what a killed writer left behind is undone first, which needs writing."""
+    """Return the schema version of the file; a killed writer's transaction is rolled back first, which needs writing."""
     try:
         with closing(_connect(path, "ro", timeout_s)) as connection:
             return _checked_version(connection, path, new=False)
@@ -128,7 +136,7 @@ def _version(path: Path, timeout_s: float) -> int:
 
 
 def _checked_version(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
-    """How many of the migrations the file has behind it, or HistoryError where it is none that we know."""
+    """Return how many migrations the file has, or raise HistoryError where it is not ours."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -149,7 +157,7 @@ def _checked_version(connection: sqlite3.Connection, path: Path, *, new: bool) -
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Inside the caller's transaction: a step that fails leaves the file as it was."""
+    """Migrate inside the caller's transaction: a step that fails leaves the file as it was."""
     version = _checked_version(connection, path, new=True)
     for statements in MIGRATIONS[version:]:
         for statement in statements:
@@ -168,7 +176,7 @@ def _require_file(path: Path) -> None:
 
 
 def _require_regular(path: Path) -> bool:
-    """Before SQLite opens it: a FIFO that stands here would wait for ever. False: nothing stands here."""
+    """Return whether the file exists; refuse a FIFO before SQLite opens it and blocks."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -189,18 +197,18 @@ def _missing(path: Path) -> HistoryError:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """SQLite's errors as ours."""
+    """Raise SQLite's errors as HistoryError."""
     try:
         yield
     except sqlite3.ProgrammingError:
-        raise  # ours to repair, not the user's
+        raise  # a bug of ours
     except sqlite3.DatabaseError as error:
         problem, remedy = _words(path, error)
         raise HistoryError(str(path), "", problem, remedy) from None
 
 
 def _words(path: Path, error: sqlite3.DatabaseError) -> tuple[str, str]:
-    """What is wrong, and what to do."""
+    """Return the problem and the remedy."""
     code = getattr(error, "sqlite_errorcode", 0)
     kept = "what was stored before is intact"
     if code == sqlite3.SQLITE_READONLY_ROLLBACK:
@@ -214,10 +222,7 @@ def _words(path: Path, error: sqlite3.DatabaseError) -> tuple[str, str]:
         "other processes have been writing here all the time that we waited",
         f"Wait for them or end them, and do it again; {kept}.",
     )
-    name, aside = shlex.quote(str(path)), shlex.quote(f"{path}.damaged")
-    move = f"Move it away (mv {name} {aside}): the next session begins a new one."
-    recover = f"What can be saved of it comes back by `pytest-accel history --import {aside}`."
-    damaged = (f"is damaged, or no history at all ({error})", f"{move} {recover}")
+    damaged = (f"is damaged, or no history at all ({error})", HistoryError.default_remedy(str(path)))
     look = "Look at its disk, its quota, ulimit -f, and whether it has locks"
     known = {
         sqlite3.SQLITE_BUSY: busy,

@@ -169,30 +169,20 @@ class TestEdit:
         assert len(stored()[KEY].runs) == 3
         assert stored()[KEY].ledger[-1].action == "prune"
 
-    def test_vanished_benchmarks_are_removed(self, command):
-        Path("list.txt").write_text(
-            "bench_suites/test_cnn.py::test_cnn[resnet18]\n\n1 test collected in 0.1s\n"
-        )
-        Path("bench_suites").mkdir()
-        for name in ("gpt", "cnn"):
-            Path(f"bench_suites/test_{name}.py").touch()
-        text = command("edit", "--vanished", "list.txt", "--reason", "renamed")
+    def test_vanished_benchmarks_of_a_session_are_removed(self, command):
+        baseline(Path("baselines"), platform="a100")
+        results_file(Path("r.json"), result(status=Outcome.VANISHED, measured=()))
+        text = command("edit", "--vanished", "r.json", "--reason", "renamed")
         assert f"h200/cnn.json  {KEY}: benchmark removed, 5 runs" in text
         assert stored() == {}
-        assert OTHER in stored("gpt"), "its file exists and is not in the list"
+        assert OTHER in stored("gpt")
         removed = BaselineStore(Path("baselines")).read("h200", "cnn").removed
         assert [(each.benchmark, each.reason) for each in removed] == [(KEY, "renamed")]
+        assert KEY in BaselineStore(Path("baselines")).read("a100", "cnn").benchmarks
 
-    def test_list_of_a_folder_below_the_root(self, command, monkeypatch):
-        for path in ("bench_suites/test_gpt.py", "bench_suites/deep/test_x.py"):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).touch()
-        Path("bench_suites/test_cnn.py").write_text("def test_cnn(model): 'resnet50'")
-        Path("pytest.ini").write_text("[pytest]\n")
-        Path("list.txt").write_text("bench_suites/deep/test_x.py::test_x\n")
-        monkeypatch.chdir("bench_suites")
-        arguments = ("--vanished", "../list.txt", "--baselines", "../baselines")
-        assert command("edit", *arguments) == "There is nothing to change.\n"
+    def test_session_without_vanished_benchmarks_removes_nothing(self, command):
+        results_file(Path("r.json"), result())
+        assert "reports no vanished benchmark" in command("edit", "--vanished", "r.json", status=2)
 
     def test_one_benchmark_is_removed_by_its_id(self, command):
         command("edit", "--remove", KEY, "--reason", "x")

@@ -28,7 +28,7 @@ from pytest_accel.report.history import Track
 from pytest_accel.stats.results import Ending, ReferenceFigure
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.history import Measured, Point
+from pytest_accel.storage.history import HistoryRun, Point
 from tests.support.results import NOW, make_result, make_session
 
 REPOSITORY = "https://github.com/org/repo"
@@ -43,8 +43,8 @@ def point(night=1, **more) -> Point:
         "status": "ok",
         "loss": None,
         "runs": (
-            Measured(step_time_s=0.05, metrics={"mfu": 0.3}),
-            Measured(step_time_s=0.04, peak_memory_bytes=7, metrics={"mfu": 0.4, "energy_per_step_j": 2.5}),
+            HistoryRun(step_time_s=0.05, metrics={"mfu": 0.3}),
+            HistoryRun(step_time_s=0.04, peak_memory_bytes=7, metrics={"mfu": 0.4, "energy_per_step_j": 2.5}),
         ),
         "work_per_step": 100.0,
         "unit": "images",
@@ -105,7 +105,7 @@ class TestOtava:
 
     def test_a_metric_that_one_session_lacks_is_left_out(self):
         """An empty cell ends Otava's import."""
-        bare = point(3, runs=(Measured(step_time_s=0.05, metrics={"mfu": 0.3}),))
+        bare = point(3, runs=(HistoryRun(step_time_s=0.05, metrics={"mfu": 0.3}),))
         (test,) = json.loads(otava_files([track(point(1), bare)])["otava.yaml"])["tests"].values()
         assert set(test["metrics"]) == {"throughput", "mfu"}
 
@@ -127,7 +127,7 @@ class TestOtava:
                 "apache-otava is not installed: pip install apache-otava, in an environment of its own"
             )
         runs = [
-            (Measured(step_time_s=(0.05 if night < 16 else 0.06) + night % 3 * 1e-4),)
+            (HistoryRun(step_time_s=(0.05 if night < 16 else 0.06) + night % 3 * 1e-4),)
             for night in range(1, 29)
         ]
         files = otava_files([track(*(point(night, runs=each) for night, each in enumerate(runs, 1)))])

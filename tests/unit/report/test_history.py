@@ -22,7 +22,7 @@ from pytest_accel.report.history import (
 from pytest_accel.stats.changepoints import trend
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
-from pytest_accel.storage.history import Measured, Point, Pruned
+from pytest_accel.storage.history import HistoryRun, Point, Pruned
 
 OLD = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.10.0"})
 NEW = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.11.0"})
@@ -37,7 +37,7 @@ def point(night: int, throughput: float, **more) -> Point:
         "revision": f"{night:040d}",
         "status": "ok",
         "loss": None,
-        "runs": (Measured(step_time_s=256 / throughput),),
+        "runs": (HistoryRun(step_time_s=256 / throughput),),
         "work_per_step": 256.0,
         "unit": "images",
         "environment": OLD.key,

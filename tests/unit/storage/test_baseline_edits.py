@@ -20,7 +20,6 @@ from pytest_accel.storage.baseline_edits import (
     edit_baselines,
     prune,
     read_candidates,
-    read_collected,
     set_anchor,
     set_tolerance,
 )
@@ -55,7 +54,8 @@ def edit(root, change, reason="release 1.4"):
 
 class TestEdits:
     @pytest.mark.parametrize(
-        "change", [set_anchor(), set_tolerance(0.08), prune(keep_runs=2), prune(remove=lambda _key: True)]
+        "change",
+        [set_anchor(), set_tolerance(0.08), prune(keep_runs=2), prune(remove=lambda _platform, _key: True)],
     )
     def test_edit_without_a_reason_writes_nothing(self, root, change):
         baseline(root)
@@ -439,7 +439,7 @@ class TestPrune:
     def test_removed_benchmark_leaves_a_line(self, root):
         baseline(root)
         baseline(root, OTHER, stored=runs(environment=UPGRADED), environments=[UPGRADED])
-        edit(root, prune(remove=lambda key: key == OTHER), "renamed")
+        edit(root, prune(remove=lambda _platform, key: key == OTHER), "renamed")
         file = file_of(root)
         assert list(file.benchmarks) == [KEY]
         assert [(each.benchmark, each.runs, each.reason) for each in file.removed] == [(OTHER, 5, "renamed")]
@@ -448,64 +448,10 @@ class TestPrune:
 
     def test_last_benchmark_can_be_removed(self, root):
         baseline(root)
-        edit(root, prune(remove=lambda _key: True))
+        edit(root, prune(remove=lambda _platform, _key: True))
         assert file_of(root).benchmarks == {}
         baseline(root)
         assert len(file_of(root).removed) == 1, "recording keeps the line"
-
-
-class TestCollected:
-    def test_vanished_is_what_its_file_has_no_more(self, tmp_path):
-        (tmp_path / "bench_suites").mkdir()
-        for name in ("gpt", "cnn"):
-            (tmp_path / "bench_suites" / f"test_{name}.py").touch()
-        listed = f"{KEY}\nbench_suites/test_cnn.py::test_x[a b]\n\n2 tests collected in 0.10s\n"
-        found = read_collected(listed, "f", tmp_path)
-        assert not found.has_vanished(KEY)
-        assert not found.has_vanished(f"{KEY} (data)")
-        assert found.has_vanished("bench_suites/test_cnn.py::test_cnn[resnet18]")
-        assert found.has_vanished("bench_suites/test_gone.py::test_cnn"), "the file is gone"
-        assert not found.has_vanished(OTHER), "the file is there, and was not asked for"
-
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("", "names no test"),
-            ("test_a.py: 3\n", "names no test"),
-            (f"{KEY}\n\n1/3 tests collected (2 deselected) in 0.10s\n", "deselected"),
-            (f"{KEY}\nERROR test_b.py - ImportError\n", "had errors"),
-            (f"{KEY}\n\n1 test collected, 1 error in 0.10s\n", "had errors"),
-            (f"{KEY}\n!!!!!!! Interrupted: 1 error during collection !!!!!\n", "had errors"),
-        ],
-    )
-    def test_a_list_that_is_not_whole_is_refused(self, tmp_path, text, said):
-        with pytest.raises(EditError, match=said) as caught:
-            read_collected(text, "list.txt", tmp_path)
-        assert "pytest --collect-only -q" in str(caught.value)
-
-    def test_a_list_of_files_that_are_not_here_is_refused(self, tmp_path):
-        with pytest.raises(EditError, match="which is not in"):
-            read_collected(f"{KEY}\n", "f", tmp_path)
-
-    def test_a_list_of_single_tests_is_refused(self, tmp_path):
-        source = "@parametrize('model', ['resnet50', 'vit'])\ndef test_a(model): ...\ndef test_b(): ...\n"
-        (tmp_path / "t.py").write_text(source + "class TestC:\n    def test_d(self): ...\n")
-        found = read_collected("t.py::test_a[resnet50]\n", "f", tmp_path)
-        for key in ("t.py::test_b", "t.py::TestC::test_d", "t.py::test_a[vit]", "t.py::test_b (data)"):
-            with pytest.raises(EditError, match=r"made of single tests\?.*--remove"):
-                found.has_vanished(key)
-        for key in ("t.py::test_gone", "t.py::TestB::test_d", "t.py::test_a[swin]", "t.py::test_a"):
-            assert found.has_vanished(key)
-
-    def test_of_several_cases_a_missing_one_is_gone(self, tmp_path):
-        (tmp_path / "t.py").write_text("def test_a(model): 'vit, resnet50, fp32, bf16'\n")
-        found = read_collected("t.py::test_a[vit-bf16]\nt.py::test_a[resnet50-fp32]\n", "f", tmp_path)
-        assert found.has_vanished("t.py::test_a[vit-fp32]")
-
-    def test_a_benchmark_may_be_called_deselected_or_error(self, tmp_path):
-        (tmp_path / "t.py").touch()
-        text = "t.py::test_deselected\nt.py::test_1 error in 3s\n"
-        assert len(read_collected(text, "f", tmp_path).node_ids) == 2
 
 
 class TestCheck:

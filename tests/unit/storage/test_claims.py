@@ -13,15 +13,13 @@ from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.stats.quantities import si
 from pytest_accel.storage.references import (
     FLAGS,
-    FORMULAS,
     METRICS,
     UNITS,
     Claim,
-    claim_follows,
-    computed_claim,
     linked_figures,
     read_published,
 )
+from tests.support.claims import FORMULAS, claim_follows, computed_claim
 
 ROOT = Path(__file__).parents[3]
 SOURCES = {source.source.key: source for source in read_published(ROOT / "baselines" / "published")}

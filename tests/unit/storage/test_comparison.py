@@ -335,7 +335,7 @@ class TestJudging:
         assert compare([sides[0], side("c", platform="a100")]).lost == (), "nobody asked it of that platform"
 
     def test_what_is_no_valid_run_here_is_none_in_the_history(self):
-        from pytest_accel.storage.history_rows import belongs_to_series
+        from pytest_accel.storage.history import belongs_to_series
 
         ends = [*Outcome, *Ending]
         assert {each for each in ends if not belongs_to_series(result(status=each))} == {
@@ -417,7 +417,7 @@ class TestBaselineChanges:
         for name in ("old", "new"):
             stored.baseline(tmp_path / name)
             store = stored.baseline(tmp_path / name, stored.OTHER)
-        edit = prune(remove=lambda key: key == stored.OTHER)
+        edit = prune(remove=lambda _platform, key: key == stored.OTHER)
         edit_baselines(store, [store.read("h200", "cnn")], edit, reason="r", at="2026-02-01T10:00:00+00:00")
         (found,) = self.changes(tmp_path)
         assert found.removal.reason == "r"

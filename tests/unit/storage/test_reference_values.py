@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pytest_accel.storage.references import (
     DOUBTS,
     FLAGS,
-    FORMULAS,
     METRICS,
     UNITS,
     Claim,
@@ -19,14 +18,13 @@ from pytest_accel.storage.references import (
     Figure,
     MeasuredFigure,
     check_expectation,
-    claim_follows,
-    computed_claim,
     expectation_of,
     expected_for,
     linked_figures,
     pair_figures,
     similar_links,
 )
+from tests.support.claims import FORMULAS, claim_follows, computed_claim
 
 POSITIVE = st.floats(1e-6, 1e9)
 SEGMENT = st.sampled_from(["a", "b", "ab", "resnet50", "resnet"])

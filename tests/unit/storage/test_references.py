@@ -186,18 +186,9 @@ FAULTS = {
         'is no figure of this file; did you mean "study/train/resnet50/a100"?',
     ),
     "claim of nothing": (claim(setting("of", [])), "claims[0].of", "of no figure"),
-    "too few figures": (
-        claim(setting("of", [["study/train/resnet50/a100"]])),
-        "claims[0].of[0]",
-        "1 figures where 2 are expected",
-    ),
-    "unknown formula": (claim(setting("formula", "magic")), "claims[0].formula", '"magic" is none of value'),
-    "total where none belongs": (claim(setting("total", 4)), "claims[0]", "ratio(a, b) takes no total"),
-    "no total": (claim(setting("formula", "efficiency")), "claims[0]", "takes a total"),
     "unknown relation": (claim(setting("relation", "about")), "claims[0].relation", "none of equals"),
     "false without a reason": (claim(setting("follows", False)), "claims[0].note", "so say why"),
     "follows as a number": (claim(setting("follows", 1)), "claims[0].follows", "where true or false"),
-    "wild decimals": (claim(setting("decimals", 400)), "claims[0].decimals", "between -9 and 9"),
     "claim's id": (claim(setting("id", "study/faster")), "claims[0].id", 'begin with "study/claims/"'),
 }
 

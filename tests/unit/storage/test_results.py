@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -166,3 +167,26 @@ def test_a_module_of_either_name_is_one_suite():
 def test_a_benchmark_json_of_somebody_else_is_refused():
     with pytest.raises(ResultsError, match="no benchmark here was measured by pytest-accel"):
         parse(json.dumps({"machine_info": {}, "benchmarks": []}), "b.json")
+
+
+def test_torn_results_get_the_remedy_of_results():
+    with pytest.raises(ResultsError, match="cut off") as caught:
+        parse(render(make_session())[:-40], "results.json")
+    assert caught.value.remedy == "Write it again with --accel-json."
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "x", 1e300, 10**400])
+@pytest.mark.parametrize(
+    "key", ["platform", "work_per_step", "run", "environment", "configuration", "verdict", "further_runs"]
+)
+def test_wrong_value_in_benchmark_json_is_one_error_or_read(key, value):
+    with suppress(ResultsError):
+        parse(benchmark_json(**{key: value}), "b.json")
+
+
+@pytest.mark.parametrize("change", [{"fullname": 3}, {"extra_info": []}, {"extra_info": {"accel": []}}])
+def test_benchmark_of_a_wrong_form_is_refused_with_its_place(change):
+    content = json.loads(benchmark_json())
+    content["benchmarks"][0] |= change
+    with pytest.raises(ResultsError, match=r"benchmarks\[0\]"):
+        parse(json.dumps(content), "b.json")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from pytest_accel.storage.baselines import (
 )
 from pytest_accel.storage.files import decode_text
 
+BASELINES = Path(__file__).parents[3] / "baselines"
 WHERE = "baselines/cpu/small.json"
 NODE = "test_x[cpu]"
 ENVIRONMENT = Environment(identity={"cpu_model": "Example"}, context={"torch": "2.10.0"})
@@ -219,6 +221,11 @@ def as_stored(value):
 
 
 class TestRoundTrip:
+    @pytest.mark.parametrize("path", sorted(BASELINES.glob("h200/*.json")), ids=lambda path: path.stem)
+    def test_committed_baseline_is_rewritten_byte_for_byte(self, path):
+        text = path.read_text(encoding="utf-8")
+        assert render(parse(text, str(path))) == text
+
     @settings(max_examples=60)
     @given(file=files())
     def test_what_is_written_is_read_back(self, file):

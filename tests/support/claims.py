@@ -1,0 +1,82 @@
+"""Claims of the published studies, computed again from their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_accel.storage.references import Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """The computation of a claim from the values of its figures."""
+
+    signature: str
+    meaning: str
+    compute: Callable[[Sequence[float], float], float]
+    figures: int | None = 2  # how many it takes; None is any number
+    takes_total: bool = False
+
+
+FORMULAS: Mapping[str, Formula] = {
+    "value": Formula(
+        signature="value(a)", meaning="the figure itself", compute=lambda of, _total: of[0], figures=1
+    ),
+    "percent_less": Formula(
+        signature="percent_less(a, b)",
+        meaning="by how many percent of b is a less",
+        compute=lambda of, _total: 100 * (1 - of[0] / of[1]),
+    ),
+    "percent_more": Formula(
+        signature="percent_more(a, b)",
+        meaning="by how many percent of b is a more",
+        compute=lambda of, _total: 100 * (of[0] / of[1] - 1),
+    ),
+    "ratio": Formula(signature="ratio(a, b)", meaning="a over b", compute=lambda of, _total: of[0] / of[1]),
+    "product": Formula(
+        signature="product(a, b)", meaning="a times b", compute=lambda of, _total: of[0] * of[1]
+    ),
+    "sum": Formula(
+        signature="sum(a, b, ...)",
+        meaning="all of them together",
+        compute=lambda of, _total: sum(of),
+        figures=None,
+    ),
+    "efficiency": Formula(
+        signature="efficiency(many, one, n)",
+        meaning="many over n times one, in percent: the rate of n devices against that of one",
+        compute=lambda of, total: 100 * of[0] / of[1] / total,
+        takes_total=True,
+    ),
+    "over": Formula(
+        signature="over(n, a)",
+        meaning="n over a: a number of images over their time is a rate, over their rate a time",
+        compute=lambda of, total: total / of[0],
+        figures=1,
+        takes_total=True,
+    ),
+}
+
+
+def computed_claim(claim: Claim, values: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what the claim's formula gives for the figures' values (by id): one number a group of figures."""
+    formula = FORMULAS[claim.formula]
+    total = 1.0 if claim.total is None else claim.total
+    return tuple(formula.compute([values[each] for each in group], total) for group in claim.of)
+
+
+def claim_follows(claim: Claim, values: Mapping[str, float]) -> bool:
+    """Return whether every number that the figures give is the stated one, to the digits stated."""
+    return all(_agrees(claim, found) for found in computed_claim(claim, values))
+
+
+def _agrees(claim: Claim, found: float) -> bool:
+    slack = 1e-9 * max(abs(claim.stated), abs(found))  # of binary fractions
+    match claim.relation:
+        case "equals":
+            return abs(found - claim.stated) <= 0.5 * 10.0**-claim.decimals + slack
+        case "at least":
+            return found >= claim.stated - slack
+        case "at most":
+            return found <= claim.stated + slack

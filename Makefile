@@ -34,7 +34,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 study: $(READY)
-	$(BIN)/python -m tests.studies.gate $(ARGS)
+	$(BIN)/python -m benchmarks.noise.study $(ARGS)
 
 clean:
 	rm -rf $(VENV)

@@ -29,7 +29,7 @@ SEASON = 90  # nights that the page and the command search unless somebody asks 
 
 LEVELS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 # For series of n values: what the strength (below) of permuted ranks exceeds with those probabilities. Simulated
-# by `python -m tests.studies.changepoints --calibrate` with 100,000 permutations for the short and 3,000 for the
+# with 100,000 permutations for the short and 3,000 for the
 # longest, where the last column is known to .2 only; rounded up in the last digit.
 CRITICAL = (
     (12, (1.063, 1.325, 1.630, 1.783, 1.834, 1.834)),

@@ -200,13 +200,6 @@ for capability, kind in ((80, "fp32"), (90, "bf16"), (100, "fp16")):
     build(pooling._forward, capability, [kind, kind, "u8"], **sizes)
     build(pooling._backward, capability, [kind, "u8", kind], **sizes)
 """
-OF_STUDIES = """
-from tests.studies import endings
-
-for channels, out, _, beside, stride, following in endings.ENDS:
-    sizes = {"CHANNELS": channels, "OUT": out, "BESIDE": beside, "STRIDE": stride, "NEXT": following}
-    build(endings._end, 90, ["bf16"] * 9, **sizes, ROWS=64, COLUMNS=32)
-"""
 
 
 @pytest.mark.skipif(not TRITON, reason="triton is not installed")
@@ -214,8 +207,6 @@ for channels, out, _, beside, stride, following in endings.ENDS:
     ("kernels", "count"),
     [
         pytest.param(OF_LAYERS, 6, id="of layers"),
-        # A GPU's minutes are not for finding out that they cannot be built.
-        pytest.param(OF_STUDIES, 9, marks=pytest.mark.rehearsal, id="of studies"),
     ],
 )
 def test_kernels_can_be_built_for_gpus_that_are_not_here(kernels, count, tmp_path, monkeypatch):

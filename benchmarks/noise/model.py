@@ -1,21 +1,17 @@
-"""Step times as accelerators produce them: the model on which the gate is studied.
+"""Simulated step times of an accelerator: the model on which the gate was tuned.
 
-A stream is a product of parts, each with one figure that a reader can argue with:
+A stream is a product of parts:
 
 - AR(1) inside a run, phi .6, marginal sd .8 %: neighbouring steps share a clock.
-- Outliers on 3 % of steps: a Pareto excess (shape 1.5, smallest 5 %): garbage collection, a
-  neighbour's I/O. Their variance is infinite, and so a mean over steps remembers them.
-- A warm-up tail: 1 % at the first kept step, fading over 5 steps; what warm-up detection missed.
+- Outliers on 3 % of steps: a Pareto excess (shape 1.5, smallest 5 %), with infinite variance.
+- A warm-up tail: 1 % at the first kept step, fading over 5 steps.
 - A drift: linear through a run, its slope random, sd .2 % from the first step to the last.
-- A run effect and a session effect. `between_run_sd` is their total, as somebody would measure it
-  by running again on another night; the session holds .2 of the variance.
-- A throttle: a Markov chain in time, on 4 % of the time, one run long on average, each episode 3
-  to 10 % deep (uniform). It is not reported by the device: reported ones are invalid, not judged.
+- A run effect and a session effect. `between_run_sd` is their total; the session has .2 of the variance.
+- A throttle: a Markov chain on 4 % of the time, one run long on average, each episode 3 to 10 % deep. It is one that the
+  device does not report: reported ones make a run invalid.
 
-A baseline is one run a night, each night a session of its own. The candidate's runs are of one
-session, the next one starting three run lengths after the last one ended, and the throttle runs on
-between them. The change is a shift of every step, or a stall: every 10th step slow, by as much as
-makes the mean of ten steps slower by the same amount.
+A baseline has one run a session. The candidate's runs are of one session, each starting three run lengths after the last one
+ended. The change is a shift of every step, or a stall: every 10th step slow, with the same effect on the mean of ten steps.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ Change = Literal["shift", "stall"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The figures of the stream; the defaults are those of the module's docstring."""
+    """Parameters of the streams."""
 
     between_run_sd: float
     session_share: float = 0.2
@@ -52,26 +48,26 @@ class Model:
 
 
 def baseline_steps(rng: np.random.Generator, model: Model, trials: int, runs: int) -> np.ndarray:
-    """Step times [trial, run, step] of `runs` nights."""
-    nights = _session(rng, model, trials * runs, 1)
-    return nights.reshape(trials, runs, model.steps)
+    """Return step times [trial, run, step] of baselines with `runs` sessions."""
+    sessions = _session(rng, model, trials * runs, 1)
+    return sessions.reshape(trials, runs, model.steps)
 
 
 def candidate_steps(
-    rng: np.random.Generator, model: Model, trials: int, looks: int, d: float, change: Change = "shift"
+    rng: np.random.Generator, model: Model, trials: int, repeats: int, *, d: float, change: Change = "shift"
 ) -> np.ndarray:
-    """Step times [trial, run, step] of a session whose code is slower by exp(d)."""
-    times = _session(rng, model, trials, looks)
+    """Return step times [trial, run, step] of a session whose code is slower by exp(d)."""
+    times = _session(rng, model, trials, repeats)
     if change == "shift":
-        return times * np.exp(d)
-    phase = rng.integers(model.stall_every, size=(trials, looks, 1))
+        return np.asarray(times * np.exp(d))
+    phase = rng.integers(model.stall_every, size=(trials, repeats, 1))
     stalled = (np.arange(model.steps) + phase) % model.stall_every == 0
-    return times * np.where(stalled, 1 + model.stall_every * np.expm1(d), 1.0)
+    return np.asarray(times * np.where(stalled, 1 + model.stall_every * np.expm1(d), 1.0))
 
 
 def rounds(times: np.ndarray, model: Model) -> np.ndarray:
-    """Mean step time of each round [trial, run, round]: what a device timer sees."""
-    return times.reshape(*times.shape[:-1], -1, model.steps_per_round).mean(axis=-1)
+    """Return the mean step time of each round [trial, run, round]."""
+    return np.asarray(times.reshape(*times.shape[:-1], -1, model.steps_per_round).mean(axis=-1))
 
 
 def _session(rng: np.random.Generator, model: Model, trials: int, runs: int) -> np.ndarray:
@@ -81,7 +77,8 @@ def _session(rng: np.random.Generator, model: Model, trials: int, runs: int) -> 
     drift = rng.normal(0, model.drift_sd, (trials, runs, 1)) * np.linspace(0, 1, model.steps)
     tail = model.warmup_tail * np.exp(-np.arange(model.steps) / model.warmup_steps)
     log_times = session + run + drift + tail + _autoregression(rng, model, shape)
-    return np.exp(log_times + _throttle(rng, model, trials, runs)) * _outliers(rng, model, shape)
+    throttled = log_times + _throttle(rng, model, trials, runs)
+    return np.asarray(np.exp(throttled) * _outliers(rng, model, shape))
 
 
 def _autoregression(rng: np.random.Generator, model: Model, shape: tuple[int, int, int]) -> np.ndarray:
@@ -98,7 +95,7 @@ def _outliers(rng: np.random.Generator, model: Model, shape: tuple[int, int, int
 
 
 def _throttle(rng: np.random.Generator, model: Model, trials: int, runs: int) -> np.ndarray:
-    """ln of the slowdown [trial, run, step], from one chain through the session, gaps included."""
+    """Return ln(slowdown) [trial, run, step], from one chain through the session, gaps included."""
     leave = 1 / model.throttle_steps
     enter = leave * model.throttle_share / (1 - model.throttle_share)
     stride = model.steps + model.retry_gap_steps

@@ -1,0 +1,35 @@
+"""Smoke test of the gate's study: a broken gate is noticed, a tuned one is judged by `make study`."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.noise.judge import rates, scattered, slowed
+from benchmarks.noise.streams import STREAMS, plan, read_stream
+from benchmarks.noise.study import POPULATIONS, Task, prior_line, run_task
+from pytest_accel.stats.verdict import Policy
+
+
+@pytest.mark.parametrize(("effect", "at_least", "at_most"), [(0.0, 0.0, 0.02), (1.5, 0.95, 1.0)])
+def test_gate_separates_no_change_from_a_slowdown_on_simulated_streams(effect, at_least, at_most):
+    found = run_task(
+        Task(between_run_sd=0.01, baseline_runs=5, effect=effect, change="shift", trials=200, seed=20)
+    )
+    assert at_least <= found.failed.mean() <= at_most
+    assert not found.failed.any() or found.runs_used[found.failed].min() >= 2
+
+
+def test_gate_catches_ten_percent_on_the_quiet_real_stream_and_raises_no_false_alarm():
+    quiet = read_stream(STREAMS / "h200-compute.jsonl").with_slowdown(0.0)
+    assert len(quiet) == 30
+    for slowdown, expected in ((0.0, 0.0), (0.1, 1.0)):
+        draws = scattered(len(quiet), draws=50)
+        assert rates(quiet, slowed(quiet, slowdown), draws, Policy()).gate == expected
+
+
+def test_prior_of_a_quiet_platform_is_simulated():
+    assert "platform 0.00 % failed" in prior_line(POPULATIONS[0], 0.0, platforms=1, seed=1)
+
+
+def test_slowed_runs_are_spread_evenly_among_quiet_ones():
+    assert plan(4, [0.1], 2) == [0.0, 0.1, 0.0, 0.0, 0.1, 0.0]

@@ -23,7 +23,7 @@
 #                       never: a missing baseline fails                                 (auto)
 #   ACCEL_RUNS          runs of a recording, in fresh processes                         (5)
 #   ACCEL_DOCTOR        show: a problem is shown, and ends a night that would record; require: it ends every night;
-#                       off: nobody looks                                               (show)
+#                       off: no check                                                   (show)
 #   ACCEL_COMPILE       so many benchmarks are compiled side by side before anything is measured, which a first night and
 #                       one after an upgrade gain from: each needs memory of the device      (0: each as it is measured)
 #   ACCEL_DATA          the root of real data sets; without it data is synthetic
@@ -209,12 +209,12 @@ esac
 # In the background, so that a time limit's or a deadline's SIGTERM reaches pytest at once: it then keeps and reports
 # what it has measured, and so do the lines after it.
 stopped='' status=0
-attended() { # attended COMMAND...: its status in `status`; `stopped` where the night was told to end
+attended() { # attended COMMAND...: its status in `status`; `stopped` where the night was ended
     status=0
     "$@" </dev/null 9>&- &
     child=$!
     trap 'stopped=1; kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
-    [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true # told before there was a child to tell
+    [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true # ended before there was a child
     wait "$child" || status=$?
     while kill -0 "$child" 2>/dev/null; do # a trap ends `wait`, not what it waits for
         status=0
@@ -242,7 +242,7 @@ fi
 
 # None of it changes the verdict, and none of it may be in the way of the rest.
 if [[ -s $out/results.json && ! -e $out/summary.md ]]; then
-    say "pytest did not come to its end (status $status): what it had measured is told for it."
+    say "pytest did not finish (status $status): what it had measured is reported."
     "${accel[@]}" history --history "$history" --import "$out/results.json" || say "it could not be added to the history."
     [[ -z $has_plotly ]] ||
         "${accel[@]}" report --history "$history" --baselines "$baselines" -o "$out/report.html" "$out/results.json" ||

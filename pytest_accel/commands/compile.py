@@ -99,7 +99,6 @@ class _Compilation:
     outcomes: dict[str, str] = field(default_factory=dict)  # by node id
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of logs
     total: int = 0
-    tuned_beside_others: bool = False
 
     @property
     def done(self) -> int:
@@ -124,7 +123,7 @@ class _Compilation:
                     others = [name for name in others if self.outcomes[name] == "no room"]
             self._compile([*others, *alone], arguments, at_once=1)
         finally:
-            self._forget_wrong_tuning()
+            self._forget_tuning()
         if self.runner.signals.count:
             raise InterruptedRunError
         self._summarize(self.runner.clock() - begun_s)
@@ -167,7 +166,7 @@ class _Compilation:
         with closing(jobs):
             for job, status, took_s in jobs:
                 self._take(job, status, took_s, alone=at_once == 1)
-                self._forget_wrong_tuning()  # not only at the end, which a time limit may cut off
+                self._forget_tuning()  # not only at the end, which a time limit may cut off
 
     def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
         from pytest_accel.commands.runner import Job
@@ -182,7 +181,6 @@ class _Compilation:
         from pytest_accel.commands.worker import read_answer
 
         answer = {} if status is None else read_answer(job.log.with_suffix(".json"))
-        self.tuned_beside_others |= answer.get("tuned_beside_others", False)
         outcome, text = self._outcome(job, status, answer)
         if outcome == "no room" and alone:
             outcome = "failed"
@@ -209,9 +207,9 @@ class _Compilation:
             outcome = next((word for word in ("compiled", "found", "unkept") if answer[word]), outcome)
         return (outcome if outcome in _OUTCOMES else "failed"), text
 
-    def _forget_wrong_tuning(self) -> None:
-        """Remove choices of torch's autotuner that were timed beside other processes: the session tunes again."""
-        if not self.tuned_beside_others:
+    def _forget_tuning(self) -> None:
+        """Remove what torch's autotuner chose: it timed kernels beside other processes. The session tunes again."""
+        if self.jobs == 1:
             return
         for chosen in self.cache.glob(_TUNED):
             with suppress(OSError):  # another command cleans up, too

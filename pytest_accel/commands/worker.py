@@ -6,17 +6,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import functools
-import importlib.abc
-import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,9 +18,6 @@ _EXCLUDE, _ANSWER, _ONLY = "--accel-exclude", "--accel-answer", "--accel-only"
 _LOADED = f"-p{__name__}"
 # Also as a loader says it, and as the kernel ends a worker where the host's memory ran out.
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "killed by SIGKILL")
-_TUNER = "torch._inductor.runtime.triton_heuristics"
-_TIMING = ("benchmark_all_configs", "coordinate_descent_tuning")  # of CachingAutotuner
-_SERIALIZED = "accel_serialized"  # an attribute of the wrapped methods
 
 
 def exclude_arguments(file: Path) -> list[str]:
@@ -53,7 +43,7 @@ def read_answer(answer: Path) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        for name in ("compiled", "found", "unkept", "tuned_beside_others"):
+        for name in ("compiled", "found", "unkept"):
             found[name] = found.get(name, False) or whole.get(name, False)
         whole |= found
     return whole
@@ -75,7 +65,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("accel_answer"):
         die_with_parent()
         answer = Path(config.getoption("accel_answer"))
-        _SerialTuning(_shared_lock() or answer.with_name("tuning.lock")).install()
         config.pluginmanager.register(_Answer(answer), "accel-answer")
 
 
@@ -110,7 +99,7 @@ class _Answer:
         path = self._path
         if RANK_END in session.config.stash:  # each rank writes its own
             path = path.with_stem(f"{path.stem}-rank-{os.getpid()}")
-        path.write_text(json.dumps(self._found | _compiled_graphs() | _tuning()), encoding="utf-8")
+        path.write_text(json.dumps(self._found | _compiled_graphs()), encoding="utf-8")
 
 
 def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
@@ -168,80 +157,3 @@ def _compiled_graphs() -> dict[str, Any]:
         "found": graphs["fxgraph_cache_hit"] + traces["autograd_cache_hit"] > 0,
         "unkept": graphs["fxgraph_cache_bypass"] > 0,
     }
-
-
-# --- one process tunes at a time --------------------------------------------------------------------
-
-
-def _shared_lock() -> Path | None:
-    """Return a lock file that all commands of a user share on this machine; None where there can be none."""
-    from pytest_accel.measure.locks import LockedError, lock_folder, opened
-
-    try:
-        path = lock_folder() / f"tuning-{os.getuid()}.lock"
-        os.close(opened(path))
-    except (LockedError, OSError):
-        return None
-    return path
-
-
-class _SerialTuning(importlib.abc.MetaPathFinder):
-    """Wraps torch's autotuner at its import: a kernel is timed while no other process times one."""
-
-    def __init__(self, lock: Path) -> None:
-        self._lock = lock
-        self._holds = False
-
-    def install(self) -> None:
-        if _TUNER in sys.modules:  # a conftest imported it before
-            self._wrap(sys.modules[_TUNER])
-        else:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
-        if fullname != _TUNER:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self._wrap(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-    def _wrap(self, module: ModuleType) -> None:
-        tuner = getattr(module, "CachingAutotuner", None)
-        for name in _TIMING:
-            times: Callable[..., object] | None = getattr(tuner, name, None)
-            if times is not None:  # another torch may have others
-                setattr(tuner, name, self._serialize(times))
-
-    def _serialize(self, times: Callable[..., object]) -> Callable[..., object]:
-        from pytest_accel.measure.locks import opened
-
-        @functools.wraps(times)
-        def serialized(*args: object, **kwargs: object) -> object:
-            if self._holds:  # one calls the other
-                return times(*args, **kwargs)
-            with os.fdopen(opened(self._lock), "r+") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                self._holds = True
-                try:
-                    return times(*args, **kwargs)
-                finally:
-                    self._holds = False
-                    fcntl.flock(held, fcntl.LOCK_UN)  # forked processes hold the descriptor too
-
-        setattr(serialized, _SERIALIZED, True)
-        return serialized
-
-
-def _tuning() -> dict[str, Any]:
-    """Return whether kernels may have been timed beside others: by a tuner that could not be wrapped."""
-    module = sys.modules.get(_TUNER)
-    times = getattr(getattr(module, "CachingAutotuner", None), _TIMING[0], None)
-    return {"tuned_beside_others": module is not None and not hasattr(times, _SERIALIZED)}

@@ -391,7 +391,7 @@ def test_a_night_whose_pytest_is_killed_has_what_was_measured_before(project):
     done = project.night(ACCEL_DOCTOR="off", ACCEL_OUT="out", ACCEL_RECORD="never")
     assert done.returncode == 137, saying(done)
     assert (
-        "night: pytest did not come to its end (status 137): what it had measured is told for it."
+        "night: pytest did not finish (status 137): what it had measured is reported."
         in done.stdout + done.stderr
     )
     left = Left(project.root / "out")

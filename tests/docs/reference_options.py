@@ -145,9 +145,8 @@ def commands() -> str:
     parts = [
         (
             "# The command `pytest-accel`\n\n"
-            "What a person asks of the plugin outside a test run.\n\n"
-            "Exit status 0 if all is well, 1 where it found what it was asked to look for, 2 for wrong usage or a wrong file. "
-            "`launch` leaves with that of pytest.\n\n"
+            "Commands for the machine, baselines, history and upgrades.\n\n"
+            "Exit status 0 if all is well, 1 where it found what it looks for, 2 for wrong usage or a wrong file.\n\n"
         )
     ]
     told: set[str] = set()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_accel.cli import _divided, _parser
+from pytest_accel.cli import _divide, _parser
 from pytest_accel.commands.registry import COMMANDS, GROUPS
 from pytest_accel.options import OPTIONS
 from pytest_accel.storage.results import KIND
@@ -194,7 +194,7 @@ SHOWN = [each for each in commands() if not set(each[1]) & {*NO_OUTPUT, "[...]",
     ("place", "argv"), SHOWN, ids=[f"{place} {' '.join(argv[:2])}" for place, argv in SHOWN]
 )
 def test_a_shown_command_has_the_arguments_that_it_is_given(place, argv, capsys):
-    ours, _ = _divided(argv)
+    ours, _ = _divide(argv)
     assert parses(ours), f"{place}: pytest-accel {' '.join(argv)}: {capsys.readouterr().err}"
 
 
@@ -251,10 +251,10 @@ def a_page(tmp_path: Path, text: str) -> list[Block]:
 def test_commands_are_found_after_a_prompt_or_on_lines_of_their_own(tmp_path):
     prompted, plain, other = a_page(
         tmp_path,
-        "```\n$ pytest-accel platform\ncpu\n$ pytest x \\\n    --accel-require\n```\n\n"
+        "```\n$ pytest-accel doctor\ncpu\n$ pytest x \\\n    --accel-require\n```\n\n"
         "```console\npytest a  # why\nA=1 .venv/bin/pytest b\ntest_x  cpu  12\n```\n\n```python\npytest = 1\n```\n",
     )
-    assert prompted.commands == ["pytest-accel platform", "pytest x  --accel-require"]
+    assert prompted.commands == ["pytest-accel doctor", "pytest x  --accel-require"]
     assert plain.commands == ["pytest a  # why", "A=1 .venv/bin/pytest b"]
     assert other.commands == []
 

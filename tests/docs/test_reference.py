@@ -95,7 +95,7 @@ def test_commands_that_call_pytest_say_where_its_arguments_go():
 
     calling = {" ".join(command.name) for command in COMMANDS.values() if command.runs_pytest}
     usages = re.findall(r"^pytest-accel (.*) -- PYTEST_ARGS$", PAGES["commands.md"], re.MULTILINE)
-    assert {usage.split()[0] for usage in usages} == calling == {"compile", "duet", "launch", "upgrade"}
+    assert {usage.split()[0] for usage in usages} == calling == {"compile", "upgrade"}
 
 
 @pytest.mark.parametrize("fixture", ["train", "infer", "converge"])

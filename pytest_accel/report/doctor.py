@@ -1,4 +1,4 @@
-"""The doctor's screen: what was found in words, with what to do under each line that needs it."""
+"""Findings of the doctor on the terminal, each with its remedy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 WIDTH = 100
 WARNED = "Measuring works; figures may be noisier, or of another kind"
 _MARKS = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM"}
-_UNKNOWN = "-"  # nobody tells: neither good nor bad
+_UNKNOWN = "-"  # unknown: neither good nor bad
 _MARGIN = 2
 _MARK_WIDTH = 9  # PROBLEM and two blanks
 
 
 def screen(findings: Sequence[Finding], *, width: int = WIDTH, warned: str = WARNED) -> list[str]:
-    """Lines by group, the verdict on the whole last: that is where the eye is when a command has ended."""
+    """Return lines by group, and the conclusion last."""
     lines: list[str] = []
     groups = dict.fromkeys(finding.group for finding in findings)
     shown = {group: _merged([each for each in findings if each.group == group]) for group in groups}
@@ -34,28 +34,25 @@ def screen(findings: Sequence[Finding], *, width: int = WIDTH, warned: str = WAR
 
 
 def verdict(findings: Sequence[Finding], *, warned: str = WARNED) -> str:
-    """One sentence on the whole machine; `warned` is what warnings alone mean for it."""
+    """Return one sentence on the machine; `warned` is what warnings alone mean."""
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     warnings = [finding for finding in findings if finding.level is Level.WARNING]
     if not problems and not warnings:
         return "Nothing stands in the way of a measurement."
-    told = [counted(len(problems), "problem")] if problems else []
-    told += [counted(len(warnings), "warning")] if warnings else []
+    counts = [counted(len(problems), "problem")] if problems else []
+    counts += [counted(len(warnings), "warning")] if warnings else []
     names = printable(
         ", ".join(
             dict.fromkeys(f"{finding.of} {finding.subject}".strip() for finding in problems or warnings)
         )
     )
     if problems:
-        return f"{', '.join(told)}. Do not measure before this is put right: {names}."
-    return f"{', '.join(told)}. {warned}: {names}."
+        return f"{', '.join(counts)}. Do not measure before this is put right: {names}."
+    return f"{', '.join(counts)}. {warned}: {names}."
 
 
 def _merged(findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
-    """Findings that differ only in their device, with all of their devices: eight GPUs still fit on a screen.
-
-    Those of one subject stand together, so that the one GPU that differs is seen beside the others.
-    """
+    """Merge findings that differ only in their device, and sort them by subject."""
     alike: dict[Finding, list[str]] = {}
     subjects = list(dict.fromkeys(finding.subject for finding in findings))
     for finding in sorted(findings, key=lambda each: subjects.index(each.subject)):
@@ -64,13 +61,13 @@ def _merged(findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
 
 
 def _kind(of: str) -> str:
-    """`GPU` of `GPU 3`; anything else is its own kind."""
+    """Return `GPU` of `GPU 3`; anything else as it is."""
     kind, _, number = of.rpartition(" ")
     return kind if kind and number.isdecimal() else of
 
 
 def _which(kind: str, of: Sequence[str]) -> str:
-    """`GPU 0-2,5` of four."""
+    """Return `GPU 0-2,5` of four devices."""
     numbers = sorted(int(each.removeprefix(f"{kind} ")) for each in of if each != kind)
     spans: list[list[int]] = []
     for number in numbers:
@@ -82,7 +79,6 @@ def _which(kind: str, of: Sequence[str]) -> str:
 
 
 def _lines(finding: Finding, which: str, column: int, width: int) -> list[str]:
-    # A sensor that speaks nonsense is a warning; one that keeps silent is neither good nor bad.
     mark = _MARKS[finding.level] if finding.known or finding.level is not Level.OK else _UNKNOWN
     first = f"{' ' * _MARGIN}{mark:<{_MARK_WIDTH}}{printable(finding.subject):<{column}}"
     indent = " " * len(first)
@@ -94,9 +90,8 @@ def _lines(finding: Finding, which: str, column: int, width: int) -> list[str]:
 
 
 def _wrapped(text: str, first: str, indent: str, width: int) -> list[str]:
-    """Never narrower than a phrase: a terminal that is too small wraps by itself."""
+    """Wrap a text, with room for at least a phrase; paths and commands stay whole, so that they can be copied."""
     room = max(width, len(indent) + 30)
-    # A path or a command stays whole, so that it can be copied.
     return textwrap.wrap(
         text,
         room,

@@ -1,4 +1,4 @@
-"""A benchmark's past as text: a line of blocks, a table, and where its level changed with what changed around it."""
+"""History as text: a line of blocks, tables, and change points with what changed around them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a line of blocks
-_NARROWEST = 0.04  # of the level: what moves less looks flat, or noise would look like drama
+_NARROWEST = 0.04  # of the level: smaller movements look flat
 _SHORT = 12  # digits of a revision
 
 
@@ -57,7 +57,7 @@ class Shift:
 
 
 def shifts(trend: Trend[Point], environments: Mapping[str, Environment]) -> tuple[Shift, ...]:
-    """Each change of a series with the sessions around it."""
+    """Return each change point of a series with the sessions around it."""
     sides = [(found, trend.points[found.index - 1], trend.points[found.index]) for found in trend.changes]
     return tuple(
         Shift(change=found, last=last, first=first, suspects=_suspects(last, first, environments))
@@ -66,7 +66,7 @@ def shifts(trend: Trend[Point], environments: Mapping[str, Environment]) -> tupl
 
 
 def _suspects(last: Point, first: Point, environments: Mapping[str, Environment]) -> tuple[str, ...]:
-    """What a person would look at, the most telling first."""
+    """Return what may explain a change, the most likely first."""
     old, new = environments.get(last.environment), environments.get(first.environment)
     named = []
     if last.configuration != first.configuration:
@@ -84,7 +84,7 @@ def _suspects(last: Point, first: Point, environments: Mapping[str, Environment]
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """One block a value, higher is more; the median of several where there are more than fit."""
+    """Return a block a value; the median of several where more than `width` are given."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -99,7 +99,7 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
 
 
 def overview(track: Track) -> list[str]:
-    """Two lines: which, and its shape with the newest figure."""
+    """Return the name of a benchmark, and its shape with the newest figure."""
     newest = track.points[-1]
     values = [point.throughput for point in track.points]
     return [
@@ -109,23 +109,17 @@ def overview(track: Track) -> list[str]:
 
 
 def metrics_that_decided(result: Result) -> tuple[Verdict, ...]:
-    """The verdicts of metrics that its status comes from; none where its throughput has it too."""
+    """Return the verdicts of metrics that gave a result its status; none where its throughput did."""
     deciding = tuple(verdict for verdict in result.verdicts if verdict.outcome is result.status)
     return () if any(verdict.of == THROUGHPUT for verdict in deciding) else deciding
 
 
 def series_table(track: Track, decided: Mapping[str, Sequence[Verdict]] = MappingProxyType({})) -> list[str]:
-    """One row a session, the newest last; `decided` has, by session, the metrics that decided in place of throughput."""
-    columns = [
-        Column(title="when (UTC)"),
-        Column(title="session"),
-        Column(title="revision"),
-        Column(title="runs", right=True),
-        Column(title="step", right=True),
-        Column(title=f"{printable(track.points[-1].unit)}/s", right=True),
-        Column(title="verdict"),
-        Column(title="environment"),
-    ]
+    """Return a row a session, the newest last.
+
+    `decided` has, by session, the metrics that decided in place of throughput.
+    """
+    unit = f"{printable(track.points[-1].unit)}/s"
     rows = [
         [
             _moment(point.at),
@@ -139,7 +133,9 @@ def series_table(track: Track, decided: Mapping[str, Sequence[Verdict]] = Mappin
         ]
         for point in track.points
     ]
-    return _table(columns, rows)
+    return _table(
+        ["when (UTC)", "session", "revision", "runs>", "step>", f"{unit}>", "verdict", "environment"], rows
+    )
 
 
 def _verdict(point: Point, decided: Sequence[Verdict]) -> str:
@@ -154,17 +150,17 @@ def _of_metric(verdict: Verdict) -> str:
 
 
 def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
-    """One row a session, the newest first."""
-    columns = [
-        Column(title="when (UTC)"),
-        Column(title="session"),
-        Column(title="revision"),
-        Column(title="host"),
-        Column(title="benchmarks", right=True),
-        Column(title="measured", right=True),
-        Column(title="failed", right=True),
-        Column(title="exit", right=True),
-        Column(title="took", right=True),
+    """Return a row a session, the newest first."""
+    titles = [
+        "when (UTC)",
+        "session",
+        "revision",
+        "host",
+        "benchmarks>",
+        "measured>",
+        "failed>",
+        "exit>",
+        "took>",
     ]
     rows = [
         [
@@ -177,18 +173,18 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
         ]
         for each in sessions
     ]
-    return _table(columns, rows)
+    return _table(titles, rows)
 
 
 def unchanged(trend: Trend[HasThroughput]) -> str:
-    """What is said of a series in which nothing was found; on the page too."""
+    """Return the text for a series without a change."""
     if trend.is_too_short:
         return f"too short to say: change points need {MIN_VALUES} sessions"
     return "no change"
 
 
 def shift_lines(track: Track, trend: Trend[Point], found: Sequence[Shift]) -> list[str]:
-    """The benchmark, its shape, and a line for each change with its suspects below."""
+    """Return a benchmark, its shape, and each change with its suspects below."""
     lines = overview(track)
     if not found:
         return [*lines, f"  {unchanged(trend)}"]
@@ -219,5 +215,7 @@ def _revision(point: Point) -> str:
     return point.revision[:_SHORT]
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table; a title that ends in `>` is of figures."""
+    columns = [Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles]
     return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

@@ -92,7 +92,7 @@ def shortfall_line(label: str, text: str) -> str:
 
 
 def explain(verdict: Verdict) -> str:
-    """The verdict in words, without the names of the benchmark and of what was gated."""
+    """Return a verdict in words, without the names of its benchmark and metric."""
     beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
     return _explained(verdict) + beside
 
@@ -110,7 +110,10 @@ def _explained(verdict: Verdict) -> str:
 def in_words(
     verdict: Verdict, *, observed: str, way_out: Callable[[], str], against: str = "", gained: str = ""
 ) -> str:
-    """How much, how surely, and from what; `way_out` is what would decide an open question, `gained` what a gain asks for."""
+    """Return the change, its bounds and its runs.
+
+    `way_out` is what would decide an inconclusive verdict, `gained` what follows from a gain.
+    """
     found = verdict.slowdown
     if found is None:
         return verdict.reason
@@ -135,7 +138,7 @@ def in_words(
 
 
 def _way_out(verdict: Verdict) -> str:
-    """What would decide an open question; more runs only where they can: ten resolve 3.7 times the noise."""
+    """Return what would decide an inconclusive verdict; more runs only where they can (ten resolve 3.7 times the noise)."""
     if verdict.wants_another_run:
         few = "one run decides nothing" if verdict.runs == 1 else "another run may decide it"
         return f"{few}, and it was not measured again"
@@ -191,7 +194,7 @@ def _at_most(found: Estimate, of: str) -> str:
 
 
 def changed(lost: float, of: str = THROUGHPUT) -> str:
-    """A loss of throughput, or of a metric, in words; a negative one is a gain. Of what less is better, an increase."""
+    """Return a loss in words; a negative one is a gain."""
     worse, better = _worse_and_better(of)
     return f"{percent(lost)} {worse}" if lost >= 0 else f"{percent(-lost)} {better}"
 
@@ -203,7 +206,7 @@ def _worse_and_better(of: str) -> tuple[str, str]:
 
 
 def host_bound(verdicts: Iterable[Verdict], run: Run, stored: Iterable[Run]) -> str | None:
-    """Of a step that may have lost throughput, where its host is busy all the while; None of any other."""
+    """Return a note where throughput may be lost and the host launches kernels for nearly all of a step."""
     lost = any(
         verdict.of == THROUGHPUT
         and verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
@@ -223,7 +226,7 @@ def host_bound(verdicts: Iterable[Verdict], run: Run, stored: Iterable[Run]) -> 
 
 
 def unsteady(warmup_s: float | None) -> str:
-    """Of steps that had not settled when they were timed."""
+    """Return a note on steps that were not steady when they were timed."""
     lasted = f"a warm-up of {seconds(warmup_s)}" if warmup_s else "their warm-up"
     return (
         f"steps still drifted after {lasted}. Look for who else uses the machine; where that was all of accel_warmup, "
@@ -235,7 +238,7 @@ def unsteady(warmup_s: float | None) -> str:
 
 
 class Writer(Protocol):
-    """What is used of pytest's terminal reporter."""
+    """The part of pytest's terminal reporter that is used."""
 
     def write(self, content: str, **markup: bool) -> None: ...
 
@@ -277,7 +280,7 @@ class _Text:
 
 
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """The table as plain lines."""
+    """Return the table as plain lines."""
     text = _Text()
     write_table(text, columns, rows)
     return [line.rstrip() for line in "".join(text.parts).splitlines()]
@@ -287,7 +290,7 @@ def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[
 
 
 class TerminalLike(Protocol):
-    """What is used of pytest's terminal writer."""
+    """The part of pytest's terminal writer that is used."""
 
     @property
     def fullwidth(self) -> int: ...
@@ -299,7 +302,7 @@ class TerminalLike(Protocol):
 
 
 class Progress:
-    """Writes behind the cursor and takes it back, so that pytest's own line of dots stays whole."""
+    """A text behind the cursor that is erased again, so that pytest's own line of dots stays whole."""
 
     interval_s = 0.25
 

@@ -68,7 +68,7 @@ def overflow(page) -> int:
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def test_the_headline_says_what_failed_and_the_table_begins_with_it(opened, plotless, names):
+def test_headline_says_what_failed_and_the_table_begins_with_it(opened, plotless, names):
     page = opened(plotless)
     assert page.title() == "4 of 23 benchmarks failed · pytest-accel"
     assert page.locator("h1").inner_text() == "4 of 23 benchmarks failed"
@@ -113,7 +113,7 @@ def test_filters_and_search_narrow_the_table_together(opened, plotless, names):
     assert names(page) == ["test_inference[resnet50]", "test_inference[swin_t]"]
 
 
-def test_a_row_opens_to_its_plots_words_suspects_and_commands(opened, text):
+def test_row_opens_to_its_plots_words_suspects_and_commands(opened, text):
     page = opened(text)
     details = open_row(page, "vit_l_32")
     details.locator(PLOT).nth(3).wait_for()  # plotly makes two or three for each plot
@@ -137,7 +137,7 @@ def test_a_row_opens_to_its_plots_words_suspects_and_commands(opened, text):
     assert page.locator("tr.details").count() == 0
 
 
-def test_the_page_writes_rates_as_the_terminal_does(opened):
+def test_page_writes_rates_as_the_terminal_does(opened):
     result = make_result(throughput=91223.4)
     page = opened(render_page(make_session([result]), plotly_js=PLOTLESS))
     details = open_row(page, "test_cnn")
@@ -147,7 +147,7 @@ def test_the_page_writes_rates_as_the_terminal_does(opened):
     assert shown == [f"{rate} images/s" for rate in rates]
 
 
-def test_the_plots_of_the_session_appear_when_they_come_into_view(opened, text):
+def test_plots_of_the_session_appear_when_they_come_into_view(opened, text):
     page = opened(text)
     assert page.locator("#plot-list svg").count() == 0
     titles = page.locator("figcaption").all_inner_texts()
@@ -163,7 +163,7 @@ def test_the_plots_of_the_session_appear_when_they_come_into_view(opened, text):
     assert "published: gc200 (caraml, resnet50 training)" in sweep
 
 
-def test_the_keyboard_alone_reaches_everything(opened, plotless, names):
+def test_keyboard_alone_reaches_everything(opened, plotless, names):
     page = opened(plotless)
     page.keyboard.press("/")
     page.keyboard.type("resnet50_energy")
@@ -263,7 +263,7 @@ BROKEN_WORDS = """
 """
 
 
-def test_a_row_keeps_words_whole_and_a_traceback_together(opened):
+def test_row_keeps_words_whole_and_a_traceback_together(opened):
     page = opened(a_broken_row(), width=1280)
     details = open_row(page, "test_cnn")
     assert details.locator("pre").all_inner_texts() == [
@@ -287,7 +287,7 @@ def test_a_row_keeps_words_whole_and_a_traceback_together(opened):
         assert page.evaluate(f"{codes}.length") > 3
 
 
-def test_the_runs_of_a_metric_that_failed_are_drawn(opened, library):
+def test_runs_of_a_metric_that_failed_are_drawn(opened, library):
     result = make_result(Outcome.REGRESSED, name="test_fed")
     runs = {
         side: tuple(replace(run, metrics={"loader_efficiency": share}) for run in getattr(result, side))
@@ -302,7 +302,7 @@ def test_the_runs_of_a_metric_that_failed_are_drawn(opened, library):
     assert plot.locator(".ytitle").text_content() == "loader efficiency"
 
 
-def test_a_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened):
+def test_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened):
     page = opened(a_broken_row())
     row = page.locator("tr.row", has_text="test_far")
     assert row.locator(".interval.beyond-left").count() == 1
@@ -350,7 +350,7 @@ def test_hostile_names_are_shown_and_do_nothing(opened, library):
     assert overflow(page) == 0
 
 
-def test_a_browser_that_cannot_unpack_says_so_and_shows_the_rest(opened, text, names):
+def test_browser_that_cannot_unpack_says_so_and_shows_the_rest(opened, text, names):
     page = opened(text, init="delete window.DecompressionStream;")
     assert len(names(page)) == 23
     page.locator(".opener").first.click()

@@ -63,7 +63,7 @@ def printed_rows(text: str, title: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("title", "table"), [("Table I (a)", TABLE_I_A), ("Table I (b)", TABLE_I_B), ("Table II", TABLE_II)]
 )
-def test_the_study_alone_is_its_own_tables(title, table):
+def test_study_alone_is_its_own_tables(title, table):
     printed = printed_rows(render(of("nrp"), "table"), title)
     expected = [line.split() for line in table.strip().splitlines()]
     assert [row[0] for row in printed] == [row[0] for row in expected]
@@ -72,12 +72,12 @@ def test_the_study_alone_is_its_own_tables(title, table):
     ]
 
 
-def test_the_columns_of_a_study_are_its_platforms_in_its_order():
+def test_columns_of_a_study_are_its_platforms_in_its_order():
     first = sections(of("nrp"))[0]
     assert first.headings == ("workload", "unit", "a100 †", "a100x4 †", "x", "gh200 †", "x")
 
 
-def test_a_row_that_platforms_call_differently_has_the_name_of_the_workload():
+def test_row_that_platforms_call_differently_has_the_name_of_the_workload():
     text = render(of("pearc22"), "table")
     table = text[text.index("Table 1\n") : text.index("Table 3\n")]
     assert "1 IPU, 1 instance" not in table
@@ -135,7 +135,7 @@ class TestTable:
         assert measured
         assert "†" not in measured[0]
 
-    def test_the_verdict_stands_in_the_row_and_below_with_what_changed(self, two):
+    def test_verdict_stands_in_the_row_and_below_with_what_changed(self, two):
         text = render(compare(two), "table")
         assert re.search(r"0\.80 .*REGRESSED \d+\.\d % slower", text.splitlines()[2])
         assert re.search(r"REGRESSED  test_cnn\[resnet50\] \(after\): 2.* % slower \(at least", text)
@@ -156,7 +156,7 @@ class TestTable:
         assert f"{rows} only in h200, 2 only in olivia/single" in text
         assert "No benchmark here names a figure of that study" in text
 
-    def test_a_set_that_was_slowed_on_purpose_says_so(self, two):
+    def test_set_that_was_slowed_on_purpose_says_so(self, two):
         assert "delayed on purpose" not in render(compare(two), "table")
         entry = two[1].entries[KEY]
         slowed = tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in entry.runs)

@@ -17,7 +17,7 @@ def finding(subject, text="fine", *, level=Level.OK, group="devices", **more):
     )
 
 
-def test_the_screen():
+def test_screen():
     findings = [
         finding("driver", "580.65"),
         finding("power limit", "500 W", level=Level.WARNING, of="GPU 0"),
@@ -67,7 +67,7 @@ def test_long_texts_are_wrapped_under_their_column_and_commands_stay_whole():
     assert all(line.startswith(" " * 14) for line in lines[2:4])
 
 
-def test_a_narrow_terminal_is_no_error():
+def test_narrow_terminal_is_no_error():
     assert screen([finding("a" * 50, "b " * 50)], width=10)
 
 
@@ -77,7 +77,7 @@ def test_nothing_from_outside_steers_the_terminal():
     assert len(text.splitlines()) == 4
 
 
-def test_a_sensor_that_speaks_nonsense_is_shown_as_a_warning():
+def test_sensor_that_speaks_nonsense_is_shown_as_a_warning():
     assert "WARNING" in screen([finding("a", level=Level.WARNING, known=False)])[1]
 
 

@@ -59,7 +59,7 @@ def track(*points, key="t.py::test_a[x, y]", platform="h200") -> Track:
 
 
 class TestLinesAndTables:
-    def test_a_line_is_a_point_with_all_its_runs(self):
+    def test_line_is_a_point_with_all_its_runs(self):
         first, second = map(json.loads, json_lines([track()]))
         assert (first["platform"], first["benchmark"], first["session"]) == (
             "h200",
@@ -73,7 +73,7 @@ class TestLinesAndTables:
         assert first["throughput"] == pytest.approx(point().throughput)
         assert first["in_series"] is True
 
-    def test_a_row_is_a_run(self):
+    def test_row_is_a_run(self):
         rows = list(csv.DictReader(io.StringIO(csv_text([track(), track(key='"quoted"\nkey')]))))
         assert len(rows) == 8
         assert [row["run"] for row in rows[:2]] == ["0", "1"]
@@ -103,7 +103,7 @@ class TestOtava:
         directions = {name: metric["direction"] for name, metric in test["metrics"].items()}
         assert directions == {"throughput": 1, "mfu": 1, "energy_per_step_j": -1, "peak_memory_bytes": -1}
 
-    def test_a_metric_that_one_session_lacks_is_left_out(self):
+    def test_metric_that_one_session_lacks_is_left_out(self):
         """An empty cell ends Otava's import."""
         bare = point(3, runs=(HistoryRun(step_time_s=0.05, metrics={"mfu": 0.3}),))
         (test,) = json.loads(otava_files([track(point(1), bare)])["otava.yaml"])["tests"].values()
@@ -178,7 +178,7 @@ class TestConbench:
 
 
 class TestGithubActionBenchmark:
-    def test_the_array_that_it_reads(self):
+    def test_array_that_it_reads(self):
         (entry,) = json.loads(github_action_benchmark(make_session([make_result()])))
         assert set(entry) == {"name", "unit", "value", "range", "extra"}
         assert entry["name"] == "bench_suites/test_cnn.py::test_cnn[resnet50-bf16-256] (gh200)"
@@ -318,7 +318,7 @@ def test_number_is_rounded_and_written_without_an_exponent(value, shown):
     assert [number for (name, _), number in found.items() if name == "accel_metric"] == [shown]
 
 
-def test_a_ratio_near_nothing_has_no_sign():
+def test_ratio_near_nothing_has_no_sign():
     reference = ReferenceFigure(
         id="r", source="s", platform="p", metric="m", unit="u", value=1.0, ratio=-0.00001
     )
@@ -332,7 +332,7 @@ def test_two_of_one_name_stand_there_once_and_the_failure_counts():
     assert [value for (name, _), value in found.items() if name == "accel_failed"] == ["1"]
 
 
-def test_an_unknown_platform_is_no_label():
+def test_unknown_platform_is_no_label():
     found = parsed(render_metrics(make_session([make_result(Outcome.VANISHED, platform="")])))
     assert (
         "accel_failed",

@@ -77,7 +77,7 @@ class TestSparkline:
 
 
 class TestShifts:
-    def test_the_environment_that_changed_there_is_the_suspect(self):
+    def test_environment_that_changed_there_is_the_suspect(self):
         (shift,) = shifts(trend(stepped(environment=NEW.key)), ENVIRONMENTS)
         assert (shift.last.session, shift.first.session) == ("s13", "s14")
         assert shift.is_slower
@@ -89,33 +89,33 @@ class TestShifts:
         (shift,) = shifts(trend(stepped(configuration="c2", host="node-8")), ENVIRONMENTS)
         assert shift.suspects[:2] == ("the benchmark's own configuration", "host node-7 -> node-8")
 
-    def test_a_change_elsewhere_is_no_suspect(self):
+    def test_change_elsewhere_is_no_suspect(self):
         points = list(stepped(environment=NEW.key))
         points[13] = point(13, 1000, environment=NEW.key)
         (shift,) = shifts(trend(points), ENVIRONMENTS)
         assert not any("torch" in suspect for suspect in shift.suspects)
 
-    def test_an_environment_that_was_not_kept_is_not_guessed(self):
+    def test_environment_that_was_not_kept_is_not_guessed(self):
         (shift,) = shifts(trend(stepped(environment="pruned")), ENVIRONMENTS)
         assert [suspect.partition(" ")[0] for suspect in shift.suspects] == ["revision"]
 
-    def test_a_level_series_has_none(self):
+    def test_level_series_has_none(self):
         assert shifts(trend(stepped(at=99)), ENVIRONMENTS) == ()
 
 
 class TestText:
-    def test_a_change_says_by_how_much_since_when_and_who_is_suspect(self):
+    def test_change_says_by_how_much_since_when_and_who_is_suspect(self):
         whole = track(stepped(environment=NEW.key))
         text = "\n".join(shift_lines(whole, trend(whole.points), shifts(trend(whole.points), ENVIRONMENTS)))
         assert "% slower since 2026-03-15 02:00, session s14: 1,00" in text
         assert "suspect: torch 2.10.0 -> 2.11.0" in text
 
-    def test_a_short_series_says_so(self):
+    def test_short_series_says_so(self):
         short, level = stepped()[:5], stepped(at=99)
         assert "too short to say" in shift_lines(track(short), trend(short), ())[-1]
         assert shift_lines(track(level), trend(level), ())[-1] == "  no change"
 
-    def test_a_row_names_the_metric_that_decided(self):
+    def test_row_names_the_metric_that_decided(self):
         energy = Verdict(
             outcome=Outcome.REGRESSED,
             tolerance=0.05,
@@ -129,7 +129,7 @@ class TestText:
         (_, line) = series_table(track([row]), {"s1": (replace(energy, slowdown=None),)})
         assert "regressed: energy  " in line
 
-    def test_the_table_has_a_row_a_session(self):
+    def test_table_has_a_row_a_session(self):
         lines = series_table(track([point(0, 1000), point(1, 900, status="regressed", loss=0.1)]))
         assert len(lines) == 3
         assert "regressed, 10.0 % slower" in lines[2]

@@ -145,7 +145,7 @@ def test_same_name_in_two_files_has_its_path():
     assert "`b/test_b.py::test_cnn[resnet50-bf16-256]`" in page
 
 
-def test_a_gated_metric_and_a_traceback_are_shown():
+def test_gated_metric_and_a_traceback_are_shown():
     lost = Verdict(
         outcome=Outcome.REGRESSED,
         tolerance=0.01,

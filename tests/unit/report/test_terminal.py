@@ -34,13 +34,6 @@ LINES = [
         ),
     ),
     (
-        verdict(Outcome.REGRESSED, 0.071, 0.046, 0.09, baseline_runs=1),
-        (
-            "REGRESSED  test_gpt (h200): 7.1 % slower (at least 4.6 %; tolerance 5.0 %), 2 runs vs 1 baseline run, "
-            "run-to-run noise 0.8 %"
-        ),
-    ),
-    (
         verdict(Outcome.OK, 0.004, -0.02, 0.027, runs=1),
         "ok  test_gpt (h200): 0.4 % slower (at most 2.7 % slower; tolerance 5.0 %), 1 run",
     ),
@@ -104,13 +97,6 @@ LINES = [
         "ok  test_gpt (h200) accuracy: 0.4 % lower (at most 2.7 % lower; tolerance 5.0 %), 2 runs",
     ),
     (
-        verdict(Outcome.IMPROVED, -0.2, -0.25, -0.15, of="accuracy"),
-        (
-            "improved  test_gpt (h200) accuracy: 20.0 % higher (at least 15.0 % higher; tolerance 5.0 %), 2 runs: "
-            "refresh the baseline with --accel-update, or the loss of this gain will go unnoticed"
-        ),
-    ),
-    (
         verdict(Outcome.REGRESSED, 0.083, 0.061, 0.1, of="energy_per_step_j"),
         (
             "REGRESSED  test_gpt (h200) energy: 8.3 % more (at least 6.1 %; tolerance 5.0 %), 2 runs vs 5 baseline runs, "
@@ -120,10 +106,6 @@ LINES = [
     (
         verdict(Outcome.OK, -0.03, -0.05, 0.01, of="energy_per_step_j"),
         "ok  test_gpt (h200) energy: 3.0 % less (at most 1.0 % more; tolerance 5.0 %), 2 runs",
-    ),
-    (
-        verdict(Outcome.OK, 0.004, -0.02, 0.027, of="decode_s"),
-        "ok  test_gpt (h200) decode_s: 0.4 % more (at most 2.7 % more; tolerance 5.0 %), 2 runs",
     ),
     (
         verdict(Outcome.INCONCLUSIVE, 0.01, -0.03, 0.06, of="accuracy", noise=0.029),

@@ -203,7 +203,7 @@ function escape(event) {
 
 function clicked(event) {
   const within = event.target.closest("tr.row");
-  if (!within || String(getSelection()) !== "" && !event.target.closest(".opener")) return; // somebody marks a name to copy it
+  if (!within || String(getSelection()) !== "" && !event.target.closest(".opener")) return; // a name is being selected
   const row = rows.find((each) => each.element === within);
   if (row.details) close(row);
   else expand(row);

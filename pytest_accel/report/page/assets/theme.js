@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until somebody chooses; the choice is kept where the browser allows it.
+// Light or dark: as the system says, until one is chosen; the choice is kept where the browser allows it.
 
 const STORED = "pytest-accel-theme";
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");

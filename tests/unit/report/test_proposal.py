@@ -143,7 +143,6 @@ def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
             "--accel-json=x",
         ),
         *(
-            "--accel-require",
             "--accel-budget",
             "9s",
             "-o",

@@ -16,7 +16,7 @@ ALL_PRECISIONS = accelerators(memory_gb=8, dtype=("tf32", "bf16", "fp16"), devic
 IMAGES = 50_000  # of an epoch
 
 SINGLE = {
-    # What the study calls FP32, as we read it: torch convolves in TF32 unless it is told not to.
+    # FP32 in the study, as we read it: torch uses TF32 in convolutions by default.
     "baseline": {"precision": "tf32", "workers": 0, "compile": None},
     "optimised": {"precision": "bf16", "workers": 32, "prefetch": 4},
 }

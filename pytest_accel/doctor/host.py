@@ -54,8 +54,8 @@ def _visible_cpus(files: Files, cpus: frozenset[int]) -> Finding:
 
 def _quota(files: Files, visible: int) -> Finding:
     quota = read_quota(files)
-    if quota.garbage:
-        return CPU.unknown("quota", f"{quota.garbage[0]} says {quota.garbage[1][:40]!r}")
+    if quota.unreadable:
+        return CPU.unknown("quota", quota.unreadable)
     if quota.cpus is None:
         return CPU.ok("quota", "none: no group limits CPU time")
     waited = quota.throttled / quota.periods if quota.periods else 0.0
@@ -106,8 +106,8 @@ def examine_memory(files: Files) -> list[Finding]:
 
 def _memory_limit(files: Files, total: int | None) -> Finding:
     group = read_memory_limit(files)
-    if group.garbage:
-        return MEMORY.unknown("limit", f"{group.garbage[0]} says {group.garbage[1][:40]!r}")
+    if group.unreadable:
+        return MEMORY.unknown("limit", group.unreadable)
     if group.limit_bytes is None or (total is not None and group.limit_bytes >= total):
         return MEMORY.ok("limit", "none: no group limits memory")
     free = max(0, group.limit_bytes - (group.used_bytes or 0))

@@ -44,9 +44,6 @@ class Variant:
     title: str = ""  # name for people
     patterns: tuple[str, ...] = ()  # regular expressions of the full device name, letter case ignored
     memory_gb: float | None = None  # nominal size, as in the data sheet
-    memory_range_gb: tuple[float, float] | None = (
-        None  # reported size in GiB, where the nominal size misleads
-    )
     dtypes: tuple[str, ...] = ()  # precisions that it computes in (default: those of `peaks_tflops`)
     peaks_tflops: Mapping[str, float] = field(
         default_factory=dict, hash=False
@@ -65,23 +62,15 @@ class Variant:
         return self.peaks_tflops.get(precision)
 
     def matches(self, device_name: str, memory_bytes: int | None) -> bool:
-        return self._fits_memory(memory_bytes) and any(
+        low, high = MEMORY_REPORTED
+        if memory_bytes and self.memory_gb and not low <= memory_bytes / _GIB / self.memory_gb <= high:
+            return False
+        return any(
             re.fullmatch(pattern, device_name, re.IGNORECASE)
             for pattern in self.patterns
             # A broad pattern (.*H100.*) must not match a MIG slice of the device.
             if " mig " not in device_name.lower() or "mig" in pattern.lower()
         )
-
-    def _fits_memory(self, memory_bytes: int | None) -> bool:
-        if not memory_bytes:
-            return True
-        if self.memory_range_gb is not None:
-            low, high = self.memory_range_gb
-        elif self.memory_gb is not None:
-            low, high = (self.memory_gb * share for share in MEMORY_REPORTED)
-        else:
-            return True
-        return low <= memory_bytes / _GIB <= high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,15 +479,6 @@ def _number(value: object, where: str) -> float:
     return float(value)
 
 
-def _range(value: object, where: str) -> tuple[float, float]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise CatalogueError(f"{where}: {value!r} is not [least, most] in GiB.")
-    low, high = (_number(bound, where) for bound in value)
-    if low > high:
-        raise CatalogueError(f"{where}: {value!r} has its least above its most.")
-    return low, high
-
-
 def _peaks(value: object, where: str) -> dict[str, float]:
     return {name: _number(each, f"{where}.{name}") for name, each in _table(value, where, PRECISIONS).items()}
 
@@ -507,8 +487,7 @@ _DEVICE_READERS: Mapping[str, Callable[[Any, str], Any]] = {
     "title": _text, "vendor": _text, "architecture": _text, "shapes": _strings,
 }  # fmt: skip
 _VARIANT_READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    "key": _text, "title": _text, "patterns": _strings, "memory_gb": _number, "memory_range_gb": _range,
-    "dtypes": _dtypes, "peaks_tflops": _peaks, "bandwidth_gb_s": _number, "tdp_w": _number,
+    "key": _text, "title": _text, "patterns": _strings, "memory_gb": _number, "dtypes": _dtypes, "peaks_tflops": _peaks, "bandwidth_gb_s": _number, "tdp_w": _number,
     "interconnect": _text, "source": _text,
 }  # fmt: skip
 DEVICE_FIELDS = (*_DEVICE_READERS, "variants")

@@ -86,7 +86,7 @@ class CpuQuota:
     cpus: float | None = None
     throttled: int = 0  # periods in which the group had to wait
     periods: int = 0
-    garbage: tuple[str, str] | None = None  # the file and its unreadable content
+    unreadable: str = ""  # the file and its content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,21 +96,21 @@ class MemoryLimit:
     limit_bytes: int | None = None
     used_bytes: int | None = None
     kills: int = 0  # processes that the kernel killed because of the limit
-    garbage: tuple[str, str] | None = None
+    unreadable: str = ""
 
 
 def read_quota(files: Files) -> CpuQuota:
     found = [_quota_of(files, folder) for folder in _group_folders(files, "cpu")]
     limited = [quota for quota in found if quota.cpus is not None]
-    garbage = next((quota for quota in found if quota.garbage), CpuQuota())
-    return min(limited, key=lambda quota: quota.cpus or 0, default=garbage)
+    unreadable = next((quota for quota in found if quota.unreadable), CpuQuota())
+    return min(limited, key=lambda quota: quota.cpus or 0, default=unreadable)
 
 
 def read_memory_limit(files: Files) -> MemoryLimit:
     found = [_memory_limit_of(files, folder) for folder in _group_folders(files, "memory")]
     limited = [each for each in found if each.limit_bytes is not None]
-    garbage = next((each for each in found if each.garbage), MemoryLimit())
-    return min(limited, key=lambda each: each.limit_bytes or 0, default=garbage)
+    unreadable = next((each for each in found if each.unreadable), MemoryLimit())
+    return min(limited, key=lambda each: each.limit_bytes or 0, default=unreadable)
 
 
 def _group_folders(files: Files, controller: str) -> Iterator[str]:
@@ -148,7 +148,7 @@ def _quota_of(files: Files, folder: str) -> CpuQuota:
         return CpuQuota()
     numbers = [whole_number(word) for word in words]
     if len(numbers) != 2 or not numbers[0] or not numbers[1]:
-        return CpuQuota(garbage=(place, text.strip()))
+        return CpuQuota(unreadable=f"{place} says {text.strip()[:40]!r}")
     stat = number_fields(files.lines(f"{folder}/cpu.stat"))
     return CpuQuota(
         cpus=numbers[0] / numbers[1], throttled=stat.get("nr_throttled", 0), periods=stat.get("nr_periods", 0)
@@ -165,7 +165,7 @@ def _memory_limit_of(files: Files, folder: str) -> MemoryLimit:
             continue
         limit = whole_number(text)
         if not limit:
-            return MemoryLimit(garbage=(f"/{folder}/{limit_name}", text))
+            return MemoryLimit(unreadable=f"/{folder}/{limit_name} says {text[:40]!r}")
         if limit >= _NO_LIMIT_BYTES:
             continue
         used = whole_number(files.text(f"{folder}/{used_name}"))

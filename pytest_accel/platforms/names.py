@@ -1,28 +1,22 @@
-"""Names of platforms: a device, how many of it on a node, on how many nodes.
+"""Platform names: a device, its number on a node, the number of nodes.
 
     platform = device [ "x" per-node ] [ "n" nodes ]
 
-`gh200`, `a100x4`, `gh200x4n2`, `gh200n2` (one on each of two nodes). Counts start at 2: a count of 1
-is left out, so that every platform has exactly one name.
+`gh200`, `a100x4`, `gh200x4n2`, `gh200n2` (one on each of two nodes). Counts start at 2, so that every
+platform has exactly one name.
 
-Device names contain the letters x and n too (`rtx6000`, `mi300x`), so the name alone can be read in
-more than one way. What makes it unambiguous is the list of known devices: the longest known device
-that starts the name is the device, and all of the rest must be counts. `mi300x` is the device,
-`mi300xx8` eight of it, `rtx6000x4` four of that. This is the only reading as long as no known device
-is itself another known device with counts (`clashes` tells, and the catalogue refuses such a list).
-Without the list the shortest device is taken; a count of at most three digits keeps `rtx6000` whole.
+Device names contain x and n too (`rtx6000`, `mi300x`). The list of known devices makes a name unambiguous:
+the longest known device that starts it is the device, and the rest must be counts. `mi300xx8` is eight
+`mi300x`. The catalogue refuses a device whose name is another device with counts (`clashes`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-MAX_PER_NODE = 999  # no node has more; and four digits after an x are a model number (rtx6000)
+MAX_PER_NODE = 999  # four digits after an x are a model number (rtx6000)
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*")
 _COUNTS = re.compile(r"(?:x(?P<per_node>\d+))?(?:n(?P<nodes>\d+))?")
@@ -75,12 +69,12 @@ class PlatformName:
 
 
 def is_device_name(text: str) -> bool:
-    """Whether the text could name a device: an identifier in lower case, so that it can be a marker."""
+    """Whether the text can name a device: an identifier in lower case, so that it can be a marker."""
     return _DEVICE.fullmatch(text) is not None
 
 
 def parse(text: str, devices: Collection[str] | None = None) -> PlatformName:
-    """Read a platform's name; `devices` are the known ones, and make the reading unambiguous.
+    """Parse a platform's name; `devices` are the known ones, which make the reading unambiguous.
 
     Raises `PlatformNameError`, or its `UnknownDeviceError` where `devices` has none that fits.
     """
@@ -96,7 +90,7 @@ def parse(text: str, devices: Collection[str] | None = None) -> PlatformName:
 
 
 def clashes(devices: Iterable[str]) -> list[tuple[str, str]]:
-    """Pairs (device, other) where the device's own name reads as counts of the other."""
+    """Return pairs (device, other) where the device's own name reads as counts of the other."""
     names = sorted(set(devices))
     return [
         (name, other)
@@ -107,7 +101,7 @@ def clashes(devices: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def closest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """Did you mean: the candidates most like `name`, best first; none if none is alike."""
+    """Return the candidates most similar to `name`, best first."""
     import difflib  # only an error needs it
 
     return difflib.get_close_matches(name.lower(), list(candidates), n=limit, cutoff=0.6)

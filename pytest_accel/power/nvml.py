@@ -28,7 +28,7 @@ _ONE_GPU_PER_MODULE = "GH200"
 
 def open_source(node: PowerNode) -> NvmlSource:
     devices = [device for device in node.devices if device.vendor == VENDOR]
-    # Two sources of a module's power cannot be told apart: NVML does not report the socket of a GPU.
+    # NVML does not report the socket of a GPU, so that two sources of one module could not be matched.
     return NvmlSource(devices, modules=not node.metered and not grace.has_module_rails(node.root))
 
 

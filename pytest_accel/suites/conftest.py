@@ -1,4 +1,4 @@
-"""Give the suites of the wheel the names that they have in a checkout, so that both share their baselines."""
+"""Names of the wheel's suites: the same as in a checkout, so that both share their baselines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever has the wheel has not the pyproject.toml that registers this mark."""
+    """Register the mark that a checkout registers in its pyproject.toml."""
     config.addinivalue_line(
         "markers",
         "sweep: one of many values of one parameter; `-m 'h200 and not sweep'` leaves it out",
@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A checkout, or an editable install of one, has them elsewhere: nothing is collected, and nobody would say so."""
+    """Fail in a checkout or an editable install, whose suites are elsewhere, instead of collecting nothing."""
     if not items and not any(HERE.glob("test_*.py")):
         raise pytest.UsageError(
             f"{HERE} holds no suite: this pytest-accel is a checkout, and only a wheel has them here. "
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
-    """By its own name, wherever it was installed; a node id would else hold the path to site-packages."""
+    """Name a module as in the checkout; a node id would otherwise hold the path to site-packages."""
     module: pytest.Module = pytest.Module.from_parent(
         parent, path=module_path, nodeid=f"{SUITES}/{module_path.relative_to(HERE).as_posix()}"
     )

@@ -86,7 +86,8 @@ def markers() -> str:
         "## Platforms\n\n"
         "Every [platform](platforms.md) is a mark: `@gh200` after `from pytest_accel import gh200`, or `@pytest.mark.gh200`. "
         "A name that is only a shape of a known device (`gh200x4n16`) is one too, without being registered.\n\n"
-        f"`on(names)`: {described}\n\n"
+        f"`on(*platforms)`: {described}\n\n"
+        f"`accelerators(...)`: {source.docstring('__init__.py', 'accelerators')}\n\n"
         "## `@pytest.mark.accel(...)`\n\n"
         "Settings of one benchmark, before those of the session. It takes keywords only; of several marks the closest counts.\n\n"
         + table(("keyword", "meaning"), rows)

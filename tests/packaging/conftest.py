@@ -20,7 +20,6 @@ LONG_S = 300.0  # only a broken test waits so long
 class Built:
     wheel: Path  # by way of the sdist, as `python -m build` does it
     sdist: Path
-    direct: Path  # a wheel of the checkout itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +53,11 @@ class Installed:
 def built(tmp_path_factory) -> Built:
     folder = tmp_path_factory.mktemp("dist")
 
-    def build(*options: str) -> None:
-        command = [sys.executable, "-m", "build", "--no-isolation", *options, str(ROOT)]
-        subprocess.run(command, check=True, capture_output=True, timeout=LONG_S)
-
-    build("--outdir", str(folder / "both"))
-    build("--wheel", "--outdir", str(folder / "direct"))
-    (wheel,) = (folder / "both").glob("*.whl")
-    (sdist,) = (folder / "both").glob("*.tar.gz")
-    (direct,) = (folder / "direct").glob("*.whl")
-    return Built(wheel, sdist, direct)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=LONG_S)
+    (wheel,) = folder.glob("*.whl")
+    (sdist,) = folder.glob("*.tar.gz")
+    return Built(wheel, sdist)
 
 
 def borrow(environment: Path, names: set[str]) -> None:

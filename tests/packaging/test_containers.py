@@ -63,15 +63,6 @@ def test_the_shell_of_the_definition_is_clean(name):
     checked(tool("shellcheck"), "--shell=sh", "-", text=text)
 
 
-def test_the_shell_of_the_containerfile_is_clean():
-    joined = CONTAINERFILE.read_text().replace("\\\n", " ")
-    lines = re.findall(r"^RUN (.*)$", joined, re.MULTILINE)
-    assert len(lines) == 3
-    for line in lines:
-        # The arguments of a build are variables to its shell.
-        checked(tool("shellcheck"), "--shell=sh", "--exclude=SC2154", "-", text=line + "\n")
-
-
 def test_it_runs_as_nobody_special_and_checks_itself():
     lines = CONTAINERFILE.read_text().splitlines()
     user = lines.index("USER ${USER_ID}")
@@ -115,20 +106,6 @@ def test_every_tool_is_told_what_the_image_is(name):
     for argument in ("BASE=base:1", "IMAGE=bench:1", r"EXTRAS=suites\,report", "VERSION=0."):
         assert argument in command
     assert "bench-1.sif" in command if name == "apptainer" else "--tag bench:1" in command
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("podman", r"--platform linux/amd64\,linux/arm64"),
-        ("buildah", "--manifest bench:1"),
-        ("docker", r"--platform linux/amd64\,linux/arm64"),
-    ],
-)
-def test_both_architectures_have_one_name(name, words):
-    done = built("--dry-run", "--tool", name, "--arch", "both", "--tag", "bench:1", "--", "--no-cache")
-    assert words in done.stdout
-    assert done.stdout.rstrip().endswith("--no-cache .")
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,6 @@ def test_each_check(subject, changes, level, words):
     assert words in finding.text
 
 
-def test_low_clocks_of_an_idle_gpu_are_normal():
-    assert "idle: low clocks are normal" in found("now").text
-    assert "idle" not in found("now", event_reasons=0).text
-
-
 class TestOtherUsers:
     def test_load_is_a_problem_even_where_a_container_hides_the_process(self):
         finding = found("other users", utilization_percent=37, memory_used_bytes=60 * GIB)
@@ -128,11 +123,6 @@ class TestOtherUsers:
 
     def test_memory_alone_is_a_warning(self):
         assert found("other users", memory_used_bytes=1 * GIB).level is Level.WARNING
-
-    def test_a_process_alone_is_a_warning(self):
-        finding = found("other users", pids=(4711,))
-        assert finding.level is Level.WARNING
-        assert "1 process (pid 4711)" in finding.text
 
     def test_what_this_process_holds_is_not_foreign(self):
         finding = found(

@@ -77,9 +77,6 @@ class TestSoftware:
         text = by_subject(self.examine(files, {}))["container"].text
         assert text == "podman-4.9, registry.example/x/torch:2.10"
 
-    def test_no_container(self, tree, by_subject):
-        assert by_subject(self.examine(tree({}), {}))["container"].text == "none found"
-
 
 PORT = "sys/class/infiniband/mlx5_0/ports/1"
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_accel.platforms.environment import cudnn_version, read_environment
 from pytest_accel.platforms.host import Files
-from pytest_accel.stats.environment import REDACTED, describe, diff
+from pytest_accel.stats.environment import REDACTED
 
 UUID = "8f3aab12-1234-9abc-1234-1234567890ab"
 
@@ -168,17 +168,6 @@ class TestDevice:
         assert read.identity == {"device_count": "1"}
         assert read.context["driver"] == "570.133.20"
         assert "nvmlDeviceGetHandleByIndex" not in fake.asked
-
-    def test_torch_stands_in_where_nvml_is_silent(self, torch, host):
-        torch()
-        identity = read_environment(device="cuda", device_count=4, **host()).identity
-        assert identity == {"device_count": "4", "device_memory_gb": "140", "device_name": "NVIDIA H200"}
-
-    def test_old_bindings_answer_in_bytes(self, nvml, host):
-        nvml(nvmlDeviceGetName=b"NVIDIA H200", nvmlSystemGetDriverVersion=b"535.1")
-        read = read_environment(device="cuda", uuid=f"GPU-{UUID}", **host())
-        assert read.identity["device_name"] == "NVIDIA H200"
-        assert read.context["driver"] == "535.1"
 
     @pytest.mark.parametrize("name", sorted(FakeNvml().answers))
     @pytest.mark.parametrize("error", [NVMLError("no"), AttributeError("no"), OSError("no")])
@@ -346,16 +335,6 @@ class TestContainer:
             "image_base": "registry.example/pytorch@sha256:4f4f4f4f4f4f",
         }
 
-    def test_two_images_differ_in_the_environment(self, host):
-        old, new = (
-            read_environment(
-                device="cpu", **host({"etc/pytest-accel-image.json": json.dumps({"name": name})})
-            )
-            for name in ("bench:24.12", "bench:25.01")
-        )
-        assert old.key != new.key
-        assert describe(diff(old, new)) == "image bench:24.12 -> bench:25.01"
-
     @pytest.mark.parametrize(
         "text",
         [
@@ -379,11 +358,6 @@ class TestContainer:
         built = json.dumps({"name": "https://me:hunter2@registry.example.org/x"})
         context = read_environment(device="cpu", **host({"etc/pytest-accel-image.json": built})).context
         assert context["image_name"] == REDACTED
-
-    def test_a_password_in_the_name_that_a_runtime_knows_is_not_stored(self, host):
-        environ = {"APPTAINER_CONTAINER": "docker://me:hunter2@registry.example.org/x"}
-        context = read_environment(device="cpu", **host(**environ)).context
-        assert context["container_image"] == REDACTED
 
 
 class TestVariables:

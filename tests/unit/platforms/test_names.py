@@ -52,13 +52,6 @@ def test_a_known_device_round_trips(name):
     assert parse(str(name), [name.device]) == name
 
 
-@given(names)
-def test_without_a_list_a_name_round_trips_if_its_device_reads_as_itself(name):
-    assume(parse_or_none(name.device) == PlatformName(name.device))
-    assume(parse_or_none(str(name)) is not None)
-    assert parse(str(name)) == name
-
-
 @given(st.lists(device_names, min_size=2, max_size=6, unique=True), st.data())
 def test_without_clashes_every_name_has_one_reading(devices, data):
     assume(not clashes(devices))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.platforms.machine import Device, select_visible
-from pytest_accel.platforms.nvidia import NO_PACKAGE, NvidiaGpu, Refused, opened, visible_devices
+from pytest_accel.platforms.nvidia import NvidiaGpu, Refused, opened, visible_devices
 from tests.support.fake_nvml import FakeGpu, FakeSlice
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -52,13 +52,6 @@ print(json.dumps(asdict(detect())))
 )
 def test_visible_devices_as_cuda_reads_them(spec, expected):
     assert select_visible(spec, UUIDS) == expected
-
-
-@given(st.text(alphabet="0123456789,+- GPUMIGx", max_size=20), st.integers(0, 5))
-def test_whatever_the_variable_says_the_result_is_a_list_of_devices(spec, count):
-    chosen = select_visible(spec, [f"GPU-{index}" for index in range(count)])
-    assert len(set(chosen)) == len(chosen)
-    assert all(0 <= index < count for index in chosen)
 
 
 @given(st.lists(st.integers(0, 7), unique=True, min_size=1), st.integers(8, 99), st.lists(st.integers(0, 7)))
@@ -189,31 +182,6 @@ def test_a_driver_that_does_not_start_is_a_problem_not_a_crash(detect, code, rea
     assert machine["problems"][0].startswith(f"NVML: {reason}")
 
 
-def test_the_fake_driver_answers_what_the_environment_asks(fake_nvml):
-    """Others build on these answers; a wrong signature in the C file would show here."""
-    code = """
-import json, pynvml as n
-n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
-print(json.dumps([
-    n.nvmlSystemGetDriverVersion(), n.nvmlSystemGetCudaDriverVersion(),
-    n.nvmlDeviceGetPowerManagementLimit(h), n.nvmlDeviceGetPowerManagementDefaultLimit(h),
-    n.nvmlDeviceGetPowerManagementLimitConstraints(h), n.nvmlDeviceGetEnforcedPowerLimit(h),
-    n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM), n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_MEM),
-    n.nvmlDeviceGetApplicationsClock(h, n.NVML_CLOCK_SM),
-    n.nvmlDeviceGetEccMode(h), n.nvmlDeviceGetPersistenceMode(h), n.nvmlDeviceGetMigMode(h),
-    n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetTotalEnergyConsumption(h),
-    n.nvmlDeviceGetCurrentClocksEventReasons(h), n.nvmlDeviceGetTemperature(h, 0),
-    n.nvmlDeviceGetUtilizationRates(h).gpu, n.nvmlDeviceGetComputeRunningProcesses(h),
-    n.nvmlDeviceGetCurrPcieLinkGeneration(h), n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2).used,
-]))
-"""
-    gpus = [FakeGpu(power_limit_mw=500_000, clock_sm_mhz=1700, persistence=0, ecc=0, memory_used_mib=3)]
-    assert json.loads(fake_nvml.run(code, gpus, driver="570.1", cuda=12080)) == [
-        "570.1", 12080, 500_000, 700_000, [200_000, 700_000], 500_000, 1700, 3201, 1980, [0, 1], 0, [0, 0],
-        75_000, 1_000_000, 1, 30, 0, [], 5, 3 << 20,
-    ]  # fmt: skip
-
-
 # --- access to NVML ---------------------------------------------------------------------------------
 
 
@@ -266,23 +234,6 @@ def test_it_is_closed_even_after_an_error(driver):
     with pytest.raises(KeyError), opened():
         raise KeyError
     assert [call[0] for call in package.calls] == ["nvmlInit", "nvmlShutdown"]
-
-
-def test_without_the_package_nothing_is_answered(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with opened() as nvml:
-        assert nvml.problem == NO_PACKAGE
-        assert nvml.attempt("nvmlDeviceGetCount") == (None, NO_PACKAGE)
-        assert nvml.constant("NVML_CLOCK_SM") is None
-        with pytest.raises(Refused, match="nvidia-ml-py"):
-            nvml.demand("nvmlDeviceGetCount")
-
-
-def test_a_driver_that_does_not_start_is_not_shut_down(driver):
-    package = driver(nvmlInit=FakeError(9))
-    with opened() as nvml:
-        assert nvml.problem == "driver not loaded"
-    assert [call[0] for call in package.calls] == ["nvmlInit"]
 
 
 def test_devices_are_found_by_uuid_in_either_spelling(driver):

@@ -75,14 +75,6 @@ def test_sockets_and_their_memory_are_counted_and_parts_of_a_socket_are_not(tree
     assert source.problem == ""
 
 
-def test_dies_of_a_package_are_rails_of_their_own(tree, opened):
-    tree({"intel-rapl:0": ("package-0-die-0", 1), "intel-rapl:1": ("package-0-die-1", 1)})
-    assert {rail.name: rail.kind for rail in opened().rails} == {
-        "package-0-die-0": "cpu",
-        "package-0-die-1": "cpu",
-    }
-
-
 def test_the_board_holds_the_sockets(tree, opened):
     counters = tree(SERVER | {"intel-rapl:2": ("psys", 1_000_000)})
     source = opened()
@@ -157,15 +149,6 @@ def test_a_counter_that_was_reset_is_dropped_and_not_taken_for_a_turn(tree, open
     assert source.problem == f"package-0: {counters['intel-rapl:0']} went from 1 J to 0 J; left out"
 
 
-def test_a_counter_without_a_range_that_goes_backwards_is_dropped(tree, opened, clock):
-    counters = tree({"intel-rapl:0": ("package-0", 5_000_000)}, range_uj=0)
-    source = opened()
-    clock.now_s += 1000
-    counters["intel-rapl:0"].write_text("1000000")
-    assert source.joules() == {}
-    assert "went from 5 J to 1 J" in source.problem
-
-
 def test_permission_refused_is_said_once_with_the_remedy(tree, opened, monkeypatch):
     counters = tree(SERVER)
     real = os.open
@@ -187,14 +170,6 @@ def test_permission_refused_is_said_once_with_the_remedy(tree, opened, monkeypat
 
 def test_a_virtual_machine_has_none(opened):
     assert opened().problem == "/sys/class/powercap is not there (virtual machines hide it)"
-
-
-def test_a_kernel_without_the_driver_has_none(tree, opened):
-    tree({})
-    assert (
-        opened().problem
-        == "/sys/class/powercap has no intel-rapl:0 (the kernel's intel_rapl_msr is not loaded)"
-    )
 
 
 @pytest.mark.parametrize("garbage", ["", "-5", "nan", "12.5", "9" * 30])

@@ -1,4 +1,4 @@
-"""What tests of data sets assert: the one error that is told, the bytes that come back, the files that stay open."""
+"""Assertions about data sets: the one error, the bytes that come back, the files that stay open."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ from pytest_accel.workloads.data.errors import (
     reading,
     unreadable,
 )
-from pytest_accel.workloads.data.loader import ReadProblem, stream_seed
-from pytest_accel.workloads.data.order import check_share, mixed_seed
+from pytest_accel.workloads.data.loader import ReadProblem
+from pytest_accel.workloads.data.order import check_share, mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, scale_and_shift
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 
@@ -291,7 +291,6 @@ MANY_SCALES = Resizing(
 class DetectionRequest:
     """Samples of one rank and one step, their bucket, and the seed of their mirroring."""
 
-    step: int
     bucket: Bucket
     indices: Sequence[int]
     sizes: Sequence[tuple[int, int]]  # height and width that each is resized to
@@ -329,7 +328,6 @@ class BucketOrder:
         first_seed = stream_seed(self.seed, self.rank)
         for step, (bucket, taken) in enumerate(self._steps()):
             yield DetectionRequest(
-                step=step,
                 bucket=self.resizing.buckets[bucket],
                 indices=taken[:, 1].tolist(),
                 sizes=[(height, width) for height, width in taken[:, 2:].tolist()],

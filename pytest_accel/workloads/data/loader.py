@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from multiprocessing.context import ForkContext
 from multiprocessing.sharedctypes import RawValue
 from random import Random
@@ -21,7 +20,7 @@ from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from pytest_accel.workloads.data.encoded import EncodedImages
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.images import ArrayImages
-from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
+from pytest_accel.workloads.data.order import BatchRequest
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 
 Tensor: TypeAlias = Any  # torch is untyped here
@@ -61,15 +60,6 @@ class LoaderConfig:
 def spare_cpus() -> int:
     """Return the default number of workers: one for every CPU but the training process's own."""
     return max(1, min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)) - 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRequest:
-    """Samples of one rank for one step or several, and the seed of their crops."""
-
-    step: int
-    indices: Sequence[int]
-    seed: int | None = None  # of the first sample, the next one has the next; None: center crops
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,40 +137,6 @@ class SyntheticReader:
     def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
         chosen = torch.tensor(wanted.indices) % SYNTHETIC_IMAGES
         return self._images[chosen], self._labels[chosen]
-
-
-class TrainingBatches:
-    """Sampler of a training loader: the samples of every step, and the seed of their crops."""
-
-    def __init__(self, order: TrainingOrder, *, augment: bool, at_once: int = 1) -> None:
-        self._order = order
-        self._augment = augment
-        self._at_once = at_once  # steps whose batches are read as one
-
-    def __iter__(self) -> Iterator[BatchRequest]:
-        # Seeds follow a sample's position in its rank's stream: independent of the workers and of at_once.
-        first_seed = stream_seed(self._order.seed, self._order.rank)
-        for step in count(step=self._at_once):
-            seed = first_seed + step * self._order.batch_size if self._augment else None
-            steps = range(step, step + self._at_once)
-            indices = [index for each in steps for index in self._order.indices(each)]
-            yield BatchRequest(step=step, indices=indices, seed=seed)
-
-
-def stream_seed(seed: int, rank: int) -> int:
-    """Return the seed of the first sample in a rank's stream; streams of ranks do not overlap."""
-    return (seed << 64) + (rank << 40)
-
-
-class EvaluationBatches:
-    """Sampler of an evaluation: every sample once, center crops."""
-
-    def __init__(self, order: EvaluationOrder) -> None:
-        self._order = order
-
-    def __iter__(self) -> Iterator[BatchRequest]:
-        for step, indices in enumerate(self._order):
-            yield BatchRequest(step=step, indices=indices)
 
 
 class HostBatches:

@@ -8,16 +8,22 @@ repeated within an epoch, and no rank ends before another.
 from __future__ import annotations
 
 import hashlib
-from itertools import accumulate
-from math import ceil
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count
+from typing import Any, TypeAlias
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 Tensor: TypeAlias = Any  # torch is untyped here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """Samples of one rank for one step or several, and the seed of their crops."""
+
+    indices: Sequence[int]
+    seed: int | None = None  # of the first sample, the next one has the next; None: center crops
 
 
 class TrainingOrder:
@@ -64,6 +70,17 @@ class TrainingOrder:
             taken += self._permutation(epoch)[start : start + self.batch_size - len(taken)].tolist()
         return taken
 
+    def requests(self, *, augment: bool, at_once: int = 1) -> Iterator[BatchRequest]:
+        """Yield a loader's requests, each for `at_once` steps.
+
+        Seeds follow a sample's position in its rank's stream: they do not depend on workers or `at_once`.
+        """
+        first_seed = stream_seed(self.seed, self.rank)
+        for step in count(step=at_once):
+            indices = [index for each in range(step, step + at_once) for index in self.indices(each)]
+            seed = first_seed + step * self.batch_size if augment else None
+            yield BatchRequest(indices=indices, seed=seed)
+
     def steps_for_epochs(self, epochs: int) -> int:
         """Return how many steps read every sample that many times; the last may reach into the next epoch."""
         return -(-epochs * self.length // (self.world * self.batch_size))
@@ -98,12 +115,15 @@ class EvaluationOrder:
         self.batch_size = batch_size
         self._share = range(rank, length, world)
 
-    def __len__(self) -> int:
-        return ceil(len(self._share) / self.batch_size)
-
-    def __iter__(self) -> Iterator[list[int]]:
+    def requests(self) -> Iterator[BatchRequest]:
+        """Yield a loader's requests, one a batch."""
         for start in range(0, len(self._share), self.batch_size):
-            yield list(self._share[start : start + self.batch_size])
+            yield BatchRequest(indices=self._share[start : start + self.batch_size])
+
+
+def stream_seed(seed: int, rank: int) -> int:
+    """Return the seed of the first sample in a rank's stream; streams of ranks do not overlap."""
+    return (seed << 64) + (rank << 40)
 
 
 def mixed_seed(seed: int, epoch: int) -> int:

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from pytest_accel.workloads.data.encoded import PackedNames, pack, read_whole
 from pytest_accel.workloads.data.errors import DataError, Split, missing, reading, unreadable
-from pytest_accel.workloads.data.loader import BatchRequest, ReadProblem
+from pytest_accel.workloads.data.loader import ReadProblem
+from pytest_accel.workloads.data.order import BatchRequest
 from pytest_accel.workloads.data.pixels import decode_on_host, scale_and_shift
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 

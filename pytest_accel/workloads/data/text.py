@@ -109,24 +109,15 @@ class TokenFile(NamedTuple):
     vocabulary: int  # tokens are below
 
 
-def open_texts(root: Path, *, cache: Path | None = None) -> TokenFile:
-    """Return the tokens of `oscar/` with the vocabulary of `gpt2/`, both under the root of all data sets.
+def open_texts(root: Path) -> TokenFile:
+    """Return the tokens of `oscar/` with the vocabulary of `gpt2/`, both under the root; of an earlier session, or new.
 
-    DataMissing where one of them is not there, DataError where it cannot be read.
+    They are kept beside the texts, or in the user's cache where that folder is read-only. The file's name has hashes of the
+    vocabulary and the texts: texts that changed get a new file, and the old one is removed. Ranks that start together
+    wait for the one that writes it. DataMissing where a part is not there, DataError where it cannot be read.
     """
-    return open_tokens(find_texts(root), read_gpt2(find_gpt2(root)), cache=cache)
-
-
-def open_tokens(files: Sequence[Path], vocabulary: Gpt2Vocabulary, *, cache: Path | None = None) -> TokenFile:
-    """Return the tokens of texts, of an earlier session or new.
-
-    They are kept in `cache`; without it beside the texts, or in the user's cache where that folder is read-only. The
-    file's name has hashes of the vocabulary and the texts: texts that changed get a new file, and the old one is
-    removed. Ranks that start together wait for the one that writes it.
-    """
-    if not files:
-        raise ValueError("files: none. Name the files of texts.")
-    places = _places(files, vocabulary, cache)
+    files, vocabulary = find_texts(root), read_gpt2(find_gpt2(root))
+    places = _places(files, vocabulary)
     problems: list[str] = []
     for place in places:
         tokens = _mapped(place, problems)
@@ -148,8 +139,8 @@ def open_tokens(files: Sequence[Path], vocabulary: Gpt2Vocabulary, *, cache: Pat
     return TokenFile(place, tokens, vocabulary.size)
 
 
-def _places(files: Sequence[Path], vocabulary: Gpt2Vocabulary, cache: Path | None) -> list[Path]:
-    """Return where the tokens of these texts may be, best first."""
+def _places(files: Sequence[Path], vocabulary: Gpt2Vocabulary) -> list[Path]:
+    """Return where the tokens of these texts may be: beside them, and in the user's cache."""
     folder = files[0].parent
     state = ""
     for file in files:  # sizes and times: hashing all texts would take as long as encoding them
@@ -158,25 +149,12 @@ def _places(files: Sequence[Path], vocabulary: Gpt2Vocabulary, cache: Path | Non
         state += f"{file.name}/{status.st_size}/{status.st_mtime_ns}/"
     of_set = _hash(f"{FORMAT}/{vocabulary.fingerprint}/{folder.absolute()}")
     name = f"tokens-{of_set}-{_hash(state)}.npy"
-    if cache is not None:
-        return [cache / name]
-    user = _user_cache()
-    return [folder / name, *([user / name] if user else [])]
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises without a home
+    return [folder / name, Path(user, "pytest-accel", name)]
 
 
 def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
-
-
-def _user_cache() -> Path | None:
-    """Return the user's cache folder; None where the user has no home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(named):  # noqa: PTH117 - a string
-        return Path(named, "pytest-accel")
-    try:
-        return Path.home() / ".cache/pytest-accel"
-    except RuntimeError:
-        return None
 
 
 def _mapped(path: Path, problems: list[str]) -> NDArray[Any] | None:
@@ -216,14 +194,16 @@ def _write(path: Path, files: Sequence[Path], vocabulary: Gpt2Vocabulary) -> Non
             os.fsync(out.fileno())
         with _writing(path):
             temporary.replace(path)
-            for outdated in path.parent.glob(
-                f"{path.name.rpartition('-')[0]}-*.npy"
-            ):  # of texts that changed
+            for outdated in path.parent.glob(f"{_set_name(path)}-*.npy"):  # of texts that changed
                 if outdated != path:
                     outdated.unlink(missing_ok=True)
     except BaseException:  # Ctrl-C as well
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _set_name(path: Path) -> str:
+    return path.name.rpartition("-")[0]
 
 
 def _check_any(total: int, files: Sequence[Path]) -> None:
@@ -237,11 +217,9 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "Make its folder writable, or name another for the tokens."
+        remedy = "Make its folder writable, or set XDG_CACHE_HOME."
         if error.errno in _NO_SPACE:
-            remedy = (
-                "Free some space, about as much as the texts take, or name another folder for the tokens."
-            )
+            remedy = "Free some space, about as much as the texts take."
         raise unreadable(
             path, f"the tokens could not be written: {error.strerror or error}", remedy
         ) from None
@@ -252,7 +230,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold a file's lock while it is written. Without locks several processes write it, each completely."""
     try:
         descriptor = os.open(
-            path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+            path.with_name(f".{_set_name(path)}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
         )
     except OSError:
         yield  # writing will raise

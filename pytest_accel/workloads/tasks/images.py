@@ -19,13 +19,11 @@ from pytest_accel.workloads.data.images import ArrayImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
     ArrayReader,
     EncodedReader,
-    EvaluationBatches,
     HostBatches,
     LoaderConfig,
     PhotographReader,
     Reader,
     SyntheticReader,
-    TrainingBatches,
 )
 from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
 from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
@@ -136,7 +134,7 @@ def evaluation_batches(config: StepConfig, plan: Plan, to: Destination) -> Itera
     if isinstance(images, ArrayImages):
         loading = replace(loading, workers=0)
     reader = _reader(images, plan, on_device=False)
-    batches = HostBatches(reader, EvaluationBatches(order), loading, for_device=to.device.type != "cpu")
+    batches = HostBatches(reader, order.requests(), loading, for_device=to.device.type != "cpu")
     try:
         for pixels, labels in batches:
             yield finish(pixels.to(to.device, non_blocking=True)), labels.to(to.device, non_blocking=True)
@@ -208,7 +206,7 @@ def _real(config: StepConfig, plan: ImagePlan, to: Destination, images: Images) 
         if not widen_device_queues():
             warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
         source = DecodingSource(
-            HostBatches(reader, TrainingBatches(order, augment=False), loading, for_device=False),
+            HostBatches(reader, order.requests(augment=False), loading, for_device=False),
             photographs,
             CropResize(_model_input(plan, to)),
             to.device,
@@ -250,7 +248,7 @@ def _through_loader(
     on_device = to.device.type != "cpu"
     at_once = min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)) if on_device else 1
     at_once = max(1, at_once) if loading.workers else 1
-    sampler = TrainingBatches(order, augment=augment, at_once=at_once)
+    sampler = order.requests(augment=augment, at_once=at_once)
     batches = HostBatches(reader, sampler, loading, for_device=on_device)
     source = LoaderSource(batches, lambda batch: (finish(batch[0]), batch[1]), to.device, loading=loading)
     return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source

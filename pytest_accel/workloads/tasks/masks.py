@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.errors import existing_root
-from pytest_accel.workloads.data.loader import TrainingBatches
 from pytest_accel.workloads.data.pixels import scale_and_shift
 from pytest_accel.workloads.data.segmentation import (
     CITYSCAPES_CLASSES,
@@ -169,7 +168,7 @@ def _real(config: StepConfig, plan: MaskPlan, to: Destination, images: Cityscape
     )
     order = plan.order(to, length=len(images), shuffle=config.training)
     reader = SegmentationReader(images, size=size)
-    sampler = TrainingBatches(order, augment=False)  # random crops are cut on the device
+    sampler = order.requests(augment=False)  # random crops are cut on the device
 
     def arrive(batch: SegmentationBatch) -> Batch:
         return finish(batch.pixels, batch.masks)

@@ -283,17 +283,13 @@ def global_call(module, name, *arguments, protocol=2):
     [
         ("numpy.testing._private.utils", "runstring"),
         ("numpy", "load"),
-        ("numpy", "fromfile"),
-        ("numpy", "save"),
         ("numpy", "ndarray.tofile"),
         ("numpy", "dtype.__class__"),
         ("numpy", "os.system"),
         ("numpy.core.multiarray", "fromfile"),
         ("numpy.core.multiarray", "_reconstruct.__globals__"),
-        ("numpy.f2py.crackfortran", "myeval"),
         ("builtins", "eval"),
         ("__builtin__", "eval"),
-        ("_codecs", "encode"),
         ("copyreg", "_reconstructor"),
     ],
 )

@@ -356,7 +356,7 @@ def test_impossible_resizing_is_refused(wrong, named):
 
 
 def wanted(*indices, sizes, seed=None, bucket=BUCKET):
-    return DetectionRequest(step=0, bucket=bucket, indices=indices, sizes=sizes, seed=seed)
+    return DetectionRequest(bucket=bucket, indices=indices, sizes=sizes, seed=seed)
 
 
 def test_image_is_at_the_top_left_of_its_bucket(coco):

@@ -450,33 +450,6 @@ def test_plain_archives_are_read_as_tarfile_reads_them(tmp_path_factory, members
         assert found == of_tarfile(content)
 
 
-def info(name="a.jpg", **fields):
-    made = tarfile.TarInfo(name)
-    for field, value in fields.items():
-        setattr(made, field, value)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("members", "kind"),
-    [
-        ([(info("n" * 150), b"x")], "gnu"),  # a long name
-        ([(info("n" * 150), b"x")], "pax"),
-        ([(info(mtime=1.5), b"x")], "pax"),
-        ([(info(pax_headers={"comment": "x"}), b"x")], "pax"),
-        ([(info(type=tarfile.SYMTYPE, linkname="b"), b"")], "ustar"),
-        ([(info(type=tarfile.LNKTYPE, linkname="b"), b"")], "ustar"),
-        ([(info(type=tarfile.FIFOTYPE), b"")], "ustar"),
-        ([(info(type=tarfile.CONTTYPE), b"x")], "ustar"),
-        ([(info(type=tarfile.GNUTYPE_SPARSE), b"x")], "gnu"),
-        ([(info(type=tarfile.DIRTYPE), b"x")], "ustar"),
-    ],
-)
-def test_unusual_members_are_left_to_tarfile(tmp_path_factory, members, kind):
-    with pytest.raises(NotPlain):
-        plain_of(archive([("plain.jpg", b"x"), *members], kind), tmp_path_factory)
-
-
 @pytest.mark.parametrize("byte", range(0, 512, 37))
 @pytest.mark.parametrize("at_once", [1, 2, 4096])
 def test_header_of_which_one_byte_is_wrong_is_not_believed(tmp_path_factory, monkeypatch, byte, at_once):

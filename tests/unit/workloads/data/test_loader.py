@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 
@@ -20,18 +20,15 @@ from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.loader import (
     SYNTHETIC_IMAGES,
     ArrayReader,
-    BatchRequest,
     EncodedReader,
-    EvaluationBatches,
     HostBatches,
     LoaderConfig,
     PhotographReader,
     ReadProblem,
     SyntheticReader,
-    TrainingBatches,
     spare_cpus,
 )
-from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
+from pytest_accel.workloads.data.order import BatchRequest, EvaluationOrder, TrainingOrder
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 from tests.support.data_sets import write_cifar_binary, write_food101, write_shards
 from tests.support.processes import children
@@ -40,7 +37,7 @@ WORKERS = (0, 1, 2)
 
 
 class Reporting:
-    """A reader that tells of the process it runs in, or does there what a test asks for."""
+    """A reader of step numbers that reports its process, or does there what a test wants."""
 
     def __init__(self, does=lambda wanted: None):
         self.does = does
@@ -48,12 +45,12 @@ class Reporting:
     def __getitem__(self, wanted):
         answer = self.does(wanted)
         own = [os.getpid(), len(os.sched_getaffinity(0)), torch.get_num_threads()]
-        return torch.tensor([wanted.step, *own]) if answer is None else answer
+        return torch.tensor([wanted, *own]) if answer is None else answer
 
 
 def opened(reader, *, workers, length=20, batch_size=3, sampler=None, for_device=False, **options):
     order = TrainingOrder(length=length, batch_size=batch_size)
-    sampler = sampler or TrainingBatches(order, augment=False)
+    sampler = sampler or (count() if isinstance(reader, Reporting) else order.requests(augment=False))
     return HostBatches(reader, sampler, LoaderConfig(workers=workers, **options), for_device=for_device)
 
 
@@ -80,7 +77,7 @@ def food(tmp_path_factory):
 
 def photographs(batches, food, workers):
     order = TrainingOrder(length=len(food), batch_size=3, seed=5)
-    sampler = TrainingBatches(order, augment=True)
+    sampler = order.requests(augment=True)
     return batches(PhotographReader(images=food, size=16), workers=workers, sampler=sampler)
 
 
@@ -96,9 +93,7 @@ def test_batches_and_their_cuts_are_the_same_from_any_number_of_workers(batches,
 @pytest.mark.parametrize("workers", WORKERS)
 def test_slow_batch_is_waited_for_and_comes_in_its_turn(batches, monkeypatch, workers):
     monkeypatch.setattr(module, "POLL_S", 0.02)
-    slow = Reporting(
-        lambda wanted: time.sleep(0.2) if wanted.step == 1 else None
-    )  # longer than a turn of waiting
+    slow = Reporting(lambda wanted: time.sleep(0.2) if wanted == 1 else None)  # longer than a turn of waiting
     assert [int(batch[0]) for batch in islice(batches(slow, workers=workers), 5)] == [0, 1, 2, 3, 4]
 
 
@@ -165,7 +160,7 @@ def kill(pid):
 @pytest.mark.parametrize("when", ["reading", "waiting"])
 def test_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, workers, when):
     def die(wanted):
-        if when == "reading" and wanted.step == 2:
+        if when == "reading" and wanted == 2:
             kill(os.getpid())
 
     reader = batches(Reporting(die), workers=workers)
@@ -192,7 +187,7 @@ def test_killed_worker_raises_where_a_batch_is_asked_for_and_nowhere_else(batche
 
 def test_worker_killed_while_it_reads_the_stop_event_does_not_hang_the_loader(batches):
     def die(wanted):
-        if wanted.step == 1:
+        if wanted == 1:
             frame = sys._getframe()
             while "done_event" not in frame.f_locals:  # of torch's loop in the worker
                 frame = frame.f_back
@@ -239,7 +234,7 @@ def test_closing_leaves_no_process_behind_while_its_error_is_held(batches):
     before = children()
 
     def die(wanted):
-        if wanted.step == 1:
+        if wanted == 1:
             kill(os.getpid())
 
     reader = batches(Reporting(die), workers=2)
@@ -263,22 +258,10 @@ def test_loading_draws_no_number_that_a_model_would_draw(batches, workers):
 def test_evaluation_ends_after_every_sample_has_come_once(batches, tmp_path, workers):
     written = write_cifar_binary(tmp_path, test=8)["test"]
     images = open_images(tmp_path, "cifar100", "test")
-    sampler = EvaluationBatches(EvaluationOrder(length=8, batch_size=3))
+    sampler = EvaluationOrder(length=8, batch_size=3).requests()
     found = list(batches(ArrayReader(images=images), workers=workers, sampler=sampler))
     assert [len(labels) for _, labels in found] == [3, 3, 2]
     assert torch.cat([labels for _, labels in found]).tolist() == written.labels
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_batches_read_together_are_those_that_would_be_read_one_by_one(batches, tmp_path, workers):
-    write_cifar_binary(tmp_path, train=20)
-    reader = ArrayReader(images=open_images(tmp_path, "cifar100", "train"))
-    order = TrainingOrder(length=20, batch_size=3, rank=1, world=2)
-    one, three = (TrainingBatches(order, augment=False, at_once=at_once) for at_once in (1, 3))
-    singly = torch.cat([labels for _, labels in islice(batches(reader, workers=workers, sampler=one), 12)])
-    together = [labels for _, labels in islice(batches(reader, workers=workers, sampler=three), 4)]
-    assert [len(labels) for labels in together] == [9] * 4
-    assert torch.equal(torch.cat(together), singly)
 
 
 def test_ranks_and_steps_are_cut_by_different_chances():
@@ -286,9 +269,9 @@ def test_ranks_and_steps_are_cut_by_different_chances():
     for seed in (0, 1):
         for rank in (0, 1):
             order = TrainingOrder(length=10, batch_size=2, rank=rank, world=2, seed=seed)
-            chances |= {wanted.seed for wanted in islice(TrainingBatches(order, augment=True), 4)}
+            chances |= {wanted.seed for wanted in islice(order.requests(augment=True), 4)}
     assert len(chances) == 16
-    plain = islice(TrainingBatches(order, augment=False), 4)
+    plain = islice(order.requests(augment=False), 4)
     assert {wanted.seed for wanted in plain} == {None}
 
 
@@ -299,7 +282,7 @@ def test_workers_started_unasked_leave_a_cpu_to_the_training(monkeypatch, cpus, 
 
 
 def wanted(*indices, seed=None):
-    return BatchRequest(step=0, indices=indices, seed=seed)
+    return BatchRequest(indices=indices, seed=seed)
 
 
 @pytest.fixture
@@ -332,7 +315,7 @@ def test_samples_are_cut_alike_however_many_batches_are_read_as_one(food_set):
     order = TrainingOrder(length=len(images), batch_size=2, rank=1, world=2, seed=3)
 
     def samples(at_once):
-        batches = TrainingBatches(order, augment=True, at_once=at_once)
+        batches = order.requests(augment=True, at_once=at_once)
         return torch.cat([reader[each][0] for each in islice(batches, 6 // at_once)])
 
     assert torch.equal(samples(1), samples(2))

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.workloads.data.errors import DataError, DataMissing
-from pytest_accel.workloads.data.loader import (
-    BatchRequest,
-    ReadProblem,
-)
+from pytest_accel.workloads.data.loader import ReadProblem
+from pytest_accel.workloads.data.order import BatchRequest
 from pytest_accel.workloads.data.segmentation import (
     CLASS_OF_ID,
     SegmentationReader,
@@ -204,7 +202,7 @@ def test_synthetic_masks_have_any_size_and_repeat(size):
 
 # Reading
 def wanted(*indices):
-    return BatchRequest(step=0, indices=indices)
+    return BatchRequest(indices=indices)
 
 
 def test_batch_has_the_images_asked_for(tmp_path):

@@ -203,14 +203,12 @@ def test_damaged_token_file_is_written_again_with_a_warning(root, damage):
     assert file.path.read_bytes() == whole
 
 
-def test_named_cache_folder_is_used(root):
-    file = open_texts(root, cache=root / "deep/cache")
-    assert file.path.parent == root / "deep/cache"
-    assert kept(root / "oscar") == []
-    assert open_texts(root, cache=root / "deep/cache").path == file.path
+def test_folder_that_cannot_be_made_is_reported(root, monkeypatch):
     (root / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "file"))
+    monkeypatch.setattr(module, "is_writable_folder", lambda folder: folder == root / "file")
     with pytest.raises(DataError, match="could not be written"):
-        open_texts(root, cache=root / "file/cache")
+        open_texts(root)
 
 
 def test_read_only_folder_of_texts_is_left_alone(root, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the baselines of a session should do next, as the text of an issue or of a pull request.
+"""Proposal of changes to baselines after a session, as the text of an issue or of a pull request.
 
 Nothing moves by itself: each part ends with the command that moves it, and with what to look at before.
 """
@@ -33,7 +33,7 @@ _RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of th
 
 
 class _Kind(Enum):
-    """What a baseline should do, in the order of the text: the value counts them in the headline."""
+    """Kinds of changes, in the order of the text; the value is the word in the headline."""
 
     DECIDE = "regressed after a change"
     LEAVE = "regressed, and nothing recorded changed"
@@ -96,7 +96,7 @@ class _Group:
 
 
 def render_proposal(session: SessionResults, *, limit_characters: int = 0) -> str:
-    """The text, its first line a headline; empty where no baseline should move. 0 is no limit."""
+    """Return the text, a headline first; empty where no baseline should move. A limit of 0 is none."""
     groups = list(_groups(in_order(session.results), updated="--accel-update" in session.command))
     if not groups:
         return ""
@@ -106,13 +106,13 @@ def render_proposal(session: SessionResults, *, limit_characters: int = 0) -> st
         title, advice = _TEXTS[kind]
         for number, group in enumerate(of_kind):
             head = [f"## {title}", ""] if number == 0 else []
-            first, *more = _told(group, advice, session)
+            first, *more = _group_blocks(group, advice, session)
             blocks += ["\n".join([*head, first]), *more]
     return _assembled(blocks, limit_characters)
 
 
 def _assembled(blocks: Sequence[str], limit_characters: int) -> str:
-    """Whole blocks, as many as fit; that some do not is said."""
+    """Return as many complete blocks as fit, and a note where some do not."""
     whole = "\n\n".join(blocks) + "\n"
     if not limit_characters or len(whole) <= limit_characters:
         return whole
@@ -148,7 +148,7 @@ def _groups(results: Iterable[Result], *, updated: bool) -> Iterator[_Group]:
 
 
 def _clause(text: str) -> str:
-    """What happened, without what to do about it."""
+    """Return the first clause of a text: the finding without the remedy."""
     return text.partition(";")[0].removesuffix(" and are never compared")
 
 
@@ -160,9 +160,7 @@ def _kind(result: Result, *, updated: bool) -> _Kind | None:
         if now.is_surely_noisy:
             return _Kind.QUIETEN
         return _Kind.COMPLETE if now.provisional else None
-    if result.is_platform or any(
-        map(was_slowed, result.runs)
-    ):  # a drill: the gate has seen it, and nothing is to be decided
+    if result.is_platform or any(map(was_slowed, result.runs)):  # slowed on purpose: nothing to decide
         return None
     if result.status is Outcome.REGRESSED:
         return _Kind.DECIDE if result.changes else _Kind.LEAVE
@@ -171,7 +169,7 @@ def _kind(result: Result, *, updated: bool) -> _Kind | None:
 
 
 def _standing(result: Result, *, updated: bool) -> BaselineQuality:
-    """Of its baseline after the recording: an update has replaced what was stored before."""
+    """Return the quality of the baseline after the recording; an update has replaced the stored runs."""
     return baseline_quality(result.runs if updated else (*result.baseline, *result.runs), result.tolerance)
 
 
@@ -190,8 +188,8 @@ def _headline(groups: Sequence[_Group]) -> str:
     for group in groups:
         counts[group.kind] += len(group.results)
     platforms = ", ".join(dict.fromkeys(group.platform for group in groups if group.platform))
-    told = ", ".join(f"{counts[kind]} {kind.value}" for kind in _Kind if counts[kind])
-    return f"# {prose(platforms, characters=80)}: {told}"
+    summary = ", ".join(f"{counts[kind]} {kind.value}" for kind in _Kind if counts[kind])
+    return f"# {prose(platforms, characters=80)}: {summary}"
 
 
 def _facts(session: SessionResults) -> str:
@@ -211,8 +209,8 @@ def _facts(session: SessionResults) -> str:
     return f"{' · '.join(filter(None, facts))}\n\n{advice}"
 
 
-def _told(group: _Group, advice: str, session: SessionResults) -> list[str]:
-    """Its blocks: what was found, what changed, what to do."""
+def _group_blocks(group: _Group, advice: str, session: SessionResults) -> list[str]:
+    """Return the blocks of a group: results, changes, commands."""
     blocks = [_table(group)]
     if group.changes:
         blocks.append(_changes(group.changes))
@@ -302,7 +300,7 @@ def _removal(group: _Group, usable: Sequence[Result], kept: Sequence[str]) -> li
 
 
 def _reason(group: _Group, session: SessionResults) -> str:
-    """What the ledger will say, unless somebody knows better."""
+    """Return the reason for the ledger that the command suggests."""
     if group.changes:
         more = len(group.changes) - _REASON_CHANGES
         said = describe(group.changes[:_REASON_CHANGES]) + (f" and {more} more" if more > 0 else "")

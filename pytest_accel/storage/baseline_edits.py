@@ -243,7 +243,7 @@ def _refused_by_runs(candidate: Candidate) -> str:
             return f"its runs are of two machines ({describe(changes)}), which do not mix. Measure on one."
     repeated = [run for at, run in enumerate(candidate.runs) if is_stored(run, candidate.runs[:at])]
     if repeated:
-        return f"{len(repeated)} of its {counted(len(candidate.runs), 'run')} are the same run again. Measure anew."
+        return f"{len(repeated)} of its {counted(len(candidate.runs), 'run')} are the same run again. Measure again."
     if len(candidate.runs) > MAX_RUNS:
         return f"{len(candidate.runs)} runs; a baseline has at most {MAX_RUNS}. Record fewer."
     return ""
@@ -432,7 +432,7 @@ def set_anchor(*, clear: bool = False, chosen: Callable[[str], bool] = lambda _k
 def set_tolerance(
     tolerance: Tolerance, *, noisy_only: bool = False, chosen: Callable[[str], bool] = lambda _key: True
 ) -> EntryEdit:
-    """Return the edit that stores another tolerance; only of benchmarks too noisy for theirs where that is asked for."""
+    """Return the edit that stores another tolerance; with `noisy_only` of benchmarks too noisy for theirs."""
 
     def edit(key: str, entry: BaselineEntry, context: EditContext) -> tuple[BaselineEntry, str] | None:
         now = baseline_quality(entry.runs, entry.tolerance, context.prior)

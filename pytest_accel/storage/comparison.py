@@ -57,7 +57,7 @@ class Side:
 
     @property
     def hardware(self) -> str:
-        """The platform without its variant, which some files do not know; the identity of runs does."""
+        """The platform without its variant, which some files do not name."""
         return self.platform.partition("-")[0]
 
     @property
@@ -72,10 +72,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A figure in its row, against that of the column it is held to."""
+    """A figure of one column, and its ratio to the reference column."""
 
     value: Value | None = None
-    ratio: float | None = None  # above 1 is better, whichever way better lies; None where nothing can be said
+    ratio: float | None = None  # above 1 is better, also where less of the metric is; None: not comparable
     differs: str = ""  # what is not alike between the two, in words
 
 
@@ -92,7 +92,7 @@ class Row:
 
     @property
     def first_ratio(self) -> float | None:
-        """What it is sorted by."""
+        """The first known ratio, for sorting."""
         return next((cell.ratio for cell in self.cells if cell.ratio is not None), None)
 
 
@@ -109,7 +109,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All of it."""
+    """All columns, rows and verdicts of a comparison."""
 
     sides: tuple[Side, ...]
     held_to: tuple[Side | None, ...]  # for each side: that its ratios are to; None for that one itself
@@ -127,7 +127,7 @@ class Comparison:
 
     @property
     def lost(self) -> tuple[Judged, ...]:
-        """What failed in a later set, or is missing from it: nobody knows how fast it is there."""
+        """Benchmarks that failed in a later set or are missing from it: their speed there is unknown."""
         return tuple(each for each in self.judged if each.judgement.failed or each.judgement.missing)
 
     @property
@@ -143,7 +143,7 @@ def compare(
     tolerance: float | None = None,
     wanted: Callable[[str], bool] = lambda _name: True,
 ) -> Comparison:
-    """Match, hold to the first (or to `ratio_to`), and judge what may be judged; raises ValueError in users' words."""
+    """Match the rows of all sides, compute ratios to the first (or to `ratio_to`), and judge comparable runs."""
     held_to = tuple(_held_to(side, sides, _reference(sides, ratio_to)) for side in sides)
     groups = [group for group in matched(sides) if any(wanted(entry.key) for entry in group.values())]
     shown = _metrics(metrics, groups, sides)
@@ -161,7 +161,7 @@ def compare(
 
 
 def ordered(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
-    """By name; by ratio, the worst first; by throughput (or whichever metric is shown), the most first."""
+    """Return rows by name, by ratio (worst first) or by throughput (highest first)."""
     if by == "name":
         return tuple(sorted(rows, key=lambda row: row.name))
     if by == "ratio":
@@ -172,7 +172,7 @@ def ordered(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
 
 
 def is_better_less(metric: str) -> bool:
-    """Which way is better, of what is published and of what is measured."""
+    """Return whether less of a published or measured metric is better."""
     known = METRICS.get(metric)
     return known == "less" if known else metric in _LESS or less_is_better(metric)
 
@@ -183,7 +183,7 @@ Group = dict[int, Entry]  # by the position of the side
 
 
 def matched(sides: Sequence[Side]) -> list[Group]:
-    """Entries that are one workload: of one key; between platforms of one name; by a link to what was published."""
+    """Return entries of one workload: by key, between platforms by name, or by a link to a published figure."""
     groups: list[Group] = []
     known: dict[tuple[str, str], list[Group]] = {}  # by key, by name, and by the ids that links lead to
     for index, side in enumerate(sides):
@@ -202,15 +202,15 @@ def matched(sides: Sequence[Side]) -> list[Group]:
                 group = {}
                 groups.append(group)
             group[index] = entry
-            for way in _ways(entry, side):
-                ours = known.setdefault(way, [])
+            for key in _match_keys(entry, side):
+                ours = known.setdefault(key, [])
                 if not any(each is group for each in ours):
                     ours.append(group)
     return groups
 
 
-def _ways(entry: Entry, side: Side) -> Iterator[tuple[str, str]]:
-    """How others find an entry."""
+def _match_keys(entry: Entry, side: Side) -> Iterator[tuple[str, str]]:
+    """Yield the keys under which other entries find this one."""
     yield "key", entry.key
     if side.published:
         yield "published", entry.key
@@ -269,7 +269,7 @@ def _reference(sides: Sequence[Side], name: str) -> Side:
 
 
 def _held_to(side: Side, sides: Sequence[Side], reference: Side) -> Side | None:
-    """The same platform of the reference's set, where it has it; else the reference."""
+    """Return the same platform of the reference's set, or the reference where it has none."""
     if side is reference:
         return None
     if side.group == reference.group:
@@ -278,7 +278,7 @@ def _held_to(side: Side, sides: Sequence[Side], reference: Side) -> Side | None:
 
 
 def counterpart(side: Side, others: Sequence[Side]) -> Side | None:
-    """The same platform in another set: by its whole name; where a file knows no variant, by the machine of its runs."""
+    """Return the same platform in another set: by its full name, or by the machine of its runs where a file has no variant."""
     for other in others:
         if other.platform == side.platform:
             return other
@@ -296,8 +296,8 @@ def counterpart(side: Side, others: Sequence[Side]) -> Side | None:
 def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Side]) -> list[str]:
     present = list(dict.fromkeys(metric for group in groups for e in group.values() for metric in e.values))
     if wanted:
-        asked = [metric for name in wanted for metric in CHOICES.get(name, (name,))]
-        found = [metric for metric in asked if metric in present]
+        chosen = [metric for name in wanted for metric in CHOICES.get(name, (name,))]
+        found = [metric for metric in chosen if metric in present]
         if groups and not found:
             known = sorted({*_names_of(present)})
             raise ValueError(
@@ -330,9 +330,9 @@ def _rows(group: Group, metric: str, sides: Sequence[Side], held_to: Sequence[Si
 
 
 def _title(group: Group, first: Entry, sides: Sequence[Side]) -> tuple[str, str]:
-    """What a row is called, and in which tables of a study it stands.
+    """Return the name of a row, and the tables of a study that hold it.
 
-    By its own row in a study, unless platforms have rows of different names there, or other sets stand beside it.
+    It is the row's name in the study, unless platforms have rows of different names there, or other sets are compared too.
     """
     tables = ", ".join(dict.fromkeys(entry.table for entry in group.values() if entry.table))
     one_study = len({side.study for side in sides}) == 1
@@ -372,7 +372,7 @@ def _ratio(mine: float, theirs: float, metric: str) -> float | None:
 
 
 def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
-    """Each benchmark that the first set has, against the same of a later set on the same platform."""
+    """Yield a judgement for each benchmark of the first set and each later set of the same platform."""
     first = [side for side in sides if side.group == sides[0].group and not side.published]
     for index, side in enumerate(sides):
         baseline = None if side.published or side.group == sides[0].group else counterpart(side, first)

@@ -56,12 +56,20 @@ def scattered(
             yield chance.sample(range(quiet), RECORD_RUNS), chance.sample(range(injected), repeats)
 
 
-def consecutive(quiet: int) -> Iterator[Draw]:
-    """Every baseline of neighbours in time with every candidate of neighbours that comes later."""
-    repeats = Policy().max_repeats
-    for first in range(quiet - RECORD_RUNS - repeats + 1):
-        for later in range(first + RECORD_RUNS, quiet - repeats + 1):
-            yield range(first, first + RECORD_RUNS), range(later, later + repeats)
+def consecutive(quiet: Sequence[Run]) -> Iterator[Draw]:
+    """Yield every baseline of neighbours in time with every candidate of neighbours that comes later, each of one session."""
+    baselines, candidates = (
+        [
+            range(first, first + count)
+            for first in range(len(quiet) - count + 1)
+            if len({run.session for run in quiet[first : first + count]}) == 1
+        ]
+        for count in (RECORD_RUNS, Policy().max_repeats)
+    )
+    for baseline in baselines:
+        for candidate in candidates:
+            if candidate.start >= baseline.stop:
+                yield baseline, candidate
 
 
 def rates(quiet: Sequence[Run], candidates: Sequence[Run], draws: Iterator[Draw], policy: Policy) -> Rates:
@@ -88,7 +96,7 @@ def row(stream: Stream, policy: Policy) -> list[str]:
         found = rates(quiet, slowed(quiet, slowdown), scattered(len(quiet)), policy)
         cells.append(f"{100 * found.gate:.1f} / {100 * found.mean:.1f}")
         if not slowdown:
-            in_time = rates(quiet, quiet, consecutive(len(quiet)), policy)
+            in_time = rates(quiet, quiet, consecutive(quiet), policy)
             cells += [f"{100 * in_time.gate:.1f} / {100 * in_time.mean:.1f}", f"{found.runs:.2f}"]
     real = stream.with_slowdown(0.1)
     if real:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pytest_accel.stats.run import Run
 from pytest_accel.storage.results import read_results
 
 STREAMS = Path(__file__).parent / "streams"  # the committed ones
+PAUSE_S = 1800.0
 DIGITS = 5  # significant ones of a round time: far below any noise here
 KEPT_METRICS = ("sm_clock_mhz", "temperature_c", "power_mean_w", "throttled_share", "slowdown_felt")
 
@@ -39,19 +41,27 @@ class Stream:
 def read_stream(path: Path) -> Stream:
     """Read a stream; a run without rounds was disturbed and is left out."""
     head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    sessions = _sessions([line["at"] for line in lines])
     runs = [
         (
             line.get("slowdown", 0.0),
             Run(
-                session=head["name"],
+                session=f"{head['name']}-{session}",
                 rounds_s=tuple(line["rounds_s"]),
                 steps_per_round=line["steps_per_round"],
             ),
         )
-        for line in lines
+        for session, line in zip(sessions, lines, strict=True)
         if line.get("rounds_s")
     ]
     return Stream(name=head["name"], runs=tuple(runs))
+
+
+def _sessions(ends: list[str]) -> list[int]:
+    """Number the sessions: half an hour without a run begins another one."""
+    times = [datetime.fromisoformat(end) for end in ends]
+    pauses = [(later - earlier).total_seconds() > PAUSE_S for earlier, later in pairwise(times)]
+    return list(accumulate(pauses, initial=0)) if times else []
 
 
 def gather(path: Path, arguments: list[str], slowdowns: list[float]) -> None:

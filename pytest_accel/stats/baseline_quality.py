@@ -154,13 +154,13 @@ class FrozenTolerance:
 def baseline_quality(
     runs: Sequence[Run], tolerance: float | None, prior: NoisePrior = DEFAULT_PRIOR
 ) -> BaselineQuality:
-    asked = prior.applied(Policy() if tolerance is None else Policy(tolerance=tolerance), runs)
+    wanted = prior.applied(Policy() if tolerance is None else Policy(tolerance=tolerance), runs)
     sessions = count_sessions(runs)
-    policy, scale = resolve_policy(asked, lambda each: scale_of(runs, each))
+    policy, scale = resolve_policy(wanted, lambda each: scale_of(runs, each))
     return BaselineQuality(
         runs=len(runs),
         sessions=sessions,
-        step=interval(runs, asked),
+        step=interval(runs, wanted),
         noise=scale.noise,
         resolution=loss(scale.noise * resolution_factor(len(runs), sessions, policy)),
         tolerance=policy.tolerance,

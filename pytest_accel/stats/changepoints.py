@@ -1,4 +1,4 @@
-"""Where a series of nights changed its level: an advisory beside the gate, which judges one night only.
+"""Change points of a series of sessions: advisory beside the gate, which judges one session only.
 
 E-divisive (Matteson and James 2014, arXiv:1306.4933) by bisection: a segment is split where the energy distance
 between its two sides is largest, if that split is significant, and both sides are searched in turn. Significance is
@@ -20,12 +20,12 @@ from pytest_accel.stats.run import spread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MIN_NIGHTS = 4  # on each side of a split; three perfectly separated nights are not significant at .01 anyway
+MIN_NIGHTS = 4  # on each side of a split; three perfectly separated values are not significant at .01
 MIN_VALUES = 12  # shorter segments have too few permutations for the levels below
 MIN_WINDOW = 24  # of the parts of a segment that are searched beside the whole
 CLIP = 10.0  # robust standard deviations: what is farther off says no more about where a level began
 WINDOW = 1000  # newest values that are searched: the work grows with their square
-SEASON = 90  # nights that the page and the command search unless somebody asks for more; a millisecond each benchmark
+SEASON = 90  # sessions that the page and the command search by default; a millisecond each benchmark
 
 LEVELS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 # For series of n values: what the strength (below) of permuted ranks exceeds with those probabilities. Simulated
@@ -50,7 +50,7 @@ CRITICAL = (
     (1000, (3.162, 3.481, 3.747, 3.997, 4.249, 4.689)),
 )
 
-MAX_CORRELATION = 0.8  # of neighbouring nights; above it every level looks like noise
+MAX_CORRELATION = 0.8  # of neighbouring sessions; above it every level looks like noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class ChangePoint:
 
 
 class HasThroughput(Protocol):
-    """What is asked of one point of a series."""
+    """One point of a series."""
 
     @property
     def throughput(self) -> float: ...
@@ -80,7 +80,7 @@ _Night_co = TypeVar("_Night_co", bound=HasThroughput, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend(Generic[_Night_co]):
-    """A series, the oldest night first, and where its throughput changed its level."""
+    """A series, the oldest point first, and the change points of its throughput."""
 
     points: tuple[_Night_co, ...]
     changes: tuple[ChangePoint, ...]
@@ -92,14 +92,14 @@ class Trend(Generic[_Night_co]):
 
 
 def trend(points: Sequence[_Night_co]) -> Trend[_Night_co]:
-    """The one way from a series to its changes, so that the page, the command and whoever follows say the same."""
+    """Return a series with its change points, as the page and the command show them."""
     return Trend(points=tuple(points), changes=change_points([point.throughput for point in points]))
 
 
 def change_points(
     values: Sequence[float], *, level: float = 0.01, window: int = WINDOW
 ) -> tuple[ChangePoint, ...]:
-    """The change points among the newest `window` values, oldest first; none among fewer than MIN_VALUES.
+    """Return the change points among the newest `window` values, oldest first; none among fewer than MIN_VALUES.
 
     `level` is the share of series without change in which one is found, and is one of LEVELS. Give step times or
     rates as they are: ranks do not tell them from their logarithms.
@@ -225,7 +225,7 @@ def _limits(length: int) -> list[float]:
 
 
 def _correlation(values: Sequence[float], bounds: Sequence[int]) -> float:
-    """How much of a night's deviation the next one shares, between change points; only what is surely there.
+    """Return the correlation of neighbouring values between change points, less one standard error.
 
     Measured on ranks about the middle of each segment, less one standard error: an independent series must not pay
     for the chance that it looks otherwise.
@@ -243,7 +243,7 @@ def _correlation(values: Sequence[float], bounds: Sequence[int]) -> float:
 
 
 def _significant(split: _Split | None, level: float, correlation: float) -> Iterator[tuple[_Split, float]]:
-    """The splits that remain where neighbouring nights are alike, from left to right, with their significance.
+    """Yield the splits that stay significant with correlated neighbours, from left to right.
 
     An AR(1) of correlation r has means whose variance is (1 + r) / (1 - r) times that of independent values, and so
     has the statistic, but for the 1/3 that its unbiased form has less than the plain one.

@@ -120,7 +120,7 @@ NOT_VALID: Mapping[Status | None, str] = {
 
 
 class HasRuns(Protocol):
-    """Runs, and how what measured them ended; None where nobody says more than that they were stored."""
+    """Runs with the status of their benchmark; None for stored runs."""
 
     @property
     def status(self) -> Status | None: ...
@@ -168,7 +168,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the gate says of a candidate, or why it is not asked."""
+    """Verdicts on a candidate, or why it was not judged."""
 
     verdicts: tuple[Verdict, ...] = ()  # of the throughput first, then of gated metrics
     outcome: Outcome | None = None  # the worst of them; None where nothing was judged
@@ -184,7 +184,7 @@ class Judgement:
 
 
 def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) -> Judgement:
-    """The gate's word on the runs of a candidate that the baseline does not have, where both are comparable."""
+    """Judge the runs of a candidate that the baseline does not have, where both are comparable."""
     if why := why_unusable(candidate):
         return Judgement(why_not=why, failed=True)
     if why := why_unusable(baseline):
@@ -216,7 +216,7 @@ def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) ->
 
 
 def why_unusable(measured: HasRuns) -> str:
-    """Why its runs are neither judged nor stored; empty where they are."""
+    """Return why its runs are neither judged nor stored; empty where they are."""
     if measured.status in NOT_VALID:
         return NOT_VALID[measured.status]
     if not measured.runs:
@@ -226,13 +226,13 @@ def why_unusable(measured: HasRuns) -> str:
 
 
 def _policy(*tolerances: float | None) -> Policy:
-    """With the first tolerance that somebody gave."""
+    """Return the policy with the first tolerance that is given."""
     given = next((each for each in tolerances if each is not None), None)
     return Policy() if given is None else Policy(tolerance=given)
 
 
 def is_stored(run: Run, stored: Iterable[Run]) -> bool:
-    """Whether this very run is among them; baselines round, so that rounds agree to their digits."""
+    """Return whether a run is among the stored ones; baselines round to seven digits."""
     return any(
         run.session == other.session
         and len(run.rounds_s) == len(other.rounds_s)
@@ -244,17 +244,17 @@ def is_stored(run: Run, stored: Iterable[Run]) -> bool:
 
 
 def was_slowed(run: Run) -> bool:
-    """Whether it was delayed on purpose, by --accel-slowdown."""
+    """Return whether it was measured with --accel-slowdown."""
     return "slowdown_felt" in run.metrics
 
 
 def slowed_text(runs: Iterable[Run]) -> str:
-    """How much of it was felt."""
+    """Return the slowdown that was measured."""
     return percent(max((run.metrics.get("slowdown_felt", 0.0) for run in runs), default=0.0))
 
 
 def configuration_changes(old: HasConfiguration, new: HasConfiguration) -> list[str]:
-    """Which parts of what is measured differ, old -> new."""
+    """Return the changes of configuration, work and unit, old -> new."""
     then = {**old.configuration, "work per step": f"{old.work_per_step:.7g}", "unit": old.unit}
     now = {**new.configuration, "work per step": f"{new.work_per_step:.7g}", "unit": new.unit}
     names = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]

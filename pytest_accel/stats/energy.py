@@ -1,4 +1,4 @@
-"""Energy of a window, so that a number is either right or absent with its reason: counters, integrals, sums, ratios."""
+"""Energy of a window from counters and power samples; absent with a reason where it cannot be right."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def counted_j(before_j: float, after_j: float, wraps_j: float | None = None) -> 
     """The counter's difference, never negative; None where it went backwards without a known wrap.
 
     A counter that began again twice in a window looks as if it had done so once, and one that was reset as if it had
-    begun again: `energy_of` holds both against the samples, and without samples nobody can tell.
+    begun again: `energy_of` holds both against the samples, and without samples they cannot be told apart.
     """
     most_j = math.inf if wraps_j is None else wraps_j
     if not all(math.isfinite(count_j) and 0 <= count_j <= most_j for count_j in (before_j, after_j)):
@@ -109,7 +109,7 @@ def sampled_j(
 
 
 def _line_j(left: tuple[float, float], right: tuple[float, float], begin_s: float, end_s: float) -> float:
-    """Under one straight line, as far as it lies in the window."""
+    """Return the energy under one straight line, inside the window."""
     (left_s, left_w), (right_s, right_w) = left, right
     from_s, to_s = max(left_s, begin_s), min(right_s, end_s)
     if to_s <= from_s:
@@ -238,13 +238,13 @@ def _in_order(times_s: Sequence[float]) -> bool:
 
 
 def total_j(energy: Energy, rails: Sequence[Rail], *, scope: Scope) -> float | None:
-    """The rails of that scope, each joule once: one that lies in another of them is left out.
+    """Return the sum over the rails of a scope; a rail inside another one is left out.
 
     None where a rail that belongs to the sum has no energy: a node whose third GPU went silent did not use less.
     """
     parts_j = [energy.energy_j.get(name) for name in _outermost(rails, scope)]
-    told_j = [part_j for part_j in parts_j if part_j is not None]
-    return math.fsum(told_j) if told_j and len(told_j) == len(parts_j) else None
+    known_j = [part_j for part_j in parts_j if part_j is not None]
+    return math.fsum(known_j) if known_j and len(known_j) == len(parts_j) else None
 
 
 def peak_total_w(window: EnergyWindow, *, scope: Scope) -> float | None:

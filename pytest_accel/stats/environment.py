@@ -1,4 +1,4 @@
-"""Where something was measured: identity that must match, context whose changes are suspects."""
+"""Environments of runs: identity that must match, context whose changes may explain a loss."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Change:
         if self.new is None:
             return f"{self.title} {_shown(self.old)} gone"
         old, new = _shown(self.old), _shown(self.new)
-        if old == new:  # the difference lies beyond what is shown
+        if old == new:  # they differ beyond the shown length
             return f"{self.title} changed ({old})"
         return f"{self.title} {old} -> {new}"
 

@@ -22,7 +22,7 @@ OF_ANY_STEP: Mapping[str, str] = {
     "mfu": "Its share of the device's dense peak at the precision; where the catalogue has that peak.",
     "memory_gb_per_s": "What a step cannot avoid moving through the device's memory, in GB a second: what caches may keep, and what lies between layers, is not in it.",
     "roofline_share": "The least time that arithmetic and memory allow, as a share of the step's: 1 where nothing is left to gain; where its bytes and the device's bandwidth are known.",
-    "energy_per_step_j": "What the device's own counter says of a step, in joules; of all devices of a gang.",
+    "energy_per_step_j": "What the device's own counter says of a step, in joules; of all devices of a process group.",
     "energy_sampled_per_step_j": "The same from power that was sampled beside the rounds: a check of the counter.",
     "energy_j": "What the devices used over the whole measured window, in joules.",
     "power_mean_w": "Mean power of a device over the window, in watts.",
@@ -41,7 +41,7 @@ OF_ANY_STEP: Mapping[str, str] = {
 # Of what `train`, `infer` and `converge` build; a step of the user's own may measure the like, under the same name.
 OF_BUILT_STEPS: Mapping[str, str] = {
     "loader_step_s": "The time in which the loader alone makes a batch, in seconds.",
-    "compute_step_s": "The time of a step whose batch lies ready, in seconds.",
+    "compute_step_s": "The time of a step whose batch is ready, in seconds.",
     "loader_efficiency": "What is left of the device's own rate when batches have to be loaded: 1 where the loader hides behind the step. Gated.",
     "latency_p50_s": "The time that half of the single steps stay below, each waited for, in seconds (`infer(..., latency=True)`).",
     "latency_p90_s": "The same for nine of ten.",
@@ -50,7 +50,7 @@ OF_BUILT_STEPS: Mapping[str, str] = {
     "epoch_s": "The time of an epoch, in seconds: of `epoch_size`, or (`converge`) the typical one after the first.",
     "first_epoch_s": "The time of the first epoch, which compiles, in seconds (`converge`).",
     "accuracy": "The share of the test set that the model has right after the last epoch (`converge`). Gated.",
-    "time_to_target_s": "The time of training until the accuracy that was asked for, in seconds (`converge`).",
+    "time_to_target_s": "The time of training until the target accuracy, in seconds (`converge`).",
 }
 MEASURED: Mapping[str, str] = {**OF_ANY_STEP, **OF_BUILT_STEPS}
 

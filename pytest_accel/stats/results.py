@@ -222,7 +222,7 @@ class BenchmarkCost:
 
     name: str
     held_s: float  # from beginning to end, less what it waited for others to leave its devices
-    devices: int  # that nobody else could use meanwhile; 0: none but the host's own
+    devices: int  # reserved meanwhile; 0 on the CPU
     runs: Sequence[Run] = field(default=())
     decided: bool = True  # whether it came to what it was measured for
 

@@ -110,7 +110,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """A device that did one kind of work clearly slower than the median of its gang."""
+    """A device that did one kind of work clearly slower than the median of its process group."""
 
     reading: Reading
     under: float  # fraction of the median that is missing

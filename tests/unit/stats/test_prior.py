@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,10 @@ from pytest_accel.stats.baseline_quality import (
     PRIOR_NOISE_RANGE,
     platform_prior,
 )
+from pytest_accel.stats.gate import judge
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Policy
+from pytest_accel.stats.verdict import Outcome, Policy
+from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
 
 
 def benchmark(noise: float, runs: int = 6, seed: int = 0) -> list[Run]:
@@ -60,3 +64,28 @@ def test_prior_stays_within_its_bounds(noises):
     prior = platform_prior(platform(noises, runs=3))
     assert PRIOR_NOISE_RANGE[0] <= prior.noise <= PRIOR_NOISE_RANGE[1]
     assert PRIOR_DEGREES_RANGE[0] <= prior.degrees_of_freedom <= PRIOR_DEGREES_RANGE[1]
+
+
+def test_benchmark_far_noisier_than_its_platform_keeps_the_default_prior():
+    quiet = platform_prior(platform([0.004] * 20))
+    assert quiet.applied(Policy(), benchmark(0.03)) == Policy()
+    assert quiet.applied(Policy(), benchmark(0.004)).prior_noise == quiet.noise
+    assert quiet.applied(Policy(), benchmark(0.03, runs=2)).prior_noise == quiet.noise
+
+
+def test_h200_baselines_are_ok_among_themselves():
+    """The newest session of each stored benchmark, judged against the others with the platform's prior."""
+    store = BaselineStore(Path(__file__).parents[3] / "baselines")
+    prior = platform_prior(runs_of_platform(store, "h200"))
+    assert prior.benchmarks >= 40
+    outcomes = Counter()
+    for path in sorted((store.root / "h200").glob("*.json")):
+        for entry in store.read("h200", path.stem).benchmarks.values():
+            stored = [run for run in entry.runs if run.session != entry.runs[-1].session]
+            newest = [run for run in entry.runs if run.session == entry.runs[-1].session]
+            if stored:
+                policy = Policy() if entry.tolerance is None else Policy(tolerance=entry.tolerance)
+                outcomes[judge(stored, newest, prior.applied(policy, stored)).outcome] += 1
+    assert outcomes.total() >= 40
+    assert outcomes[Outcome.REGRESSED] == 0
+    assert outcomes[Outcome.OK] >= outcomes.total() - 2

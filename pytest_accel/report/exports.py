@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _PEAK_MEMORY = "peak_memory_bytes"
 _COMMIT = re.compile(r"[0-9a-f]{40}")  # Conbench looks it up at GitHub, and needs the whole hash
 _FACTS = (
-    *("platform", "benchmark", "at", "session", "host", "revision", "status", "in_series", "loss"),
+    *("platform", "benchmark", "at", "session", "host", "revision", "status", "loss"),
     *("work_per_step", "unit", "environment", "configuration"),
 )
 _DIGITS = 5  # significant ones: more show noise as a change

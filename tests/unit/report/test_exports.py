@@ -71,7 +71,6 @@ class TestLinesAndTables:
             {"step_time_s": 0.04, "mfu": 0.4, "energy_per_step_j": 2.5, "peak_memory_bytes": 7},
         ]
         assert first["throughput"] == pytest.approx(point().throughput)
-        assert first["in_series"] is True
 
     def test_row_is_a_run(self):
         rows = list(csv.DictReader(io.StringIO(csv_text([track(), track(key='"quoted"\nkey')]))))

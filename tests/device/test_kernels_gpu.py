@@ -30,11 +30,10 @@ def test_relu_max_pool_and_its_gradient_equal_torchs(gpu, dtype):
     torch.testing.assert_close(torch.autograd.grad(found, images, passed_back)[0], gradient)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_resnet_learns_the_same_with_custom_layers(gpu, monkeypatch, precision):
+def test_resnet_learns_the_same_with_custom_layers(gpu, monkeypatch):
     def trained():
         asked = {"data": "imagenet", "image_size": 64, "batch_size": 32, "device": gpu, "lr": 0.01}
-        with TrainStep.build("resnet18", precision=precision, **asked) as step:
+        with TrainStep.build("resnet18", precision="bf16", **asked) as step:
             return torch.tensor(losses(step, 6))
 
     replaced = trained()
@@ -42,9 +41,10 @@ def test_resnet_learns_the_same_with_custom_layers(gpu, monkeypatch, precision):
     torch.testing.assert_close(replaced, trained(), atol=0.05, rtol=0.01)
 
 
-@pytest.mark.parametrize("batch_size", [1, 32])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("model", [models.resnet18, models.resnet50])
+@pytest.mark.parametrize(
+    ("model", "dtype", "batch_size"),
+    [(models.resnet50, torch.bfloat16, 32), (models.resnet18, torch.float16, 1)],
+)
 def test_fused_resnet_is_as_exact_as_the_stock_one(gpu, model, dtype, batch_size):
     stock = with_statistics(model(num_classes=4)).to(gpu)
     images = torch.randn(batch_size, 3, 96, 96, device=gpu, dtype=dtype)
@@ -90,11 +90,10 @@ def test_conv_relu_takes_more_elements_than_an_int32(gpu):
     torch.testing.assert_close(found[-2:], expected, atol=0.1, rtol=0.02)
 
 
-@pytest.mark.parametrize("batch_size", [1, 64], ids=["replayed", "launched"])
-def test_inference_step_launches_no_batch_norm(gpu, monkeypatch, batch_size):
+def test_inference_step_launches_no_batch_norm(gpu, monkeypatch):
     def kernels():
-        asked = {"data": "imagenet", "batch_size": batch_size, "precision": "bf16", "device": gpu}
-        with InferStep.build("resnet50", **asked) as step:
+        asked = {"data": "imagenet", "batch_size": 64, "precision": "bf16", "device": gpu}
+        with InferStep.build("resnet18", **asked) as step:
             for _ in range(5):
                 step()
             step.check()
@@ -107,4 +106,4 @@ def test_inference_step_launches_no_batch_norm(gpu, monkeypatch, batch_size):
     assert not any("batch_norm" in name for name in names)
     assert "_forward" not in names  # of the max-pool, whose indices only training needs
     monkeypatch.setattr(resnet, "fuse_conv_bn_relu", lambda _: None)
-    assert sum("batch_norm" in name for name in kernels()) > 40
+    assert sum("batch_norm" in name for name in kernels()) > 15

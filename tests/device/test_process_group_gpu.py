@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.waiting import eventually
 
 
@@ -32,17 +30,14 @@ def test_barrier_waits_for_the_device(group):
     assert done.query()
 
 
-@pytest.mark.parametrize("compile_mode", [None, "default"], ids=["eager", "compiled"])
-def test_ddp_step_trains_and_frees_its_memory(group, compile_mode):
+def test_ddp_step_trains_and_frees_its_memory(group):
     import torch
 
     from pytest_accel.workloads.step import TrainStep
 
     chosen = {"data": "cifar100", "image_size": 64, "batch_size": 64, "precision": "bf16"}
     before = torch.cuda.memory_allocated()
-    with TrainStep.build(
-        "resnet18", device=group.device, ranks=group, compile=compile_mode, **chosen
-    ) as step:
+    with TrainStep.build("resnet18", device=group.device, ranks=group, compile=None, **chosen) as step:
         for _ in range(5):
             step()
         step.check()
@@ -81,7 +76,7 @@ SUITE = """
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-    @pytest.mark.accel(timeout="30s")
+    @pytest.mark.accel(timeout="15s")
     def test_hangs(accel):
         torch.ones(1, device=accel.device)
         for _ in range(1000):
@@ -107,7 +102,7 @@ def test_killed_and_hanging_ranks_do_not_stop_the_session(pytester, platform):
     result.stdout.fnmatch_lines(
         [
             "rank 0 was killed by SIGKILL*",
-            "no answer within 30 s: rank 0 hangs in test_suite.py:* test_hangs*",
+            "no answer within 15 s: rank 0 hangs in test_suite.py:* test_hangs*",
             "*OutOfMemoryError*",
         ]
     )

@@ -72,7 +72,7 @@ def test_a_root_without_the_set_is_said(fed):
     result = bench.run("--accel-data=empty")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*SyntheticDataWarning: cifar100: not found. Looked for *Synthetic data stands in."]
+        ["*SyntheticDataWarning: cifar100: not found. Looked for *Synthetic data replaces it."]
     )
 
 

@@ -240,10 +240,10 @@ class FusedBlock(nn.Module):
         found, last = images, len(self._windows) - 1
         for number, places in enumerate(self._windows):
             added = self._shortcut(images) if number == last else None
-            found = conv_relu(found, *self._parameters(number), added, **places)
+            found = conv_relu(found, *self._folded(number), added, **places)
         return found
 
-    def _parameters(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _folded(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         return getattr(self, f"weight{number}"), getattr(self, f"shift{number}")
 
     def _shortcut(self, images: torch.Tensor) -> torch.Tensor:

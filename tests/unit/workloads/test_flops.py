@@ -178,7 +178,7 @@ class TestOnce:
 
     def test_a_model_that_changed_under_its_name_is_counted_anew(self, made):
         models = [nn.Linear(8, 4), nn.Linear(8, 5), nn.Linear(8, 5)]
-        found = [count(model, plan(8), known_as="mine").flops for model in models]
+        found = [count(model, plan(8), cache_key="mine").flops for model in models]
         assert found == [2 * BATCH * 8 * 4, 2 * BATCH * 8 * 5, 2 * BATCH * 8 * 5]
         assert made == models[:2]
 

@@ -203,21 +203,15 @@ for capability, kind in ((80, "fp32"), (90, "bf16"), (100, "fp16")):
 
 
 @pytest.mark.skipif(not TRITON, reason="triton is not installed")
-@pytest.mark.parametrize(
-    ("kernels", "count"),
-    [
-        pytest.param(OF_LAYERS, 6, id="of layers"),
-    ],
-)
-def test_kernels_can_be_built_for_gpus_that_are_not_here(kernels, count, tmp_path, monkeypatch):
+def test_kernels_compile_for_gpus_that_are_not_here(tmp_path, monkeypatch):
     if tuple(int(part) for part in version("triton").split(".")[:2]) < (3, 4):
         pytest.skip("an older triton is asked in another way")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     ran = subprocess.run(
-        [sys.executable, "-c", f"{BUILD}\n{kernels}"],
+        [sys.executable, "-c", f"{BUILD}\n{OF_LAYERS}"],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert ran.stdout.splitlines() == ["built"] * count, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines() == ["built"] * 6, ran.stdout + ran.stderr

@@ -324,7 +324,7 @@ def test_questions_are_not_for_a_classifier():
 @pytest.mark.parametrize("lacking", ["squad", "bert-base-uncased"])
 def test_a_set_that_is_not_whole_is_synthetic_or_an_error(root, lacking):
     (root / lacking).rename(root / "elsewhere")
-    with pytest.warns(SyntheticDataWarning, match=f"{lacking}.* Synthetic data stands in"):
+    with pytest.warns(SyntheticDataWarning, match=f"{lacking}.* Synthetic data replaces it"):
         found = opened(plan_for(), data_root=root)
     assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
     with pytest.raises(DataError, match=r"(?s)not found.*Real data is required"):

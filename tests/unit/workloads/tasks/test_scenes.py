@@ -419,7 +419,7 @@ def test_bad_data_is_one_clear_error(tmp_path, opened):
     content = coco_annotations(images=3)
     content["annotations"][0]["bbox"] = [1.0, 2.0, math.inf, 3.0]
     write_coco(tmp_path / "coco", content)
-    with pytest.raises(DataError, match=r"annotation 100: the box .* is not of finite numbers"):
+    with pytest.raises(DataError, match=r"id 100\): the box .* is not four finite numbers"):
         opened(data_root=tmp_path)
 
 

@@ -1,9 +1,9 @@
-"""One measurement on a device at a time: a lock for each UUID, which the kernel drops when its holder dies.
+"""Device locks: one measurement on a device at a time, by a lock file for each UUID.
 
-Record locks (fcntl.lockf) on files in a folder that all users of a machine share. Forked loader workers do not inherit
-them, so that a worker that outlives its session holds nothing. Two things come with them: a process does not exclude
-itself, so that the same device may be taken twice; and closing any descriptor of a file drops its lock, so that there
-is one descriptor for each file. The files stay; what stays in them blocks nobody.
+Record locks (fcntl.lockf) on files in a folder that all users of a machine share; the kernel drops them when the holder
+dies. Forked loader workers do not inherit them. A process does not exclude itself, so that it may lock a device twice;
+and closing any descriptor of a file drops its lock, so that there is one descriptor for each file. `filelock` was not
+used: its flock locks are inherited by forked workers, and its files belong to one user.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ FOLDER_VARIABLE = "PYTEST_ACCEL_LOCKS"  # another place, such as a volume that c
 _POLL_S, _TELL_S = 0.1, 1.0
 _TRIES, _TRY_AGAIN_S = 5, 0.02  # another user has made the file and is about to open it to all
 _WORDS = 60  # characters of a command
-_RESTLESS = "somebody removes it again and again"
+_RESTLESS = "another process removes it again and again"
 
 
 class LockedError(ValueError):
-    """A device is held by another session, or locks are asked for where nobody meets; the text says what to do."""
+    """A device is held by another session, or the lock folder is wrong; the text says what to do."""
 
 
 @contextmanager
@@ -57,9 +57,9 @@ def lock_devices(
     timeout_s: float,
     folder: Path | None = None,
 ) -> Iterator[None]:
-    """Hold these devices. `waiting` is told every second for whom; `unlocked`, once, of one that cannot be locked.
+    """Lock these devices. `waiting` is called every second with the holder; `unlocked` once for one that cannot be locked.
 
-    In one order for all, so that two sessions that want the same devices never wait for each other.
+    In one order for all, so that two sessions that want the same devices do not deadlock.
     """
     wanted = sorted(set(uuids)) if mode != "off" else []
     where = folder or (lock_folder() if wanted else Path())
@@ -79,7 +79,7 @@ def lock_devices(
 
 
 def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """One folder for everybody on the machine."""
+    """Return one folder for all users of the machine."""
     if named := environ.get(FOLDER_VARIABLE):
         if not Path(named).is_absolute():
             raise LockedError(
@@ -111,7 +111,7 @@ _mutex = threading.Lock()  # never held while waiting
 
 
 def _forget() -> None:
-    """In a forked child: nothing of what its parent holds is the child's."""
+    """Forget all locks in a forked child: they are the parent's."""
     global _mutex  # noqa: PLW0603 -- another thread of the parent may hold it for ever here
     _mutex = threading.Lock()
     _files.clear()
@@ -125,7 +125,7 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextmanager
 def _registered(device: _Device) -> Iterator[None]:
-    """Its file open, for as long as anybody in this process needs it."""
+    """Keep its file open as long as this process needs it."""
     owner = os.getpid()
     with _mutex:
         file = _files.get(device.path)
@@ -146,20 +146,20 @@ def _registered(device: _Device) -> Iterator[None]:
 def _take(
     device: _Device, mode: Mode, waiting: Callable[[str], object], until_s: float, timeout_s: float
 ) -> None:
-    """Ours, sooner or later; OSError where nothing can be locked."""
+    """Wait for the lock; OSError where nothing can be locked."""
     tell_s = time.monotonic()
     while not _taken(device):
         held_by = f"held by {_holder(device)}"
         now_s = time.monotonic()
         if mode == "fail":
             raise LockedError(
-                f"{short_uuid(device.uuid)} is {held_by}. Measure when it is done: accel_lock=wait does that by itself, "
-                "-oaccel_lock=off measures beside it. Or take another device."
+                f"{short_uuid(device.uuid)} is {held_by}. Measure when it is done: -o accel_lock=wait does that by itself, "
+                "-o accel_lock=off measures beside it. Or take another device."
             )
         if now_s >= until_s:
             raise LockedError(
                 f"{short_uuid(device.uuid)} is {held_by}, and was not free within {seconds(timeout_s)}. Wait for it or end it, "
-                "or take another device; accel_lock=off measures beside it."
+                "or take another device; -o accel_lock=off measures beside it."
             )
         if now_s >= tell_s:
             waiting(f"waiting for {short_uuid(device.uuid)}: {held_by}")
@@ -168,7 +168,7 @@ def _take(
 
 
 def _taken(device: _Device) -> bool:
-    """Whether it is ours, now or since earlier."""
+    """Return whether this process holds it."""
     with _mutex:
         file = _files[device.path]
         if file.holds or _locked(file, device.path):
@@ -188,7 +188,7 @@ def _locked(file: _File, path: Path) -> bool:
         if _still_there(file.fd, path):
             _sign(file.fd)
             return True
-        stale, file.fd = file.fd, opened(path)  # somebody tidied up: others look at another file
+        stale, file.fd = file.fd, opened(path)  # the file was removed and made anew
         os.close(stale)
     raise OSError(errno.EAGAIN, _RESTLESS)
 
@@ -207,7 +207,7 @@ def _release(device: _Device) -> None:
 
 
 def _say_once(device: _Device, error: OSError, unlocked: Callable[[str], object]) -> None:
-    """No lock is no reason not to measure: on most machines nobody else is there."""
+    """Report once that a device is not locked; it is measured all the same."""
     if device.path in _said:
         return
     _said.add(device.path)
@@ -216,7 +216,7 @@ def _say_once(device: _Device, error: OSError, unlocked: Callable[[str], object]
     where = named if named.is_absolute() else device.path  # what is in the way may be a folder above
     unlocked(
         f"{short_uuid(device.uuid)} is not locked, and others may measure on it meanwhile: {where}: {why}. "
-        f"{_remedy(error)}; accel_lock=off silences this."
+        f"{_remedy(error)}; -o accel_lock=off silences this."
     )
 
 
@@ -225,7 +225,7 @@ def _remedy(error: OSError) -> str:
         case errno.ELOOP | errno.ENOTDIR | errno.EPERM:  # something else is in its place
             return "Remove it"
         case errno.EACCES:
-            return "Let everybody write there (chmod 1777 the folder, 666 the file)"
+            return "Let all users write there (chmod 1777 the folder, 666 the file)"
         case _:
             return f"Name another folder, that all sessions of this machine share, with {FOLDER_VARIABLE}"
 
@@ -234,7 +234,7 @@ def _remedy(error: OSError) -> str:
 
 
 def opened(path: Path) -> int:
-    """Made by whoever comes first, written by all; a link that leads elsewhere is not followed."""
+    """Open a lock file, made by the first user and written by all; links are not followed."""
     folder = _opened_folder(path.parent)
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -273,12 +273,12 @@ def _opened_folder(path: Path) -> int:
     except FileExistsError:
         return os.open(path, flags)
     folder = os.open(path, flags)
-    os.fchmod(folder, 0o1777)  # all may come, and none may remove another's file
+    os.fchmod(folder, 0o1777)  # all may write, and none may remove another's file
     return folder
 
 
 def _make_parents(path: Path) -> None:
-    """All may pass through, whatever the umask."""
+    """Make folders that all users may enter, whatever the umask."""
     for parent in reversed(path.parents):
         if not parent.exists():
             with suppress(FileExistsError):
@@ -298,7 +298,7 @@ def _still_there(fd: int, path: Path) -> bool:
 
 
 def _sign(fd: int) -> None:
-    """Who we are, for those who wait; a full disk is no reason not to measure."""
+    """Write who holds the lock, for those who wait; ignore a full disk."""
     who = {
         "pid": os.getpid(),
         "host": os.uname().nodename,
@@ -312,12 +312,12 @@ def _sign(fd: int) -> None:
 
 
 def _holder(device: _Device) -> str:
-    """As the file tells it, once it is signed. Anybody may write there, so that it is shown and never believed."""
+    """Return the holder as its file says. Any user may write there, so it is shown and never trusted."""
     try:
         who = json.loads(os.pread(_files[device.path].fd, 4096, 0))
-        told = [str(who["user"]), str(who["command"]), f"since {_since(float(who['since_s']))}"]
+        words = [str(who["user"]), str(who["command"]), f"since {_since(float(who['since_s']))}"]
         host = "" if who["host"] == os.uname().nodename else f" on {who['host']}"
-        return clipped(printable(f"pid {int(who['pid'])}{host} ({', '.join(told)})"), 4 * _WORDS)
+        return clipped(printable(f"pid {int(who['pid'])}{host} ({', '.join(words)})"), 4 * _WORDS)
     except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError):
         return "another process"
 
@@ -335,6 +335,6 @@ def _user() -> str:
 
 
 def _program() -> str:
-    """`pytest`, also of `python -m pytest`."""
+    """Return `pytest`, also for `python -m pytest`."""
     name = Path(sys.argv[0])
     return name.parent.name if name.name == "__main__.py" else name.name

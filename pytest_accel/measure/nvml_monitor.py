@@ -1,7 +1,8 @@
-"""One GPU beside a measurement, through NVML: only what it answers in microseconds while the window is open.
+"""State of one GPU during a measurement, through NVML.
 
-What takes longer is asked at the window's ends (H200: the width of the PCIe link 28 us, the running processes 25 us,
-their shares of the SMs 2 ms). All of it is optional: a MIG slice, an old driver or a lost GPU leave gaps, not errors.
+Inside the window only calls that take microseconds; the rest at its ends (H200: width of the PCIe link 28 us, running
+processes 25 us, their shares of the SMs 2 ms). All of it is optional: a MIG slice, an old driver or a lost GPU leave
+gaps, not errors.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class _Call:
     """Something that NVML answered once, and is asked at every sample."""
 
     field: str  # of DeviceSample
@@ -57,7 +58,7 @@ class NvmlMonitor:
         self._whole: object | None = (
             None  # the GPU of a MIG slice: clocks and limits are those of all its slices
         )
-        self._questions: tuple[_Question, ...] = ()
+        self._calls: tuple[_Call, ...] = ()
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
@@ -75,21 +76,21 @@ class NvmlMonitor:
         if self._handle is not None:
             parent = self._nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self._handle)
             self._whole = self._handle if parent is None else parent
-            self._questions = tuple(self._answered())
+            self._calls = tuple(self._answered())
         return self
 
     def __exit__(self, *_: object) -> None:
         close(self._nvml)
-        self._nvml, self._handle, self._whole, self._questions = Nvml(None, "closed"), None, None, ()
+        self._nvml, self._handle, self._whole, self._calls = Nvml(None, "closed"), None, None, ()
 
     def begin(self) -> None:
-        """A window opens; what an earlier one saw is forgotten."""
+        """Open a window; forget an earlier one."""
         self._samples, self._problems = [], {}
         if why := self._nvml.problem:
             self._say("NVML", why)
         elif self._handle is None:
             self._say("NVML", f"knows no device {self._uuid}")
-        elif not self._questions:
+        elif not self._calls:
             self._say("NVML", self._nvml.attempt("nvmlDeviceGetUUID", self._handle)[1] or "answers nothing")
         self._ecc_before = self._uncorrected()
         held = self._held()
@@ -98,24 +99,24 @@ class NvmlMonitor:
         self._begin_s = self._clock()
 
     def sample(self) -> None:
-        """One look: the medians of these calls add up to 12 us on an H200."""
+        """Take one sample: the medians of these calls add up to 12 us on an H200."""
         at_s = self._clock()
         readings: dict[str, int] = {}
-        for question in self._questions:
-            answer, why = self._nvml.attempt(question.function, *question.arguments)
+        for call in self._calls:
+            answer, why = self._nvml.attempt(call.function, *call.arguments)
             if why:  # it did answer before
-                self._say(question.field, why)
+                self._say(call.field, why)
             else:
-                readings[question.field] = int(getattr(answer, question.part) if question.part else answer)
-        # A framework may take longer to say this than NVML for all the rest: only where nothing else tells us apart.
+                readings[call.field] = int(getattr(answer, call.part) if call.part else answer)
+        # A framework may take longer for this than NVML for all the rest: only where pids are hidden.
         ours = self._own_memory() if self._are_hidden else None
         self._samples.append(DeviceSample(at_s=at_s, own_memory_bytes=ours, **readings))
 
     def end(self) -> DeviceReadings:
-        """All that was seen; call it when the `Watch` has ended its window."""
+        """Return all readings; call it when the sampling thread has ended its window."""
         end_s = self._clock()
         samples = tuple(self._samples)
-        # First: a link that has nothing to carry falls back to a slower generation.
+        # First: an idle link falls back to a slower generation.
         generation, width = self._ask("CurrPcieLinkGeneration"), self._ask("CurrPcieLinkWidth")
         limits_mw = [self._ask("PowerManagementLimit"), self._ask("EnforcedPowerLimit")]
         foreign, foreign_memory_bytes = self._others(samples)
@@ -141,8 +142,8 @@ class NvmlMonitor:
 
     # --- asking ---------------------------------------------------------------------------------------
 
-    def _answered(self) -> list[_Question]:
-        """Those questions that this device answers: a refusal costs more than an answer, at every sample."""
+    def _answered(self) -> list[_Call]:
+        """Return the calls that this device answers: a refusal costs more than an answer, at every sample."""
         constant, whole = self._nvml.constant, (self._whole,)
         second = (self._handle, constant("nvmlMemory_v2"))  # without what the driver keeps for itself
         candidates = [
@@ -155,10 +156,10 @@ class NvmlMonitor:
             ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", second, "used"),
             ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", (self._handle,), "used"),  # before driver 510
         ]
-        found: dict[str, _Question] = {}
+        found: dict[str, _Call] = {}
         for field, function, arguments, part in candidates:
             if field not in found and self._nvml.ask(function, *arguments) is not None:
-                found[field] = _Question(field=field, function=function, arguments=arguments, part=part)
+                found[field] = _Call(field=field, function=function, arguments=arguments, part=part)
         return list(found.values())
 
     def _ask(self, what: str, *arguments: object) -> Any:  # noqa: ANN401 -- numbers of NVML's
@@ -176,10 +177,10 @@ class NvmlMonitor:
     def _say(self, what: str, why: str) -> None:
         self._problems.setdefault(what, why)
 
-    # --- others ---------------------------------------------------------------------------------------
+    # --- other processes ---------------------------------------------------------------------------------------
 
     def _others(self, samples: tuple[DeviceSample, ...]) -> tuple[tuple[ForeignProcess, ...], int | None]:
-        """Other processes; where a container hides which of them are ours, the most memory that was not ours."""
+        """Return other processes; where a container hides pids, the most memory that was not ours."""
         if self._handle is None:
             return (), None
         held, busy = self._held(), self._busy()
@@ -189,7 +190,8 @@ class NvmlMonitor:
         if not own & (held.keys() | busy.keys()) and ours != 0:
             if ours is None:
                 self._say(
-                    "processes", "their ids are of another namespace here; others cannot be told from us"
+                    "processes",
+                    "their ids are of another namespace here; other processes cannot be separated from ours",
                 )
             return (), _most_foreign(samples)
         return foreign_processes(held, busy, own), None
@@ -198,14 +200,14 @@ class NvmlMonitor:
         return {os.getpid(), *(self._own_pids() if callable(self._own_pids) else self._own_pids)}
 
     def _held(self) -> dict[int, int | None] | None:
-        """Memory by process; None where the device does not list them."""
+        """Return memory by process; None where the device does not list them."""
         if self._handle is None:
             return None
         listed = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
         return None if listed is None else {int(each.pid): each.usedGpuMemory for each in listed}
 
     def _busy(self) -> dict[int, float]:
-        """Shares of the SMs since the window began, by process; nothing where nobody ran, or it is not told."""
+        """Return shares of the SMs since the window began, by process, as far as they are known."""
         since_us = int(self._begin_wall_s * 1e6)
         found = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._handle, since_us) or ()
         shares: dict[int, list[float]] = {}
@@ -228,7 +230,7 @@ class NvmlMonitor:
 def foreign_processes(
     held: Mapping[int, int | None], busy: Mapping[int, float], own: set[int]
 ) -> tuple[ForeignProcess, ...]:
-    """Whoever is not ours, by pid. Without a sample of anybody it is not known that somebody was idle."""
+    """Return processes that are not ours, by pid. Without any sample of shares, idleness is unknown."""
     idle = 0.0 if busy else None
     return tuple(
         ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))

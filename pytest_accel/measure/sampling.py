@@ -1,7 +1,7 @@
-"""Readings beside a measurement: one thread that wakes some times a second, and never holds up what it watches.
+"""A sampling thread beside a measurement, which never holds up what it samples.
 
-All readings are taken by that thread, the first and the last of a window too, for which the caller waits a bounded
-time: a driver that never comes back takes the thread with it, and not the session.
+That thread takes all samples, the first and the last of a window too, for which the caller waits a bounded time: a
+driver call that hangs holds the thread, not the session.
 """
 
 from __future__ import annotations
@@ -9,25 +9,23 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 PERIOD_S = 0.1
-LIMIT_S = 2.0  # the slowest sampler asks in microseconds; what takes this long does not come back
+LIMIT_S = 2.0  # the slowest sampler takes microseconds; a call that takes this long hangs
 
 
 class SamplingThread:
-    """Calls every sampler each period between `begin()` and `end()`, which take one sample more each.
+    """Calls every sampler each period between `begin()` and `end()`, and once at each of them.
 
-    with SamplingThread([watcher.sample]) as watch:
-        watch.begin()
+    with SamplingThread([monitor.sample]) as thread:
+        thread.begin()
         ...  # what is measured
-        watch.end()
+        thread.end()
 
-    The thread is there before `begin()`, so that none is started inside a window. There may be several windows,
-    one after the other. A sampler that raises is called no more, and `problems` says why, once.
+    The thread exists before `begin()`, so that none is started inside a window. A sampler that raises is called no more,
+    and `problems` says why, once.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class SamplingThread:
         self._clock = clock
         self._problems: list[str] = []
         self._thread: threading.Thread | None = None
-        self._sampling = ""  # what the thread is in: it is to blame when it does not come back
+        self._sampling = ""  # the sampler that is running: named when it hangs
         self._open = False  # a window
         self._given_up = False
         self._go, self._stop, self._answer = threading.Event(), threading.Event(), threading.Event()
@@ -57,11 +55,11 @@ class SamplingThread:
 
     def __enter__(self) -> Self:
         if self._samplers and self._thread is None:
-            thread = threading.Thread(target=self._run, name="pytest-accel watch", daemon=True)
+            thread = threading.Thread(target=self._run, name="pytest-accel sampling", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # a limit on processes: nothing is watched, and all is measured
-                self._problems.append(f"nothing was watched: {error}")
+            except RuntimeError as error:  # a limit on processes: nothing is sampled, and all is measured
+                self._problems.append(f"nothing was sampled: {error}")
             else:
                 self._thread = thread
         return self
@@ -70,10 +68,10 @@ class SamplingThread:
         self.close()
 
     def begin(self) -> None:
-        """A window opens; returns when the first sample is there."""
+        """Open a window; return when the first sample is taken."""
         if self._open:
             raise RuntimeError("A window is open already: call end() before begin().")
-        if not self._watching:
+        if not self._active:
             return
         self._open = True
         self._stop.clear()
@@ -81,35 +79,35 @@ class SamplingThread:
         self._await_answer()
 
     def end(self) -> None:
-        """The window closes; returns when the last sample is there, and no sampler is called from then on."""
+        """Close the window; return when the last sample is taken. No sampler is called from then on."""
         if not self._open:
             return
         self._open = False
         self._stop.set()
-        if self._watching:
+        if self._active:
             self._await_answer()
 
     def close(self) -> None:
-        """The thread ends; one that hangs is left behind and does not keep the process alive."""
+        """End the thread; one that hangs is left behind and does not keep the process alive."""
         self.end()
         thread, self._thread = self._thread, None
         if thread is not None and not self._given_up:
-            self._go.set()  # no thread is ours any more: it leaves
+            self._go.set()  # without a thread of ours, it returns
             thread.join(self._limit_s)
 
     @property
-    def _watching(self) -> bool:
+    def _active(self) -> bool:
         return self._thread is not None and not self._given_up
 
     def _await_answer(self) -> None:
         if self._answer.wait(self._limit_s):
             self._answer.clear()
             return
-        self._given_up = True  # the thread leaves if ever it comes back
+        self._given_up = True  # the thread returns if the call ever does
         self._stop.set()
         self._problems.append(
-            f"{self._sampling or 'the thread that watches'} did not come back within {self._limit_s:g} s, and nothing was "
-            "watched from then on: look at the driver (`dmesg`) and at the load of this host"
+            f"{self._sampling or 'the sampling thread'} did not return within {self._limit_s:g} s, and nothing was "
+            "sampled from then on: look at the driver (`dmesg`) and at the load of this host"
         )
 
     # --- in the thread ------------------------------------------------------------------------------
@@ -118,7 +116,7 @@ class SamplingThread:
         while True:
             self._go.wait()
             self._go.clear()
-            if not self._watching:
+            if not self._active:
                 return
             self._sample()
             first_s = self._clock()
@@ -152,12 +150,12 @@ class SamplingThread:
 
 
 def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
-    """Which period since the first sample comes next: lateness is not carried on, and one that was missed is skipped."""
+    """Return the number of the next period since the first sample; a missed one is skipped."""
     return max(beat, math.floor(elapsed_s / period_s)) + 1
 
 
 def _name(sampler: Callable[[], object]) -> str:
-    """As its owner calls itself (`NVML GPU-8f3aab12`), else in the words of the code: nobody knows our classes."""
+    """Return the name of the sampler's owner (`NVML GPU-8f3aab12`), else its own."""
     owner = getattr(sampler, "__self__", None)
     words = getattr(sampler, "__name__", type(sampler).__name__).strip("_").replace("_", " ")
     return str(getattr(owner, "name", "") or words)

@@ -1,7 +1,7 @@
-"""Whether one window was a fair measurement: what was seen of the device, judged.
+"""Validity of a measurement, from the state of the device during it.
 
-What invalidates is what a run cannot be blamed for and a repetition may not meet: heat, a brake, somebody else's load,
-broken memory. What was set on purpose or stands for good (clocks, limits, links) is noted, and the run counts.
+A run is invalid because of causes that a repeat may not meet: heat, a power brake, foreign load, memory errors. What was
+set on purpose or is permanent (clocks, limits, links) is a note, and the run counts.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from pytest_accel.platforms.nvidia import (
 from pytest_accel.stats.quantities import gibibytes, percent, seconds
 
 THROTTLES = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
-# Drivers set HW slowdown beside what caused it, and for a moment with any change of clocks (nvml.h).
+# Drivers set HW slowdown together with its cause, and for a moment with any change of clocks (nvml.h).
 _CAUSES = HW_THERMAL | POWER_BRAKE
 # Of the samples. HW slowdown halves the clocks: in 5 % of the window it costs 2.5 % and more, half the default
-# tolerance. One sample of a change of clocks is no reason to measure again, in a short window where it is a large
-# share of few neither.
+# tolerance. A single sample of it is never a reason to measure again.
 THROTTLED_SHARE = 0.05
 THROTTLED_SAMPLES = 2
-# Of the SMs. What others take is missing here: 5 % is the default tolerance. A monitoring agent takes less.
+# Of the SMs: 5 % is the default tolerance. A monitoring agent takes less.
 BUSY_SHARE = 0.05
-# Below: the CUDA context of our own process, hundreds of MiB that are not known apart; a driver, a display server.
+# Below: the CUDA context of our own process (hundreds of MiB), a driver, a display server.
 FOREIGN_BYTES = 1 << 30
-# An idle process does not allocate, and the context of one that begins takes hundreds of MiB.
+# An idle process does not allocate; the context of a new one takes hundreds of MiB.
 MOVED_BYTES = 64 << 20
-# Unwatched for more of the window, and longer than any period of sampling, shares of the samples are not the window's.
-UNWATCHED_SHARE = 0.5
-UNWATCHED_S = 1.0
+# With longer gaps between samples, their shares are not those of the window.
+MAX_GAP_SHARE = 0.5
+MAX_GAP_S = 1.0
 # Beyond: 0xffffffff and the like.
 MOST_MHZ = 10_000
 MOST_C = 200
@@ -50,21 +49,21 @@ SHOWN_PIDS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One look at the device; None where it does not say."""
+    """One sample of the device; None where it gives no answer."""
 
     at_s: float
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     temperature_c: int | None = None
     utilisation_percent: int | None = None
-    event_reasons: int | None = None  # NVML's bit set, see core/clock_events.py
-    memory_used_bytes: int | None = None  # by everybody
-    own_memory_bytes: int | None = None  # of that, ours, right up to a constant
+    event_reasons: int | None = None  # NVML's bit set, see platforms/nvml.py
+    memory_used_bytes: int | None = None  # by all processes
+    own_memory_bytes: int | None = None  # ours, up to a constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignProcess:
-    """Somebody else on the device during the window."""
+    """Another process on the device during the window."""
 
     pid: int
     memory_bytes: int | None = None
@@ -73,7 +72,7 @@ class ForeignProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReadings:
-    """All that was seen of one device in one window."""
+    """All readings of one device in one window."""
 
     device: str
     begin_s: float
@@ -89,13 +88,13 @@ class DeviceReadings:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     foreign: tuple[ForeignProcess, ...] = ()
-    foreign_memory_bytes: int | None = None  # where pids are hidden: the most that was not known as ours
+    foreign_memory_bytes: int | None = None  # where pids are hidden: the most memory that was not ours
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fairness:
-    """What that means: any `invalid` and the run is not judged; notes are shown beside it."""
+class Validity:
+    """Any text in `invalid`: the run is not judged. Notes are printed below it."""
 
     invalid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -103,23 +102,23 @@ class Fairness:
     figures: Mapping[str, float] = field(default_factory=dict)  # metrics, by name
 
 
-def assess(watch: DeviceReadings) -> Fairness:
-    """Everything that was seen, weighed; what was not seen is said, and never invalidates."""
-    shares = _shares(watch.samples)
+def assess(readings: DeviceReadings) -> Validity:
+    """Judge all readings; a missing one is noted, and never invalidates."""
+    shares = _shares(readings.samples)
     verdicts = [
-        _watched(watch),
-        _throttled(watch.samples, shares),
-        _asked_for(watch, shares),
-        _processes(watch.foreign),
-        _hidden(watch),
-        _memory_errors(watch),
-        _link(watch),
+        _gaps(readings),
+        _throttled(readings.samples, shares),
+        _configured(readings, shares),
+        _processes(readings.foreign),
+        _hidden(readings),
+        _memory_errors(readings),
+        _link(readings),
     ]
-    return Fairness(
+    return Validity(
         invalid=tuple(text for invalid, _ in verdicts for text in invalid),
         notes=tuple(text for _, notes in verdicts for text in notes),
         shares=shares,
-        figures=_figures(watch.samples),
+        figures=_figures(readings.samples),
     )
 
 
@@ -127,33 +126,33 @@ _Texts = tuple[Sequence[str], Sequence[str]]  # what invalidates; what is noted
 _NOTHING: _Texts = ((), ())
 
 
-# --- what was seen at all ---------------------------------------------------------------------------------
+# --- gaps ---------------------------------------------------------------------------------
 
 
-def _watched(watch: DeviceReadings) -> _Texts:
-    """Gaps are told, or shares of the samples would pass for shares of the window."""
-    problems = list(dict.fromkeys(watch.problems))
-    if not watch.samples:
-        return (), [f"health was not watched: {'; '.join(problems) or 'no sample fell into the window'}"]
-    window_s = watch.end_s - watch.begin_s
-    marks_s = [watch.begin_s, *sorted(sample.at_s for sample in watch.samples), watch.end_s]
-    unwatched_s = max(right_s - left_s for left_s, right_s in pairwise(marks_s))
-    if unwatched_s > UNWATCHED_SHARE * window_s and unwatched_s > UNWATCHED_S:
-        problems.insert(0, f"for {seconds(unwatched_s)} of {seconds(window_s)} nothing was sampled")
-    if not _reasons(watch.samples):
-        problems.append("clock events are not told here")
-    return (), [f"health was watched in part: {'; '.join(problems)}"] if problems else []
+def _gaps(readings: DeviceReadings) -> _Texts:
+    """Note gaps, in which shares of the samples are not those of the window."""
+    problems = list(dict.fromkeys(readings.problems))
+    if not readings.samples:
+        return (), [f"the device was not sampled: {'; '.join(problems) or 'no sample fell into the window'}"]
+    window_s = readings.end_s - readings.begin_s
+    marks_s = [readings.begin_s, *sorted(sample.at_s for sample in readings.samples), readings.end_s]
+    gap_s = max(right_s - left_s for left_s, right_s in pairwise(marks_s))
+    if gap_s > MAX_GAP_SHARE * window_s and gap_s > MAX_GAP_S:
+        problems.insert(0, f"for {seconds(gap_s)} of {seconds(window_s)} nothing was sampled")
+    if not _reasons(readings.samples):
+        problems.append("clock events are not available")
+    return (), [f"the device was sampled in part: {'; '.join(problems)}"] if problems else []
 
 
 def _figures(samples: Sequence[DeviceSample]) -> dict[str, float]:
-    """The metrics; one that no sample has is left out."""
+    """Return the metrics that the samples have."""
     reasons = _reasons(samples)
     found: dict[str, float] = {}
-    if sm_mhz := _told((sample.sm_mhz for sample in samples), MOST_MHZ):
+    if sm_mhz := _plausible((sample.sm_mhz for sample in samples), MOST_MHZ):
         found["sm_clock_mhz"] = fmean(sm_mhz)
-    if memory_mhz := _told((sample.memory_mhz for sample in samples), MOST_MHZ):
+    if memory_mhz := _plausible((sample.memory_mhz for sample in samples), MOST_MHZ):
         found["memory_clock_mhz"] = fmean(memory_mhz)
-    if temperatures_c := _told((sample.temperature_c for sample in samples), MOST_C):
+    if temperatures_c := _plausible((sample.temperature_c for sample in samples), MOST_C):
         found["temperature_c"] = float(max(temperatures_c))
     if reasons:
         found["power_capped_share"] = _share(reasons, POWER_CAP)
@@ -161,7 +160,7 @@ def _figures(samples: Sequence[DeviceSample]) -> dict[str, float]:
     return found
 
 
-def _told(readings: Iterable[int | None], most: int) -> list[int]:
+def _plausible(readings: Iterable[int | None], most: int) -> list[int]:
     return [reading for reading in readings if reading is not None and 0 <= reading <= most]
 
 
@@ -169,10 +168,10 @@ def _told(readings: Iterable[int | None], most: int) -> list[int]:
 
 
 def _reasons(samples: Sequence[DeviceSample]) -> list[int]:
-    """The bit sets that were told, each with the cause of a slowdown and not the slowdown besides."""
-    told = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
-    # All bits at once, idle among them, is what a broken sensor says.
-    sane = [each for each in told if each >= 0 and each & KNOWN != KNOWN]
+    """Return the bit sets, each with the cause of a slowdown instead of the slowdown."""
+    found = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
+    # A broken sensor sets all bits at once.
+    sane = [each for each in found if each >= 0 and each & KNOWN != KNOWN]
     return [each & ~HW_SLOWDOWN if each & _CAUSES else each for each in sane]
 
 
@@ -181,7 +180,7 @@ def _share(reasons: Sequence[int], bits: int) -> float:
 
 
 def _shares(samples: Sequence[DeviceSample]) -> dict[str, float]:
-    """By the name of each reason that was seen, the largest first. Idle is none."""
+    """Return the share of each reason by its name, the largest first; without idle."""
     reasons = _reasons(samples)
     if not reasons:
         return {}
@@ -192,7 +191,7 @@ def _shares(samples: Sequence[DeviceSample]) -> dict[str, float]:
 
 
 def _throttled(samples: Sequence[DeviceSample], shares: Mapping[str, float]) -> _Texts:
-    """All throttling together decides: heat that shows now as software's and now as hardware's is one heat."""
+    """Judge all kinds of throttling together."""
     names = {event.name for event in EVENTS if event.bit & THROTTLES}
     seen = [name for name in shares if name in names]
     if not seen:
@@ -204,8 +203,8 @@ def _throttled(samples: Sequence[DeviceSample], shares: Mapping[str, float]) -> 
     return ([text], ()) if often and share >= THROTTLED_SHARE else ((), [text])
 
 
-def _asked_for(watch: DeviceReadings, shares: Mapping[str, float]) -> _Texts:
-    """Clocks and limits that somebody set, and what a newer driver calls by bits of its own.
+def _configured(readings: DeviceReadings, shares: Mapping[str, float]) -> _Texts:
+    """Note clocks and limits that were set, and reasons that only a newer driver knows.
 
     A GPU at its default power limit is as it should be, however often that limit holds its clocks (H200, matrix
     products: always). Board limit and reliability bound a healthy GPU at its highest clocks.
@@ -214,9 +213,9 @@ def _asked_for(watch: DeviceReadings, shares: Mapping[str, float]) -> _Texts:
     notes = [
         f"{name} ({_percent(share)} of the window)" for name, share in shares.items() if name not in quiet
     ]
-    limit_w, default_w = watch.power_limit_w, watch.power_limit_default_w
+    limit_w, default_w = readings.power_limit_w, readings.power_limit_default_w
     if limit_w and default_w and 0 < limit_w < default_w:
-        reasons = _reasons(watch.samples)
+        reasons = _reasons(readings.samples)
         held = (
             f", held clocks down in {_percent(_share(reasons, POWER_CAP))} of the window" if reasons else ""
         )
@@ -224,11 +223,11 @@ def _asked_for(watch: DeviceReadings, shares: Mapping[str, float]) -> _Texts:
     return (), notes
 
 
-# --- others -----------------------------------------------------------------------------------------------
+# --- other processes -----------------------------------------------------------------------------------------------
 
 
 def _processes(foreign: Sequence[ForeignProcess]) -> _Texts:
-    """By their share of the SMs; small ones add up. A process whose share nobody knows is noted, not accused."""
+    """Judge other processes by their share of the SMs, small ones together; an unknown share is a note."""
     busy = [(process, share) for process in foreign if (share := _busy_share(process))]
     loud = [(process, share) for process, share in busy if share >= BUSY_SHARE]
     together = sum(share for _, share in busy)
@@ -240,8 +239,8 @@ def _processes(foreign: Sequence[ForeignProcess]) -> _Texts:
         crowd = [process for process, _ in busy]
         invalid = [f"foreign load ({_who(crowd)}, {_percent(together)} of the SMs{_held(crowd)})"]
         loud = busy
-    accused = [process for process, _ in loud]
-    idle = [each for each in foreign if each not in accused and _busy_share(each) is not None]
+    named = [process for process, _ in loud]
+    idle = [each for each in foreign if each not in named and _busy_share(each) is not None]
     unknown = [each for each in foreign if _busy_share(each) is None]
     notes = [f"on the device beside us, hardly busy: {_who(idle)}{_held(idle)}"] if idle else []
     notes += [f"on the device beside us, load not known: {_who(unknown)}{_held(unknown)}"] if unknown else []
@@ -263,18 +262,17 @@ def _held(processes: Sequence[ForeignProcess]) -> str:
     return f", {gibibytes(held)}" if held > 0 else ""
 
 
-def _hidden(watch: DeviceReadings) -> _Texts:
-    """Others that show in memory alone, because a container hides their pids.
+def _hidden(readings: DeviceReadings) -> _Texts:
+    """Judge hidden processes (a container hides their pids) by memory that is not ours.
 
-    Their load cannot be told from ours. Their memory can: what is in use less what is ours, and an idle process does
-    not allocate. Ours is known up to a constant (torch's reserved memory, not its context), so that it is the
-    movement that decides; where ours is not known, a settled step is taken to keep what it has. One sample that
-    stands out is two readings between which we allocated ourselves, and is passed over.
+    Their load cannot be separated from ours; their memory can. An idle process does not allocate. Ours is known up to a
+    constant (torch's reserved memory, not its context), so its change decides; where ours is unknown, a warm step is
+    assumed to keep what it has. A single outlier is two readings between which we allocated, and is ignored.
     """
-    foreign_bytes = watch.foreign_memory_bytes
-    if watch.foreign or foreign_bytes is None or foreign_bytes <= FOREIGN_BYTES:
+    foreign_bytes = readings.foreign_memory_bytes
+    if readings.foreign or foreign_bytes is None or foreign_bytes <= FOREIGN_BYTES:
         return _NOTHING
-    moved_bytes = _moved_bytes(watch.samples)
+    moved_bytes = _moved_bytes(readings.samples)
     if moved_bytes > MOVED_BYTES:
         moved = f"memory that is not ours moved by {gibibytes(moved_bytes)} during the window"
         return [f"foreign load (processes are hidden here; {moved})"], ()
@@ -295,8 +293,8 @@ def _moved_bytes(samples: Sequence[DeviceSample]) -> int:
 # --- the device itself ------------------------------------------------------------------------------------
 
 
-def _memory_errors(watch: DeviceReadings) -> _Texts:
-    before, after = watch.ecc_uncorrected_before, watch.ecc_uncorrected_after
+def _memory_errors(readings: DeviceReadings) -> _Texts:
+    before, after = readings.ecc_uncorrected_before, readings.ecc_uncorrected_after
     if before is None or after is None or after == before:
         return _NOTHING
     if after < before:
@@ -306,14 +304,14 @@ def _memory_errors(watch: DeviceReadings) -> _Texts:
     return [f"uncorrected memory errors during the window (+{after - before})"], ()
 
 
-def _link(watch: DeviceReadings) -> _Texts:
-    """A link that has nothing to carry saves power by its generation, never by its width."""
-    idle = next(reversed(_reasons(watch.samples)), 0) & IDLE
+def _link(readings: DeviceReadings) -> _Texts:
+    """Note a slow link. An idle link lowers its generation to save power, never its width."""
+    idle = next(reversed(_reasons(readings.samples)), 0) & IDLE
     notes = []
-    if not idle and _falls_short(watch.pcie_generation, watch.pcie_generation_max):
-        notes.append(f"PCIe generation {watch.pcie_generation}, at most {watch.pcie_generation_max}")
-    if _falls_short(watch.pcie_width, watch.pcie_width_max):
-        notes.append(f"PCIe x{watch.pcie_width}, at most x{watch.pcie_width_max}")
+    if not idle and _falls_short(readings.pcie_generation, readings.pcie_generation_max):
+        notes.append(f"PCIe generation {readings.pcie_generation}, at most {readings.pcie_generation_max}")
+    if _falls_short(readings.pcie_width, readings.pcie_width_max):
+        notes.append(f"PCIe x{readings.pcie_width}, at most x{readings.pcie_width_max}")
     return (), notes
 
 
@@ -322,5 +320,5 @@ def _falls_short(now: int | None, most: int | None) -> bool:
 
 
 def _percent(share: float) -> str:
-    """`34 %`; what was seen at all is not shown as nothing."""
+    """Return `34 %`; a small share is never shown as 0 %."""
     return percent(share, 0) if share == 0 or share >= 0.01 else "under 1 %"

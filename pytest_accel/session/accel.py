@@ -29,7 +29,7 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.machine import Device as Hardware
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.device import BINDING, environment_of
-from pytest_accel.session.exclusivity import exclusive_devices
+from pytest_accel.session.device_locks import exclusive_devices
 from pytest_accel.session.fitting import fail_plainly
 from pytest_accel.session.observation import Observation, Observed
 from pytest_accel.session.progress import live_progress

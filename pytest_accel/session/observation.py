@@ -1,4 +1,4 @@
-"""What is read beside the timed rounds: energy and power, clocks and heat, and who else uses the device."""
+"""Readings beside the timed rounds: energy and power, clocks and temperature, other processes on the device."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Of one rank: figures that are stored with its run, and whether the device was fair to it."""
+    """Readings of one rank: metrics that are stored with its run, and its validity."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    invalid: str = ""  # why its figures mean nothing
-    notes: tuple[str, ...] = ()  # what should be known of it
-    no_energy: str = ""  # why its energy is not known
+    invalid: str = ""  # why it must not be judged
+    notes: tuple[str, ...] = ()
+    no_energy: str = ""  # why its energy is unknown
 
 
 class Observation:
-    """Opens what there is to be read, reads it where the timed rounds begin and end, and some times a second between.
+    """Opens all sensors, reads them where the timed rounds begin and end, and ten times a second between.
 
-    In a gang the lowest rank of a node reads the energy of all its devices, so that nothing is counted twice; every rank
-    watches the health of its own.
+    The lowest rank of a node reads the energy of all its devices, so that nothing is counted twice; every rank samples
+    the state of its own device.
     """
 
     def __init__(
@@ -80,22 +80,22 @@ class Observation:
     @classmethod
     def of(cls, config: pytest.Config, device: Device, hardware: Hardware | None, ranks: Ranks) -> Self:
         mine = (hardware.vendor, hardware.uuid, hardware.index, hardware.mig) if hardware else None
-        told = ranks.gather((host.node(), ancestry(), mine))
-        here = [rank for rank, (node, _, _) in enumerate(told) if node == host.node()]
+        found = ranks.gather((host.node(), ancestry(), mine))
+        here = [rank for rank, (node, _, _) in enumerate(found) if node == host.node()]
         leads = ranks.rank == here[0]
         more, problem = _sources_of_others(config) if leads else ((), "")
         return cls(
             device,
             hardware,
-            powered=_of_node([told[rank][2] for rank in here]) if leads else None,
+            powered=_of_node([found[rank][2] for rank in here]) if leads else None,
             more=more,
-            own_pids=frozenset(pid for rank in here for pid in told[rank][1]),
+            own_pids=frozenset(pid for rank in here for pid in found[rank][1]),
             problems=[problem] if problem else (),
         )
 
     @property
     def name(self) -> str:
-        """Whom a `Watch` blames when power is not told."""
+        """The name of the power sources in problems."""
         return " and ".join(source.name for source in self._sources)
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class Observation:
         self._opened.close()
 
     def _ours(self) -> frozenset[int]:
-        """Processes that belong to the measurement: the ranks, who started them, and what they started."""
+        """Return the processes of the measurement: the ranks, their parents and their children."""
         return self._own_pids | descendants(os.getpid())
 
     # --- the window: both are called outside timed rounds --------------------------------------------
@@ -126,7 +126,7 @@ class Observation:
         self._samples.clear()
         if self._watcher is not None:
             self._watcher.begin()
-        self._before_j = self._counters()  # while the thread rests: a source answers one question at a time
+        self._before_j = self._counters()  # while the thread rests: a source takes one call at a time
         self._begin_s = time.perf_counter()
         self._watch.begin()
 
@@ -136,7 +136,7 @@ class Observation:
         self._after_j = self._counters()
 
     def observed(self, steps: int) -> Observed:
-        """What the window showed, of so many steps in it; takes milliseconds."""
+        """Return the readings of a window of so many steps; takes milliseconds."""
         metrics, doubts = self._energy(steps)
         counted = "energy_j" in metrics
         no_energy = "" if counted or self._powered is None else "; ".join(doubts) or "nothing here counts it"
@@ -160,7 +160,7 @@ class Observation:
         self._samples.append(PowerSample(at_s=at_s, power_w=power_w))
 
     def _energy(self, steps: int) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Figures, and what is doubtful about them or missing."""
+        """Return metrics, and what is doubtful or missing."""
         if self._powered is None:
             return {}, ()
         rails = tuple(rail for source in self._sources for rail in source.rails)
@@ -188,7 +188,7 @@ class Observation:
 def energy_metrics(
     energy: Energy, window: EnergyWindow, *, steps: int, devices: int, tdp_w: float | None
 ) -> dict[str, float]:
-    """Of the devices (without any: of the whole node), and beside it of what the node's other sensors saw."""
+    """Return the energy metrics of the devices, or of the node without devices, and of the node's other sensors."""
     rails = window.rails
     scope: Scope = "device" if devices else "node"
     found: dict[str, float] = {}
@@ -210,7 +210,7 @@ def energy_metrics(
 
 
 def _peak_w(energy: Energy, window: EnergyWindow, devices: int) -> float | None:
-    """Of the device that drew the most; of a node, of all its parts at one time."""
+    """Return the peak of the device that drew most; of a node, the peak of its sum."""
     if not devices:
         return peak_total_w(window, scope="node")
     of_devices = [rail.name for rail in window.rails if rail.scope == "device"]
@@ -218,7 +218,7 @@ def _peak_w(energy: Energy, window: EnergyWindow, devices: int) -> float | None:
 
 
 def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], str]:
-    """What plugins and conftest files add; an error of theirs costs their readings, and not the measurement."""
+    """Return the power sources of plugins and conftest files; an error there costs their readings only."""
     try:
         return from_hook(config.hook.pytest_accel_power_sources(config=config)), ""
     except ValueError as error:
@@ -227,10 +227,10 @@ def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], 
         return (), f"pytest_accel_power_sources raised {type(error).__name__}: {error}"
 
 
-def _of_node(told: Sequence[tuple[str, str, int, str | None] | None]) -> list[PowerDevice]:
-    """Each device once, though ranks may share one; as JSON brought them here."""
+def _of_node(devices: Sequence[tuple[str, str, int, str | None] | None]) -> list[PowerDevice]:
+    """Return each device once, though ranks may share one."""
     found = {
         uuid: PowerDevice(vendor=vendor, uuid=uuid, index=index, mig=mig)
-        for vendor, uuid, index, mig in filter(None, told)
+        for vendor, uuid, index, mig in filter(None, devices)
     }
     return list(found.values())

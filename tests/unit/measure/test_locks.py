@@ -18,7 +18,6 @@ import pytest
 
 from pytest_accel.measure import locks
 from pytest_accel.measure.locks import LockedError, lock_devices, lock_folder
-from pytest_accel.options import OPTIONS, Settings
 
 A, B = "GPU-8f3aab12-0000-0000-0000-000000000001", "GPU-9c000000-0000-0000-0000-000000000002"
 NOBODY = 65534
@@ -180,7 +179,7 @@ def test_fail_names_the_holder_and_the_way_out(folder):
     with holder(folder, A) as first, pytest.raises(LockedError) as refused, take(folder, A, mode="fail"):
         pass
     assert f"GPU-8f3aab12 is held by pid {first.pid} (" in str(refused.value)
-    assert "-oaccel_lock=wait" in str(refused.value)
+    assert "-o accel_lock=wait" in str(refused.value)
     assert isinstance(refused.value, ValueError)
 
 
@@ -188,7 +187,7 @@ def test_waiting_ends_with_the_holders_name_and_the_way_out(folder):
     with holder(folder, A) as first, pytest.raises(LockedError) as refused, take(folder, A, timeout_s=0):
         pass
     assert re.search(rf"held by pid {first.pid} .* was not free within 0", str(refused.value))
-    assert "-oaccel_lock=off" in str(refused.value)
+    assert "-o accel_lock=off" in str(refused.value)
 
 
 def test_off_takes_nothing_and_leaves_nothing(folder):
@@ -345,7 +344,7 @@ class TestWithoutALock:
         (tmp_path / "mine").write_text("mine")
         (text,) = said(tmp_path / "mine" / "locks")
         assert text.startswith("GPU-8f3aab12 is not locked, and others may measure on it meanwhile: ")
-        assert text.endswith("Not a directory. Remove it; accel_lock=off silences this.")
+        assert text.endswith("Not a directory. Remove it; -o accel_lock=off silences this.")
 
     def test_a_folder_that_is_a_file(self, said, tmp_path):
         (tmp_path / "locks").write_text("mine")
@@ -363,7 +362,7 @@ class TestWithoutALock:
         folder.mkdir(mode=0o555)
 
         def refused():
-            assert "Permission denied. Let everybody write there (chmod 1777 the folder" in said(folder)[0]
+            assert "Permission denied. Let all users write there (chmod 1777 the folder" in said(folder)[0]
 
         as_user(NOBODY, refused)
 
@@ -379,7 +378,7 @@ class TestWithoutALock:
 
         monkeypatch.setattr(os, "open", refusing)
         (text,) = said(folder)
-        assert "Permission denied. Let everybody write there" in text
+        assert "Permission denied. Let all users write there" in text
 
     @pytest.mark.parametrize("link", ["symbolic", "hard"])
     def test_a_link_to_what_is_not_ours_is_left_alone(self, said, folder, tmp_path, link):
@@ -460,17 +459,6 @@ class TestTheHoldersName:
         with take(folder, A):
             who = json.loads((folder / f"{A}.lock").read_text())
         assert (who["pid"], who["command"]) == (os.getpid(), command)
-
-
-def test_the_option_takes_its_three_words():
-    (option,) = [each for each in OPTIONS if each.target == "lock"]
-    assert [option.read(word, "here") for word in ("wait", "fail", "off")] == ["wait", "fail", "off"]
-    assert option.in_ini
-    assert Settings().lock == "wait"
-    with pytest.raises(
-        pytest.UsageError, match=r"accel_lock: 'on' \(from here\) is not one of: wait, fail, off\."
-    ):
-        option.read("on", "here")
 
 
 def test_the_folder_is_everybodys_whatever_the_jobs_own_one_is():

@@ -176,7 +176,7 @@ class TestOthers:
         assert (seen["foreign"], seen["foreign_memory_bytes"]) == ([], None)
         (problem,) = seen["problems"]
         assert problem == (
-            "NVML GPU-8f3aab12: processes: their ids are of another namespace here; others cannot be told from us"
+            "NVML GPU-8f3aab12: processes: their ids are of another namespace here; other processes cannot be separated from ours"
         )
 
     def test_whoever_is_there_while_we_hold_nothing_is_another(self, watch):

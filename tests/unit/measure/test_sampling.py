@@ -211,7 +211,7 @@ def test_a_driver_that_hangs_costs_a_bounded_time_and_is_said_once(answers):
             assert stuck.hanging.wait(PATIENCE_S)
         watch.end()
         (problem,) = watch.problems
-        assert problem.startswith("NVML GPU-8f3aab12 did not come back within 1 s")
+        assert problem.startswith("NVML GPU-8f3aab12 did not return within 1 s")
         assert not problem.endswith(".")  # others follow behind a semicolon
         thread = watch._thread
         watch.begin()
@@ -256,7 +256,7 @@ def test_a_host_without_room_for_a_thread_is_a_problem_and_no_error(monkeypatch)
     with SamplingThread([counter]) as watch:
         watch.begin()
         watch.end()
-    assert watch.problems == ("nothing was watched: can't start new thread",)
+    assert watch.problems == ("nothing was sampled: can't start new thread",)
     assert not counter
 
 

@@ -314,11 +314,11 @@ class TestWhatWasNotSeen:
     def test_no_samples_are_a_note_with_the_reason(self):
         fairness = found(samples=(), problems=("driver not loaded", "driver not loaded"))
         assert fairness.invalid == ()
-        assert fairness.notes == ("health was not watched: driver not loaded",)
+        assert fairness.notes == ("the device was not sampled: driver not loaded",)
         assert fairness.figures == fairness.shares == {}
 
     def test_or_without_one(self):
-        assert found(samples=()).notes == ("health was not watched: no sample fell into the window",)
+        assert found(samples=()).notes == ("the device was not sampled: no sample fell into the window",)
 
     def test_what_needs_no_samples_is_judged_without_them(self):
         busy = ForeignProcess(pid=4711, busy_share=0.5)
@@ -327,7 +327,7 @@ class TestWhatWasNotSeen:
     def test_a_watch_that_ended_early_says_so(self):
         fairness = found(samples=WELL.samples[:30], problems=("NVML: GPU is lost",))
         assert fairness.notes == (
-            "health was watched in part: for 7.05 s of 10 s nothing was sampled; NVML: GPU is lost",
+            "the device was sampled in part: for 7.05 s of 10 s nothing was sampled; NVML: GPU is lost",
         )
 
     def test_one_sample_is_enough_for_a_short_window(self):
@@ -336,7 +336,7 @@ class TestWhatWasNotSeen:
 
     def test_a_device_that_tells_no_reasons_says_so(self):
         fairness = with_reasons(*[None] * 100)
-        assert fairness.notes == ("health was watched in part: clock events are not told here",)
+        assert fairness.notes == ("the device was sampled in part: clock events are not available",)
         assert set(fairness.figures) == {"sm_clock_mhz", "memory_clock_mhz", "temperature_c"}
 
 
@@ -380,7 +380,7 @@ def test_no_answer_is_too_strange(watch):
     fairness = assess(watch)
     assert all(math.isfinite(figure) for figure in fairness.figures.values())
     assert all(0 < share <= 1 for share in fairness.shares.values())
-    assert watch.samples or "health was not watched" in fairness.notes[0]
+    assert watch.samples or "the device was not sampled" in fairness.notes[0]
 
 
 @given(st.lists(st.integers(0, KNOWN - 1), min_size=1, max_size=60))

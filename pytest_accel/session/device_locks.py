@@ -1,6 +1,6 @@
-"""A gang alone on its devices: on each node one rank locks all of them, node after node in one order.
+"""Locks of all devices of a benchmark: on each node one rank locks all of them, node after node in one order.
 
-A session waits for its devices before it orders ranks to measure: their time to answer is for measuring.
+A session waits for its devices before it orders ranks to measure, whose timeout is for measuring.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_accel.platforms.machine import Device as Hardware
     from pytest_accel.report.terminal import Progress
 
-WAITED_S = pytest.StashKey[float]()  # of this session, for others to leave its devices
+WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
 IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer
 
 
@@ -35,26 +35,26 @@ def exclusive_devices(
 ) -> Iterator[None]:
     """Hold the locks of all devices that measure together; the host has none.
 
-    A rank that locked its own device alone could wait for one whose rank waits for ours.
+    If each rank locked its own device, two process groups could deadlock.
     """
     if settings.lock == "off":
         yield
         return
-    told = ranks.gather((host.node(), hardware.uuid if hardware else ""))
+    found = ranks.gather((host.node(), hardware.uuid if hardware else ""))
     with ExitStack() as held:
-        for leader, uuids in by_leader(dict(enumerate(told))).items():
+        for leader, uuids in by_leader(dict(enumerate(found))).items():
             problem = _locked(item, settings, uuids, held) if ranks.rank == leader else ""
             if problems := [each for each in ranks.gather(problem) if each]:
                 fail_plainly(problems[0])
         yield
 
 
-def by_leader(told: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
-    """The lowest rank of each node, in the order of the nodes' names, with the devices of the node."""
-    nodes = sorted({node for node, uuid in told.values() if uuid})
+def by_leader(ranks: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
+    """Return the lowest rank of each node, in the order of node names, with the devices of the node."""
+    nodes = sorted({node for node, uuid in ranks.values() if uuid})
     return {
-        min(rank for rank, (where, _) in told.items() if where == node): frozenset(
-            uuid for where, uuid in told.values() if where == node and uuid
+        min(rank for rank, (where, _) in ranks.items() if where == node): frozenset(
+            uuid for where, uuid in ranks.values() if where == node and uuid
         )
         for node in nodes
     }
@@ -63,11 +63,11 @@ def by_leader(told: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
 def wait_until_free(
     config: pytest.Config, settings: Settings, uuids: Iterable[str], progress: Progress, *, label: str
 ) -> str:
-    """Before ranks are ordered to lock these devices: why they are not to be had; empty where they are free.
+    """Wait until these devices are free; return why they are not, or nothing.
 
-    Nothing is held afterwards. Whoever comes between is waited for by the ranks; and they say what cannot be locked.
+    Nothing is held afterwards: the ranks lock the devices themselves, and wait for whoever was faster.
     """
-    waiting = _telling(config, progress, label)
+    waiting = _report_waiting(config, progress, label)
     try:
         with (
             _counted(config),
@@ -81,8 +81,8 @@ def wait_until_free(
 
 
 def _locked(item: pytest.Item, settings: Settings, uuids: frozenset[str], held: ExitStack) -> str:
-    """Why they could not be locked; empty where they are, until `held` is closed."""
-    # A rank says whom it waits for before the session that ordered it takes that for a hang.
+    """Lock devices until `held` is closed; return why that failed, or nothing."""
+    # A rank reports its wait before its session takes it for a hang.
     patience = IN_RANK if RANK_END in item.config.stash else 1.0
     with live_progress(item.config, item.name) as progress, _counted(item.config):
         try:
@@ -90,7 +90,7 @@ def _locked(item: pytest.Item, settings: Settings, uuids: frozenset[str], held: 
                 lock_devices(
                     uuids,
                     mode=settings.lock,
-                    waiting=_telling(item.config, progress, item.name),
+                    waiting=_report_waiting(item.config, progress, item.name),
                     unlocked=lambda text: warnings.warn(pytest.PytestWarning(text), stacklevel=1),
                     timeout_s=patience * settings.timeout_s,
                 )
@@ -109,13 +109,13 @@ def _counted(config: pytest.Config) -> Iterator[None]:
         config.stash[WAITED_S] = config.stash.get(WAITED_S, 0.0) + time.monotonic() - begun_s
 
 
-def _telling(config: pytest.Config, progress: Progress, label: str) -> Callable[[str], None]:
-    told: set[str] = set()
+def _report_waiting(config: pytest.Config, progress: Progress, label: str) -> Callable[[str], None]:
+    reported: set[str] = set()
 
     def waiting(text: str) -> None:
-        if text not in told:  # a log need not know it every second
+        if text not in reported:  # once in a log
             write_log(config, f"{label}: {text}")
-        told.add(text)
+        reported.add(text)
         progress.phase(text, None)
 
     return waiting

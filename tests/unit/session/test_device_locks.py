@@ -9,9 +9,9 @@ import pytest
 
 from pytest_accel.measure.locks import LockedError
 from pytest_accel.options import Settings
-from pytest_accel.session import exclusivity
+from pytest_accel.session import device_locks
 from pytest_accel.session.device import RANK_END
-from pytest_accel.session.exclusivity import by_leader, exclusive_devices, wait_until_free
+from pytest_accel.session.device_locks import by_leader, exclusive_devices, wait_until_free
 
 ITEM = SimpleNamespace(config=SimpleNamespace(stash={}), name="test_step")
 
@@ -35,8 +35,8 @@ def quiet(monkeypatch):
     def progress(config, label):
         yield SimpleNamespace(phase=lambda text, remaining_s: None)
 
-    monkeypatch.setattr(exclusivity, "live_progress", progress)
-    monkeypatch.setattr(exclusivity.host, "node", lambda: "b")
+    monkeypatch.setattr(device_locks, "live_progress", progress)
+    monkeypatch.setattr(device_locks.host, "node", lambda: "b")
 
 
 class Taken(list):
@@ -60,7 +60,7 @@ def locked(monkeypatch):
         yield
         taken.append("free")
 
-    monkeypatch.setattr(exclusivity, "lock_devices", lock)
+    monkeypatch.setattr(device_locks, "lock_devices", lock)
     return taken
 
 
@@ -126,7 +126,7 @@ class TestBeforeRanksAreOrdered:
 
         def of(*uuids, **settings):
             said, phases = [], []
-            monkeypatch.setattr(exclusivity, "write_log", lambda config, text: said.append(text))
+            monkeypatch.setattr(device_locks, "write_log", lambda config, text: said.append(text))
             progress = SimpleNamespace(phase=lambda text, remaining_s: phases.append(text))
             config = SimpleNamespace(stash=pytest.Stash())
             problem = wait_until_free(config, Settings(**settings), uuids, progress, label="test_step")

@@ -157,7 +157,7 @@ def _bisect(values: Sequence[float], start: int, stop: int, level: float) -> _Sp
 
 
 def windows(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The segment, its halves and the one between them, their halves, ...: a slow week vanishes in a whole year."""
+    """Return the segment, its halves and the one between them, their halves, ...: a slow week vanishes in a whole year."""
     length = stop - start
     pieces = 1
     while pieces == 1 or length // pieces >= MIN_WINDOW:
@@ -171,7 +171,7 @@ def _strength(values: Sequence[float]) -> float:
 
 
 def _energies(values: Sequence[float]) -> list[float]:
-    """The scaled energy distance of the two sides, for every split with MIN_NIGHTS or more on each side."""
+    """Return the scaled energy distance of the two sides, for every split with MIN_NIGHTS or more on each side."""
     n = len(values)
     ordered = sorted(values)
     sums = [0.0, *accumulate(ordered)]
@@ -195,7 +195,7 @@ def _energies(values: Sequence[float]) -> list[float]:
 
 
 def _clipped(values: Sequence[float]) -> list[float]:
-    """Values within CLIP robust standard deviations of their median, the others moved there."""
+    """Clip values to CLIP robust standard deviations about their median."""
     middle = median(values)
     reach = CLIP * spread(values, middle)
     if reach == 0:  # more than half are equal: there is no noise to measure by
@@ -204,19 +204,19 @@ def _clipped(values: Sequence[float]) -> list[float]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1; equal values share the middle of theirs."""
+    """Return ranks from 1; equal values share their mean rank."""
     ordered = sorted(values)
     return [(bisect_left(ordered, value) + bisect_right(ordered, value) + 1) / 2 for value in values]
 
 
 def _significance(strength: float, length: int) -> float:
-    """The smallest of LEVELS that this strength passes, else 1."""
+    """Return the smallest of LEVELS that this strength passes, else 1."""
     passed = (level for level, limit in zip(LEVELS, _limits(length), strict=True) if strength > limit)
     return min(passed, default=1.0)
 
 
 def _limits(length: int) -> list[float]:
-    """The table's row for this length, interpolated in its logarithm: the limits grow about as fast."""
+    """Return the table's row for this length, interpolated in its logarithm: the limits grow about as fast."""
     for (shorter, low), (longer, high) in pairwise(CRITICAL):
         if shorter <= length <= longer:
             share = math.log(length / shorter) / math.log(longer / shorter)
@@ -266,7 +266,7 @@ def _all(split: _Split | None) -> Iterator[_Split]:
 
 
 def _scaled(values: Sequence[float]) -> list[float]:
-    """The values times a power of two, which is exact: sums of their distances stay finite."""
+    """Return the values times a power of two, which is exact: sums of their distances stay finite."""
     largest = max(map(abs, values), default=0.0)
     _, exponent = math.frexp(largest)
     return [math.ldexp(value, -exponent) for value in values]

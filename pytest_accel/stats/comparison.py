@@ -46,7 +46,7 @@ class Value:
 
 
 def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, Value]:
-    """By metric; throughput and step time with their interval, everything else the median of the runs that have it."""
+    """Return a figure for each metric: throughput and step time with their interval, others as the median of the runs that have them."""
     step = interval(runs, Policy())
     found = {
         THROUGHPUT: Value(
@@ -93,7 +93,7 @@ def _energy(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
 
 
 def _named(name: str) -> tuple[str, str, float]:
-    """What a metric is called beside published ones, its unit, and what its stored number is multiplied by."""
+    """Return the name of a metric beside published ones, its unit, and the factor of its stored number."""
     if name in SHARES:
         return name, "%", 100.0
     if name in _FRACTIONS:

@@ -73,7 +73,7 @@ class Energy:
 
 
 def counted_j(before_j: float, after_j: float, wraps_j: float | None = None) -> float | None:
-    """The counter's difference, never negative; None where it went backwards without a known wrap.
+    """Return the counter's difference, never negative; None where it went backwards without a known wrap.
 
     A counter that began again twice in a window looks as if it had done so once, and one that was reset as if it had
     begun again: `energy_of` holds both against the samples, and without samples they cannot be told apart.
@@ -89,7 +89,7 @@ def counted_j(before_j: float, after_j: float, wraps_j: float | None = None) -> 
 def sampled_j(
     times_s: Sequence[float], powers_w: Sequence[float], begin_s: float, end_s: float
 ) -> float | None:
-    """The integral of power that runs straight from sample to sample, held before the first and after the last.
+    """Return the integral of power that runs straight from sample to sample, held before the first and after the last.
 
     Samples outside the window count where their lines reach into it. So the integrals of two adjacent windows add up
     to that of their union, over the same samples or where each has the one at the boundary.
@@ -121,7 +121,7 @@ def _line_j(left: tuple[float, float], right: tuple[float, float], begin_s: floa
 
 
 def energy_of(window: EnergyWindow) -> Energy:
-    """By its counter where a rail has one that can be trusted, else by its samples; or left out, with the reason."""
+    """Return the energy of each rail from its counter where that is plausible, else from its samples; a reason where neither is."""
     problems = list(dict.fromkeys(window.problems))  # rails of one source tell the same
     window_s = window.end_s - window.begin_s
     if not 0 < window_s < math.inf:
@@ -163,7 +163,7 @@ def energy_of(window: EnergyWindow) -> Energy:
 
 
 def _counted(rail: Rail, window: EnergyWindow, integral_j: float | None) -> tuple[float | None, str]:
-    """By its counter, or why not; silent for a rail that has none."""
+    """Return the energy by a rail's counter, or why not; neither for a rail without one."""
     before_j, after_j = window.before_j.get(rail.name), window.after_j.get(rail.name)
     if before_j is None and after_j is None:
         return None, ""
@@ -191,7 +191,7 @@ def _counted(rail: Rail, window: EnergyWindow, integral_j: float | None) -> tupl
 
 
 def _alike(count_j: float, integral_j: float, rail: Rail, window_s: float) -> bool:
-    """Whether the samples bear the counter out, and how often one that wraps seems to have begun again.
+    """Return whether the samples bear the counter out, and how often one that wraps seems to have begun again.
 
     Samples of 0 W bear nothing out: a device that counts is on.
     """
@@ -204,7 +204,7 @@ def _alike(count_j: float, integral_j: float, rail: Rail, window_s: float) -> bo
 
 
 def _integrated(series: Sequence[tuple[float, float]], window: EnergyWindow) -> tuple[float | None, str]:
-    """By a rail's samples, or why not; silent where there are none."""
+    """Return the energy by a rail's samples, or why not; neither where there are none."""
     if not series:
         return None, ""
     times_s, powers_w = [at_s for at_s, _ in series], [power_w for _, power_w in series]
@@ -231,7 +231,7 @@ def _is_power(power_w: float) -> bool:
 
 
 def _in_order(times_s: Sequence[float]) -> bool:
-    """Two samples may fall on one tick of the clock."""
+    """Return whether times do not decrease: two samples may share a tick of the clock."""
     return all(map(math.isfinite, times_s)) and all(
         left_s <= right_s for left_s, right_s in pairwise(times_s)
     )
@@ -248,7 +248,7 @@ def total_j(energy: Energy, rails: Sequence[Rail], *, scope: Scope) -> float | N
 
 
 def peak_total_w(window: EnergyWindow, *, scope: Scope) -> float | None:
-    """The most that the rails of that scope drew in one moment, each watt once; None where no sample has them all.
+    """Return the most that the rails of that scope drew in one moment, each watt once; None where no sample has them all.
 
     Their peaks added up would be more than was ever drawn, and the peak of one of them less.
     """
@@ -264,7 +264,7 @@ def peak_total_w(window: EnergyWindow, *, scope: Scope) -> float | None:
 
 
 def _outermost(rails: Sequence[Rail], scope: Scope) -> list[str]:
-    """Those of that scope that lie in no other of it."""
+    """Return those of that scope that lie in no other of it."""
     known = {rail.name: rail for rail in rails}
     return [rail.name for rail in known.values() if rail.scope == scope and not _is_contained(rail, known)]
 
@@ -286,7 +286,7 @@ def joules_per_unit(step_j: float, work_per_step: float) -> float:
 
 
 def units_per_wh(step_j: float, work_per_step: float) -> float:
-    """Units of work that a watt-hour buys, as the studies of energy give it."""
+    """Return the units of work that a watt-hour buys."""
     return work_per_step * J_PER_WH / step_j
 
 
@@ -295,5 +295,5 @@ def wh_per_epoch(step_j: float, epoch_size: float, work_per_step: float) -> floa
 
 
 def tdp_share(mean_w: float, tdp_w: float | None) -> float | None:
-    """Of the thermal design power; None where that is not known."""
+    """Return the share of the thermal design power; None where that is unknown."""
     return mean_w / tdp_w if tdp_w else None

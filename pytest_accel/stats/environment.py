@@ -141,23 +141,23 @@ class Change:
 
 
 def fingerprint(value: object) -> str:
-    """The first 12 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces, ASCII)."""
+    """Return the first 12 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces, ASCII)."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:KEY_DIGITS]
 
 
 def diff(old: Environment, new: Environment) -> tuple[Change, ...]:
-    """What changed in the context, the most telling first."""
+    """Return the changes of the context, the most telling first."""
     return _changes(old.context, new.context)
 
 
 def diff_identity(old: Environment, new: Environment) -> tuple[Change, ...]:
-    """Why two environments must not be compared; empty when they may."""
+    """Return the changes of the identity; with any, two environments must not be compared."""
     return _changes(old.identity, new.identity)
 
 
 def describe(changes: Iterable[Change]) -> str:
-    """One line: `cuDNN 9.10 -> 9.19, NCCL 2.27 -> 2.28`; empty when nothing changed."""
+    """Return one line: `cuDNN 9.10 -> 9.19, NCCL 2.27 -> 2.28`; empty when nothing changed."""
     return ", ".join(str(change) for change in sorted(changes, key=_telling))
 
 
@@ -175,7 +175,7 @@ def _telling(change: Change) -> tuple[int, str]:
 
 
 def _shown(value: str) -> str:
-    """Short, and without control characters: values come from files that others wrote."""
+    """Return a value shortened and without control characters: it comes from a file."""
     printable = "".join(character if character.isprintable() else "?" for character in value)
     if len(printable) <= _SHOWN_CHARACTERS:
         return printable
@@ -183,7 +183,7 @@ def _shown(value: str) -> str:
 
 
 def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that decide speed, and no other; what may be a credential is redacted."""
+    """Return the variables that decide speed, and no other; what may be a credential is redacted."""
     return {
         name: _safe_value(name, environ[name])
         for name in sorted(environ)
@@ -192,7 +192,7 @@ def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def safe_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """A command line that may be published: values of options with telling names, and whatever looks like a credential."""
+    """Return a command line that may be published: values of options with telling names, and whatever looks like a credential."""
     safe = []
     of_secret = False  # the word before was an option whose value this is
     for word in arguments:
@@ -209,7 +209,7 @@ def safe_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def looks_secret(value: str) -> bool:
-    """Whether a value has the shape of a credential."""
+    """Return whether a value has the shape of a credential."""
     rest = _IMAGE_DIGEST.sub("", _DEVICE_UUID.sub("", value))
     return bool(_SECRET_VALUE.search(rest) or _BARE_UUID.search(rest)) or _looks_random(rest)
 
@@ -225,7 +225,7 @@ def _safe_value(name: str, value: str) -> str:
 
 
 def _looks_random(value: str) -> bool:
-    """A long word of letters and digits mixed, or base64 with its punctuation."""
+    """Return a long word of letters and digits mixed, or base64 with its punctuation."""
     for word in _WORD.findall(value):
         if any(c.isdigit() for c in word) and any(c.isalpha() for c in word):
             return True

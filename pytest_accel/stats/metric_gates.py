@@ -92,12 +92,12 @@ _RATES = tuple(f"_{word}{cost}" for word in _BOUGHT for cost in _COSTS)
 
 
 def is_rate(name: str) -> bool:
-    """Whether a name says what a second or a joule buys: `tokens_per_s`, `bandwidth_gb_s`."""
+    """Return whether a name says what a second or a joule buys: `tokens_per_s`, `bandwidth_gb_s`."""
     return f"_{name}".endswith(_RATES)
 
 
 def is_cost(name: str) -> bool:
-    """Whether a name ends in seconds or joules that are spent: `decode_s`, and not `tokens_per_s`."""
+    """Return whether a name ends in seconds or joules that are spent: `decode_s`, and not `tokens_per_s`."""
     return name.endswith(_COSTS) and not is_rate(name)
 
 
@@ -115,14 +115,14 @@ _SHOWN: Mapping[str, str] = {
 
 
 def less_is_better(name: str) -> bool:
-    """Which way is better; a name of a user's own tells by its unit: `decode_s` is a cost, `tokens_per_s` is not."""
+    """Return which way is better; a user's own name shows it by its unit: `decode_s` is a cost, `tokens_per_s` is not."""
     if name in MEASURED:
         return name in LESS_IS_BETTER
     return is_cost(name)
 
 
 def shown_name(metric: str) -> str:
-    """As verdicts name it."""
+    """Return the name of a metric in verdicts."""
     return _SHOWN.get(metric, metric)
 
 
@@ -243,7 +243,7 @@ NAMES = (THROUGHPUT, *(name for name in METRICS if name not in SHORT_NAMES.value
 
 
 def parse_gates(text: str) -> dict[str, float | None]:
-    """Metrics, each with what is tolerated of it or None, in their order; ValueError in users' words.
+    """Parse `throughput,energy=8%` to metrics with their tolerance or None, in their order.
 
     Throughput is gated always: it may be named, and is not among them.
     """

@@ -10,7 +10,7 @@ _UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_fraction(text: str) -> float:
-    """`5%`, `5 %` or `0.05`; at least 0 and less than 1."""
+    """Parse `5%`, `5 %` or `0.05`; at least 0 and less than 1."""
     stripped = text.strip()
     try:
         value = float(stripped.removesuffix("%")) / 100 if stripped.endswith("%") else float(stripped)
@@ -22,7 +22,7 @@ def parse_fraction(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """`5`, `5s`, `1.5min` or `200ms`; more than 0."""
+    """Parse `5`, `5s`, `1.5min` or `200ms`; more than 0."""
     stripped = text.strip()
     for suffix in sorted(_UNITS_S, key=len, reverse=True):
         if stripped.endswith(suffix):
@@ -40,17 +40,17 @@ def parse_seconds(text: str) -> float:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 run`, `5 runs`."""
+    """Return `1 run`, `5 runs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def percent(fraction: float, digits: int = 1) -> str:
-    """`0.0712` as `7.1 %`."""
+    """Return `0.0712` as `7.1 %`."""
     return f"{100 * fraction:.{digits}f} %"
 
 
 def seconds(value: float) -> str:
-    """A duration with the unit that keeps it readable."""
+    """Return a duration with the unit that keeps it readable."""
     for unit, scale, limit in (("us", 1e-6, 1000), ("ms", 1e-3, 1000), ("s", 1.0, 100)):
         shown = f"{value / scale:.3g}"
         if float(shown) < limit:
@@ -59,7 +59,7 @@ def seconds(value: float) -> str:
 
 
 def si(value: float) -> str:
-    """A rate with four significant digits and thousands separators: `2,640`, `91,223`, `12.34`."""
+    """Return a rate with four significant digits and thousands separators: `2,640`, `91,223`, `12.34`."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
@@ -67,7 +67,7 @@ def si(value: float) -> str:
 
 
 def gibibytes(value: int) -> str:
-    """Bytes as MiB or GiB."""
+    """Return bytes as MiB or GiB."""
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 
 
@@ -75,7 +75,7 @@ _COMMAND = "::"  # with it begins a line that GitHub's runner obeys: ::error::, 
 
 
 def printable(text: str) -> str:
-    """Without control characters, directions of writing and half characters: those are spelled out."""
+    """Return text with control characters, writing directions and surrogates escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -84,12 +84,12 @@ def printable(text: str) -> str:
 
 
 def inert(line: str, *, mark: str = "\\") -> str:
-    """A line that no runner takes for a command, whatever name it begins with."""
+    """Return a line that no runner takes for a command, whatever name it begins with."""
     return f"{mark}{line}" if line.lstrip().startswith(_COMMAND) else line
 
 
 def clipped(text: str, characters: int) -> str:
-    """The middle is left out: a name says most at its beginning and its end."""
+    """Return the middle is left out: a name says most at its beginning and its end."""
     if len(text) <= characters:
         return text
     end = characters // 3

@@ -195,7 +195,7 @@ LOSS_TOLERANCE = 0.01
 
 
 def describe_loss_change(before: Sequence[float | None], after: float | None) -> str:
-    """Say how the loss changed; empty where it is one that earlier runs led to expect, or there is none.
+    """Describe how the loss changed; empty where it is within those of earlier runs, or unknown.
 
     Some benchmarks do not compute the same twice: where a device adds up in an order of its own, another box may match. Their runs
     show that by themselves, so that a loss is no news that is no further from them than they are from each other.
@@ -241,7 +241,7 @@ class BenchmarkCost:
 
 
 def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
-    """Say what each `noun` (verdict, recording) cost, where the time went, and which took the most; nothing of none.
+    """Describe what each `noun` (verdict, recording) cost, where the time went, and which took the most; empty without any.
 
     What came to none is paid for by the others.
     """

@@ -21,26 +21,26 @@ class Roofline:
     bandwidth_gb_s: float | None  # of its memory
 
     def compute_s(self, flops: float | None) -> float:
-        """The arithmetic alone; 0 where nothing is known."""
+        """Return the arithmetic alone; 0 where nothing is known."""
         return flops / (self.peak_tflops * 1e12) if flops and self.peak_tflops else 0.0
 
     def memory_s(self, bytes_moved: float | None) -> float:
-        """The transfers alone; 0 where nothing is known."""
+        """Return the transfers alone; 0 where nothing is known."""
         return bytes_moved / (self.bandwidth_gb_s * 1e9) if bytes_moved and self.bandwidth_gb_s else 0.0
 
     def least_s(self, flops: float | None, bytes_moved: float | None) -> float:
-        """Both at the same time, as well as they can overlap; 0 where nothing is known."""
+        """Return the time of both where they overlap fully; 0 where nothing is known."""
         return max(self.compute_s(flops), self.memory_s(bytes_moved))
 
     def bound(self, flops: float | None, bytes_moved: float | None) -> Bound | None:
-        """Which of both is the longer; None where neither is known."""
+        """Return which of both takes longer; None where neither is known."""
         compute_s, memory_s = self.compute_s(flops), self.memory_s(bytes_moved)
         if not compute_s and not memory_s:
             return None
         return "compute" if compute_s >= memory_s else "memory"
 
     def share(self, step_s: float, flops: float | None, bytes_moved: float | None) -> float | None:
-        """How much of a step its least time is: 1 where nothing is left to gain; None where neither is known."""
+        """Return the least time as a share of the step: 1 where nothing is left to gain; None where neither is known."""
         least_s = self.least_s(flops, bytes_moved)
         return least_s / step_s if least_s else None
 
@@ -67,7 +67,7 @@ class Roofline:
         device: str = "this device",
         precision: str = "",
     ) -> str:
-        """What cannot be of a step of the fastest round, in words; empty where it can."""
+        """Describe why a step of the fastest round is impossible; empty where it is possible."""
         if step_s >= self.least_s(flops, bytes_moved):
             return ""
         found = []
@@ -84,7 +84,7 @@ class Roofline:
         least_s = self.least_s(flops, bytes_moved)
         return (
             f"impossible: {'; and '.join(found)}: a step of {step_s * 1e3:.3g} ms cannot take less than "
-            f"{least_s * 1e3:.3g} ms. Is the device synchronised, is the precision the one that was named, and does the "
+            f"{least_s * 1e3:.3g} ms. Is the device synchronized, is the precision the one that was named, and does the "
             "step do its work?"
         )
 
@@ -123,7 +123,7 @@ class Straggler:
 
 
 def find_stragglers(readings: Iterable[Reading], threshold: float = THRESHOLD) -> tuple[Straggler, ...]:
-    """The readings more than `threshold` under the median of their kind, by rank.
+    """Return the readings more than `threshold` under the median of their kind, by rank.
 
     At least half of the devices reach the median, so never more than half are named. Of two devices the median is
     their mean: the slower one is named when it lacks 9.5 % of the faster one (r < 0.95 (1 + r) / 2 below r = 0.905).

@@ -73,16 +73,6 @@ def test_convolutional_models_are_told_from_transformers(name, convolutional):
     assert info.convolutional is convolutional
 
 
-def test_number_of_classes_changes_the_head():
-    model, _ = build_model("resnet18", num_classes=100, device="meta")
-    assert model.fc.out_features == 100
-
-
-def test_options_reach_the_models_own_builder():
-    model, info = build_model("timm/resnet18", in_chans=1, device="meta")
-    assert (model.conv1.in_channels, info.channels) == (1, 1)
-
-
 def test_a_callable_is_a_model():
     _, info = build_model(lambda: nn.Linear(3, 2))
     assert (info.parameters, info.own, info.image_size) == (8, True, None)
@@ -146,14 +136,6 @@ def test_a_name_that_no_step_can_feed_is_not_its_own_remedy(name):
     with pytest.raises(ValueError, match=f"'{name}' of torchvision is for another task") as error:
         build_model(name)
     assert "Did you mean" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["r3d_81", "quantized_resnet51"])
-def test_only_names_that_a_step_can_feed_are_suggested(name):
-    with pytest.raises(ValueError, match="is not a model of torchvision") as error:
-        build_model(name)
-    assert "'r3d_18'" not in str(error.value)
-    assert "'quantized_resnet50'" not in str(error.value)
 
 
 def test_timms_word_for_the_size_is_pointed_to_ours():

@@ -10,17 +10,15 @@ from torch import nn
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
-from pytest_accel.workloads.build import make_batch
 from pytest_accel.workloads.data.detection import MANY_SCALES, ONE_SCALE
 from pytest_accel.workloads.data.errors import DataError
 from pytest_accel.workloads.data.sources import LoaderSource, RotatingSource
 from pytest_accel.workloads.measured_step import StepMetrics, loader_metrics
 from pytest_accel.workloads.models.build import task_of
 from pytest_accel.workloads.models.detection import DinoLoss, Predictions
-from pytest_accel.workloads.models.dino import SwinBackbone
-from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
+from pytest_accel.workloads.tasks.scenes import plan_scenes
 from tests.support.detection_sets import coco_annotations, write_coco
-from tests.support.plans import CPU, going_to, made, plan_data, step_config
+from tests.support.plans import going_to, made, plan_data, step_config
 
 DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
 STEP = {"data": "coco", "batch_size": 2, "image_size": 64}
@@ -93,13 +91,6 @@ def test_the_same_seed_gives_the_same_batch_and_ranks_draw_their_own():
         assert not torch.equal(scenes.images, other.images)
 
 
-def test_a_batch_has_the_type_and_the_format_that_are_asked_for():
-    scenes, targets = made(plan(), dtype=torch.bfloat16, memory_format="channels_last")
-    assert scenes.images.dtype == torch.bfloat16
-    assert scenes.images.is_contiguous(memory_format=torch.channels_last)
-    assert targets.boxes.dtype == torch.float32
-
-
 def test_shapes_without_contents_are_those_of_a_batch():
     shapes = [
         [(each.shape, each.dtype) for each in (scenes.images, scenes.sizes, *scenes.targets, *targets)]
@@ -114,11 +105,6 @@ def test_synthetic_batches_have_the_largest_lying_bucket_of_the_models_schedule(
         found = plan(model, image_size=None)
         assert (found.resizing, found.bucket) == (resizing, (800, 1344))
     assert plan(image_size=96).bucket == (96, 96)
-
-
-def test_a_batch_for_a_model_of_ones_own():
-    scenes, targets = make_batch("coco", batch_size=3, image_size=32, device=CPU)
-    assert (scenes.images.shape, len(targets.boxes)) == ((3, 3, 32, 32), 3)
 
 
 # A step.
@@ -179,11 +165,6 @@ def test_a_detector_whose_numbers_are_not_finite_fails_though_it_finds_no_box(mo
             assert not any(found["boxes"].numel() for found in step.output.images)
         with pytest.raises(StepError, match="not finite"):
             step.check()
-
-
-def test_operations_of_inference_are_those_without_denoising():
-    with InferStep.build(DINO, **STEP) as infer, train(DINO) as learn:
-        assert 0 < 4 * infer.flops_per_step < learn.flops_per_step
 
 
 class Colours(nn.Module):
@@ -288,19 +269,6 @@ def test_a_compiled_step_of_dino_is_never_compiled_again_whatever_the_boxes(monk
     assert all("match" in reason for reason in graphs.breaks)
 
 
-@pytest.mark.rehearsal
-def test_of_a_swin_one_block_of_each_kind_is_compiled(monkeypatch):
-    graphs = Graphs(monkeypatch)
-    backbone = SwinBackbone("swin_tiny_patch4_window7_224", stages=(1, 2, 3), checkpoint=True)
-    for block in backbone.compiled_apart:
-        block.forward = torch.compile(block.forward, options={}, dynamic=False)
-    for _ in range(2):
-        sum(each.sum() for each in backbone(torch.rand(1, 3, 64, 96))).backward()
-    assert len(backbone.compiled_apart) == 12
-    assert graphs.count == 8  # four stages, shifted and not; what is computed again is not compiled again
-    assert not graphs.breaks
-
-
 def test_of_torchvisions_detectors_only_what_has_fixed_shapes_is_compiled(monkeypatch):
     called = []
 
@@ -402,10 +370,6 @@ def test_a_set_of_many_boxes_has_room_for_all_of_them(tmp_path, opened):
     assert feed.configuration["max_gt"] == 120
     _, targets = next(feed.source)
     assert sorted(targets.valid.sum(dim=1).tolist()) == [0, 105]
-
-
-def test_that_the_host_decodes_may_be_said(root, opened):
-    assert opened(data_root=root, workers=0, decode="host").configuration["decode"] == "host"
 
 
 def test_ranks_read_different_images(root, opened):
@@ -552,12 +516,6 @@ def test_a_random_backbone_keeps_numbers_small(rcnn):
     with torch.no_grad():
         maps = rcnn.detector.backbone(scenes.images)
     assert all(each.std() < 10 for each in maps.values())
-
-
-def test_the_losses_of_a_detector_are_added_up():
-    losses = {"first": torch.tensor(1.5), "second": torch.tensor(2.0, dtype=torch.bfloat16)}
-    assert plan(RCNN).loss(0.0).function(losses, None) == 3.5
-    assert isinstance(plan(), ScenePlan)
 
 
 def test_the_loss_of_sets_is_dinos():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.flops import INPUTS, LARGEST_CACHE_BYTES, StepCount, cache_bytes, min_bytes
+from pytest_accel.workloads.flops import INPUTS, StepCount, min_bytes
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer
 
 STORED = {INPUTS: 4, "w": 4}
@@ -46,17 +46,6 @@ def test_every_pass_may_find_a_cacheful():
     assert least(counted(), cache=1000) == 3 * (4000 - 1000)
     assert least(counted(), cache=4000) is None
     assert least(counted(), states=2, cache=4000) == (16000 - 4000) + (12000 - 4000)
-
-
-@pytest.mark.parametrize("cache", [0, 10, 999, 4000, 10**9])
-def test_a_larger_cache_never_makes_for_more(cache):
-    assert (least(counted(), states=2, cache=cache + 1) or 0) <= (
-        least(counted(), states=2, cache=cache) or 0
-    )
-
-
-def test_a_cache_that_cannot_be_asked_for_is_the_largest():
-    assert cache_bytes(torch.device("cpu")) == LARGEST_CACHE_BYTES
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 from torch import nn
 
 from pytest_accel.workloads import InferStep, TrainStep, build
 from pytest_accel.workloads.build import make_batch
+from pytest_accel.workloads.config import StepConfig, StepOptions, TrainOptions
 from pytest_accel.workloads.models.build import zoo_models
 from pytest_accel.workloads.models.dino import DINO_SHAPES, build_dino, count_tokens
 
@@ -147,3 +150,17 @@ def test_tokens_are_those_that_the_model_makes(size):
 @pytest.mark.parametrize(("name", "tokens"), [("dino-swin-l-4scale", 238), ("dino-swin-l-5scale", 863)])
 def test_tokens_of_the_large_ones_are_those_that_were_counted(name, tokens):
     assert count_tokens(DINO_SHAPES[name], 100, 100) == tokens
+
+
+def test_typed_keywords_are_the_fields_of_the_configuration():
+    """The TypedDict gives editors and mypy the names; the dataclass has the defaults."""
+    by_session = {"model", "task", "device", "ranks", "data_root", "data_required"}
+    assert set(TrainOptions.__annotations__) == {each.name for each in fields(StepConfig)} - by_session
+    assert set(StepOptions.__annotations__) < set(TrainOptions.__annotations__)
+
+
+def test_unknown_keyword_names_the_nearest():
+    with pytest.raises(ValueError, match=r"^batchsize: unknown keyword; did you mean batch_size\?"):
+        TrainStep.build("resnet18", batchsize=4)
+    with pytest.raises(ValueError, match=r"^optimizer: unknown keyword"):
+        InferStep.build("resnet18", batch_size=4, optimizer="sgd")

@@ -18,9 +18,6 @@ from pytest_accel.workloads.kernels.resnet import (
     FusedStem,
     fuse_blocks,
     fuse_conv_bn_relu,
-    fused_stem_images,
-    fused_stem_max_pool,
-    fused_stem_weight,
 )
 from pytest_accel.workloads.models.build import build_model
 from tests.support.graphs import traced
@@ -61,16 +58,6 @@ def test_a_model_that_rectifies_while_it_convolves_answers_the_same(block, sides
     assert sum("conv_relu" in each for each in seen) == convolutions
     assert not any("batch_norm" in each for each in seen)
     assert any("maximum" in each for each in seen) == in_fours
-
-
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_blocks_of_four_lie_channels_last_as_kernels_read_and_write_them(layout):
-    images = torch.randn(2, 3, 32, 16).contiguous(memory_format=layout)
-    blocks, weight = fused_stem_images(images), fused_stem_weight(torch.randn(8, 3, 7, 7))
-    found = torch.conv2d(blocks, weight, padding=1).contiguous(memory_format=layout)
-    arranged = [blocks, weight, fused_stem_max_pool(found)]
-    assert [tuple(each.shape) for each in arranged] == [(2, 48, 8, 4), (32, 48, 3, 3), (2, 8, 8, 4)]
-    assert all(each.is_contiguous(memory_format=torch.channels_last) for each in arranged)
 
 
 def test_what_is_no_number_is_none_in_the_answer_and_the_other_images_keep_theirs():

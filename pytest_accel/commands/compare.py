@@ -57,13 +57,12 @@ def compare(args: argparse.Namespace) -> int:
     found = compared(
         [side for each in gathered for side in each.sides],
         metrics=args.metric,
-        ratio_to="",
         tolerance=_tolerance(args.tolerance),
         wanted=by_keyword(args.keyword),
     )
     if not found.rows and args.keyword:
         raise ValueError(f"-k {args.keyword!r} selects none of the benchmarks of {', '.join(args.sets)}.")
-    print(render(found, args.format, ""), end="")
+    print(render(found, args.format), end="")
     if args.format == "table":
         for line in _baseline_changes(gathered, args.sets, baselines_folder(args)):
             print(line)

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pytest_accel.report.markdown import prose
 from pytest_accel.report.terminal import Cell as TableCell
@@ -18,10 +18,9 @@ from pytest_accel.stats.environment import describe
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
-from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side, ordered
+from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side
 from pytest_accel.storage.references import DOUBTS
 
-Sort = Literal["", "name", "ratio", "throughput"]
 FORMATS = ("table", "markdown", "csv", "json", "latex")
 SCHEMA_VERSION = 1
 
@@ -52,22 +51,22 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
 
 
-def render(comparison: Comparison, form: str, sort: Sort = "") -> str:
+def render(comparison: Comparison, form: str) -> str:
     """Return the whole comparison as text."""
-    by_name: dict[str, Callable[[Comparison, Sort], str]] = {
+    by_name: dict[str, Callable[[Comparison], str]] = {
         "table": _table,
         "markdown": _markdown,
         "latex": _latex,
         "csv": _csv,
         "json": _json,
     }
-    return by_name[form](comparison, sort)
+    return by_name[form](comparison)
 
 
 # --- tables ----------------------------------------------------------------------------------
 
 
-def sections(comparison: Comparison, sort: Sort = "") -> list[Section]:
+def sections(comparison: Comparison) -> list[Section]:
     """Return the tables, without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
@@ -75,7 +74,7 @@ def sections(comparison: Comparison, sort: Sort = "") -> list[Section]:
             row.table if comparison.is_of_one_study else TITLES.get(row.metric, row.metric.replace("_", " "))
         )
         grouped.setdefault(title, []).append(row)
-    return [_section(title, ordered(rows, sort), comparison) for title, rows in grouped.items()]
+    return [_section(title, rows, comparison) for title, rows in grouped.items()]
 
 
 def _section(title: str, rows: Sequence[Row], comparison: Comparison) -> Section:
@@ -260,9 +259,9 @@ def _few(names: Sequence[str]) -> str:
 # --- formats -------------------------------------------------------------------------
 
 
-def _table(comparison: Comparison, sort: Sort) -> str:
+def _table(comparison: Comparison) -> str:
     lines: list[str] = []
-    for section in sections(comparison, sort):
+    for section in sections(comparison):
         columns = [
             Column(title=title, right=not left)
             for title, left in zip(section.headings, section.left, strict=True)
@@ -272,9 +271,9 @@ def _table(comparison: Comparison, sort: Sort) -> str:
     return "".join(f"{inert(line)}\n" for line in [*lines, *notes(comparison)])
 
 
-def _markdown(comparison: Comparison, sort: Sort) -> str:
+def _markdown(comparison: Comparison) -> str:
     lines: list[str] = []
-    for section in sections(comparison, sort):
+    for section in sections(comparison):
         lines += [f"### {prose(section.title)}", ""]
         lines += [_piped(map(prose, section.headings))]
         lines += [_piped("---" if left else "---:" for left in section.left)]
@@ -288,10 +287,10 @@ def _piped(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _latex(comparison: Comparison, sort: Sort) -> str:
+def _latex(comparison: Comparison) -> str:
     """Return tables that need no package."""
     parts = []
-    for section in sections(comparison, sort):
+    for section in sections(comparison):
         lines = [f"% {section.title}", r"\begin{tabular}{" + _alignment(section) + "}", r"\hline"]
         lines += [_latex_row(section.headings), r"\hline"]
         lines += [_latex_row(row) for row in section.rows]
@@ -333,12 +332,12 @@ _FIELDS = (
 )
 
 
-def _csv(comparison: Comparison, sort: Sort) -> str:
+def _csv(comparison: Comparison) -> str:
     """Return a figure a line, unrounded, with whether it was published."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _FIELDS, lineterminator="\n")
     writer.writeheader()
-    for row in ordered(comparison.rows, sort):
+    for row in comparison.rows:
         for cell in _cells(row, comparison):
             plain = {name: _plain(value) for name, value in cell.items()}
             writer.writerow(
@@ -359,7 +358,7 @@ def _plain(value: object) -> object:
     return printable(value) if isinstance(value, str) else value
 
 
-def _json(comparison: Comparison, sort: Sort) -> str:
+def _json(comparison: Comparison) -> str:
     content = {
         "schema_version": SCHEMA_VERSION,
         "sets": [
@@ -367,7 +366,7 @@ def _json(comparison: Comparison, sort: Sort) -> str:
             | {"about": side.about, "only_here": comparison.alone[side.label]}
             for side in comparison.sides
         ],
-        "figures": [cell for row in ordered(comparison.rows, sort) for cell in _cells(row, comparison)],
+        "figures": [cell for row in comparison.rows for cell in _cells(row, comparison)],
         "judged": [_judged(each) for each in comparison.judged],
     }
     return json.dumps(content, indent=2) + "\n"

@@ -64,26 +64,28 @@ def record(
     latest, auto = case.latest, _auto(case)
     # Few runs resolve little: an interrupted recording stores no tolerance.
     chosen = None if incomplete else auto
-    line = LedgerEntry(
-        at=now().isoformat(timespec="seconds"),
-        action="update" if settings.update else "record",
-        reason=settings.reason,
-        runs=len(case.runs),
-        session=session_id,
-    )
-    entry = BaselineEntry(
-        configuration=latest.configuration,
-        work_per_step=latest.work_per_step,
-        unit=latest.unit,
-        tolerance=_tolerance(case, chosen),
-        runs=tuple(case.runs),
-        ledger=(line,),
-    )
     write = store.replace if settings.update else store.append
     try:
+        line = LedgerEntry(
+            at=now().isoformat(timespec="seconds"),
+            action="update" if settings.update else "record",
+            reason=settings.reason,
+            runs=len(case.runs),
+            session=session_id,
+        )
+        entry = BaselineEntry(
+            configuration=latest.configuration,
+            work_per_step=latest.work_per_step,
+            unit=latest.unit,
+            tolerance=_tolerance(case, chosen),
+            runs=tuple(case.runs),
+            ledger=(line,),
+        )
         file = write(case.disk_name, case.suite, case.key, entry, [m.environment for m in case.measurements])
-    except BaselineError as error:
-        case.problem = f"{error}\n{_kept(case)}"
+    except ValueError as error:
+        # Only a BaselineError names its file; other values are refused before there is one.
+        place = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "
+        case.problem = f"{place}{error}\n{_kept(case)}"
         return
     case.recorded = f"recorded {counted(len(case.runs), 'run')}, {_precision(case)}"
     stored = file.benchmarks[case.key]

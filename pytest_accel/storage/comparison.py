@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,11 +89,6 @@ class Row:
     unit: str
     cells: tuple[Cell, ...]
 
-    @property
-    def first_ratio(self) -> float | None:
-        """The first known ratio, for sorting."""
-        return next((cell.ratio for cell in self.cells if cell.ratio is not None), None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
@@ -139,12 +133,11 @@ def compare(
     sides: Sequence[Side],
     *,
     metrics: Sequence[str] = (),
-    ratio_to: str = "",
     tolerance: float | None = None,
     wanted: Callable[[str], bool] = lambda _name: True,
 ) -> Comparison:
-    """Match the rows of all sides, compute ratios to the first (or to `ratio_to`), and judge comparable runs."""
-    held_to = tuple(_held_to(side, sides, _reference(sides, ratio_to)) for side in sides)
+    """Match the rows of all sides, compute ratios to the first, and judge comparable runs."""
+    held_to = tuple(_held_to(side, sides) for side in sides)
     groups = [group for group in matched(sides) if any(wanted(entry.key) for entry in group.values())]
     shown = _metrics(metrics, groups, sides)
     rows = [row for metric in shown for group in groups for row in _rows(group, metric, sides, held_to)]
@@ -158,17 +151,6 @@ def compare(
             for index, side in enumerate(sides)
         },
     )
-
-
-def ordered(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
-    """Return rows by name, by ratio (worst first) or by throughput (highest first)."""
-    if by == "name":
-        return tuple(sorted(rows, key=lambda row: row.name))
-    if by == "ratio":
-        return tuple(sorted(rows, key=lambda row: math.inf if row.first_ratio is None else row.first_ratio))
-    if by == "throughput":
-        return tuple(sorted(rows, key=lambda row: -max(c.value.value for c in row.cells if c.value)))
-    return tuple(rows)
 
 
 def is_better_less(metric: str) -> bool:
@@ -258,18 +240,9 @@ def _linked(
 # --- ratios -----------------------------------------------------------------------------------------
 
 
-def _reference(sides: Sequence[Side], name: str) -> Side:
-    if not name:
-        return sides[0]
-    for side in sides:
-        if name in (side.label, side.group):
-            return side
-    known = ", ".join(dict.fromkeys(side.label for side in sides))
-    raise ValueError(f"--ratio-to {name!r}: there is no such column. There are: {known}.")
-
-
-def _held_to(side: Side, sides: Sequence[Side], reference: Side) -> Side | None:
-    """Return the same platform of the reference's set, or the reference where it has none."""
+def _held_to(side: Side, sides: Sequence[Side]) -> Side | None:
+    """Return the same platform of the first set, or the first column where it has none."""
+    reference = sides[0]
     if side is reference:
         return None
     if side.group == reference.group:

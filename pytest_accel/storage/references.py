@@ -1,4 +1,4 @@
-"""References: published figures and the claims of their studies, and a site's own expectations in pyproject.toml."""
+"""References: published figures of studies, and a site's own expectations in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -130,29 +130,6 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A number in a study's text or in a computed column; `tests/support/claims.py` computes it from the figures."""
-
-    id: str
-    stated: float
-    decimals: int  # of the stated number; -2 is "to the hundred"
-    unit: str
-    relation: Literal["equals", "at least", "at most"]
-    formula: str
-    of: tuple[tuple[str, ...], ...]  # ids of figures, in the formula's order; several: the claim is of each
-    follows: bool  # whether the figures give the stated number
-    total: float | None = None  # the number that some formulas take beside figures
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        _check_id(self.id)
-        if not self.of or not all(self.of):
-            raise ValueError("of: of no figure; a claim is computed from at least one")
-        if not self.follows and not self.note.strip():
-            raise ValueError("note: is missing; the claim does not follow, so say why")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudySource:
     """Where the figures of a study were published."""
 
@@ -178,30 +155,26 @@ class Study:
     schema_version: int
     source: StudySource
     figures: tuple[Figure, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[
+        Mapping[str, object], ...
+    ] = ()  # numbers of its text; the tests compute them from the figures
 
     def __post_init__(self) -> None:
-        _check_ids("figures", [each.id for each in self.figures], self.source.key)
-        _check_ids("claims", [each.id for each in self.claims], f"{self.source.key}/claims")
+        seen: set[str] = set()
         for index, figure in enumerate(self.figures):
-            place = f"figures[{index}]"
-            if figure.id.rpartition("/")[2] != figure.platform:
+            place, name = f"figures[{index}]", json.dumps(figure.id)
+            if not figure.id.startswith(f"{self.source.key}/"):
                 raise ValueError(
-                    f"{place}.id: {json.dumps(figure.id)} does not end with its platform, {figure.platform}"
+                    f"{place}.id: {name} does not begin with {json.dumps(self.source.key + '/')}"
                 )
+            if not figure.id.endswith(f"/{figure.platform}"):
+                raise ValueError(f"{place}.id: {name} does not end with its platform, {figure.platform}")
+            if figure.id in seen:
+                raise ValueError(f"{place}.id: {name} appears twice")
+            seen.add(figure.id)
             if figure.is_doubtful and not figure.note.strip():
                 doubts = " and ".join(DOUBTS.intersection(figure.flags))
                 raise ValueError(f"{place}.note: is missing; it is {doubts}, so say why")
-        known = {each.id for each in self.figures}
-        for number, claim in enumerate(self.claims):
-            for row, group in enumerate(claim.of):
-                for column, name in enumerate(group):
-                    if name not in known:
-                        alike = grammar.closest(name, known, limit=1)
-                        hint = f"; did you mean {json.dumps(alike[0])}?" if alike else ""
-                        raise ValueError(
-                            f"claims[{number}].of[{row}][{column}]: {json.dumps(name)} is no figure of this file{hint}"
-                        )
 
 
 def _check_id(text: str) -> None:
@@ -209,16 +182,6 @@ def _check_id(text: str) -> None:
         raise ValueError(
             f"id: {json.dumps(text)} is no path of lower case segments such as olivia/single/baseline/gh200"
         )
-
-
-def _check_ids(name: str, ids: Sequence[str], beginning: str) -> None:
-    for index, each in enumerate(ids):
-        if not each.startswith(f"{beginning}/"):
-            raise ValueError(
-                f"{name}[{index}].id: {json.dumps(each)} does not begin with {json.dumps(beginning + '/')}"
-            )
-        if each in ids[:index]:
-            raise ValueError(f"{name}[{index}].id: {json.dumps(each)} appears twice; an id is of one")
 
 
 def _check_choice(name: str, value: str, choices: Collection[str]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from pytest_accel.storage.references import Claim
+from pytest_accel.storage.codec import decode
+from pytest_accel.storage.references import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,32 @@ FORMULAS: Mapping[str, Formula] = {
         takes_total=True,
     ),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A number in a study's text or in a computed column."""
+
+    id: str
+    stated: float
+    decimals: int  # of the stated number; -2 is "to the hundred"
+    unit: str
+    relation: Literal["equals", "at least", "at most"]
+    formula: str
+    of: tuple[tuple[str, ...], ...]  # ids of figures, in the formula's order; several: the claim is of each
+    follows: bool  # whether the figures give the stated number
+    total: float | None = None  # the number that some formulas take beside figures
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.of or not all(self.of):
+            raise ValueError("of: of no figure; a claim is computed from at least one")
+        if not self.follows and not self.note.strip():
+            raise ValueError("note: is missing; the claim does not follow, so say why")
+
+
+def claims_of(study: Study) -> tuple[Claim, ...]:
+    return decode(tuple[Claim, ...], list(study.claims), "claims")
 
 
 def computed_claim(claim: Claim, values: Mapping[str, float]) -> tuple[float, ...]:

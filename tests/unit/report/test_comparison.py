@@ -249,12 +249,6 @@ class TestOtherFormats:
             assert render(of(study), form)
 
 
-def test_sorting_is_within_each_table():
-    text = render(of("nrp"), "table", "ratio")
-    ratios = [float(line.split()[-3]) for line in text[text.index("Table II\n") :].splitlines()[2:6]]
-    assert ratios == sorted(ratios)
-
-
 def test_many_benchmarks_of_two_platforms_find_each_other():
     measured = runs(1)
     values = figures(measured, 256, "images")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +52,18 @@ def test_what_is_known_to_have_failed_keeps_its_words():
     found = case(disturbed=3, problem="it failed")
     refuse_disturbed(found)
     assert found.problem == "it failed"
+
+
+def test_value_that_no_baseline_holds_fails_the_test_and_keeps_the_runs(tmp_path):
+    found = make_case(tmp_path, runs=runs(1), record=1)
+    found.measurements[0] = replace(found.measurements[0], work_per_step=0.0)
+    record_runs(found, BaselineStore(tmp_path), "s1")
+    problem, kept = found.problem.splitlines()
+    assert problem.endswith("cannot be stored: work_per_step: 0.0 is not in 0 < work <= 1e+18")
+    path = Path(kept.removesuffix(".").rpartition(" ")[2])
+    assert json.loads(path.read_text())["node_id"] == KEY
+    path.unlink()
+    assert not (tmp_path / "h200").exists()
 
 
 class TestAuto:

@@ -20,7 +20,6 @@ from pytest_accel.storage.comparison import (
     compare,
     is_better_less,
     matched,
-    ordered,
 )
 from pytest_accel.storage.sources import find_source
 from tests.support import stored
@@ -112,13 +111,6 @@ class TestRatios:
         assert [cell.value.value for cell in found.rows[0].cells] == [80.0, 40.0]
         assert found.rows[0].cells[1].ratio is None
 
-    def test_ratio_to_another_column(self):
-        slow = entry(measured=runs(step_s=0.02))
-        found = compare([side("a"), side("b", slow)], ratio_to="b")
-        assert found.rows[0].cells[0].ratio == pytest.approx(2.0, rel=0.01)
-        with pytest.raises(ValueError, match=r"no such column. There are: a, b"):
-            compare([side("a"), side("b")], ratio_to="c")
-
     def test_a_set_of_several_platforms_is_held_to_the_same_platform(self):
         old = [
             side(f"old {p}", entry(measured=runs(step_s=s)), platform=p, group="old")
@@ -187,17 +179,6 @@ class TestMetrics:
         assert (found.rows[0].cells[0].value.value, found.rows[0].unit) == (0.5, "s")
         assert is_better_less("latency_p99_s")
         assert not is_better_less("tokens_per_s")
-
-
-class TestOrder:
-    def test_by_name_ratio_and_value(self):
-        fast = entry(OTHER, measured=runs(step_s=0.001))
-        slower = entry(OTHER, measured=runs(step_s=0.002))
-        rows = compare([side("a", entry(), fast), side("b", entry(), slower)]).rows
-        names = lambda by: [row.name for row in ordered(rows, by)]  # noqa: E731
-        assert names("name") == ["test_cnn[resnet50]", "test_gpt[117m]"]
-        assert names("ratio") == ["test_gpt[117m]", "test_cnn[resnet50]"]
-        assert names("throughput") == ["test_gpt[117m]", "test_cnn[resnet50]"]
 
 
 class TestJudging:

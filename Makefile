@@ -27,10 +27,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Writes what of docs/reference is made of the code, what commands print that pages show, and the whole site into .site.
+# Generates docs/reference, schemas and command outputs from the code, then builds the site in .site.
 docs: $(READY)
 	$(BIN)/python -m tests.docs.reference
-	$(BIN)/python -m tests.docs.answers
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 study: $(READY)

@@ -1,4 +1,4 @@
-"""Pages as tests see them: their blocks of code, their links, the anchors of their headings."""
+"""Markdown pages as tests see them: code blocks, links, heading anchors."""
 
 from __future__ import annotations
 
@@ -12,51 +12,43 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-EXCUSE = re.compile(r"<!-- not run: (?P<reason>\S.*?) -->")
+NOT_RUN = re.compile(r"<!-- not run: \S.*? -->")
 _SHELL = frozenset({"", "console", "sh", "bash", "shell"})
+_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:pytest|pytest-accel|python3?|torchrun|srun)\s")
 
 
 def pages() -> list[Path]:
-    """All that people read: the documentation, and the files of that kind elsewhere in the repository."""
-    beside = (path for folder in ("deploy", "examples") for path in (ROOT / folder).rglob("*.md"))
-    top = (path for path in ROOT.glob("*.md"))
-    return sorted({*(ROOT / "docs").rglob("*.md"), *beside, *top})
+    """Return all pages of the repository that users read."""
+    folders = (ROOT / name for name in ("docs", "deploy", "examples"))
+    return sorted({*ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*.md"))})
 
 
-def named(path: Path) -> str:
+def page_name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block of code."""
+    """A fenced code block."""
 
     page: Path
     line: int
     language: str
     text: str
-    excuse: str = ""  # why it is not run, from the comment right before it
+    not_run: bool  # a comment before it says why it cannot run
 
     @property
     def place(self) -> str:
-        return f"{named(self.page)}:{self.line}"
+        return f"{page_name(self.page)}:{self.line}"
 
     @property
     def commands(self) -> list[str]:
-        """The lines that somebody would type: all of a block, or those after a `$ ` where it has some."""
+        """The lines to type: those after `$ ` where there are any, else those that begin with a command."""
         if self.language not in _SHELL:
             return []
-        joined = re.sub(r"\\\n\s*", " ", self.text)
-        lines = joined.splitlines()
+        lines = re.sub(r"\\\n\s*", " ", self.text).splitlines()
         prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        return prompted or [line for line in lines if _is_command(line)]
-
-
-def _is_command(line: str) -> bool:
-    return (
-        re.match(r"(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:pytest|pytest-accel|python3?|torchrun|srun)\s", line)
-        is not None
-    )
+        return prompted or [line for line in lines if _COMMAND.match(line)]
 
 
 @cache
@@ -64,25 +56,24 @@ def tokens(path: Path) -> list[Token]:
     return MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
 
 
-def blocks(path: Path) -> Iterator[Block]:
-    before: Token | None = None
+def blocks(*languages: str) -> list[Block]:
+    """Return the code blocks of all pages, or those in some languages."""
+    found = [block for page in pages() for block in _blocks(page)]
+    return [block for block in found if not languages or block.language in languages]
+
+
+def _blocks(path: Path) -> Iterator[Block]:
+    before = ""
     for token in tokens(path):
         if token.type == "fence":
-            excuse = EXCUSE.search(before.content) if before and before.type == "html_block" else None
             yield Block(
                 page=path,
                 line=(token.map or [0])[0] + 1,
-                language=token.info.split()[0] if token.info.strip() else "",
+                language=token.info.partition(" ")[0].strip(),
                 text=token.content,
-                excuse=excuse["reason"] if excuse else "",
+                not_run=bool(NOT_RUN.search(before)),
             )
-        before = token
-
-
-def all_blocks(*languages: str) -> list[Block]:
-    return [
-        block for page in pages() for block in blocks(page) if not languages or block.language in languages
-    ]
+        before = token.content if token.type == "html_block" else ""
 
 
 def inline_code(path: Path) -> Iterator[str]:
@@ -99,17 +90,15 @@ def links(path: Path) -> Iterator[str]:
 
 @cache
 def anchors(path: Path) -> frozenset[str]:
-    """Of its headings, as code hosts and our site make them; a second one of a name gets a number."""
+    """Return the anchors of all headings, as code hosts and the site make them."""
     found: list[str] = []
     listed = tokens(path)
     for at, token in enumerate(listed):
         if token.type == "heading_open":
-            title = "".join(
-                child.content
-                for child in listed[at + 1].children or ()
-                if child.type in ("text", "code_inline")
-            )
-            found.append(re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-"))
+            children = listed[at + 1].children or ()
+            title = "".join(child.content for child in children if child.type in ("text", "code_inline"))
+            slug = re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+            found.append(slug)
     return frozenset(
         f"{slug}-{found[:at].count(slug)}" if slug in found[:at] else slug for at, slug in enumerate(found)
     )

@@ -1,74 +1,76 @@
-"""docs/reference, written from the code so that it cannot drift: `python -m tests.docs.reference` rewrites it.
+"""Pages of docs/reference and tables in other pages, generated from the code: `python -m tests.docs.reference`.
 
-What a page says of a part is what the part says of itself: a help text, a docstring, the comment beside a field, the
-description in a schema. A page that reads poorly is mended there.
+A page repeats the help texts, docstrings and field comments of the package. To change its words, change them there.
 """
 
 from __future__ import annotations
 
+import inspect
+import io
+import os
 import re
+import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import chdir, redirect_stdout, suppress
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "docs" / "reference"
-COMMAND = "python -m tests.docs.reference"
-NOTE = f"<!-- Written by {COMMAND} from the code. Change the code, and run that. -->\n"
+import pytest_accel
+from pytest_accel import cli, fixtures, hookspecs, options
+from pytest_accel.commands.registry import COMMANDS
+from pytest_accel.measure.ranks import Ranks
+from pytest_accel.options import MARKER_OPTIONS, OPTIONS, Option, Settings
+from pytest_accel.platforms.catalogue import (
+    DEVICE_FIELDS,
+    PRECISIONS,
+    VARIANT_FIELDS,
+    DeviceKind,
+    Variant,
+    load_catalogue,
+)
+from pytest_accel.report.baselines import ShownBenchmark
+from pytest_accel.report.verdicts import table_lines
+from pytest_accel.session.accel import Accel
+from pytest_accel.session.table import COLUMNS
+from pytest_accel.stats.baseline_quality import platform_prior
+from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PREFIXES
+from pytest_accel.stats.gate import loss, policy_at_noise, resolution_factor
+from pytest_accel.stats.measurement import Measurement
+from pytest_accel.stats.metric_gates import MEASURED, NAMES
+from pytest_accel.stats.quantities import (
+    gibibytes,
+    parse_fraction,
+    parse_seconds,
+    percent,
+    seconds,
+    si,
+)
+from pytest_accel.stats.verdict import Policy, Verdict
+from pytest_accel.storage.comparison import CHOICES
+from pytest_accel.storage.references import METRICS as PUBLISHED
+from pytest_accel.storage.sources import find_source
+from tests.docs import schemas
+from tests.docs.pages import ROOT
 
-
-def pages() -> dict[str, str]:
-    """Every page by its file name."""
-    from tests.docs import reference_code, reference_files, reference_measured, reference_options
-
-    made: dict[str, Callable[[], str]] = {
-        "options.md": reference_options.options,
-        "markers.md": reference_options.markers,
-        "platforms.md": reference_options.platforms,
-        "fixtures.md": reference_code.fixtures,
-        "hooks.md": reference_code.hooks,
-        "commands.md": reference_options.commands,
-        "verdicts.md": reference_code.verdicts,
-        "table.md": reference_code.table_columns,
-        "metrics.md": reference_code.metrics,
-        "results-json.md": reference_files.results,
-        "baseline-json.md": reference_files.baseline,
-        "benchmark-json.md": reference_files.benchmark,
-        "environment.md": reference_files.environment,
-        "measured.md": reference_measured.measured,
-    }
-    texts = {name: make() for name, make in made.items()}
-    return {name: _noted(text) for name, text in {"README.md": _index(texts), **texts}.items()}
-
-
-def _noted(text: str) -> str:
-    """With the note where it comes from below the title, which must come first to be taken for the page's."""
-    title, _, rest = text.partition("\n")
-    return f"{title}\n\n{NOTE}{rest.rstrip()}\n"
-
-
-def _index(texts: dict[str, str]) -> str:
-    rows = []
-    for name, text in texts.items():
-        title, _, rest = text.removeprefix("# ").partition("\n")
-        rows.append((f"[{title}]({name})", sentence(rest.strip().partition("\n\n")[0])))
-    return f"# Reference\n\nWritten from the code by `{COMMAND}`, so that it cannot drift.\n\n" + table(
-        ("page", "what it lists"), rows
-    )
+FOLDER = ROOT / "docs" / "reference"
+NOTE = "<!-- Generated from the code. Change the code, then run `make docs`. -->\n"
+_STEP_KEYWORDS = "Keywords of `train`, `infer` and `converge`"
+_SET_BY_SESSION = ("model", "task", "device", "ranks", "data_root", "data_required")
 
 
 # --- Markdown ---------------------------------------------------------------------------------------
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; columns in which no row has anything are left out."""
-    filled = [list(map(_cell, row)) for row in rows]
-    kept = [at for at in range(len(heads)) if any(row[at] for row in filled)]
-    lines = [[heads[at] for at in kept], ["---"] * len(kept), *([row[at] for at in kept] for row in filled)]
+    """Return a Markdown table without the columns that are empty in every row."""
+    cells = [[re.sub(r"(?<!\\)\|", r"\\|", " ".join(cell.split())) for cell in row] for row in rows]
+    kept = [at for at in range(len(heads)) if any(row[at] for row in cells)]
+    lines = [[heads[at] for at in kept], ["---"] * len(kept), *([row[at] for at in kept] for row in cells)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))
 
 
 def code(text: str) -> str:
@@ -76,44 +78,470 @@ def code(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """The first sentence of a paragraph."""
-    return re.split(r"(?<=[.!?])\s", " ".join(text.split()), maxsplit=1)[0]
+    """Return a help text or a comment as a sentence."""
+    text = text.strip().replace("%%", "%")
+    if re.match(r"(?!auto\b)[a-z]{2,}(?:[\s,;.-]|:\s|$)", text):
+        text = text[0].upper() + text[1:]
+    return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
 
 
-def capital(text: str) -> str:
-    """A help text or a comment as a sentence."""
-    text = text.strip()
-    if not text:
+def prose(function: object) -> str:
+    """Return a docstring as Markdown; an indented block after `::` becomes Python."""
+    text = inspect.getdoc(function) or ""
+    block = re.compile(r"::\n\n((?:    .*\n?|\n)+)")
+    made = block.sub(
+        lambda found: f":\n\n```python\n{textwrap.dedent(found[1]).rstrip()}\n```\n\n", f"{text}\n"
+    )
+    return made.rstrip() + "\n\n"
+
+
+def signature(name: str, function: Callable[..., object]) -> str:
+    """Return a call with its defaults, on several lines where it is long."""
+    shown = []
+    for each in inspect.signature(function).parameters.values():
+        if each.name == "self":
+            continue
+        prefix = "**" if each.kind is each.VAR_KEYWORD else ""
+        default = "" if each.default is each.empty else f"={each.default!r}"
+        shown.append(f"{prefix}{each.name}{default}")
+    line = f"{name}({', '.join(shown)})"
+    return line if len(line) <= 100 else f"{name}(\n" + "".join(f"    {each},\n" for each in shown) + ")"
+
+
+def fields_table(kind: Any, *, without: Sequence[str] = ()) -> str:
+    """Return the fields of a dataclass with types, defaults and comments."""
+    comments = schemas.comments(kind)
+    rows = []
+    for each in fields(kind):
+        if each.name in without:
+            continue
+        default = "" if each.default is MISSING else repr(each.default)
+        rows.append(
+            (code(each.name), code(str(each.type)), code(default), sentence(_spelled(comments[each.name])))
+        )
+    return table(("name", "type", "default", "meaning"), rows)
+
+
+def _spelled(comment: str) -> str:
+    """Replace `a name of CONSTANT` by the names."""
+    from pytest_accel.workloads import config
+    from pytest_accel.workloads.tasks import DATA_NAMES
+
+    names = {
+        "DATA_NAMES": DATA_NAMES,
+        "SOURCES": config.SOURCES,
+        "DECODERS": config.DECODERS,
+        "COMPILE_MODES": options.COMPILE_MODES,
+    }
+    return re.sub(r"a name of ([A-Z_]+)", lambda found: ", ".join(map(code, names[found[1]])), comment)
+
+
+# --- what users type --------------------------------------------------------------------------------
+
+
+def options_page() -> str:
+    values = (
+        ("`FRACTION`", parse_fraction.__doc__ or ""),
+        ("`SECONDS`", parse_seconds.__doc__ or ""),
+        (
+            "`METRICS`",
+            f"Separated by commas: {', '.join(map(code, NAMES))}; `energy=8%` sets the tolerance of one.",
+        ),
+        ("`MODE`", f"Of torch.compile: {', '.join(map(code, options.COMPILE_MODES))}."),
+        ("a flag", "In the environment and the ini file: `true`, `yes`, `on` or `1`, or their opposites."),
+    )
+    return (
+        "# Options\n\nEvery setting of a session: command line, environment variable, ini key.\n\n"
+        "A marker has precedence over the command line, then the environment, then the ini file. A value that cannot be "
+        "read ends the session with exit status 4; the message names its origin and the valid values.\n\n"
+        + "".join(map(_option, OPTIONS))
+        + "## Values\n\n"
+        + table(("value", "written as"), values)
+    )
+
+
+def _option(option: Option) -> str:
+    value = f"[={option.metavar}]" if option.kind == "optional" else f" {option.metavar}".rstrip()
+    title = f"{option.flag}{value}" if option.on_command_line else option.key
+    # The marker keyword `reference` is another setting than the option of that name.
+    in_marker = option.in_marker and option.field != "references"
+    rows = [
+        ("environment", code(option.variable) if option.in_ini else ""),
+        ("ini file", code(option.key) if option.in_ini else ""),
+        ("marker", code(f"@pytest.mark.accel({option.name}=...)") if in_marker else ""),
+        ("default", _default(option)),
+    ]
+    shown = [row for row in rows if row[1]]
+    places = table(("where", "as"), shown) if shown else "On the command line only.\n\n"
+    return f"## `{title}`\n\n{sentence(option.help)}\n\n{places}"
+
+
+def _default(option: Option) -> str:
+    value = getattr(Settings(), option.field)
+    if value in (None, False, "", (), {}, 0):
         return ""
-    begin = text[0].upper() + text[1:] if re.match(r"(?!auto\b)[a-z]{2,}(?:[\s,;.-]|:\s|$)", text) else text
-    return begin if begin.endswith((".", "!", "?", ":")) else f"{begin}."
+    return code(f"{value:g} s" if option.field.endswith("_s") else str(value))
 
 
-def prose(docstring: str) -> str:
-    """A docstring as Markdown: what follows a `::` is Python."""
-    blocks = re.split(r"::\n\n", docstring)
-    made = blocks[0]
-    for block in blocks[1:]:
-        lines = block.splitlines()
-        end = next((at for at, line in enumerate(lines) if line and not line.startswith("    ")), len(lines))
-        inner = "\n".join(line.removeprefix("    ") for line in lines[:end]).rstrip()
-        made += f":\n\n```python\n{inner}\n```\n\n" + "\n".join(lines[end:])
-    return made.rstrip() + "\n"
+def markers_page() -> str:
+    rows = [(code(f"{key}=..."), sentence(option.help)) for key, option in MARKER_OPTIONS.items()]
+    return (
+        "# Markers\n\nThe platforms of a test, and settings of its own.\n\n## Platforms\n\n"
+        "Every [platform](platforms.md) is a marker: `@gh200` after `from pytest_accel import gh200`, or "
+        "`@pytest.mark.gh200`. Other counts of a known device (`gh200x4n16`) are markers too.\n\n"
+        f"`on(*platforms)`: {prose(pytest_accel.on)}`accelerators(...)`: {prose(pytest_accel.accelerators)}"
+        "## `@pytest.mark.accel(...)`\n\n"
+        "Settings of one benchmark. It takes keywords only; of several markers the closest counts.\n\n"
+        + table(("keyword", "meaning"), rows)
+        + "Values are written as those of the [option](options.md) of that name; numbers may be numbers.\n"
+    )
 
 
-# --- the command ------------------------------------------------------------------------------------
+def platforms_page() -> str:
+    catalogue = load_catalogue()
+    marks = [(kind.title, ", ".join(map(code, kind.names()))) for kind in catalogue.devices.values()]
+    products = []
+    for kind in catalogue.devices.values():
+        for variant in kind.variants if kind.key != "cpu" else ():
+            folder = f"{kind.key}-{variant.key}".rstrip("-")
+            figures = [variant.memory_gb, variant.bandwidth_gb_s, variant.tdp_w]
+            figures += [variant.peak_tflops(precision) for precision in PRECISIONS]
+            texts = ("" if value is None else f"{value:g}" for value in figures)
+            products.append((variant.title or kind.title, code(folder), *texts))
+    comments = schemas.comments(DeviceKind) | schemas.comments(Variant)
+    own = [
+        (code(name), sentence(comments[name])) for name in dict.fromkeys((*DEVICE_FIELDS, *VARIANT_FIELDS))
+    ]
+    own.append((code("alias"), 'Instead of all others: another name of a platform, `alias = "gh200x4"`.'))
+    return (
+        "# Platforms\n\nThe catalogue: all platform markers, and the devices behind them.\n\n"
+        "A name is device, `x` per node, `n` nodes. Other counts than those listed work too (`gh200x4n16`).\n\n"
+        + table(("device", "markers"), marks)
+        + "## Products\n\nEach product of a device has its own baselines. Memory in GB, bandwidth in GB/s, power in W, "
+        "dense peaks in TFLOP/s; MFU is a share of these peaks.\n\n"
+        + table(("product", "folder", "memory", "bandwidth", "power", *PRECISIONS), products)
+        + "## Your own\n\nWrite `[tool.pytest-accel.platforms.NAME]` in pyproject.toml, or use the hook "
+        "[`pytest_accel_platforms`](hooks.md). A table with a known name extends that device. Fields of a variant may stand "
+        "at the top level; they apply to all variants.\n\n" + table(("field", "meaning"), own)
+    )
 
 
-def main(folder: Path = FOLDER) -> int:
-    """Write every page, and remove those that are no longer made."""
-    made = pages()
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.md"):
-        if path.name not in made:
-            path.unlink()
+def commands_page() -> str:
+    parts = [
+        (
+            "# The command `pytest-accel`\n\nCommands for the machine, baselines, history and upgrades.\n\n"
+            "Exit status: 0 success, 1 a finding (such as a regression), 2 wrong usage or a file that cannot be read.\n\n"
+        )
+    ]
+    for command in sorted(COMMANDS.values(), key=lambda each: each.name):
+        printed = io.StringIO()
+        with redirect_stdout(printed), suppress(SystemExit):
+            cli._parser().parse_args([*command.name, "--help"])
+        parts.append(f"## {' '.join(command.name)}\n\n```text\n{printed.getvalue().rstrip()}\n```\n\n")
+    return "".join(parts)
+
+
+# --- what code uses ---------------------------------------------------------------------------------
+
+
+def fixture_functions() -> dict[str, Callable[..., object]]:
+    """Return the plugin's fixtures as plain functions, benchmarks first."""
+    found = {
+        name: value._get_wrapped_function()
+        for name, value in vars(fixtures).items()
+        if type(value).__name__ == "FixtureFunctionDefinition"
+    }
+    return dict(sorted(found.items(), key=lambda each: each[0] != "accel" and "accel" not in _takes(each[1])))
+
+
+def _takes(function: Callable[..., object]) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "request"]
+
+
+def fixtures_page() -> str:
+    from pytest_accel.workloads.config import StepConfig
+    from pytest_accel.workloads.measured_step import Converge, Infer, Train
+
+    calls = {"train": Train, "infer": Infer, "converge": Converge}
+    link = f"[{_STEP_KEYWORDS}](#keywords-of-train-infer-and-converge)"
+    parts = [
+        (
+            "# Fixtures\n\nArguments of a benchmark: the measurement, models and batches, and their parts.\n\n"
+            "A test that takes `accel`, `train`, `infer` or `converge` is a benchmark.\n\n"
+        )
+    ]
+    for name, function in fixture_functions().items():
+        parts.append(f"## `{name}`\n\n{prose(function)}")
+        if name in calls:
+            shown = signature(name, calls[name].__call__)
+            parts.append(f"```python\n{shown}\n```\n\n`options`: see {link}.\n\n")
+        takes = _takes(function)
+        parts.append(f"Uses the fixtures {', '.join(map(code, takes))}.\n\n" if takes else "")
+        if name == "accel":
+            parts.append(
+                f"## `accel.measure`\n\n```python\n{signature('accel.measure', Accel.measure)}\n```\n\n{prose(Accel.measure)}"
+                f"`accel.device`: {prose(Accel.device)}It returns a `Measurement`:\n\n{fields_table(Measurement)}"
+            )
+        if name == "process_group":
+            methods = [each for each in vars(Ranks) if not each.startswith("_")]
+            parts.append(f"Methods and properties: {', '.join(map(code, methods))}.\n\n")
+    parts.append(
+        f"## {_STEP_KEYWORDS}\n\nThe model is the first argument, a name or a callable. All others are keywords. The last ones, from "
+        "`optimizer` on, are for `train` and `converge` only. [Data](../data.md) describes the input pipeline.\n\n"
+        + fields_table(StepConfig, without=_SET_BY_SESSION)
+    )
+    return "".join(parts)
+
+
+def hooks_page() -> str:
+    parts = ["# Hooks\n\nHooks that plugins and conftest files may implement.\n\n"]
+    for name, function in vars(hookspecs).items():
+        if name.startswith("pytest_accel_"):
+            returns = inspect.signature(function).return_annotation
+            parts.append(f"## `{signature(name, function)}`\n\n{prose(function)}Returns {code(returns)}.\n\n")
+    return "".join(parts)
+
+
+def verdicts_page() -> str:
+    return (
+        "# Verdicts\n\nThe fields of a verdict in JSON files, and the policy of the gate.\n\n"
+        "[Reading a verdict](../guide/verdicts.md) lists all outcomes; [The gate](../gate.md) explains the statistics.\n\n"
+        f"## Verdict\n\n{prose(Verdict)}{fields_table(Verdict)}## Policy\n\n{prose(Policy)}{fields_table(Policy)}"
+    )
+
+
+def table_page() -> str:
+    return (
+        "# The table\n\nColumns of the table after a session.\n\n"
+        "A column is shown where a row has something in it. The verdict comes last.\n\n"
+        + table(("column", "meaning"), [(column.title, column.meaning) for column in COLUMNS])
+    )
+
+
+def metrics_page() -> str:
+    better = {"more": "more", "less": "less", None: "neither: it is a description"}
+    return (
+        "# Metrics\n\nFigures beside throughput: stored with a run, published by studies, shown by `compare`.\n\n"
+        "## Of a run\n\n`metrics` of a run in baselines, results and the history; `accel.measure(..., metrics=...)` adds your "
+        "own. In a process group they are means over ranks; names that end in `_j` are summed over devices.\n\n"
+        + table(("name", "meaning"), [(code(name), about) for name, about in MEASURED.items()])
+        + "## Of a published figure\n\n"
+        + table(("metric", "better is"), [(code(name), better[way]) for name, way in PUBLISHED.items()])
+        + "## `pytest-accel compare --metric`\n\nOr the name of any metric of a run.\n\n"
+        + table(
+            ("name", "shows"), [(code(name), ", ".join(map(code, shown))) for name, shown in CHOICES.items()]
+        )
+    )
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def results_page() -> str:
+    return _format_page("results", "Results as JSON")
+
+
+def baseline_page() -> str:
+    return _format_page("baseline", "Baselines as JSON")
+
+
+def _format_page(name: str, title: str) -> str:
+    parts = [
+        (
+            f"# {title}\n\n{schemas.FILES[name][2]}\n\n"
+            f"The schema is a file: [{name}.schema.json](../../pytest_accel/schemas/{name}.schema.json) (JSON Schema 2020-12). "
+            "Unknown keys are refused. Fields with a default may be absent.\n\n"
+        )
+    ]
+    for kind in schemas.kinds(name):
+        derived = [(code(key), about["description"]) for key, about in schemas.DERIVED.get(kind, {}).items()]
+        parts.append(f"## {kind.__name__}\n\n{prose(kind)}{fields_table(kind)}")
+        parts.append(table(("also written", "meaning"), derived) if derived else "")
+    return "".join(parts)
+
+
+# Keys of `extra_info.accel` beside the fields of a measurement.
+DERIVED = {
+    "schema_version": "Version of this format.",
+    "platform": "The platform of the benchmark.",
+    "throughput": "Work per second of the first run.",
+    "unit": "Of the throughput: `images/s`.",
+    "work_unit": "Of the work: `images`.",
+    "step_time_s": "Median over rounds of the mean step time, in seconds.",
+    "stall_share": "By how much the mean of all steps is slower than that; 0 when steady.",
+}
+JUDGED = {
+    "verdict": "`outcome`, `slowdown` (`point`, `low`, `high`), `noise`, `tolerance`, `runs`, `baseline_runs`, `reason`; where "
+    "metrics are gated, also `throughput` and `metrics` with the same of each.",
+    "further_runs": "The runs beyond the first.",
+}
+
+
+def benchmark_page() -> str:
+    rows = {name: sentence(text) for name, text in schemas.comments(Measurement).items()} | DERIVED | JUDGED
+    return (
+        "# In pytest-benchmark's JSON\n\n`extra_info.accel` of each benchmark in the file of `--benchmark-json`.\n\n"
+        "`pytest-accel compare` and `report` read that file too. `run` has the fields of a "
+        "[run in a baseline](baseline-json.md#run).\n\n"
+        + table(("field", "meaning"), [(code(name), about) for name, about in rows.items()])
+    )
+
+
+def environment_page() -> str:
+    prefixes = ", ".join(code(f"{prefix}*") for prefix in VARIABLE_PREFIXES)
+    return (
+        "# The environment\n\nFacts of the machine and its software that are stored with every run.\n\n"
+        "Identity facts must be equal for two runs to be compared. Context facts may differ; differences are printed as "
+        "suspects. A fact that could not be read is absent.\n\n"
+        + table(("field", "shown as"), [(code(name), title) for name, title in TITLES.items()])
+        + f"Environment variables that affect speed ({prefixes}) are context, as `{VARIABLE_PREFIX}NAME`. Values that may be "
+        "credentials are redacted.\n"
+    )
+
+
+# --- tables in other pages --------------------------------------------------------------------------
+
+
+def throughput_table(platform: str = "h200") -> str:
+    """Return one row for each stored benchmark of a platform."""
+    files = find_source(f"platform:{platform}", ROOT / "baselines").files
+    prior = platform_prior(entry.runs for file in files for entry in file.benchmarks.values())
+    stored = [
+        ShownBenchmark(file=file, key=key, entry=entry, prior=prior)
+        for file in files
+        for key, entry in file.benchmarks.items()
+    ]
+    heads = ("suite", "benchmark", "throughput", "±", "tolerance", "step", "memory", "MFU", "power", "runs")
+    return table(heads, map(_throughput_row, stored))
+
+
+def _throughput_row(each: ShownBenchmark) -> tuple[str, ...]:
+    runs, quality = each.entry.runs, each.quality
+
+    def typical(values: Iterable[float | None], show: Callable[[float], str]) -> str:
+        known = [value for value in values if value is not None]
+        return show(median(known)) if known else ""
+
+    return (
+        each.file.suite,
+        code(each.key.partition("::")[2]),
+        f"{si(each.throughput.value)} {each.entry.unit}/s",
+        percent(quality.step.relative_high),
+        percent(quality.tolerance),
+        seconds(each.entry.work_per_step / each.throughput.value),
+        typical((run.peak_memory_bytes for run in runs), lambda value: gibibytes(round(value))),
+        typical((run.metrics.get("mfu") for run in runs), percent),
+        typical((run.metrics.get("power_mean_w") for run in runs), lambda value: f"{value:.0f} W"),
+        str(len(runs)),
+    )
+
+
+def noise_table() -> str:
+    """Return the loss that the gate catches in 80 % of cases, by noise and stored runs."""
+    stored = ((5, 1), (5, 3), (10, 3), (10, 10))
+    heads = [f"{runs} runs, {sessions} session{'s' * (sessions > 1)}" for runs, sessions in stored]
+    rows = []
+    for noise in (0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08):
+        policy = policy_at_noise(Policy(), noise)
+        losses = (percent(loss(noise * resolution_factor(*each, policy))) for each in stored)
+        rows.append((f"{100 * noise:g} %", *losses))
+    return table(("noise", *heads), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A generated part of a page, between two comments."""
+
+    page: str
+    name: str
+    make: Callable[[], str]
+
+    def applied(self, text: str) -> str:
+        begin, end = f"<!-- begin {self.name} -->\n", f"<!-- end {self.name} -->"
+        assert begin in text, f"{self.page} has no {begin}"
+        before, _, rest = text.partition(begin)
+        return f"{before}{begin}\n{self.make().strip()}\n\n{end}{rest.partition(end)[2]}"
+
+
+# Commands whose output pages show in full; it depends on nothing but the committed files.
+SHOWN_COMMANDS = (
+    'baseline show h200 -k "117m or fine_tuning"',
+    "compare nrp -k cityscapes --format markdown",
+    "compare nrp -k dino --format csv",
+    'compare h200 olivia/single --metric throughput -k "117m or fine_tuning or olivia"',
+)
+_OUTPUT = re.compile(r"^```\n\$ pytest-accel ([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def with_outputs(text: str) -> str:
+    """Return a page with the current output of the commands that it shows."""
+
+    def printed(block: re.Match[str]) -> str:
+        if block[1] not in SHOWN_COMMANDS:
+            return block[0]
+        output = io.StringIO()
+        with chdir(ROOT), redirect_stdout(output):
+            assert cli.main(shlex.split(block[1])) == 0, block[1]
+        return f"```\n$ pytest-accel {block[1]}\n{output.getvalue()}```"
+
+    return _OUTPUT.sub(printed, text)
+
+
+PARTS = (
+    Part("docs/results.md", "throughput", throughput_table),
+    Part("docs/guide/noise.md", "noise", noise_table),
+    Part("docs/guide/verdicts.md", "verdicts", lambda: "\n".join(table_lines())),
+)
+PAGES: dict[str, Callable[[], str]] = {
+    "options.md": options_page,
+    "markers.md": markers_page,
+    "platforms.md": platforms_page,
+    "fixtures.md": fixtures_page,
+    "hooks.md": hooks_page,
+    "commands.md": commands_page,
+    "verdicts.md": verdicts_page,
+    "table.md": table_page,
+    "metrics.md": metrics_page,
+    "results-json.md": results_page,
+    "baseline-json.md": baseline_page,
+    "benchmark-json.md": benchmark_page,
+    "environment.md": environment_page,
+}
+
+
+def pages() -> dict[Path, str]:
+    """Return every generated page, and every page with a generated part, by its path."""
+    os.environ["COLUMNS"] = "100"  # of argparse
+    made = {name: make() for name, make in PAGES.items()}
+    rows = [
+        (f"[{text.removeprefix('# ').partition(chr(10))[0]}]({name})", text.split("\n\n")[1])
+        for name, text in made.items()
+    ]
+    made = {"README.md": "# Reference\n\n" + table(("page", "content"), rows), **made}
+    found = {}
     for name, text in made.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    print(f"{len(made)} pages in {folder}")  # noqa: T201 - a command
+        title, _, rest = text.partition("\n")
+        found[FOLDER / name] = f"{title}\n\n{NOTE}{rest.rstrip()}\n"
+    for path in (ROOT / "docs").rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        if any(f"$ pytest-accel {command}\n" in text for command in SHOWN_COMMANDS):
+            found[path] = with_outputs(text)
+    for part in PARTS:
+        path = ROOT / part.page
+        found[path] = part.applied(found.get(path) or path.read_text(encoding="utf-8"))
+    return found
+
+
+def main() -> int:
+    for name in schemas.NAMES:
+        (schemas.FOLDER / f"{name}.schema.json").write_text(schemas.render(name), encoding="utf-8")
+    made = pages()
+    for path in FOLDER.glob("*.md"):
+        if path not in made:
+            path.unlink()
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
+    print(f"{len(made)} pages")  # noqa: T201 - a command
     return 0
 
 

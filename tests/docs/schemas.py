@@ -1,4 +1,4 @@
-"""JSON schemas of baselines and results, generated from the dataclasses: `python -m tests.docs.schemas` writes them."""
+"""JSON schemas of baselines and results, generated from the dataclasses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,7 +19,7 @@ from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 FOLDER = Path(__file__).parents[2] / "pytest_accel" / "schemas"
 NAMES = ("baseline", "results")
 _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-_FILES: dict[str, tuple[type, str, str]] = {
+FILES: dict[str, tuple[type, str, str]] = {
     "baseline": (
         BaselineFile,
         "Baselines of one suite on one platform",
@@ -28,7 +28,7 @@ _FILES: dict[str, tuple[type, str, str]] = {
     "results": (SessionResults, "Results of a session", "What `--accel-json` writes."),
 }
 # Keys that are written beside the fields of a dataclass.
-_DERIVED: dict[type, dict[str, dict[str, Any]]] = {
+DERIVED: dict[type, dict[str, dict[str, Any]]] = {
     BaselineFile: {
         "schema_version": {"const": baselines.SCHEMA_VERSION, "description": "Version of this format."}
     },
@@ -50,7 +50,7 @@ _DERIVED: dict[type, dict[str, dict[str, Any]]] = {
 
 def generate(name: str) -> dict[str, Any]:
     """Return the schema of a kind of file."""
-    kind, title, description = _FILES[name]
+    kind, title, description = FILES[name]
     definitions: dict[str, Any] = {}
     top = _object(kind, definitions)
     return {
@@ -72,18 +72,18 @@ def load(name: str) -> dict[str, Any]:
 
 
 def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints, comments = get_type_hints(kind), _comments(kind)
+    hints, notes = get_type_hints(kind), comments(kind)
     properties = {
         each.name: {
             **_schema(hints[each.name], definitions),
-            "description": _sentence(comments.get(each.name) or each.name.replace("_", " ")),
+            "description": _sentence(notes.get(each.name) or each.name.replace("_", " ")),
         }
         for each in fields(kind)
     }
     required = [
         each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING
     ]
-    derived = _DERIVED.get(kind, {})
+    derived = DERIVED.get(kind, {})
     return {
         "title": _title(kind),
         "description": inspect.getdoc(kind).splitlines()[0],
@@ -124,17 +124,22 @@ def _union(kinds: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, Any
     return {"anyOf": [_schema(each, definitions) for each in kinds]}
 
 
-def _comments(kind: type) -> dict[str, str]:
-    """Return the comments of a dataclass's fields: on their line, or on the lines above."""
-    found, above = {}, ""
+def comments(kind: type) -> dict[str, str]:
+    """Return the comment of every field of a dataclass: on its own lines, else on those above; empty without one."""
+    found: dict[str, str] = {}
+    above, current = "", ""
     for line in inspect.getsource(kind).splitlines():
-        if comment := re.fullmatch(r"\s+# (.*)", line):
-            above = f"{above} {comment[1]}".strip()
-        elif field := re.match(r"    (\w+): [^#]*(?:# (.*))?$", line):
-            found[field[1]] = field[2] or above
-            above = ""
-        else:
-            above = ""
+        if line.startswith("    # "):
+            above = f"{above} {line[6:]}".strip()
+            continue
+        if field := re.match(r"    (\w+): ", line):
+            current = field[1]
+            found[current] = above
+        if current and (comment := re.search(r"  # (.*)$", line)):
+            found[current] = comment[1]
+        if line.strip() == "" or re.match(r"    (@|def )", line):
+            current = ""
+        above = ""
     return found
 
 
@@ -146,25 +151,18 @@ def _title(kind: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).capitalize()
 
 
-def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every object that has fields, by the name of its definition; the file itself first, without one."""
-    yield "", schema
-    yield from ((name, each) for name, each in schema["$defs"].items() if "properties" in each)
+def kinds(name: str) -> list[type]:
+    """Return the dataclasses of a kind of file, the file itself first."""
+    found: dict[type, None] = {}
 
+    def visit(kind: Any) -> None:
+        if is_dataclass(kind) and kind not in found:
+            found[kind] = None
+            hints = get_type_hints(kind)
+            for each in fields(kind):
+                visit(hints[each.name])
+        for argument in get_args(kind):
+            visit(argument)
 
-def resolved(schema: dict[str, Any], field: dict[str, Any]) -> dict[str, Any]:
-    """Return a field with its definition; its own keys come first."""
-    if "$ref" not in field:
-        return field
-    own = {key: value for key, value in field.items() if key != "$ref"}
-    return {**schema["$defs"][defined(field)], **own}
-
-
-def defined(field: dict[str, Any]) -> str:
-    """Return the name of the definition that a field refers to; empty without one."""
-    return field.get("$ref", "").rpartition("/")[2]
-
-
-if __name__ == "__main__":
-    for each in NAMES:
-        (FOLDER / f"{each}.schema.json").write_text(render(each), encoding="utf-8")
+    visit(FILES[name][0])
+    return list(found)

@@ -1,0 +1,199 @@
+"""Links lead to what exists; code blocks parse, run, and use options and commands that exist."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+from pytest_accel.cli import _divide, _parser
+from pytest_accel.commands.registry import COMMANDS, GROUPS
+from pytest_accel.options import OPTIONS
+from pytest_accel.storage.results import KIND
+from tests.docs.pages import ROOT, Block, anchors, blocks, inline_code, links, page_name, pages
+
+FLAGS = {option.flag: option for option in OPTIONS if option.on_command_line}
+KEYS = {option.key for option in OPTIONS if option.in_ini}
+# Variables of the session's own processes, of the machine, or of the scripts in deploy/: no settings.
+VARIABLES = {option.variable for option in OPTIONS if option.in_ini} | {"PYTEST_ACCEL_LOCKS"}
+ALL_PAGES = pytest.mark.parametrize("page", pages(), ids=page_name)
+MOST_NOT_RUN = 6
+
+
+def broken_links(page: Path, root: Path = ROOT) -> list[str]:
+    found = []
+    for link in links(page):
+        path, _, fragment = unquote(link).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        if not target.exists() or not target.is_relative_to(root):
+            found.append(f"{link}: no such file")
+        elif fragment and fragment not in anchors(target):
+            found.append(f"{link}: no such heading; there are {', '.join(sorted(anchors(target)))}")
+    return found
+
+
+@ALL_PAGES
+def test_links_resolve(page):
+    assert broken_links(page) == []
+
+
+@pytest.mark.parametrize("text", ["[a](gone.md)", "[a](there.md#gone)", "[a](#gone)", "[a](../../../etc)"])
+def test_broken_link_is_found(text, tmp_path):
+    (tmp_path / "there.md").write_text("# There\n")
+    (tmp_path / "page.md").write_text(f"{text} [b](there.md#there)\n")
+    assert len(broken_links(tmp_path / "page.md", tmp_path)) == 1
+
+
+def test_every_decision_is_listed():
+    index = ROOT / "docs" / "decisions" / "README.md"
+    assert {path.name for path in index.parent.glob("[0-9]*.md")} == set(links(index))
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+@ALL_PAGES
+def test_options_keys_and_variables_exist(page):
+    text = page.read_text(encoding="utf-8")
+    if page.name == "CHANGELOG.md":  # it names what was removed
+        return
+    unknown = set(re.findall(r"(?<![\w-])--accel-[a-z]+(?:-[a-z]+)*", text)) - FLAGS.keys()
+    unknown |= set(re.findall(r"^(accel_\w+)\s*=", text, re.MULTILINE)) - KEYS
+    unknown |= set(re.findall(r"\bPYTEST_ACCEL_[A-Z_]*[A-Z]", text)) - VARIABLES
+    assert unknown == set()
+
+
+@ALL_PAGES
+def test_commands_in_prose_exist(page):
+    if page.name == "CHANGELOG.md":
+        return
+    for text in inline_code(page):
+        if text == KIND or not re.match(r"pytest-accel [a-z]", text):
+            continue
+        first, *rest = re.sub(r"[^\w\s-].*", "", text.removeprefix("pytest-accel ")).split()
+        assert (first,) in COMMANDS or first in GROUPS, text
+        if first in GROUPS and rest and re.fullmatch("[a-z]+", rest[0]):
+            assert (first, rest[0]) in COMMANDS, text
+
+
+# --- command lines ----------------------------------------------------------------------------------
+
+
+def words(line: str) -> list[str]:
+    """Split a command line, without comments, leading variables and what follows a shell operator."""
+    split = shlex.split(line, comments=True)
+    ends = [at for at, word in enumerate(split) if word in ("|", ">", ">>", "<", "&&", "||", ";", "&")]
+    split = split[: ends[0]] if ends else split
+    while split and re.fullmatch(r"[A-Z_]+=.*", split[0]):
+        split = split[1:]
+    return split
+
+
+LINES = [(block.place, words(line)) for block in blocks() for line in block.commands]
+OURS = [(place, line[1:]) for place, line in LINES if line and Path(line[0]).name == "pytest-accel"]
+WHOLE = [each for each in OURS if not set(each[1]) & {"...", "[...]", "--help"}]
+
+
+@pytest.mark.parametrize(("place", "argv"), WHOLE, ids=lambda value: value if isinstance(value, str) else "")
+def test_shown_command_parses(place, argv, capsys):
+    with suppress(SystemExit):  # also of --version
+        _parser().parse_args(_divide(argv)[0])
+    assert not capsys.readouterr().err, place
+
+
+def test_shown_option_values_are_valid():
+    for place, line in LINES:
+        for at, word in enumerate(line):
+            flag, has_value, value = word.partition("=")
+            if flag not in FLAGS or FLAGS[flag].kind == "flag":
+                continue
+            if not has_value and FLAGS[flag].kind in ("value", "list"):
+                value = line[at + 1]
+            if value and not re.fullmatch(r"[A-Z]+|\.\.\.|\$.*", value):
+                FLAGS[flag].read(value, place)
+
+
+# --- files and Python -------------------------------------------------------------------------------
+
+
+def parse_ini(text: str) -> None:
+    configparser.ConfigParser().read_string(text)
+
+
+PARSERS = {
+    "toml": tomllib.loads,
+    "json": json.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+    "ini": parse_ini,
+}
+PYTHON = blocks("python")
+
+
+@pytest.mark.parametrize("block", blocks(*PARSERS), ids=lambda block: block.place)
+def test_file_block_parses(block):
+    if not block.not_run:
+        PARSERS[block.language](textwrap.dedent(block.text))
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
+def test_python_compiles_and_imports_what_exists(block):
+    for node in ast.walk(ast.parse(textwrap.dedent(block.text), block.place)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pytest_accel":
+            exec(compile(ast.unparse(node), block.place, "exec"), {})
+
+
+def benchmarks_in(block: Block) -> list[str]:
+    body = ast.parse(textwrap.dedent(block.text)).body
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def file_name(block: Block) -> str:
+    return f"test_{re.sub(r'[^a-z0-9]', '_', block.place.lower())}.py"
+
+
+def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
+    shown = [block for block in PYTHON if benchmarks_in(block) and not block.not_run]
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --import-mode=importlib\n")
+    for block in shown:
+        text = textwrap.dedent(block.text)
+        (tmp_path / file_name(block)).write_text(
+            text if "import pytest\n" in text else f"import pytest\n{text}"
+        )
+    ours = {name: value for name, value in os.environ.items() if not re.match("PYTEST_|GITHUB_|CI_", name)}
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p benchmark -p accel"}
+    quick = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-history=off", "--accel-compile=off")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *quick, "-q", "--accel-json=out.json"],
+        cwd=tmp_path,
+        env={**ours, **plugins},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (tmp_path / "out.json").is_file(), done.stdout + done.stderr
+    results = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
+    found = {each["benchmark"].partition("[")[0]: f"{each['status']} {each['text']}" for each in results}
+    for block in shown:
+        for name in benchmarks_in(block):
+            assert re.match(r"no-baseline|skipped needs ", found[f"{file_name(block)}::{name}"]), name
+    assert any(text.startswith("no-baseline") for text in found.values())
+
+
+def test_few_blocks_are_not_run():
+    assert sum(block.not_run for block in blocks()) <= MOST_NOT_RUN

@@ -122,8 +122,13 @@ class WorkerProcess:
         self._config.stash[SESSION_ID] = order.session
         self._take_platform(order.platform)
         self._measurement, self._extra_info, self._warnings = None, {}, []
-        # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
-        item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
+        try:
+            # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
+        except pytest.exit.Exception as error:
+            return _failure("pytest.exit") | {"exit": {"reason": str(error), "returncode": error.returncode}}
+        except KeyboardInterrupt:
+            return _failure("KeyboardInterrupt") | {"exit": None}
         reports = self._reports
         off, unfit = item.stash.get(MEASURING_OFF, False), item.stash.get(UNFIT, None)
         for report in reports:

@@ -133,12 +133,23 @@ class Workers:
         except BaseException:  # Ctrl-C: no process stays
             self.close()
             raise
+        self._stop_session(answer)
         found = merge_answers(answer)
         if found.device_check:
             self.device_checks[platform, self._group.id] = found.device_check
         if fresh or not found.reusable:
             self._close_group()
         return found
+
+    def _stop_session(self, answer: GroupAnswer) -> None:
+        """End the session where an item called `pytest.exit` or raised KeyboardInterrupt, as in this process."""
+        for rank in answer.ranks:
+            if rank.payload is not None and "exit" in rank.payload:
+                self.close()
+                stop = rank.payload["exit"]
+                if stop is None:
+                    raise KeyboardInterrupt
+                raise pytest.exit.Exception(stop["reason"], stop["returncode"])
 
     def prestart(
         self, coming: Sequence[tuple[pytest.Item, PlatformName, Settings]], progress: Progress

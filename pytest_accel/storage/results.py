@@ -151,7 +151,7 @@ class MeasurementPart:
     run: Run
     work_per_step: float
     environment: Environment
-    configuration: Mapping[str, Scalar]
+    configuration: Mapping[str, Scalar] = field(default_factory=dict)  # an empty one is left out when written
     unit: str = ""  # images; images/s where `work_unit` is given
     work_unit: str = ""
     platform: str = ""

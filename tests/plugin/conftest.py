@@ -218,12 +218,15 @@ class Bench:
         return self.pytester.runpytest_inprocess(*PLUGINS, *QUICK, *arguments)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:
-        return self.pytester.runpytest_subprocess(*PLUGINS, *QUICK, *arguments, timeout=LONG_S)
+        """Run pytest in a process of its own, which also takes the first run of benchmarks."""
+        return self.pytester.runpytest_subprocess(
+            *PLUGINS, *QUICK, "--accel-in-process", *arguments, timeout=LONG_S
+        )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start pytest and go on."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, *arguments],
+            [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-in-process", *arguments],
             cwd=self.pytester.path,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

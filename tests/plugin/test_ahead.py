@@ -87,7 +87,7 @@ class Host:
     @property
     def left(self):
         """Processes, and folders of processes."""
-        return self.bench.left_behind() + [path.name for path in self.temporary.glob("pytest-accel-gang-*")]
+        return self.bench.left_behind() + [path.name for path in self.temporary.glob("pytest-accel-*")]
 
 
 @pytest.fixture

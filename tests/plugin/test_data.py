@@ -94,14 +94,11 @@ def test_the_command_that_records_what_is_missing_keeps_its_options_and_works_fr
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "looked"), [((), "*none was given*"), (("--accel-data=.",), "*cifar-100-binary*")]
-)
-def test_required_data_that_is_missing_fails_and_says_where_it_was_looked_for(fed, arguments, looked):
-    result = fed().run("--accel-require", *arguments)
+def test_required_data_that_is_missing_fails_with_the_searched_path(fed):
+    result = fed().run("--accel-require", "--accel-data=.")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        [f"*cifar100: not found. Looked for {looked}", "*Real data is required here*"]
+        ["*cifar100: not found. Looked for *cifar-100-binary*", "*Real data is required here*"]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
 
@@ -193,7 +190,7 @@ def test_a_benchmark_may_need_real_data(bench):
     result = bench.run("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*needs real data, with --accel-data: cifar100: not found.*"])
-    result = bench.run("--accel-require")
+    result = bench.run("--accel-require", "--accel-data=.")
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*During handling*")
     write_cifar_binary(bench.path("data"))

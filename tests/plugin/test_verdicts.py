@@ -200,7 +200,7 @@ class TestWithin:
             [
                 r"^INCONCLUSIVE  test_step \(cpu\): .*; one run decides nothing, and it was not measured again$",
                 (
-                    r"^note: 1 ms \(--accel-within\) left none to look again at 2 benchmarks that another run may decide\. "
+                    r"^note: 1 ms \(--accel-within\) left no time to repeat 2 benchmarks that another run may decide\. "
                     r"Give it longer, or record more baseline runs\.$"
                 ),
             ]
@@ -299,11 +299,11 @@ class TestTolerance:
         [
             (
                 "tolerence=0.1",
-                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference.",
+                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, gate, budget, warmup, timeout, bind, compile, process_group, reference.",
             ),
             (
                 "0.1",
-                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, gate, budget, warmup, timeout, bind, compile, gang, reference.",
+                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, gate, budget, warmup, timeout, bind, compile, process_group, reference.",
             ),
             (
                 "tolerance='much'",

@@ -304,7 +304,8 @@ def record_warnings(item: pytest.Item, received: Iterable[Mapping[str, Any]]) ->
     """Record the warnings that a worker caught, so that pytest's summary has them."""
     for plain in received:
         known = getattr(builtins, plain["category"], getattr(pytest, plain["category"], None))
-        category = known if isinstance(known, type) and issubclass(known, Warning) else UserWarning
+        is_known = isinstance(known, type) and issubclass(known, Warning)
+        category = known if is_known else type(plain["category"], (UserWarning,), {})
         location = plain["location"]
         item.ihook.pytest_warning_recorded.call_historic(
             kwargs={

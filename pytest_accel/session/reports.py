@@ -304,8 +304,9 @@ def record_warnings(item: pytest.Item, received: Iterable[Mapping[str, Any]]) ->
     """Record the warnings that a worker caught, so that pytest's summary has them."""
     for plain in received:
         known = getattr(builtins, plain["category"], getattr(pytest, plain["category"], None))
-        is_known = isinstance(known, type) and issubclass(known, Warning)
-        category = known if is_known else type(plain["category"], (UserWarning,), {})
+        category: type[Warning] = type(plain["category"], (UserWarning,), {})
+        if isinstance(known, type) and issubclass(known, Warning):
+            category = known
         location = plain["location"]
         item.ihook.pytest_warning_recorded.call_historic(
             kwargs={

@@ -31,7 +31,7 @@
 #   ACCEL_LAUNCHER      words before it, for platforms of several nodes: srun --kill-on-bad-exit=0 --wait=300
 #   ACCEL_PYTEST_ARGS   more arguments of pytest, separated by blanks; what has blanks itself is given to night.sh
 #
-# In ACCEL_OUT: doctor.txt, results.json, junit.xml, summary.md, metrics.txt, report.html (where plotly is installed),
+# In ACCEL_OUT: doctor.txt, results.json, junit.xml, summary.md, metrics.txt, report.html (where plotly and jinja2 are),
 # changes.txt (what the history says), status, and proposal.md where somebody must decide about a baseline or mend it.
 # Where ACCEL_OUT is set, copies of history.sqlite and baselines/ too: they are for artifacts.
 # In ACCEL_STATE, beside the above: lock-PLATFORM, held while a night runs; recording-PLATFORM, there until a first
@@ -79,10 +79,10 @@ machine=$("${accel[@]}" doctor --json) || true # 1 where it found a problem
     refuse "'$python' cannot run pytest-accel. Install it there (pip install CHECKOUT), or name another with ACCEL_PYTHON."
 # Baselines are kept by variant (a100-pcie, a CPU's model): the folder is asked for, not guessed. Platforms of several
 # nodes are satisfied by no single one, and have no variants in their name.
-{ read -r variant && read -r has_plotly; } < <("$python" -c '
+{ read -r variant && read -r unreported; } < <("$python" -c '
 import importlib.util, json, sys
 print(json.load(sys.stdin)["platforms"].get(sys.argv[1], sys.argv[1]))
-print("" if importlib.util.find_spec("plotly") is None else "yes")' "$platform" <<<"$machine")
+print(*(name for name in ("plotly", "jinja2") if importlib.util.find_spec(name) is None))' "$platform" <<<"$machine")
 
 state=$(folder "${ACCEL_STATE:-.accel}")
 # Two nights at a time would measure each other. The lock is this shell's, and ends with it; Python takes it because not
@@ -177,10 +177,10 @@ arguments=(
     "--accel-json=$out/results.json" "--accel-report=$out/summary.md" "--accel-report=$out/metrics.txt"
     "--junitxml=$out/junit.xml" ${ACCEL_DATA:+"--accel-data=$ACCEL_DATA"}
 )
-if [[ -n $has_plotly ]]; then
+if [[ -z $unreported ]]; then
     arguments+=("--accel-report=$out/report.html")
 else
-    say "no report.html: plotly is not installed (pip install 'pytest-accel[report]')."
+    say "no report.html: missing $unreported (pip install 'pytest-accel[report]')."
 fi
 if [[ -n $completing ]]; then
     # Five at most, so that they fit beside what the interrupted night left; what has as many needs none.
@@ -244,7 +244,7 @@ fi
 if [[ -s $out/results.json && ! -e $out/summary.md ]]; then
     say "pytest did not finish (status $status): what it had measured is reported."
     "${accel[@]}" history --history "$history" --import "$out/results.json" || say "it could not be added to the history."
-    [[ -z $has_plotly ]] ||
+    [[ -n $unreported ]] ||
         "${accel[@]}" report --history "$history" --baselines "$baselines" -o "$out/report.html" "$out/results.json" ||
         say "no page could be made of it."
 fi

@@ -58,13 +58,10 @@ def _kept(text: str) -> dict[str, int]:
     ),
     argument(
         "--export",
-        choices=("jsonl", "csv", "otava", "conbench", "github-action-benchmark"),
-        help="jsonl, csv and otava have series; conbench and github-action-benchmark the newest session",
+        choices=("jsonl", "csv", "github-action-benchmark"),
+        help="jsonl and csv have series, github-action-benchmark the newest session",
     ),
-    argument(
-        "-o", "--output", metavar="FILE", help="with --export: where to (standard output); otava: a folder"
-    ),
-    argument("--repository", metavar="URL", help="with --export conbench: https://github.com/org/repo"),
+    argument("-o", "--output", metavar="FILE", help="with --export: where to (standard output)"),
     argument(
         "--import",
         dest="imported",
@@ -167,23 +164,6 @@ def _export(history: History, args: argparse.Namespace) -> None:
             _write(args.output, "".join(f"{line}\n" for line in exports.json_lines(_tracks(history, args))))
         case "csv":
             _write(args.output, exports.csv_text(_tracks(history, args)))
-        case "otava":
-            if args.output is None:
-                raise ValueError("--export otava writes several files. Name a folder for them: -o otava.")
-            files = exports.otava_files(_tracks(history, args))
-            for name, text in files.items():
-                _write(str(Path(args.output) / name), text)
-            print(
-                f"{len(files) - 1} series. Look at them: cd {args.output} && otava list-tests --config-file otava.yaml"
-            )
-        case "conbench":
-            if not (args.repository or "").startswith("https://github.com/"):
-                raise ValueError(
-                    f"--repository: {args.repository or ''!r} is none that Conbench takes. "
-                    "Write https://github.com/org/repo."
-                )
-            lines = exports.conbench_lines(_newest(history), args.repository)
-            _write(args.output, "".join(f"{line}\n" for line in lines))
         case "github-action-benchmark":
             _write(args.output, exports.github_action_benchmark(_newest(history)))
 

@@ -3,8 +3,6 @@
 - OpenMetrics for GitLab's metrics report. GitLab reads a line as a shell would and compares values as text
   (`lib/gitlab/ci/parsers/metrics/generic.rb`): names and order are the same in every session, nothing is a time, and
   figures are rounded. It cuts a line at `#` even inside quotes, so that labels are percent-encoded.
-- Apache Otava reads CSV with a time column and columns of metrics, which a YAML file names (docs/CSV.md there).
-- Conbench takes one JSON object a result at POST /api/benchmark-results/ (its _BenchmarkResultCreateSchema).
 - github-action-benchmark reads a JSON array of name, unit, value, range, extra (its extract.ts, customBiggerIsBetter).
 """
 
@@ -14,7 +12,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +19,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pytest_accel.report.verdicts import VERDICTS, in_order
-from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.metric_gates import less_is_better
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.verdict import Policy
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_accel.storage.history import HistoryRun, Point
 
 _PEAK_MEMORY = "peak_memory_bytes"
-_COMMIT = re.compile(r"[0-9a-f]{40}")  # Conbench looks it up at GitHub, and needs the whole hash
 _FACTS = (
     *("platform", "benchmark", "at", "session", "host", "revision", "status", "loss"),
     *("work_per_step", "unit", "environment", "configuration"),
@@ -101,98 +95,7 @@ def _csv(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-# --- Apache Otava -----------------------------------------------------------------------------------
-
-
-def otava_files(tracks: Iterable[Track]) -> dict[str, str]:
-    """Return files by name: `otava.yaml`, and a CSV a series.
-
-    An empty cell ends Otava's import, so that a metric is there only where every session measured it.
-    """
-    files: dict[str, str] = {}
-    tests: dict[str, dict[str, Any]] = {}
-    for track in tracks:
-        name = _file_name(track)
-        metrics = sorted(set.intersection(*(set(_metrics(point.runs[-1])) for point in track.points)))
-        rows = (
-            {
-                "time": point.at,
-                "commit": point.revision,
-                "session": point.session,
-                "throughput": point.throughput,
-                **{metric: _metrics(point.runs[-1])[metric] for metric in metrics},
-            }
-            for point in track.points
-        )
-        files[f"{name}.csv"] = _csv(["time", "commit", "session", "throughput", *metrics], rows)
-        tests[name] = {
-            "type": "csv",
-            "file": f"{name}.csv",
-            "time_column": "time",
-            "attributes": ["commit", "session"],
-            "metrics": {
-                metric: {"direction": -1 if metric == _PEAK_MEMORY or less_is_better(metric) else 1}
-                for metric in ("throughput", *metrics)
-            },
-        }
-    return {"otava.yaml": json.dumps({"tests": tests}, indent=2) + "\n", **files}  # JSON is YAML
-
-
-def _file_name(track: Track) -> str:
-    """Return a name that is safe for files and tests; the digits keep it unique."""
-    name = re.sub(r"[^A-Za-z0-9_]+", "-", track.key.partition("::")[2] or track.key).strip("-")[:80]
-    platform = re.sub(r"[^A-Za-z0-9_]+", "-", track.platform).strip("-")[:40]
-    return f"{platform}-{name}-{fingerprint([track.platform, track.key])[:6]}"
-
-
-# --- formats of one session -------------------------------------------------------------------------
-
-
-def conbench_lines(session: SessionResults, repository: str) -> Iterator[str]:
-    """Yield the bodies of POST /api/benchmark-results/.
-
-    The machine is a "cluster", because a "machine" needs the sizes of caches. Work a second is in "i/s", Conbench's only
-    unit of that kind; the unit itself is a tag.
-    """
-    github = {"repository": repository}
-    if _COMMIT.fullmatch(session.revision):
-        github["commit"] = session.revision
-    for result in _valid(session):
-        environment = session.environments.get(result.environment)
-        body = {
-            "run_id": session.session,
-            "run_tags": {"name": session.session, "host": session.host},
-            "batch_id": f"{session.session}-{result.suite}",
-            "timestamp": session.at,
-            "cluster_info": {
-                "name": result.disk_name,
-                "info": dict(environment.identity) if environment else {},
-                "optional_info": {},
-            },
-            "stats": {
-                "data": [run.throughput(result.work_per_step) for run in result.runs],
-                "unit": "i/s",
-                "times": [run.step_time_s for run in result.runs],
-                "time_unit": "s",
-                "iterations": result.runs[0].steps_per_round * len(result.runs[0].rounds_s),
-            },
-            "tags": _tags(result),
-            "info": dict(environment.context) if environment else {},
-            "context": {"benchmark_language": "Python"},
-            "github": github,
-        }
-        yield json.dumps(body)
-
-
-def _tags(result: Result) -> dict[str, str]:
-    """Return tags, which are texts and not empty."""
-    tags = {
-        **{name: str(value) for name, value in result.configuration.items() if value not in (None, "")},
-        "name": result.key or result.benchmark,
-        "suite": result.suite,
-        "work_unit": result.unit,
-    }
-    return {name: value for name, value in tags.items() if name and value}
+# --- github-action-benchmark ----------------------------------------------------------------------
 
 
 def github_action_benchmark(session: SessionResults) -> str:

@@ -68,9 +68,10 @@ class Outputs:
     def refuse_unwritable(self) -> None:
         """Refuse files that cannot be written before anything is measured."""
         pages = [file for file in self.settings.reports if _format_of(file) == "report"]
-        if pages and find_spec("plotly") is None:
+        missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
+        if pages and missing:
             raise pytest.UsageError(
-                f"--accel-report={pages[0]} draws with plotly, which is not installed: pip install 'pytest-accel[report]'."
+                f"--accel-report={pages[0]} needs {' and '.join(missing)}: pip install 'pytest-accel[report]'."
             )
         taken: set[Path] = set()
         for option, file in self.settings.output_files:

@@ -262,12 +262,13 @@ class TestFiles:
         result.stderr.fnmatch_lines([f"ERROR: --accel-{option}: * is a folder. Name a file in it."])
         assert not bench.processes("test_step")
 
-    def test_without_plotly_a_report_is_refused_with_the_remedy(self, bench, monkeypatch):
+    @pytest.mark.parametrize("missing", ["plotly", "jinja2"])
+    def test_report_without_its_libraries_is_refused_with_the_remedy(self, bench, monkeypatch, missing):
         bench.benchmarks("test_step")
-        monkeypatch.setattr(outputs, "find_spec", lambda _: None)
+        monkeypatch.setattr(outputs, "find_spec", lambda name: None if name == missing else name)
         result = bench.run("--accel-report=r.html")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*pip install 'pytest-accel[[]report]'*"])
+        result.stderr.fnmatch_lines([f"*needs {missing}: pip install 'pytest-accel[[]report]'*"])
 
     def test_one_that_cannot_be_written_after_all_fails_the_session_and_loses_no_other(self, bench):
         bench.write(

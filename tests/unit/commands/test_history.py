@@ -153,16 +153,6 @@ class TestExport:
         ask("--export", "csv", "swin_t", "-o", "out/history.csv")
         assert len((project / "out" / "history.csv").read_text().splitlines()) == 1 + 24 * 2
 
-    def test_otava_needs_a_folder(self, ask, project):
-        assert "Name a folder for them: -o otava." in ask("--export", "otava", status=2)
-        assert "cd otava &&" in ask("--export", "otava", "-o", "otava")
-        assert len(list((project / "otava").glob("*.csv"))) == 2
-
-    def test_conbench_needs_a_repository(self, ask):
-        assert "Write https://github.com/org/repo" in ask("--export", "conbench", status=2)
-        text = ask("--export", "conbench", "--repository", "https://github.com/a/b")
-        assert [json.loads(line)["run_id"] for line in text.splitlines()] == ["night-023"] * 2
-
     def test_the_newest_session_for_the_github_action(self, ask):
         assert len(json.loads(ask("--export", "github-action-benchmark"))) == 2
 

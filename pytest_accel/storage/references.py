@@ -227,8 +227,9 @@ def read_study(path: Path) -> Study:
 def _check_version(top: Mapping[str, object]) -> None:
     if "schema_version" not in top:
         raise FormatError("", 'the key "schema_version" is missing: this is not a file of published figures')
-    if top["schema_version"] != SCHEMA_VERSION:
-        problem = f"{top['schema_version']!r} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
+    version = decode(int, top["schema_version"], "schema_version")
+    if version != SCHEMA_VERSION:
+        problem = f"{version} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
         raise FormatError(
             "schema_version", problem, "Upgrade pytest-accel (pip install --upgrade pytest-accel)."
         )

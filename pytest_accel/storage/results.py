@@ -98,7 +98,7 @@ _REMEDY = "Name a file that --accel-json or --benchmark-json wrote."
 def _read_session(top: dict[str, Any]) -> SessionResults:
     if top.get("kind") != KIND:
         raise FormatError("", "this is no file of results", _REMEDY)
-    version = top.get("schema_version", 0)
+    version = decode(int, top.get("schema_version", 0), "schema_version")
     if version != SCHEMA_VERSION:
         raise FormatError(
             "schema_version",

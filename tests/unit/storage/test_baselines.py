@@ -545,6 +545,20 @@ class TestKilledWriter:
         assert len(read(store).benchmarks["test_a"].runs) == 2
         assert names(store.root / "h200") == ["images.json"]
 
+    def test_kill_while_the_folder_is_synced_leaves_the_new_file(self, store, monkeypatch):
+        append(store)
+        real = os.fsync
+
+        def write():
+            monkeypatch.setattr(
+                os, "fsync", lambda fd: kill_self() if stat.S_ISDIR(os.fstat(fd).st_mode) else real(fd)
+            )
+            append(store)
+
+        assert run_all(write) == [-signal.SIGKILL]
+        assert len(read(store).benchmarks["test_a"].runs) == 2
+        assert names(store.root / "h200") == ["images.json"]
+
     def test_kill_at_any_moment_leaves_a_whole_file(self, store):
         append(store)
         moments = random.Random(7)

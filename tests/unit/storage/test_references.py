@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -31,6 +30,7 @@ from pytest_accel.storage.references import (
     read_published,
     similar_links,
 )
+from tests.support.damage import ABSENT, damaged
 
 FIGURE = {
     "id": "study/train/resnet50/a100x4",
@@ -92,7 +92,6 @@ class TestReading:
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-ABSENT = object()
 # Each fault: a place, what it holds there, and what the error says; a fourth is the place that the error names.
 FAULTS = [
     ("schema_version", 2, "2 is no schema"),
@@ -126,16 +125,7 @@ class TestFaults:
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]} {fault[2]}")
     def test_fault_is_reported_with_file_place_and_remedy(self, tmp_path, fault):
         place, value, says, *reported = fault
-        content = copy.deepcopy(GOOD)
-        *way, last = place.replace("[0]", ".0").split(".")
-        target = content
-        for step in way:
-            target = target[int(step) if step == "0" else step]
-        if value is ABSENT:
-            del target[last]
-        else:
-            target[last] = value
-        path = write(tmp_path, content)
+        path = write(tmp_path, damaged(GOOD, place, value))
         with pytest.raises(PublishedError) as caught:
             read_published(tmp_path)
         assert (caught.value.file, caught.value.place) == (str(path), (reported or [place])[0])

@@ -14,6 +14,7 @@ from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.files import write_atomic
 from pytest_accel.storage.results import ResultsError, parse, read_results, render, write_results
+from tests.support.damage import damaged
 from tests.support.results import make_result, make_session
 
 STATUSES = [*Outcome, *Ending]
@@ -48,46 +49,22 @@ def test_derived_figures_survive():
     assert once.references == result.references
 
 
-def break_version(content):
-    content["schema_version"] = 99
-
-
-def break_status(content):
-    content["results"][0]["status"] = "splendid"
-
-
-def break_rounds(content):
-    content["results"][0]["runs"][0]["rounds_s"] = [0.1, -1]
-
-
-def break_environment(content):
-    content["results"][0]["runs"][0]["environment"] = "nowhere"
-
-
-def break_work(content):
-    content["results"][0]["work_per_step"] = 0
-
-
-def break_key(content):
-    content["results"][0]["colour"] = "blue"
-
-
 @pytest.mark.parametrize(
-    ("damage", "place", "problem"),
+    ("place", "value", "problem"),
     [
-        (break_version, "schema_version", "99 is not the schema"),
-        (break_status, "results[0].status", "splendid"),
-        (break_rounds, "results[0].runs[0].rounds_s[1]", "is not between"),
-        (break_environment, "results[0].runs[0].environment", "not among the environments"),
-        (break_work, "results[0].work_per_step", "is not in 0 < work"),
-        (break_key, "results[0]", '"colour" is unknown'),
+        ("schema_version", 99, "99 is not the schema"),
+        ("at", "yesterday", "not a time in UTC"),
+        ("results[0].status", "splendid", "splendid"),
+        ("results[0].tolerance", 5, "between 0 and 1"),
+        ("results[0].runs[0].rounds_s[1]", -1, "is not between"),
+        ("results[0].runs[0].environment", "nowhere", "not among the environments"),
+        ("results[0].work_per_step", 0, "is not in 0 < work"),
     ],
 )
-def test_a_fault_names_its_place_and_a_remedy(damage, place, problem):
+def test_fault_is_reported_with_its_place_and_a_remedy(place, value, problem):
     content = json.loads(render(make_session([make_result(Outcome.OK)])))
-    damage(content)
     with pytest.raises(ResultsError) as caught:
-        parse(json.dumps(content), "results.json")
+        parse(json.dumps(damaged(content, place, value)), "results.json")
     assert caught.value.place == place
     assert problem in caught.value.problem
     assert "git checkout" not in caught.value.remedy  # results are nowhere in git

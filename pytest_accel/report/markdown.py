@@ -315,11 +315,14 @@ def _table(title: str, results: Sequence[Result], name: _Namer, *, rank: int) ->
     rules = ["---", "---", *("--:" if _COLUMNS[index].right else "---" for index in others)]
     head = (f"### {title}", "") if title else ()
     return _Part(
-        head=(*head, _row(titles), _row(rules)), rows=tuple(map(_row, rows)), rows_are="rows", rank=rank
+        head=(*head, table_row(titles), table_row(rules)),
+        rows=tuple(map(table_row, rows)),
+        rows_are="rows",
+        rank=rank,
     )
 
 
-def _row(cells: Sequence[str]) -> str:
+def table_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 

@@ -186,7 +186,7 @@ class TestOtherFormats:
         assert content["figures"][2]["flags"] == ["implausible"]
         (judged,) = content["judged"]
         assert judged["outcome"] == "regressed"
-        assert judged["verdicts"][0]["loss"] == pytest.approx(0.2, abs=0.01)
+        assert judged["verdicts"][0]["slowdown"]["point"] == pytest.approx(0.2, abs=0.01)
         assert {change["name"] for change in judged["changes"]} == {"driver", "torch"}
 
     def test_markdown_is_a_table(self, two):

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pytest_accel.report.terminal import changed
 from pytest_accel.report.verdicts import (
     can_rerun,
+    counts,
+    finding_subject,
+    headline_of,
     in_order,
     is_settled,
     misses_reference,
@@ -27,7 +30,7 @@ from pytest_accel.report.verdicts import (
 )
 from pytest_accel.stats.environment import Change, safe_arguments
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import clipped, counted, percent, printable, seconds, si
+from pytest_accel.stats.quantities import clipped, percent, printable, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, Result, SessionResults
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 
@@ -41,13 +44,6 @@ _COMMAND_CHARACTERS = 2000
 _REPRODUCED = 10  # benchmarks in one command
 _CHANGES = 40
 _NOTE_BYTES = 300  # of "n more are left out"
-_EXIT_STATUSES = {  # pytest's own
-    1: "tests failed",
-    2: "it was interrupted",
-    3: "an internal error",
-    4: "wrong use",
-    5: "no tests were collected",
-}
 NAME_CHARACTERS = 300
 SENTENCE_CHARACTERS = 1000
 # Invisible: between a sign and the word after it, it keeps `@name` and `#12` from becoming links.
@@ -150,37 +146,17 @@ def _size(lines: Iterable[str]) -> int:
 
 
 def _headline(session: SessionResults) -> tuple[str, ...]:
+    how = f": {counts(map(status_word, session.failures))}" if session.failures else ""
     facts = [
         " ".join(map(_code_short, sorted({result.platform for result in session.results} - {""})[:_NAMES])),
-        f"{_counts(word(result.status) for result in session.results)} in {seconds(session.duration_s)}",
+        f"{counts(word(result.status) for result in session.results) or 'no benchmarks'} in {seconds(session.duration_s)}",
         _code_short(session.at),
         f"host {_code_short(session.host)}" if session.host else "",
         f"revision {_code_short(session.revision[:12])}" if session.revision else "",
         f"session {_code_short(session.session)}",
         f"pytest-accel {_code_short(session.version)}",
     ]
-    return (f"## {_conclusion(session)}", "", " · ".join(filter(None, facts)))
-
-
-def _conclusion(session: SessionResults) -> str:
-    """Return the result in one line."""
-    results, failed = session.results, session.failures
-    if failed:
-        how = _counts(status_word(result) for result in failed)
-        return f"{len(failed)} of {counted(len(results), 'benchmark')} failed: {how}"
-    if session.exit_status:
-        why = _EXIT_STATUSES.get(session.exit_status, "its log says why")
-        return f"No benchmark failed, but pytest ended with status {session.exit_status}: {why}"
-    if not any(result.was_measured for result in results):
-        return "Nothing was measured"
-    if all(result.status is Outcome.OK for result in results):
-        return f"All {len(results)} benchmarks are ok" if len(results) > 1 else "The benchmark is ok"
-    return f"No benchmark failed: {_counts(word(result.status) for result in results)}"
-
-
-def _counts(words: Iterable[str]) -> str:
-    """Return `2 REGRESSED, 1 ok`, the most frequent first."""
-    return ", ".join(f"{number} {each}" for each, number in Counter(words).most_common()) or "no benchmarks"
+    return (f"## {headline_of(session).text}{how}", "", " · ".join(filter(None, facts)))
 
 
 def _code_short(text: str) -> str:
@@ -240,7 +216,7 @@ def _changes(results: Sequence[Result], name: _Namer) -> list[_Part]:
         if result.baseline:
             groups.setdefault(result.changes, []).append(result)
     suspects = {
-        changes for changes, members in groups.items() if any(_is_suspicious(each) for each in members)
+        result.changes for result in results if result.baseline and (result.failed or needs_attention(result))
     }
     is_only = len(groups) == 1
     opened = [_diff(c, m, name, is_only=is_only) for c, m in groups.items() if c in suspects]
@@ -253,10 +229,6 @@ def _changes(results: Sequence[Result], name: _Namer) -> list[_Part]:
         head, tail = _details(f"{title} of those that are well")
         parts.append(_Part(head=head, rows=tuple(quiet), tail=tail, rows_are="sets of changes", rank=5))
     return parts
-
-
-def _is_suspicious(result: Result) -> bool:
-    return result.failed or needs_attention(result)
 
 
 def _diff(changes: tuple[Change, ...], members: Sequence[Result], name: _Namer, *, is_only: bool) -> str:
@@ -291,8 +263,9 @@ def _machine(session: SessionResults) -> list[_Part]:
     )
     rows = [f"- {prose(remark)}" for remark in session.remarks]
     for finding in found:
-        subject = " ".join(str(finding.get(key) or "") for key in ("of", "subject")).strip()
-        rows.append(f"- **{finding['level']}** {prose(subject)}: {prose(str(finding.get('text', '')))}")
+        rows.append(
+            f"- **{finding['level']}** {prose(finding_subject(finding))}: {prose(str(finding.get('text', '')))}"
+        )
         if remedy := str(finding.get("remedy") or ""):
             rows[-1] += f"\n  - {prose(remedy)}"
     return [_Part(head=("### The machine", ""), rows=tuple(rows), rows_are="remarks", rank=2)] if rows else []
@@ -327,7 +300,7 @@ def table_row(cells: Iterable[str]) -> str:
 
 
 def _folded(results: Sequence[Result], name: _Namer) -> _Part:
-    head, tail = _details(_counts(word(result.status) for result in results))
+    head, tail = _details(counts(word(result.status) for result in results))
     table = _table("", results, name, rank=7)
     return _Part(head=(*head, *table.head), rows=table.rows, tail=tail, rows_are="rows that are ok", rank=7)
 
@@ -397,11 +370,14 @@ _COLUMNS = (
 
 
 def _reproduce(session: SessionResults, failed: Sequence[Result]) -> tuple[str, ...]:
+    again = [each.benchmark for each in failed if can_rerun(each)]
+    shown: list[str] = []
+    for node_id in again[:_REPRODUCED]:
+        if node_id.isprintable() and len(_command([*shown, node_id])) <= _COMMAND_CHARACTERS:
+            shown.append(node_id)
     lines = []
     if session.command:
         lines += ["# this session", clipped(_command(session.command), _COMMAND_CHARACTERS)]
-    again = [result.benchmark for result in failed if can_rerun(result)]
-    shown = _that_fit(again[:_REPRODUCED])
     if shown:
         what = "only what failed" if len(shown) == len(again) else f"{len(shown)} of {len(again)} that failed"
         lines += [f"# {what}", _command(shown)]
@@ -410,18 +386,8 @@ def _reproduce(session: SessionResults, failed: Sequence[Result]) -> tuple[str, 
     return ("### Reproduce", "", *fenced(lines, language="sh", characters=_COMMAND_CHARACTERS))
 
 
-def _that_fit(node_ids: Sequence[str]) -> list[str]:
-    """Leave out what would make the command too long to paste."""
-    kept: list[str] = []
-    for node_id in node_ids:
-        if node_id.isprintable() and len(_command([*kept, node_id])) <= _COMMAND_CHARACTERS:
-            kept.append(node_id)
-    return kept
-
-
 def _command(arguments: Sequence[str]) -> str:
-    safe = safe_arguments(arguments)
-    return printable(shlex.join(["pytest", *safe]))
+    return printable(shlex.join(["pytest", *safe_arguments(arguments)]))
 
 
 # --- escaping ----------------------------------------------------------------------------------------

@@ -6,12 +6,15 @@ Terminal, JUnit, Markdown, the HTML page, annotations and the documentation read
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from pytest_accel.options import Settings
-from pytest_accel.stats.results import Ending, Result, Status
+from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.run import Scalar
 from pytest_accel.stats.verdict import Outcome, Verdict
 
 Effect = Literal["passes", "fails", "inconclusive", "missing_baseline", "stale_baseline", "vanished"]
@@ -161,6 +164,12 @@ VERDICTS: dict[Status, VerdictRow] = {
         annotated=False,
     ),
 }
+_EXIT_STATUSES = {
+    2: "it was interrupted",
+    3: "pytest had an error of its own",
+    4: "pytest was called wrongly, or a baseline cannot be read",
+    5: "no tests were collected",
+}
 _RANKS = {status: rank for rank, status in enumerate(VERDICTS)}
 
 
@@ -244,6 +253,53 @@ def misses_reference(result: Result) -> bool:
 def can_rerun(result: Result) -> bool:
     """Return whether pytest can measure it again by its name."""
     return not result.is_platform and result.status is not Outcome.VANISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The session in one sentence."""
+
+    tone: Tone
+    icon: str
+    text: str
+
+
+def headline_of(session: SessionResults) -> Headline:
+    """Return the headline: green only where something was measured and nothing needs attention."""
+    results, failed = session.results, session.failures
+    total = counted(len(results), "benchmark")
+    if failed:
+        return Headline(tone="bad", icon="cross", text=f"{len(failed)} of {total} failed")
+    if session.exit_status not in {0, 1}:
+        why = _EXIT_STATUSES.get(session.exit_status, "see pytest's own output")
+        text = f"The session ended with status {session.exit_status}: {why}"
+        return Headline(tone="bad", icon="bang", text=text)
+    if not any(result.was_measured for result in results):
+        what = counts(map(status_word, results)) or "no benchmark was found"
+        return Headline(tone="warn", icon="ring", text=f"Nothing was measured: {what}")
+    if session.exit_status == 1:
+        text = "No benchmark failed, but the session did: another test, or a figure it was to reach"
+        return Headline(tone="bad", icon="bang", text=text)
+    if attention := sum(map(needs_attention, results)):
+        verb = "needs" if attention == 1 else "need"
+        return Headline(
+            tone="warn", icon="question", text=f"None failed; {attention} of {total} {verb} attention"
+        )
+    counted_as = Counter(result.status for result in results)
+    skipped, well = counted_as[Ending.SKIPPED], len(results) - counted_as[Ending.SKIPPED]
+    became = "recorded" if counted_as[Ending.RECORDED] == well else "ok"
+    text = f"{'All ' if well > 1 else ''}{counted(well, 'benchmark')} {became}"
+    return Headline(tone="good", icon="check", text=f"{text}; {skipped} skipped" if skipped else text)
+
+
+def counts(words: Iterable[str]) -> str:
+    """Return `2 REGRESSED, 1 ok`, the most frequent first."""
+    return ", ".join(f"{number} {each}" for each, number in Counter(words).most_common())
+
+
+def finding_subject(finding: Mapping[str, Scalar]) -> str:
+    """Return what a finding of the doctor is about: `GPU 0 power limit`."""
+    return " ".join(str(finding.get(name) or "") for name in ("of", "subject")).strip()
 
 
 def effect_text(status: Status) -> str:

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -18,24 +18,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_accel.report.page.details import details, shortened, unbroken
 from pytest_accel.report.page.plots import Nights, Past, past, rounds, session_plots
-from pytest_accel.report.page.rows import from_to, table
+from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.remedies import remedy
 from pytest_accel.report.terminal import own_text
 from pytest_accel.report.verdicts import (
     VERDICTS,
-    Tone,
+    finding_subject,
+    headline_of,
     in_order,
     needs_attention,
     rank,
     shown_status,
-    status_word,
 )
 from pytest_accel.stats.changepoints import Trend
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
-from pytest_accel.stats.quantities import counted, seconds
-from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.quantities import seconds
+from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import Scalar
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.files import write_atomic
@@ -53,12 +52,6 @@ _COMMAND_NAMES = 20  # longer commands are not copied
 # Rounds drawn a run: the next step is taken where the page is too large. The last one leaves out history too.
 _ROUNDS = (60, 24, 12, 6, 0)
 _INSTALL = "Install it with: pip install 'pytest-accel[report]'"
-_EXIT_STATUSES = {
-    2: "it was interrupted",
-    3: "pytest had an error of its own",
-    4: "pytest was called wrongly, or a baseline cannot be read",
-    5: "no tests were collected",
-}
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
 _BREAKS = re.compile(r"[^_/.:,=\[\]-]*[_/.:,=\[\]-]*", re.DOTALL)  # as in dom.js
 # What HTML forbids, or UTF-8 cannot hold.
@@ -233,44 +226,6 @@ def _template() -> Template:
 # --- what the template shows ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """The session in one sentence."""
-
-    tone: Tone
-    icon: str
-    text: str
-
-
-def headline_of(session: SessionResults) -> Headline:
-    """Return the headline: green only where something was measured and nothing needs attention."""
-    results, failed = session.results, session.failures
-    total = counted(len(results), "benchmark")
-    if failed:
-        return Headline(tone="bad", icon="cross", text=f"{len(failed)} of {total} failed")
-    if session.exit_status not in {0, 1}:
-        why = _EXIT_STATUSES.get(session.exit_status, "see pytest's own output")
-        text = f"The session ended with status {session.exit_status}: {why}"
-        return Headline(tone="bad", icon="bang", text=text)
-    if not any(result.was_measured for result in results):
-        counts = Counter(map(status_word, results))
-        what = ", ".join(f"{number} {name}" for name, number in counts.items()) or "no benchmark was found"
-        return Headline(tone="warn", icon="ring", text=f"Nothing was measured: {what}")
-    if session.exit_status == 1:
-        text = "No benchmark failed, but the session did: another test, or a figure it was to reach"
-        return Headline(tone="bad", icon="bang", text=text)
-    if attention := sum(map(needs_attention, results)):
-        verb = "needs" if attention == 1 else "need"
-        return Headline(
-            tone="warn", icon="question", text=f"None failed; {attention} of {total} {verb} attention"
-        )
-    counted_as = Counter(result.status for result in results)
-    skipped, well = counted_as[Ending.SKIPPED], len(results) - counted_as[Ending.SKIPPED]
-    became = "recorded" if counted_as[Ending.RECORDED] == well else "ok"
-    text = f"{'All ' if well > 1 else ''}{counted(well, 'benchmark')} {became}"
-    return Headline(tone="good", icon="check", text=f"{text}; {skipped} skipped" if skipped else text)
-
-
 def _context(session: SessionResults) -> dict[str, object]:
     failures = in_order(session.failures)
     concerned = failures or [each for each in session.results if each.status is Outcome.INCONCLUSIVE]
@@ -323,7 +278,9 @@ def _suspects(results: Sequence[Result], most: int | None = None) -> dict[str, o
 
 
 def _doctor_line(pressing: Sequence[Mapping[str, Scalar]]) -> str:
-    lines = [": ".join(filter(None, (_subject(each), str(each.get("text") or "")))) for each in pressing]
+    lines = [
+        ": ".join(filter(None, (finding_subject(each), str(each.get("text") or "")))) for each in pressing
+    ]
     more = f"; and {len(lines) - _FINDINGS_SHOWN} more" if len(lines) > _FINDINGS_SHOWN else ""
     return "; ".join(lines[:_FINDINGS_SHOWN]) + more
 
@@ -352,15 +309,11 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
     return groups
 
 
-def _subject(finding: Mapping[str, Scalar]) -> str:
-    return " ".join(str(finding.get(name) or "") for name in ("of", "subject")).strip()
-
-
 def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:
     level = str(finding.get("level", "ok")) if finding.get("known", True) is not False else "unknown"
     tone, icon = _LEVELS.get(level, ("mute", "dash"))
     texts = {name: str(finding.get(name) or "") for name in ("group", "text", "remedy")}
-    return {"level": level, "tone": tone, "icon": icon, "subject": _subject(finding), **texts}
+    return {"level": level, "tone": tone, "icon": icon, "subject": finding_subject(finding), **texts}
 
 
 def _environments(session: SessionResults) -> list[tuple[str, list[tuple[str, str]]]]:

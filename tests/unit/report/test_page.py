@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.page import ReportError, document, read_plotly_js, render_page, write_page
-from pytest_accel.report.page.document import headline_of
 from pytest_accel.report.page.plots import energies, past, rounds, scalings, sweeps, thinned
 from pytest_accel.report.page.rows import metric, picture
 from pytest_accel.report.terminal import changed, explain
+from pytest_accel.report.verdicts import headline_of
 from pytest_accel.stats.changepoints import trend
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure

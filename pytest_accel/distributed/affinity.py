@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,7 +26,7 @@ TASKS = Path("/proc/self/task")
 MPOL_PREFERRED = 1
 MPOL_PREFERRED_MANY = 5  # Linux 5.15
 
-# Numbers of get_mempolicy and set_mempolicy (the kernel's syscall tables), for hosts without libnuma.
+# Numbers of get_mempolicy and set_mempolicy (the kernel's syscall tables).
 _SYSCALLS = {"x86_64": (239, 238), "aarch64": (236, 237)}
 _MASK_BITS = 1024  # the largest MAX_NUMNODES that a kernel can be built with
 _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
@@ -44,34 +44,17 @@ class Binding:
 def plan(
     host: Topology,
     *,
-    allowed: Sequence[frozenset[int]],
+    allowed: frozenset[int],
     places: Sequence[DeviceAffinity | None],
     memory: frozenset[int] | None = None,
 ) -> tuple[Binding, ...]:
     """Return the bindings of all ranks of one host, by local rank.
 
-    `allowed` are the CPUs that each rank may use, `places` where their devices are (None for ranks on the CPU). Ranks
-    with the same CPUs to choose from get equal parts of them. `memory` are the allowed memory nodes, if known.
+    `places` are where their devices are (None for ranks on the CPU). Ranks with the same CPUs to choose from get equal
+    parts of them. `memory` are the allowed memory nodes, if known.
     """
-    pools = [_pool(host, mine, place) for mine, place in zip(allowed, places, strict=True)]
-    bindings = []
-    for rank, pool in enumerate(pools):
-        if isinstance(pool, str):
-            bindings.append(Binding(reason=pool))
-            continue
-        sharers = [other for other, theirs in enumerate(pools) if theirs == pool]
-        others = [theirs for theirs in pools if not isinstance(theirs, str) and theirs != pool]
-        bindings.append(
-            _part(
-                host,
-                pool,
-                position=sharers.index(rank),
-                sharers=len(sharers),
-                others=others,
-                memory=memory,
-            )
-        )
-    return tuple(bindings)
+    pools = [_pool(host, allowed, place) for place in places]
+    return tuple(_bind_to_part(host, pools, rank, memory) for rank in range(len(pools)))
 
 
 def shares(cpus: frozenset[int], parts: int, host: Topology) -> list[frozenset[int]]:
@@ -106,21 +89,19 @@ def _pool(host: Topology, allowed: frozenset[int], place: DeviceAffinity | None)
     return next((reason for reason, holds in obstacles.items() if holds), near)
 
 
-def _part(
-    host: Topology,
-    pool: frozenset[int],
-    *,
-    position: int,
-    sharers: int,
-    others: Iterable[frozenset[int]],
-    memory: frozenset[int] | None,
+def _bind_to_part(
+    host: Topology, pools: Sequence[frozenset[int] | str], rank: int, memory: frozenset[int] | None
 ) -> Binding:
-    """Return the binding of the `position`-th rank of those that share the pool."""
-    if any(pool & theirs for theirs in others):
+    """Return the binding of a rank to its part of the pool that it shares."""
+    pool = pools[rank]
+    if isinstance(pool, str):
+        return Binding(reason=pool)
+    if any(not isinstance(other, str) and other != pool and other & pool for other in pools):
         return Binding(reason="the CPUs of local ranks overlap in part")
-    if len(pool) < sharers:
-        return Binding(reason=f"{counted(len(pool), 'CPU')} for {sharers} ranks")
-    cpus = shares(pool, sharers, host)[position]
+    sharers = [other for other, its_pool in enumerate(pools) if its_pool == pool]
+    if len(pool) < len(sharers):
+        return Binding(reason=f"{counted(len(pool), 'CPU')} for {len(sharers)} ranks")
+    cpus = shares(pool, len(sharers), host)[sharers.index(rank)]
     return Binding(cpus=cpus, memory_nodes=_memory_of(host, cpus, memory))
 
 
@@ -139,12 +120,12 @@ def _memory_of(host: Topology, cpus: frozenset[int], memory: frozenset[int] | No
 
 @dataclass(slots=True, kw_only=True)
 class Bound:
-    """What was done to this process, and how to undo it."""
+    """A binding that was applied to this process, and how to undo it."""
 
     binding: Binding
     memory: str = ""  # in words: "memory node 0", or why not
-    _affinity: Mapping[int, frozenset[int]] = field(default_factory=dict)  # before, by thread
-    _policy: tuple[int, frozenset[int]] | None = None  # before: mode and nodes
+    cpus_before: dict[int, frozenset[int]] = field(default_factory=dict)  # by thread
+    policy_before: tuple[int, frozenset[int]] | None = None  # mode and nodes
 
     def describe(self) -> str:
         """`cpus 0-15, memory node 0`, or `none (one NUMA node)`."""
@@ -154,25 +135,17 @@ class Bound:
 
     def restore(self) -> None:
         """Undo the binding; threads started since get what the first thread had. A second call does nothing."""
-        before, self._affinity = self._affinity, {}
-        first = before.get(os.getpid())
-        if first is not None:
-            for thread in _threads():
-                with suppress(OSError):  # it ended, or the cpuset shrank
-                    os.sched_setaffinity(thread, before.get(thread, first))
-        policy, self._policy = self._policy, None
+        before, self.cpus_before = self.cpus_before, {}
+        for thread in _threads() if before else ():
+            with suppress(OSError):  # it ended, or the cpuset shrank
+                os.sched_setaffinity(thread, before.get(thread, before.get(os.getpid(), self.binding.cpus)))
+        policy, self.policy_before = self.policy_before, None
         if policy is not None:
             with suppress(OSError):
                 set_memory_policy(*policy)
 
 
-def bind_rank(
-    *,
-    mode: str,
-    device_uuids: Sequence[str | None],
-    local_rank: int,
-    sys: Path = numa.SYS,
-) -> Bound:
+def bind_rank(*, mode: str, device_uuids: Sequence[str | None], local_rank: int) -> Bound:
     """Bind this process as one of the ranks of its host. Never raises: the result says what was done.
 
     `mode` is auto, none, or launcher (which gave each rank its CPUs). `device_uuids` are those of all local ranks, None
@@ -180,37 +153,56 @@ def bind_rank(
     """
     if mode == "none":
         return Bound(binding=Binding(reason="switched off"))
-    mine = numa.allowed_cpus()
+    allowed = numa.allowed_cpus()
     if mode == "launcher":
-        return Bound(binding=Binding(reason=f"the launcher gave it cpus {format_list(mine)}"))
-    if len(device_uuids) == 1 and device_uuids[0] is None:
+        return Bound(binding=Binding(reason=f"the launcher gave it cpus {format_list(allowed)}"))
+    if list(device_uuids) == [None]:
         return Bound(binding=Binding(reason="one rank on this host"))
-    host = numa.topology(sys)
-    bindings = plan(
-        host,
-        allowed=[mine] * len(device_uuids),
-        places=numa.device_affinities(device_uuids, host, sys=sys),
-        memory=numa.allowed_memory(),
-    )
-    return apply(bindings[local_rank])
+    host = numa.topology()
+    places = numa.device_affinities(device_uuids, host)
+    return apply(plan(host, allowed=allowed, places=places, memory=numa.allowed_memory())[local_rank])
 
 
 def apply(binding: Binding) -> Bound:
     """Bind all threads of this process to the CPUs; this thread, and those it will start, to the memory."""
+    bound = Bound(binding=binding)
     if not binding.cpus:
-        return Bound(binding=binding)
-    before: dict[int, frozenset[int]] = {}
+        return bound
     try:
-        while fresh := [thread for thread in _threads() if thread not in before]:  # one may start meanwhile
+        # A thread may start meanwhile.
+        while fresh := [thread for thread in _threads() if thread not in bound.cpus_before]:
             for thread in fresh:
-                before[thread] = _bind_thread(thread, binding.cpus)
+                bound.cpus_before[thread] = _bind_thread(thread, binding.cpus)
     except OSError as error:
-        Bound(binding=binding, _affinity=before).restore()
+        bound.restore()
         return Bound(binding=Binding(reason=f"CPUs {format_list(binding.cpus)}: {_why(error)}"))
-    bound = Bound(binding=binding, _affinity=before)
-    if binding.memory_nodes:
-        _bind_memory(bound)
+    if nodes := binding.memory_nodes:
+        try:
+            before = memory_policy()
+            set_memory_policy(MPOL_PREFERRED if len(nodes) == 1 else MPOL_PREFERRED_MANY, nodes)
+        except OSError as error:
+            bound.memory = f"memory not bound: {_why(error)}"
+        else:
+            bound.memory = f"memory node{'' if len(nodes) == 1 else 's'} {format_list(nodes)}"
+            bound.policy_before = before
     return bound
+
+
+def _bind_thread(thread: int, cpus: frozenset[int]) -> frozenset[int]:
+    """Bind a thread; return the CPUs it had before."""
+    try:
+        before = frozenset(os.sched_getaffinity(thread))
+        os.sched_setaffinity(thread, cpus)
+    except ProcessLookupError:
+        return cpus
+    return before
+
+
+def _threads() -> list[int]:
+    return [int(path.name) for path in TASKS.iterdir()]
+
+
+# --- memory policy of the kernel --------------------------------------------------------------------------
 
 
 def memory_policy() -> tuple[int, frozenset[int]]:
@@ -227,35 +219,6 @@ def set_memory_policy(mode: int, nodes: Iterable[int]) -> None:
     _memory_call(1, ctypes.c_int(mode), _mask(nodes), ctypes.c_ulong(_MASK_BITS + 1))
 
 
-def _bind_memory(bound: Bound) -> None:
-    nodes = bound.binding.memory_nodes
-    try:
-        before = memory_policy()
-        set_memory_policy(MPOL_PREFERRED if len(nodes) == 1 else MPOL_PREFERRED_MANY, nodes)
-    except OSError as error:
-        bound.memory = f"memory not bound: {_why(error)}"
-    else:
-        bound.memory = f"memory node{'' if len(nodes) == 1 else 's'} {format_list(nodes)}"
-        bound._policy = before  # noqa: SLF001 -- this function is the other half of `apply`
-
-
-def _bind_thread(thread: int, cpus: frozenset[int]) -> frozenset[int]:
-    """Bind a thread; return the CPUs it had before."""
-    try:
-        before = frozenset(os.sched_getaffinity(thread))
-        os.sched_setaffinity(thread, cpus)
-    except ProcessLookupError:
-        return cpus
-    return before
-
-
-def _threads() -> list[int]:
-    try:
-        return [int(path.name) for path in TASKS.iterdir()]
-    except OSError:  # no /proc: the first thread is all we can name
-        return [os.getpid()]
-
-
 def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
     mask = (ctypes.c_ulong * (_MASK_BITS // _WORD_BITS + 1))()
     for node in nodes:
@@ -264,27 +227,15 @@ def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
 
 
 def _memory_call(which: int, *arguments: object) -> None:
-    """Call get_mempolicy (0) or set_mempolicy (1) through libnuma, else by system call number."""
-    try:
-        library = ctypes.CDLL("libnuma.so.1", use_errno=True)
-        call = (library.get_mempolicy, library.set_mempolicy)[which]
-    except (OSError, AttributeError):
-        numbers = _SYSCALLS.get(platform.machine())
-        if numbers is None:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
-        call = ctypes.CDLL(None, use_errno=True).syscall
-        arguments = (ctypes.c_long(numbers[which]), *arguments)
+    """Call get_mempolicy (0) or set_mempolicy (1) by number: libnuma is rarely installed."""
+    numbers = _SYSCALLS.get(platform.machine())
+    if numbers is None:
+        raise OSError(errno.ENOSYS, "")
+    call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    if call(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    if call(ctypes.c_long(numbers[which]), *arguments) != 0:
+        raise OSError(ctypes.get_errno(), "")
 
 
 def _why(error: OSError) -> str:
-    known = {
-        errno.EPERM: "not permitted",  # what containers' seccomp filters answer
-        errno.EACCES: "not permitted",
-        errno.ENOSYS: "not offered by this kernel",
-        errno.EINVAL: "refused by this kernel",
-    }
-    return known.get(error.errno or 0, os.strerror(error.errno or 0).lower())
+    return os.strerror(error.errno or 0).lower()

@@ -112,15 +112,17 @@ def check(
     import torch
 
     sizes = CUDA if device.type == "cuda" else CPU
-    wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else _nothing
+    wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
 
     def readings_of_all() -> tuple[Reading, ...]:
         rates = _in_turn(
             ranks,
             host,
             together=device.type == "cuda",  # each has its own; ranks on the CPU would disturb each other
-            work=lambda: _alone(device, sizes, wait, product or _product),
+            work=lambda: _rates(device, sizes, wait, product),
         )
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # leave the memory to the benchmark
         return tuple(
             Reading(kind=kind, rate=rate, unit=UNITS[kind], rank=rank, device=its_label, host=its_host)
             for rank, (its_label, its_host, its_rates) in enumerate(ranks.gather((label, host, rates)))
@@ -141,7 +143,7 @@ def check(
 
 
 def bus_bandwidth(size_bytes: int, duration_s: float, ranks: int) -> float:
-    """Bytes that each link of a ring carries in a second: n ranks send every byte 2 (n - 1) / n times.
+    """Return the bytes that each link of a ring carries in a second: n ranks send every byte 2 (n - 1) / n times.
 
     As nccl-tests count it, so that the figure compares with a link's, whatever the number of ranks.
     """
@@ -162,40 +164,26 @@ def _in_turn(ranks: Ranks, host: str, *, together: bool, work: Callable[[], T]) 
     return done[0]
 
 
-def _alone(device: torch.device, sizes: Sizes, wait: Action, product: Product) -> dict[str, float]:
-    """Rates of this device by kind of work."""
-    import torch
-
-    rates = {
-        "matrix product": _product_rate(device, sizes.product, wait, product),
-        "copy": _copy_rate(device, sizes.copy_bytes, wait),
-    }
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # leave the memory to the benchmark
-    return rates
-
-
-def _product_rate(device: torch.device, side: int, wait: Action, product: Product) -> float:
+def _rates(device: torch.device, sizes: Sizes, wait: Action, product: Product | None) -> dict[str, float]:
+    """Return the rates of this device by kind of work."""
     import torch
 
     # Not zeros: they cost a GPU less power than data. A generator of its own: torch's numbers stay as seeded.
     random = torch.Generator(device=device).manual_seed(0)
-    a, b = (torch.randn(side, side, generator=random, device=device).to(_dtype(device)) for _ in range(2))
+    square = {"size": (sizes.product,) * 2, "generator": random, "device": device}
+    a, b = (torch.randn(**square).to(_dtype(device)) for _ in range(2))
     out = torch.empty_like(a)
-    return 2 * side**3 / _best_s(lambda: product(a, b, out), wait)
-
-
-def _copy_rate(device: torch.device, size_bytes: int, wait: Action) -> float:
-    """Bytes read and bytes written."""
-    import torch
-
-    source = torch.ones(size_bytes, dtype=torch.uint8, device=device)
+    multiply = product or (lambda a, b, out: torch.matmul(a, b, out=out))
+    product_s = _best_s(lambda: multiply(a, b, out), wait)
+    source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    return 2 * size_bytes / _best_s(lambda: target.copy_(source), wait)
+    copy_s = _best_s(lambda: target.copy_(source), wait)
+    # A copy reads every byte and writes it.
+    return {"matrix product": 2 * sizes.product**3 / product_s, "copy": 2 * sizes.copy_bytes / copy_s}
 
 
 def _dtype(device: torch.device) -> torch.dtype:
-    """What the device multiplies fastest; bf16 that is emulated (V100, T4) would measure the emulation."""
+    """Return what the device multiplies fastest; bf16 that is emulated (V100, T4) would measure the emulation."""
     import torch
 
     if device.type != "cuda":
@@ -203,14 +191,8 @@ def _dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> object:
-    import torch
-
-    return torch.matmul(a, b, out=out)
-
-
 def _best_s(work: Action, wait: Action) -> float:
-    """Seconds of one call, in the best of several repeats, after a warm-up."""
+    """Return the seconds of one call in the best of several repeats, after a warm-up."""
     end = time.perf_counter() + WARMUP_S
     once = _timed(work, wait, calls=1)
     while time.perf_counter() < end:
@@ -227,7 +209,7 @@ def _best_s(work: Action, wait: Action) -> float:
 def _sweep(
     ranks: Ranks, device: torch.device, sizes_bytes: Sequence[int], wait: Action
 ) -> tuple[AllReduce, ...]:
-    """All-reduces of each size. How many is decided from the slowest rank's times, which are equal on all ranks."""
+    """Time all-reduces of each size. How many is decided from the slowest rank's times, which are equal on all ranks."""
     import torch
     from torch import distributed
 
@@ -245,13 +227,8 @@ def _sweep(
         while repeats < REPEATS or spent < SWEEP_S:
             duration = slowest_s(calls)
             best, spent, repeats = min(best, duration / calls), spent + duration, repeats + 1
-        points.append(
-            AllReduce(
-                size_bytes=size,
-                latency_s=best,
-                bus_bytes_per_s=bus_bandwidth(size, best, ranks.size),
-            )
-        )
+        bandwidth = bus_bandwidth(size, best, ranks.size)
+        points.append(AllReduce(size_bytes=size, latency_s=best, bus_bytes_per_s=bandwidth))
     return tuple(points)
 
 
@@ -267,7 +244,3 @@ def _timed(work: Action, wait: Action, calls: int) -> float:
 def _calls(once_s: float) -> int:
     """Return how many calls make a repeat long enough to be timed."""
     return max(1, min(MOST_CALLS, round(REPEAT_S / max(once_s, 1e-9))))
-
-
-def _nothing() -> None:
-    """Do nothing: the host has done its work when a call returns."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +59,6 @@ class RankAnswer:
 
     rank: int
     payload: Mapping[str, Any] | None = None
-    problem: str = ""  # one line
     exit: RankExit = field(default_factory=RankExit)
 
     @property
@@ -105,10 +105,7 @@ def _last_output(rank: RankAnswer, *, blamed: bool) -> str:
     return "\n".join(lines if blamed else lines[-_LOG_LINES:])
 
 
-def _nothing() -> None: ...
-
-
-def _no_phase(phase: str, remaining_s: float | None) -> None: ...
+def _ignore(*_: object) -> None: ...
 
 
 class WorkerGroup:
@@ -166,10 +163,6 @@ class WorkerGroup:
         return self._spec.group
 
     @property
-    def size(self) -> int:
-        return self._spec.size
-
-    @property
     def alive(self) -> bool:
         """Whether it can take an order: all ranks are there."""
         if self._ended or self._started.ended() is not None:
@@ -179,7 +172,7 @@ class WorkerGroup:
         return not any(connection.end for connection in self._connections.values())
 
     def run(
-        self, order: Order, *, timeout_s: float, waiting: Waiting = _nothing, phase: Phase = _no_phase
+        self, order: Order, *, timeout_s: float, waiting: Waiting = _ignore, phase: Phase = _ignore
     ) -> GroupAnswer:
         """Give every rank the same order. If not all answer, the group is ended."""
         return self.answer(self.give(order, timeout_s=timeout_s), waiting=waiting, phase=phase)
@@ -193,26 +186,24 @@ class WorkerGroup:
         try:
             pending.send(order)
         except BaseException:
-            self._end(stacks=False)
+            self.end()
             raise
         return pending
 
     def answer(
-        self, pending: PendingOrder, *, waiting: Waiting = _nothing, phase: Phase = _no_phase
+        self, pending: PendingOrder, *, waiting: Waiting = _ignore, phase: Phase = _ignore
     ) -> GroupAnswer:
         """Wait for the answers to the last order."""
         try:
             pending.wait(waiting, phase)
             if pending.complete:
                 if pending.lost:
-                    self._end(stacks=False)
-                return GroupAnswer(
-                    ranks=tuple(_rank_answers(pending, {})), culprit=next(iter(pending.failed), None)
-                )
+                    self.end()
+                return GroupAnswer(ranks=_rank_answers(pending, {}), culprit=next(iter(pending.failed), None))
             launcher = pending.launcher_problem()
-            return _broken_answer(pending, self._end(stacks=True), launcher=launcher)
+            return _broken_answer(pending, self.end(stacks=True), launcher=launcher)
         except BaseException:
-            self._end(stacks=False)
+            self.end()
             raise
 
     def close(self) -> None:
@@ -226,11 +217,7 @@ class WorkerGroup:
             while (not self._started.left() or self._connected()) and time.monotonic() < deadline:
                 time.sleep(0.02)
         finally:
-            self._end(stacks=False)
-
-    def end(self) -> None:
-        """End the ranks at once."""
-        self._end(stacks=False)
+            self.end()
 
     def _connected(self) -> bool:
         for connection in self._connections.values():
@@ -238,7 +225,8 @@ class WorkerGroup:
                 connection.arrived()
         return not all(connection.end for connection in self._connections.values())
 
-    def _end(self, *, stacks: bool) -> Mapping[int, RankExit]:
+    def end(self, *, stacks: bool = False) -> Mapping[int, RankExit]:
+        """End the ranks at once."""
         self._ended = True
         try:
             return _end_surely(self._started, stacks=stacks)
@@ -255,7 +243,7 @@ class StartingGroup:
         self._started = started
         self._listener = listener
 
-    def connect(self, waiting: Waiting = _nothing) -> WorkerGroup:
+    def connect(self, waiting: Waiting = _ignore) -> WorkerGroup:
         """Wait for the ranks to call; WorkerError within `rendezvous_s` if one does not."""
         try:
             connections = _accept_ranks(self._listener, self._spec, self._started, waiting)
@@ -315,20 +303,15 @@ def _connect_problem(
         connection.arrived()
         if connection.end:
             return f"rank {rank} {connection.end} before all ranks had connected"
-    if late:
-        return f"not all ranks connected within {spec.rendezvous_s:g} s (accel_rendezvous)"
-    return ""
+    return f"not all ranks connected within {spec.rendezvous_s:g} s (accel_rendezvous)" if late else ""
 
 
 def _describe_missing(problem: str, missing: Sequence[int], exits: Mapping[int, RankExit]) -> str:
     """Describe ranks that did not connect; one that ended by itself is the reason."""
     ended = [rank for rank in sorted(exits) if exits[rank].status]
-    first = (
-        f"rank {ended[0]} {_describe_end(exits[ended[0]].status)} before it took an order"
-        if ended
-        else problem
-    )
-    lines = [f"{first}; {name_ranks(missing)} never connected"]
+    if ended:
+        problem = f"rank {ended[0]} {_describe_end(exits[ended[0]].status)} before it took an order"
+    lines = [f"{problem}; {name_ranks(missing)} never connected"]
     for rank in sorted({*missing, *ended}):
         left = exits.get(rank, RankExit())
         lines += [f"--- last output of rank {rank} ---\n{left.log.strip() or 'none'}"]
@@ -446,20 +429,14 @@ def _broken_answer(pending: PendingOrder, exits: Mapping[int, RankExit], *, laun
         problem = f"rank {blamed} is gone without an answer"
     else:
         problem = f"no answer within {pending.timeout_s:g} s: {where}"
-    ranks = tuple(_rank_answers(pending, exits, ended=f"ended: {problem}"))
-    return GroupAnswer(ranks=ranks, problem=problem, culprit=blamed)
+    return GroupAnswer(ranks=_rank_answers(pending, exits), problem=problem, culprit=blamed)
 
 
-def _rank_answers(pending: PendingOrder, exits: Mapping[int, RankExit], ended: str = "") -> list[RankAnswer]:
-    found = []
-    for rank in sorted({*pending.answers, *pending.lost, *pending.silent}):
-        left = exits.get(rank, RankExit())
-        payload = pending.answers.get(rank)
-        problem = ""
-        if payload is None:
-            problem = f"rank {rank} {_describe_end(left.status)}" if left.status else ended
-        found.append(RankAnswer(rank=rank, payload=payload, problem=problem, exit=left))
-    return found
+def _rank_answers(pending: PendingOrder, exits: Mapping[int, RankExit]) -> tuple[RankAnswer, ...]:
+    return tuple(
+        RankAnswer(rank=rank, payload=pending.answers.get(rank), exit=exits.get(rank, RankExit()))
+        for rank in sorted({*pending.answers, *pending.lost, *pending.silent})
+    )
 
 
 def _describe_end(status: str) -> str:
@@ -469,8 +446,5 @@ def _describe_end(status: str) -> str:
 
 
 def _send(connection: Connection, message: Mapping[str, Any]) -> None:
-    """Send to a rank; where it is gone, its connection says so."""
-    try:
+    with suppress(ConnectionLost):  # its connection says so
         connection.send(message)
-    except ConnectionLost:
-        return

@@ -36,11 +36,7 @@ LOOPBACK = "127.0.0.1"
 OUTPUTS = ("stdout", "stderr")  # of a rank's folder
 _STACKS_S = 5.0  # for ranks to write their stacks
 _POLL_S = 0.02
-_OUR_SIGNALS = {
-    -signal.SIGTERM,
-    -signal.SIGABRT,
-    -signal.SIGKILL,
-}  # exit statuses of ranks that are ended here
+_OUR_SIGNALS = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGKILL}  # exit statuses of ranks ended here
 NO_STACKS = f"No stacks: it did not react to signals within {_STACKS_S:g} s. The kernel says of it:"
 _TAIL_BYTES = 2**16
 _TAIL_LINES = 40
@@ -91,13 +87,12 @@ class RankCommand:
 
         Unbuffered, so that the last output is not lost; faulthandler works also before the rank has connected.
         """
-        flags = ["-u", "-X", "faulthandler", *path_flag(self.directory)]
+        flags = ["-u", "-X", "faulthandler"]
+        if not {"", str(self.directory)} & set(
+            sys.path
+        ):  # `python -m pytest` has the current directory there
+            flags += ["-P"]
         return [sys.executable, *flags, "-m", "pytest", *self.arguments(rank_folder)]
-
-
-def path_flag(directory: Path) -> list[str]:
-    """Return `-P` unless this session has the current directory on its path, as `python -m pytest` has."""
-    return [] if {"", str(directory)} & set(sys.path) else ["-P"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +193,8 @@ class RankProcess:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.rank = rank
-        self.group_id = (
-            f"{spec.group}.{rank}"  # other launcher ranks of this machine have ranks of the same group
-        )
+        # Other launcher ranks of this machine have ranks of the same group.
+        self.group_id = f"{spec.group}.{rank}"
         with _os_errors_reported(), _new_folder(rank) as self.folder:
             own = self.folder / str(rank)
             stdout, stderr = (own / name for name in OUTPUTS)
@@ -251,15 +245,12 @@ class RankProcesses:
                 end_processes(rank.group_id)
                 with suppress(subprocess.TimeoutExpired):  # the kernel does not release it
                     rank.process.wait(5.0)
-                status = rank.status
-                if (
-                    rank.rank in running and status in _OUR_SIGNALS
-                ):  # any other: it was about to end by itself
-                    status = None
+                by_us = (
+                    rank.rank in running and rank.status in _OUR_SIGNALS
+                )  # else it was about to end by itself
+                status = "" if rank.status is None or by_us else exit_words(rank.status)
                 exits[rank.rank] = read_exit(
-                    folders[rank.rank],
-                    status="" if status is None else exit_words(status),
-                    silent=silent.get(rank.rank, ""),
+                    folders[rank.rank], status=status, silent=silent.get(rank.rank, "")
                 )
                 shutil.rmtree(rank.folder, ignore_errors=True)
             if self._port is not None:
@@ -300,20 +291,16 @@ class LocalLauncher:
         assert spec.nodes == 1, "ranks on other nodes are started by their launcher ranks"
         ranks: list[RankProcess] = []
         started = RankProcesses(ranks, port := ReservedPort())
+        name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torchrun sets it unless the user does
+        nccl = {name: os.environ.get(name, "1")}
         try:
             for rank in range(spec.size):
-                place = rank_variables(rank, spec, (LOOPBACK, port.number))
-                ranks.append(RankProcess(spec, command, rank=rank, variables=_torchrun_defaults() | place))
+                variables = nccl | rank_variables(rank, spec, (LOOPBACK, port.number))
+                ranks.append(RankProcess(spec, command, rank=rank, variables=variables))
         except BaseException:
             started.end(stacks=False)
             raise
         return started
-
-
-def _torchrun_defaults() -> dict[str, str]:
-    """Return what torchrun sets unless the user does: how NCCL ends when it gives up."""
-    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-    return {name: os.environ.get(name, "1")}
 
 
 class ReservedPort:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pytest_accel.options import GROUP_ID_VARIABLE, LAUNCHER_VARIABLES, WORKER_VARIABLE
 
+T = TypeVar("T")
 Launcher = Literal["torchrun", "srun"]
 
 _PORTS = range(20000, 32000)  # below the ports that Linux gives to outgoing connections (from 32768)
@@ -28,7 +29,6 @@ class LauncherRank:
 
     rank: int
     world_size: int
-    local_rank: int
     local_size: int  # of this node; others may have another one
     node: int
     nodes: int
@@ -62,17 +62,12 @@ def launcher_rank_from(environ: Mapping[str, str]) -> LauncherRank | None:
     if WORKER_VARIABLE in environ or GROUP_ID_VARIABLE in environ:
         return None
     if "TORCHELASTIC_RUN_ID" in environ and "RANK" in environ:
-        found = _from_torchrun(environ)
-    elif "SLURM_STEP_NUM_TASKS" in environ:
-        found = _from_srun(environ)
-    elif all(name in environ for name in _LIKE_TORCHRUN):
-        found = _from_torchrun(environ)
-    else:
-        return None
-    return found if found is not None and found.world_size > 1 else None
-
-
-# --- torchrun ---------------------------------------------------------------------------------------------
+        return _from_torchrun(environ)
+    if "SLURM_STEP_NUM_TASKS" in environ:
+        return _from_srun(environ)
+    if all(name in environ for name in _LIKE_TORCHRUN):
+        return _from_torchrun(environ)
+    return None
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> LauncherRank | None:
@@ -85,7 +80,6 @@ def _from_torchrun(environ: Mapping[str, str]) -> LauncherRank | None:
     return LauncherRank(
         rank=rank,
         world_size=world_size,
-        local_rank=_number(environ, "LOCAL_RANK", high=local_size - 1),
         local_size=local_size,
         node=_number(environ, "GROUP_RANK", high=nodes - 1, default=rank // local_size),
         nodes=nodes,
@@ -97,24 +91,20 @@ def _from_torchrun(environ: Mapping[str, str]) -> LauncherRank | None:
     )
 
 
-# --- srun -------------------------------------------------------------------------------------------------
-
-
 def _from_srun(environ: Mapping[str, str]) -> LauncherRank | None:
     world_size = _number(environ, "SLURM_STEP_NUM_TASKS", low=1)
     if world_size == 1:
         return None
-    tasks = _tasks_per_node(environ)
+    tasks = _parsed(environ, "SLURM_STEP_TASKS_PER_NODE", expand_counts)
     if sum(tasks) != world_size:
         raise _error(environ, "SLURM_STEP_TASKS_PER_NODE", f"do not add up to {world_size} tasks")
-    names = _node_names(environ)
+    names = _parsed(environ, "SLURM_STEP_NODELIST", expand_nodes)
     if len(names) != len(tasks):
         raise _error(environ, "SLURM_STEP_NODELIST", f"does not name {len(tasks)} nodes")
     node = _number(environ, "SLURM_NODEID", high=len(tasks) - 1)
     return LauncherRank(
         rank=_number(environ, "SLURM_PROCID", high=world_size - 1),
         world_size=world_size,
-        local_rank=_number(environ, "SLURM_LOCALID", high=tasks[node] - 1),
         local_size=tasks[node],
         node=node,
         nodes=len(tasks),
@@ -131,20 +121,12 @@ def _step_port(environ: Mapping[str, str]) -> int:
     return _PORTS[(job * _STEP_STRIDE + step) % len(_PORTS)]
 
 
-def _tasks_per_node(environ: Mapping[str, str]) -> list[int]:
-    text = _text(environ, "SLURM_STEP_TASKS_PER_NODE")
+def _parsed(environ: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T:
+    text = _text(environ, name)
     try:
-        return expand_counts(text)
+        return parse(text)
     except ValueError as error:
-        raise _error(environ, "SLURM_STEP_TASKS_PER_NODE", str(error)) from None
-
-
-def _node_names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    text = _text(environ, "SLURM_STEP_NODELIST")
-    try:
-        return tuple(itertools.islice(expand_nodes(text), _MAX_NODES))
-    except ValueError as error:
-        raise _error(environ, "SLURM_STEP_NODELIST", str(error)) from None
+        raise _error(environ, name, str(error)) from None
 
 
 def expand_counts(text: str) -> list[int]:
@@ -161,8 +143,12 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
-def expand_nodes(text: str) -> Iterator[str]:
+def expand_nodes(text: str) -> tuple[str, ...]:
     """Expand a Slurm host list, in order: `gpu-a[01-02],login` is gpu-a01, gpu-a02, login."""
+    return tuple(itertools.islice(_expand(text), _MAX_NODES))
+
+
+def _expand(text: str) -> Iterator[str]:
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+|,|.", text):
         if part == ",":
             continue
@@ -187,9 +173,6 @@ def _numbers(text: str) -> list[str]:
             raise ValueError(f"has the range {part}, which ends before it begins or has no end")
         numbers += [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
     return numbers
-
-
-# --- reading ----------------------------------------------------------------------------------------------
 
 
 def _text(environ: Mapping[str, str], name: str) -> str:

@@ -159,10 +159,12 @@ class Connection:
 class Listener:
     """Accepts ranks; a caller is accepted when its first message carries the token."""
 
-    def __init__(self, address: str = "127.0.0.1", *, port: int = 0, token: str | None = None) -> None:
-        """Listen on an address of this machine; the empty one is all of them."""
-        self.token = token or secrets.token_hex(16)
-        self._socket = _server(address, port)
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        """Listen on an IPv4 address of this machine; the empty one is all of them, IPv6 too."""
+        self.token = secrets.token_hex(16)
+        dual = not address and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        self._socket = socket.create_server((address, 0), family=family, dualstack_ipv6=dual)
         self._socket.settimeout(0)
         self._callers: dict[Connection, float] = {}  # and when they must have shown the token
 
@@ -187,7 +189,9 @@ class Listener:
         self._accept()
         accepted = []
         for caller, deadline in list(self._callers.items()):
-            hello = _first(caller)
+            hello = None
+            with suppress(TimeoutError, ConnectionLost):
+                hello = caller.receive(0)  # the hello alone: what follows it stays in the buffer
             if hello is not None and self._knows(hello):
                 del self._callers[caller]
                 caller.limit = MAX_BYTES
@@ -219,14 +223,6 @@ class Listener:
         return hmac.compare_digest(token.encode(errors="surrogatepass"), self.token.encode())
 
 
-def _first(caller: Connection) -> Message | None:
-    """Return the first message alone: what follows a hello stays in the buffer."""
-    try:
-        return caller.receive(0)
-    except (TimeoutError, ConnectionLost):
-        return None
-
-
 def call(host: str, port: int, *, token: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
     """Connect to a listener and say hello; ConnectionLost when none answers."""
     try:
@@ -236,15 +232,6 @@ def call(host: str, port: int, *, token: str, hello: Mapping[str, Any], timeout_
         raise ConnectionLost(f"no answer at {host}:{port}: {error.strerror or error}") from None
     connection.send({**hello, "token": token})
     return connection
-
-
-def _server(address: str, port: int) -> socket.socket:
-    if not address:
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
-    family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((address, port), family=family)
 
 
 def _enable_keepalive(sock: socket.socket) -> None:

@@ -28,23 +28,6 @@ _opened = count()  # ranks open their groups in the same order, so the number is
 _connections: dict[tuple[str, int], Any] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One rank, as the others see it."""
-
-    rank: int
-    host: str
-    uuid: str  # of its GPU; empty where there is none, or it is unknown
-
-    def to_text(self) -> str:
-        return f"{self.host}\n{self.uuid}"
-
-    @classmethod
-    def of_text(cls, rank: int, text: str) -> Member:
-        host, _, uuid = text.partition("\n")
-        return cls(rank=rank, host=host, uuid=uuid)
-
-
 @dataclass(slots=True, kw_only=True)
 class ProcessGroup:
     """torch's default process group, as measuring uses it."""
@@ -52,9 +35,7 @@ class ProcessGroup:
     rank: int
     size: int
     device: torch.device
-    backend: str
     timeout_s: float  # of an order: collectives wait MARGIN_S longer
-    members: Sequence[Member]
     _store: Any = field(repr=False)  # rank 0's is the server of all, so it lives as long as the group
 
     def barrier(self) -> None:
@@ -108,8 +89,7 @@ def open_process_group(
     backend = _backend(device)
     connection = _connection(address, hosting=rank == 0, rank=rank, rendezvous_s=rendezvous_s)
     store = dist.PrefixStore(f"{_PREFIX}/{next(_opened)}", connection)
-    members = _gather_members(store, rank, size, device, rendezvous_s)
-    check_distinct_gpus(members)
+    check_distinct_gpus(_gather_gpus(store, rank, size, device, rendezvous_s))
     try:
         dist.init_process_group(
             backend,
@@ -125,15 +105,7 @@ def open_process_group(
             f"rank {rank} of {size} on {platform.node()}: {backend} did not start on {device}: {_first_line(error)}. "
             f"{_REMEDIES[backend]}"
         ) from error
-    return ProcessGroup(
-        rank=rank,
-        size=size,
-        device=device,
-        backend=backend,
-        timeout_s=timeout_s,
-        members=members,
-        _store=store,
-    )
+    return ProcessGroup(rank=rank, size=size, device=device, timeout_s=timeout_s, _store=store)
 
 
 _REMEDIES = {
@@ -142,16 +114,12 @@ _REMEDIES = {
 }
 
 
-def check_distinct_gpus(members: Sequence[Member]) -> None:
-    """Refuse two ranks on one GPU, with a clearer message than NCCL's."""
-    holders: dict[tuple[str, str], int] = {}
-    for member in members:
-        if not member.uuid:
-            continue
-        first = holders.setdefault((member.host, member.uuid), member.rank)
-        if first != member.rank:
+def check_distinct_gpus(gpus: Sequence[tuple[str, str]]) -> None:
+    """Refuse two ranks on one GPU, with a clearer message than NCCL's. `gpus` are host and UUID by rank."""
+    for rank, (host, uuid) in enumerate(gpus):
+        if uuid and (first := gpus.index((host, uuid))) != rank:
             raise WorkerError(
-                f"ranks {first} and {member.rank} hold the same GPU ({member.uuid} on {member.host}). Give every "
+                f"ranks {first} and {rank} hold the same GPU ({uuid} on {host}). Give every "
                 "rank its own: as many visible GPUs as ranks on a node (CUDA_VISIBLE_DEVICES; under Slurm "
                 "--gpus-per-node, or --gpus-per-task=1), and no index chosen by the test."
             )
@@ -222,25 +190,27 @@ def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvou
     return _connections.setdefault(address, store)
 
 
-def _gather_members(
+def _gather_gpus(
     store: Any,  # noqa: ANN401 - torch is untyped here
     rank: int,
     size: int,
     device: torch.device,
     rendezvous_s: float,
-) -> list[Member]:
-    """Publish this rank at the store, and wait for all the others."""
-    me = Member(rank=rank, host=platform.node(), uuid=_uuid(device))
+) -> list[tuple[str, str]]:
+    """Publish this rank's host and GPU at the store, and wait for all the others'; the UUID is empty where unknown."""
+    on_gpu = device.type == "cuda"
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "") if on_gpu else ""
     keys = [f"member/{number}" for number in range(size)]
     try:
-        store.set(keys[rank], me.to_text())
+        store.set(keys[rank], f"{platform.node()}\n{uuid}")
         store.wait(keys, timedelta(seconds=rendezvous_s))
-        return [Member.of_text(number, store.get(key).decode()) for number, key in enumerate(keys)]
+        found = [store.get(key).decode().partition("\n") for key in keys]
     except RuntimeError as error:
         raise WorkerError(
             f"rank {rank} of {size}: {_absent(store, keys)} within {rendezvous_s:g} s. Look at what it last wrote; "
             "accel_rendezvous gives slow starts more time."
         ) from error
+    return [(host, uuid) for host, _, uuid in found]
 
 
 def _absent(store: Any, keys: Sequence[str]) -> str:  # noqa: ANN401 - torch is untyped here
@@ -249,12 +219,6 @@ def _absent(store: Any, keys: Sequence[str]) -> str:  # noqa: ANN401 - torch is 
     except RuntimeError:
         return "the store of rank 0 went away"
     return f"{name_ranks(missing)} did not connect" if missing else "not all connected"
-
-
-def _uuid(device: torch.device) -> str:
-    if device.type != "cuda":
-        return ""
-    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,20 +25,17 @@ class Process:
 
 
 def processes_of(group: str) -> list[Process]:
-    """Return the processes of a group that this user may see; `GROUP.RANK` finds one rank's, an empty name those of all groups.
+    """Return the processes of a group that this user may see; `GROUP.RANK` finds one rank's, an empty name all groups'.
 
-    Children inherit the environment of a rank, so grandchildren in sessions of their own are found too. Empty
-    where there is no /proc.
+    Children inherit the environment of a rank, so grandchildren in sessions of their own are found too.
     """
     folders = (folder for folder in _PROC.glob("[0-9]*") if int(folder.name) != os.getpid())
-    return [process for folder in folders if (process := _read(folder)) and _belongs(process, group)]
+    found = [process for folder in folders if (process := _read(folder))]
+    return [each for each in found if not group or f"{_group_id(each)}.".startswith(f"{group}.")]
 
 
 def end_processes(group: str, *, patience_s: float = 5.0) -> list[Process]:
-    """Send SIGKILL to all processes of a group until none is left; return those that are left after the patience.
-
-    Repeatedly, since a process may have forked while the list was read.
-    """
+    """Send SIGKILL to a group until no process is left, since one may fork meanwhile; return those left at last."""
     assert group, "never the groups of other sessions"
     deadline = time.monotonic() + patience_s
     while found := processes_of(group):
@@ -53,24 +50,14 @@ def end_processes(group: str, *, patience_s: float = 5.0) -> list[Process]:
 def runs(process: Process) -> bool:
     """Return whether it still runs, and its pid was not reused."""
     again = _read(_PROC / str(process.pid))
-    return again is not None and again.environ.get(GROUP_ID_VARIABLE) == process.environ.get(
-        GROUP_ID_VARIABLE
-    )
+    return again is not None and _group_id(again) == _group_id(process)
 
 
-def send(process: Process, number: signal.Signals) -> bool:
-    """Send a signal to this process, never to one that reuses its pid; return whether it was sent."""
-    try:
-        with _held(process.pid) as held:
-            if not runs(process):
-                return False
-            if held is None:
-                os.kill(process.pid, number)
-            else:
-                signal.pidfd_send_signal(held, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+def send(process: Process, number: signal.Signals) -> None:
+    """Send a signal to this process, if it still runs."""
+    if runs(process):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
@@ -84,7 +71,7 @@ def kernel_state(pid: int) -> str:
     lines = []
     for task in sorted((_PROC / str(pid) / "task").glob("*")):
         try:
-            name, state = _name_and_state((task / "stat").read_text(errors="replace"))
+            name, (state, *_) = _stat(task)
             where = (task / "wchan").read_text().strip()
         except OSError:
             continue
@@ -150,16 +137,21 @@ def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
 
 
 def parent_of(folder: Path) -> int | None:
-    """Return the parent from `pid (name) state ppid ...`; the name may hold parentheses."""
+    """Return the parent of a process from its folder in /proc; None if it is gone."""
     try:
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):  # gone meanwhile
+        return int(_stat(folder)[1][1])
+    except (OSError, ValueError, IndexError):
         return None
 
 
-def _belongs(process: Process, group: str) -> bool:
-    value = process.environ.get(GROUP_ID_VARIABLE, "")
-    return not group or value == group or value.startswith(f"{group}.")
+def _stat(folder: Path) -> tuple[str, list[str]]:
+    """Parse `pid (name) state ppid ...`: the name, which may hold spaces and brackets, and what follows it."""
+    name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
+    return name.partition("(")[2], rest.split()
+
+
+def _group_id(process: Process) -> str:
+    return process.environ.get(GROUP_ID_VARIABLE, "")
 
 
 def _read(folder: Path) -> Process | None:
@@ -172,27 +164,3 @@ def _read(folder: Path) -> Process | None:
         return None
     pairs = (item.partition("=") for item in environ.decode(errors="replace").split("\0"))
     return Process(pid=int(folder.name), environ={name: value for name, _, value in pairs})
-
-
-def _name_and_state(stat: str) -> tuple[str, str]:
-    """Parse /proc/PID/stat; a name may hold spaces and brackets."""
-    name, _, rest = stat.rpartition(")")
-    return name.partition("(")[2], rest.split()[0]
-
-
-@contextmanager
-def _held(pid: int) -> Iterator[int | None]:
-    """Yield a pidfd; None where the kernel has none."""
-    held = None
-    if hasattr(os, "pidfd_open"):
-        try:
-            held = os.pidfd_open(pid)
-        except ProcessLookupError:
-            raise
-        except OSError:  # an old kernel, or not permitted by a sandbox
-            held = None
-    try:
-        yield held
-    finally:
-        if held is not None:
-            os.close(held)

@@ -135,60 +135,26 @@ def _write_stacks_on_sigterm(file: Path) -> BinaryIO:
 
 # --- arguments of a rank's pytest -------------------------------------------------------------------------
 
-# Options of this session that must not act in a rank, and whether they take a value; an
-# optional value is, as argparse has it, the next word where that is no option.
+# Options of this session that must not act in a rank: they write files or stop early. An optional value is, as argparse
+# has it, the next word where that is no option.
 Takes = Literal["none", "one", "optional"]
+_WITHOUT_VALUE = """
+    --accel-update --accel-in-process --benchmark-autosave --benchmark-save-data --cov-append --cov-branch
+    --exitfirst --failed-first --ff --last-failed --lf --new-first --nf --pdb --stepwise --stepwise-reset
+    --stepwise-skip --sw --sw-reset --sw-skip --trace -x
+"""
+_WITH_VALUE = """
+    --accel-history --accel-json --accel-reason --accel-report --basetemp --benchmark-compare-fail
+    --benchmark-cprofile --benchmark-json --benchmark-save --cov-config --cov-context --cov-fail-under --cov-report
+    --html --junit-prefix --junit-xml --junitprefix --junitxml --log-file --maxfail --pastebin --report-log
+"""
+_WITH_OPTIONAL_VALUE = """
+    --accel-record --benchmark-compare --benchmark-cprofile-dump --benchmark-csv --benchmark-histogram --cov
+"""
 _DROPPED: Mapping[str, Takes] = {
-    "--accel-record": "optional",
-    "--accel-update": "none",
-    "--accel-history": "one",
-    "--accel-json": "one",
-    "--accel-reason": "one",
-    "--accel-report": "one",
-    "--accel-in-process": "none",
-    "--basetemp": "one",  # a process empties it when it starts
-    "--benchmark-autosave": "none",
-    "--benchmark-compare": "optional",
-    "--benchmark-compare-fail": "one",
-    "--benchmark-cprofile": "one",
-    "--benchmark-cprofile-dump": "optional",
-    "--benchmark-csv": "optional",
-    "--benchmark-histogram": "optional",
-    "--benchmark-json": "one",
-    "--benchmark-save": "one",
-    "--benchmark-save-data": "none",
-    "--cov": "optional",
-    "--cov-append": "none",
-    "--cov-branch": "none",
-    "--cov-config": "one",
-    "--cov-context": "one",
-    "--cov-fail-under": "one",
-    "--cov-report": "one",
-    "--exitfirst": "none",
-    "--failed-first": "none",
-    "--ff": "none",
-    "--html": "one",
-    "--junit-prefix": "one",
-    "--junit-xml": "one",
-    "--junitprefix": "one",
-    "--junitxml": "one",
-    "--last-failed": "none",
-    "--lf": "none",
-    "--log-file": "one",
-    "--maxfail": "one",
-    "--new-first": "none",
-    "--nf": "none",
-    "--pastebin": "one",
-    "--pdb": "none",
-    "--report-log": "one",
-    "--stepwise": "none",
-    "--stepwise-reset": "none",
-    "--stepwise-skip": "none",
-    "--sw": "none",
-    "--sw-reset": "none",
-    "--sw-skip": "none",
-    "--trace": "none",
-    "-x": "none",
+    **dict.fromkeys(_WITHOUT_VALUE.split(), "none"),
+    **dict.fromkeys(_WITH_VALUE.split(), "one"),
+    **dict.fromkeys(_WITH_OPTIONAL_VALUE.split(), "optional"),
 }
 
 

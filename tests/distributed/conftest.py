@@ -1,7 +1,8 @@
-"""Groups of real processes: ranks that run small programs in place of benchmarks."""
+"""Groups of real processes that run small programs instead of benchmarks."""
 
 from __future__ import annotations
 
+import os
 import textwrap
 import time
 import types
@@ -19,7 +20,7 @@ from tests.support.waiting import eventually
 
 LONG_S = 120.0  # of waiting; only a broken test waits so long
 
-# Runs the program that an order names, as the session's own plugin runs an item: whatever it raises fails it.
+# Runs the program that an order names, as the session's plugin runs an item: an exception fails it.
 PLUGIN = '''
 import os
 import runpy
@@ -44,7 +45,7 @@ def join():
 
 
 def note(name):
-    """In the folder of the session, for the test to see."""
+    """Make a file in the folder of the session, for the test."""
     open(os.path.join(os.path.dirname(__file__), name), "w").close()
 
 
@@ -74,7 +75,7 @@ def pytest_cmdline_main(config):
 
 
 class Groups:
-    """Starts groups, gives them programs, and knows what they leave behind."""
+    """Starts groups and gives them programs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -118,7 +119,7 @@ def _eventually() -> Callable[[Callable[[], object]], object]:
 @contextmanager
 def _groups_in(folder: Path) -> Iterator[Groups]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PYTHONPATH", str(folder))  # where the ranks' plugin is
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)  # for the ranks' plugin
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         found = Groups(folder)
         yield found
@@ -135,14 +136,14 @@ def groups(tmp_path) -> Iterator[Groups]:
 
 @pytest.fixture(scope="class")
 def groups_of_class(tmp_path_factory) -> Iterator[Groups]:
-    """For a group that serves many tests, as groups do."""
+    """Groups that serve many tests."""
     with _groups_in(tmp_path_factory.mktemp("groups")) as found:
         yield found
 
 
 @pytest.fixture
 def deadline_when(tmp_path, monkeypatch):
-    """The deadline of a group passes when ranks have written these files, and not before: no test hopes for a timing."""
+    """Let the deadline of a group pass once ranks have written these files: no test depends on timing."""
 
     def set_files(*names: str) -> None:
         def monotonic() -> float:

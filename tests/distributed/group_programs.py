@@ -1,4 +1,4 @@
-"""What the ranks of test_process_group.py run: each function gets the open group and returns plain JSON."""
+"""Programs of the ranks of test_process_group.py: each gets the open group and returns plain JSON."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ def talk(group):
         "slowest": group.slowest(seconds).hex(),
         "agreed": group.agree({"rounds": 7 + group.rank, "words": ["a"]}),
         "gathered": group.gather({"rank": group.rank, "long": "x" * (1 + 5000 * group.rank)}),
-        "members": [member.rank for member in group.members],
-        "backend": group.backend,
     }
 
 
 def open_again(group):
-    """A second group in the same process, as for an item with a longer deadline."""
+    """Open a second group in the same process, as for an item with a longer timeout."""
     from pytest_accel.distributed.process_group import open_process_group
 
     group.close()
@@ -45,7 +43,7 @@ def open_again(group):
 
 
 @dataclass
-class Watcher:
+class Progress:
     events: list[str] = field(default_factory=list)
 
     def phase(self, text, remaining_s):
@@ -56,25 +54,25 @@ class Watcher:
 
 
 def measure_with_a_slow_rank(group):
-    """Rank 1 takes three times as long, and nothing in the step itself makes the other wait for it."""
+    """Measure a step that takes three times as long on rank 1 and has no collective."""
     steps = 0
-    device, watcher, timer = CpuDevice(threads=1), Watcher(), SynchronizingTimer()
+    device, progress, timer = CpuDevice(threads=1), Progress(), SynchronizingTimer()
 
     def step():
         nonlocal steps
         steps += 1
         time.sleep(0.002 * (1 + 2 * group.rank))
 
-    warm = warm_up(step, device, watcher, max_s=2 * MIN_WARMUP_S, after_pilot=lambda: None, ranks=group)
+    warm = warm_up(step, device, progress, max_s=2 * MIN_WARMUP_S, after_pilot=lambda: None, ranks=group)
     warmup_steps = steps
     fixture = pedantic_benchmark(timer)
     timed = time_rounds(
-        step, device, fixture, timer, watcher, warm_up=warm, budget_s=0.3, slowdown=0.5, ranks=group
+        step, device, fixture, timer, progress, warm_up=warm, budget_s=0.3, slowdown=0.5, ranks=group
     )
     return {
-        "settling": warmup_steps,
+        "warmup_steps": warmup_steps,
         "steps": steps,
-        "settled_s": warm.step_s.hex(),
+        "warm_step_s": warm.step_s.hex(),
         "steady": warm.steady,
         "rounds": len(timed.run.rounds_s),
         "steps_per_round": timed.run.steps_per_round,
@@ -90,8 +88,8 @@ def with_dropout():
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(28 * 28, 16), nn.ReLU(), nn.Linear(16, 10))
 
 
-def build(group, model=mlp, **choices):
-    return TrainStep.build(model, **{"data": "mnist", "batch_size": 8, "lr": 0.1, "ranks": group} | choices)
+def build(group, model=mlp, **options):
+    return TrainStep.build(model, **{"data": "mnist", "batch_size": 8, "lr": 0.1, "ranks": group} | options)
 
 
 def train_together(group):
@@ -170,18 +168,18 @@ def fail_on_one(group):
 
     from pytest_accel.session.accel import fail_where_one_does
 
-    said = []
+    failures = []
     for problem in ("", "the loss is nan" if group.rank == 1 else "", "unit: wrong"):
         try:
             fail_where_one_does(group, problem)
-            said.append("")
+            failures.append("")
         except pytest.fail.Exception as failure:
-            said.append(str(failure))
-    return said
+            failures.append(str(failure))
+    return failures
 
 
 def everything(group):
-    """All of them in one pair of processes: importing torch is most of the time."""
+    """Run all programs in one pair of processes: importing torch takes most of the time."""
     programs = (
         talk,
         measure_with_a_slow_rank,

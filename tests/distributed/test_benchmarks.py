@@ -285,7 +285,7 @@ def ended(project: Project, suite: str) -> str:
     project.write(suite)
     # Rank 0 waits in a collective for the rank that raised; that it is given ten seconds is not the question here.
     (project.path / "conftest.py").write_text(
-        "from pytest_accel.distributed import course\n\ncourse._FAILED_S = 4.0\n"
+        "from pytest_accel.distributed import group\n\ngroup._FAILED_S = 4.0\n"
     )
     reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
     status, output = project.run(*reports, "--accel-timeout=60s")

@@ -1,7 +1,7 @@
-"""Every way in which a rank or a session can fail, really provoked.
+"""Faults of ranks and sessions, provoked in real processes.
 
-Each is told by its rank, its last words and the stacks of the others; nothing is left, and the next group works.
-Time to the verdict is noted, and bounded so widely that only a hang exceeds it.
+Each is reported with its rank, its last output and the stacks of the others, no process is left, and the next group
+works. The limit on the time to the verdict is so wide that only a hang exceeds it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERDICT_S = 60.0
 OTHERS_WAIT = """
 import ctypes, os, signal, sys, time
 
-print("last words of", rank, flush=True)
+print("last output of", rank, flush=True)
 
 def others():
     note("waits")
@@ -51,20 +51,19 @@ CRASH, CRASHED = "ctypes.string_at(0)", "rank 1 was killed by SIGSEGV"
 
 @pytest.fixture
 def verdict(request):
-    """Into the JUnit file, for whoever wants to know how long each fault takes."""
+    """Record the time of each fault in the JUnit file."""
 
-    def note(verdict_s: float, words: str) -> None:
-        request.node.user_properties.append(("verdict", f"{verdict_s:.1f} s to: {words}"))
+    def record(verdict_s: float, text: str) -> None:
+        request.node.user_properties.append(("verdict", f"{verdict_s:.1f} s to: {text}"))
         assert verdict_s < VERDICT_S
 
-    return note
+    return record
 
 
 @pytest.fixture
 def provoke(groups, verdict, monkeypatch):
-    """Run a program that ends its group; the answer, when nothing is left of the group."""
+    """Run a program that ends its group; return the answer once no process is left."""
 
-    # Two seconds in which the others may say more, each time, are not the question here.
     monkeypatch.setattr(group_module, "_LOST_S", 0.1)
 
     def run(text: str, *, group=None, **options):
@@ -91,12 +90,11 @@ class TestRankThatEnds:
             pytest.param(CRASH, CRASHED, id="SIGSEGV"),
         ],
     )
-    def test_is_named_with_its_last_words_and_the_stacks_of_the_others(self, provoke, fault, problem):
+    def test_ended_rank_is_named_with_its_output_and_the_stacks_of_others(self, provoke, fault, problem):
         answer = provoke(OTHERS_WAIT.format(fault=fault))
         assert answer.problem == problem
         assert answer.culprit == 1
-        assert answer.ranks[1].problem == problem
-        assert "last words of 1" in answer.ranks[1].exit.log
+        assert "last output of 1" in answer.ranks[1].exit.log
         assert "in others" in answer.ranks[0].exit.stacks
         text = answer.describe()
         assert text.startswith(f"{problem}\n--- last output of rank 1 ---\nrank 1 takes")
@@ -105,8 +103,8 @@ class TestRankThatEnds:
             assert "Segmentation fault" in text  # faulthandler's own, in its log
             assert "in fault" in text
 
-    def test_that_is_slow_to_end_is_named_with_its_status(self, provoke):
-        """As one of a GPU may be: its connection is gone, no signal reaches it, and then it leaves."""
+    def test_rank_that_is_slow_to_end_is_named_with_its_status(self, provoke):
+        """As on a GPU: the connection is gone, no signal reaches it, then it exits."""
         fault = (
             "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); end._connection.close()\n"
             "    time.sleep(1.5); os._exit(7)"
@@ -117,7 +115,7 @@ class TestRankThatEnds:
         assert answer.ranks[0].exit.status == ""  # it was ended
 
     @pytest.mark.rehearsal  # tests/distributed/test_benchmarks.py kills one of two
-    def test_four_meet_in_a_process_group_and_one_is_killed_in_a_collective(self, groups, provoke):
+    def test_rank_killed_in_a_collective_of_four_is_named(self, groups, provoke):
         group = groups.start(4)
         met = groups.run(
             group,
@@ -135,7 +133,7 @@ class TestRankThatEnds:
             torch, dist = join()
             dist.barrier()
             if rank == 2:
-                print("last words of", rank, flush=True)
+                print("last output of", rank, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
             dist.all_reduce(torch.ones(8))
             """,
@@ -143,13 +141,12 @@ class TestRankThatEnds:
         )
         assert answer.problem == KILLED.replace("rank 1", "rank 2")
         assert answer.culprit == 2
-        assert answer.ranks[2].problem == answer.problem
-        assert "last words of 2" in answer.ranks[2].exit.log
+        assert "last output of 2" in answer.ranks[2].exit.log
         assert answer.describe().startswith(f"{answer.problem}\n--- last output of rank 2 ---\nrank 2 takes")
         assert len(answer.ranks) == 4
 
-    def test_what_it_started_ends_too_and_the_next_group_works(self, groups, provoke, eventually, tmp_path):
-        """A grandchild in a session of its own, with the output of its own: only its environment tells."""
+    def test_grandchildren_end_too_and_the_next_group_works(self, groups, provoke, eventually, tmp_path):
+        """A grandchild in its own session is found by its environment."""
         fault = (
             "import subprocess\n"
             "    child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
@@ -161,8 +158,8 @@ class TestRankThatEnds:
         assert eventually(lambda: _gone(child))
         assert groups.run(groups.start(2), "value = rank").complete
 
-    def test_worker_that_it_forked_does_not_hide_its_end(self, provoke):
-        """A loader's worker has the rank's files, and so its line to the session."""
+    def test_forked_loader_worker_does_not_hide_the_end_of_its_rank(self, provoke):
+        """A loader worker inherits the connection to the session."""
         answer = provoke(OTHERS_WAIT.format(fault="os.fork() or time.sleep(3600)\n    os._exit(5)"))
         assert answer.problem == "rank 1 left with exit status 5"
 
@@ -186,7 +183,7 @@ class TestRankThatFails:
         assert answer.ranks[1].payload["cause"].startswith("MemoryError")
         assert group.alive
 
-    def test_others_that_wait_for_it_are_ended_after_a_grace(self, provoke, monkeypatch):
+    def test_waiting_ranks_are_ended_after_a_failure(self, provoke, monkeypatch):
         monkeypatch.setattr(group_module, "_FAILED_S", 0.5)
         answer = provoke(OTHERS_WAIT.format(fault="raise ValueError('no such layer')"))
         assert answer.problem.startswith(
@@ -198,7 +195,7 @@ class TestRankThatFails:
         text = answer.describe()
         assert text.index("raise ValueError('no such layer')") < text.index("in others")
 
-    def test_others_may_answer_within_the_grace(self, groups, tmp_path):
+    def test_other_ranks_may_answer_after_a_failure(self, groups, tmp_path):
         group = groups.start(2)
         text = (
             "import pathlib, time\n"
@@ -211,7 +208,7 @@ class TestRankThatFails:
         assert group.alive
 
     @pytest.mark.slow
-    def test_others_that_wait_in_a_collective_are_told_so(self, provoke, monkeypatch):
+    def test_collective_in_which_others_wait_is_reported(self, provoke, monkeypatch):
         monkeypatch.setattr(group_module, "_FAILED_S", 2.0)
         answer = provoke(
             """
@@ -234,9 +231,9 @@ class TestRankThatHangs:
             "library = ctypes.PyDLL(None); note('hangs'); library.sleep(3600)",
             "signal.signal(signal.SIGINT, signal.SIG_IGN); note('hangs'); ctypes.PyDLL(None).sleep(3600)",
         ],
-        ids=["Python", "native", "native with the interpreter's lock", "native and deaf to Ctrl-C"],
+        ids=["Python", "native", "native with the interpreter's lock", "native and ignoring Ctrl-C"],
     )
-    def test_is_told_where(self, provoke, deadline_when, fault):
+    def test_location_of_a_hang_is_reported(self, provoke, deadline_when, fault):
         deadline_when("hangs", "waits")
         answer = provoke(OTHERS_WAIT.format(fault=fault), timeout_s=1000)
         assert answer.problem.startswith("no answer within 1000 s: ")
@@ -248,9 +245,9 @@ class TestRankThatHangs:
     def test_rank_that_answered_is_not_blamed(self, provoke, deadline_when, monkeypatch, tmp_path):
         take = PendingOrder._take
 
-        def take_and_note(course, rank, message, phase):
-            take(course, rank, message, phase)
-            if rank in course.answers:
+        def take_and_note(pending, rank, message, phase):
+            take(pending, rank, message, phase)
+            if rank in pending.answers:
                 (tmp_path / "answered").touch()
 
         monkeypatch.setattr(PendingOrder, "_take", take_and_note)
@@ -268,7 +265,7 @@ class TestRankThatHangs:
         assert answer.culprit == 1
         assert answer.ranks[0].outcome == "passed"
 
-    def test_rank_that_no_signal_reaches_is_killed(self, provoke, deadline_when, monkeypatch):
+    def test_rank_that_blocks_all_signals_is_killed(self, provoke, deadline_when, monkeypatch):
         monkeypatch.setattr(launch, "_STACKS_S", 1.5)
         deadline_when("hangs", "waits")
         fault = (
@@ -282,7 +279,7 @@ class TestRankThatHangs:
         assert "in others" in answer.ranks[0].exit.stacks
 
     @pytest.mark.slow
-    def test_others_that_wait_for_it_in_a_collective(self, provoke, deadline_when):
+    def test_collective_that_waits_for_a_hanging_rank_is_reported(self, provoke, deadline_when):
         deadline_when("hangs", "waits")
         answer = provoke(
             """
@@ -308,7 +305,7 @@ class TestRankThatHangs:
 
 
 class TestRendezvous:
-    """What a rank does before it calls: an import that hangs, a usage error."""
+    """Faults before a rank connects: an import that hangs, a usage error."""
 
     @pytest.fixture
     def start(self, groups, monkeypatch, verdict):
@@ -323,9 +320,9 @@ class TestRendezvous:
 
         return start
 
-    def test_rank_that_never_calls_is_named_with_its_stacks(self, start, deadline_when):
+    def test_rank_that_never_connects_is_named_with_its_stacks(self, start, deadline_when):
         deadline_when("hangs")
-        words = start(
+        text = start(
             "import os, time\n"
             "def load():\n"
             "    open('hangs', 'w').close()\n"
@@ -333,17 +330,17 @@ class TestRendezvous:
             "if os.environ['RANK'] == '1': load()\n",
             rendezvous_s=1000,
         )
-        assert words.startswith("not all ranks came within 1000 s (accel_rendezvous)")
+        assert text.startswith("not all ranks connected within 1000 s (accel_rendezvous)")
         # The deadline passes when rank 1 hangs: rank 0 may not have called by then either.
-        assert re.search("rank 1|ranks 0, 1", words.splitlines()[0])
-        assert "in load" in words
+        assert re.search("rank 1|ranks 0, 1", text.splitlines()[0])
+        assert "in load" in text
 
-    def test_rank_that_ends_before_it_calls_is_named_at_once(self, start):
-        words = start(
+    def test_rank_that_ends_before_it_connects_is_named(self, start):
+        text = start(
             "import os\nif os.environ['RANK'] == '1':\n    print('cannot load', flush=True)\n    os._exit(4)",
         )
-        assert words.startswith("rank 1 left with exit status 4 before it took an order; rank")
-        assert "cannot load" in words
+        assert text.startswith("rank 1 left with exit status 4 before it took an order; rank")
+        assert "cannot load" in text
 
     def test_interrupted_wait_leaves_nothing(self, groups, monkeypatch):
         monkeypatch.setenv("BEFORE_HELLO", str(groups.program("import time\ntime.sleep(3600)")))
@@ -367,16 +364,16 @@ class TestSessionThatEnds:
 import importlib.util
 import pathlib
 
-found = importlib.util.spec_from_file_location("gangs_of_tests", {str(_CONFTEST)!r})
+found = importlib.util.spec_from_file_location("group_conftest", {str(_CONFTEST)!r})
 tests = importlib.util.module_from_spec(found)
 found.loader.exec_module(tests)
 group = tests.Groups(pathlib.Path({str(tmp_path)!r})).start(2)
 print(group.id, flush=True)
 group.run(tests.Order(node_id={str(program)!r}, session="s", platform="p"), timeout_s=3600)
 """
-        environ = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to empty it
+        environ = {**os.environ, "TMPDIR": str(tmp_path)}  # the killed session does not empty it
         command = [sys.executable, "-c", session]
-        root = Path(__file__).parents[2]  # where that session finds what its conftest imports
+        root = Path(__file__).parents[2]
         with subprocess.Popen(command, env=environ, cwd=root, stdout=subprocess.PIPE, text=True) as process:
             group = process.stdout.readline().strip()
             assert eventually(lambda: len(list(tmp_path.glob("waits-*"))) == 2)
@@ -389,7 +386,7 @@ _CONFTEST = Path(__file__).with_name("conftest.py")
 
 
 def _interrupt_while_waiting(groups, group) -> None:
-    """Ctrl-C in the session while its ranks run; nothing is left of them."""
+    """Interrupt the session while its ranks run; no process is left."""
 
     def interrupt() -> None:
         if (groups.folder / "waits").exists():
@@ -409,5 +406,5 @@ def _gone(pid: int) -> bool:
 
 
 def _of_this_test(folder: Path) -> list[Process]:
-    """Processes of any group of this test, whose id nobody was told."""
-    return [process for process in processes_of("") if process.environ.get("PYTHONPATH") == str(folder)]
+    """Return processes of any group of this test: the id of a group that did not start is unknown."""
+    return [each for each in processes_of("") if each.environ.get("PYTHONPATH", "").startswith(str(folder))]

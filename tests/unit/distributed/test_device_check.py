@@ -1,4 +1,4 @@
-"""The straggler check: alone, and in a real gloo group of two in which one rank is made slow."""
+"""Device check: one rank, and a gloo group of two with one slow rank."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def four_times(a, b, out):
 
 
 def checked_with_a_slow_second(group):
-    """What a rank runs: the check, in which rank 1 does its product four times."""
+    """Check the devices in a rank; rank 1 does its product four times."""
     import torch
 
     seeded = torch.random.get_rng_state()
@@ -33,8 +33,8 @@ def checked_with_a_slow_second(group):
 
 
 @pytest.mark.slow
-def test_the_rank_that_does_its_product_four_times_is_named_and_the_other_is_not():
-    first, second = run_ranks("tests.unit.distributed.test_stragglers:checked_with_a_slow_second", 2)
+def test_slow_rank_is_named_on_every_rank():
+    first, second = run_ranks("tests.unit.distributed.test_device_check:checked_with_a_slow_second", 2)
     assert first == second  # every rank comes to the same result
     assert {(each["kind"], each["rank"]) for each in first["readings"]} == {
         (kind, rank) for kind in ("matrix product", "copy") for rank in range(2)
@@ -48,7 +48,7 @@ def test_the_rank_that_does_its_product_four_times_is_named_and_the_other_is_not
     assert first["lines"][-1].startswith("all-reduce of 2 ranks: 4 KiB in ")
 
 
-def test_one_rank_has_nothing_to_reduce_and_nobody_to_lag_behind():
+def test_single_rank_has_no_sweep_and_no_stragglers():
     import torch
 
     report = check(Alone(), torch.device("cpu"), label="CPU", host="n1").plain()
@@ -57,17 +57,17 @@ def test_one_rank_has_nothing_to_reduce_and_nobody_to_lag_behind():
     assert (report["sweep"], report["stragglers"], report["lines"]) == ([], [], [])
 
 
-def test_the_sweep_goes_to_64_mib_on_gpus_and_to_1_mib_on_the_host():
+def test_sweep_ends_at_64_mib_on_gpus_and_at_1_mib_on_the_host():
     assert (CUDA.all_reduce_bytes[0], CUDA.all_reduce_bytes[-1]) == (4096, 64 * MIB)
     assert (CPU.all_reduce_bytes[0], CPU.all_reduce_bytes[-1]) == (4096, MIB)
 
 
 @pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
-def test_bus_bandwidth_counts_what_a_ring_sends(ranks, factor):
+def test_bus_bandwidth_is_that_of_a_ring(ranks, factor):
     assert bus_bandwidth(1000, 2.0, ranks) == 500 * factor
 
 
-def test_the_sweep_in_one_line():
+def test_sweep_is_reported_in_one_line():
     sweep = (
         AllReduce(size_bytes=4096, latency_s=21e-6, bus_bytes_per_s=3e8),
         AllReduce(size_bytes=64 * MIB, latency_s=5e-4, bus_bytes_per_s=231e9),

@@ -1,4 +1,4 @@
-"""Start of ranks, and what is read of what they left."""
+"""Start of ranks, their environment, and their remains after the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from pytest_accel.distributed.launch import (
     ReservedPort,
     SingleProcessLauncher,
     WorkerError,
-    path_flag,
     rank_environment,
     read_exit,
     tail,
@@ -52,7 +51,7 @@ def spec(**changes):
 
 
 class TestEnvironment:
-    def test_has_nothing_of_this_pytest_or_of_another_launcher(self, monkeypatch, tmp_path):
+    def test_variables_of_this_pytest_and_other_launchers_are_removed(self, monkeypatch, tmp_path):
         for name in ("PYTEST_ADDOPTS", "PYTEST_VERSION", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
             monkeypatch.setenv(name, "of this process")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
@@ -63,25 +62,20 @@ class TestEnvironment:
         assert found[GROUP_ID_VARIABLE] == "abc.1"
         worker = json.loads(found[WORKER_VARIABLE])
         assert worker["folder"] == str(tmp_path)
-        assert (worker["group"], worker["token"], worker["process_group"], worker["bind"]) == (
-            "abc",
-            "secret",
-            True,
-            "auto",
-        )
+        assert (worker["group"], worker["token"], worker["bind"]) == ("abc", "secret", "auto")
 
 
 class TestCommand:
-    def test_is_pytest_of_this_interpreter(self, tmp_path):
+    def test_command_is_pytest_of_this_interpreter(self, tmp_path):
         words = command(arguments=lambda folder: ["suites", str(folder)]).words(tmp_path)
         assert words[0] == sys.executable
         assert words[-4:] == ["-m", "pytest", "suites", str(tmp_path)]
 
     def test_current_directory_is_on_the_path_if_it_is_on_this_sessions(self, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
-        assert path_flag(tmp_path) == []
+        assert "-P" not in command(tmp_path).words(tmp_path)
         monkeypatch.setattr(sys, "path", ["/elsewhere"])
-        assert path_flag(tmp_path) == ["-P"]
+        assert "-P" in command(tmp_path).words(tmp_path)
 
 
 class TestStart:
@@ -101,7 +95,7 @@ class TestStart:
             ((subprocess, "Popen"), KeyboardInterrupt(), KeyboardInterrupt),
         ],
     )
-    def test_ranks_that_were_started_are_ended_where_the_next_cannot_be(
+    def test_started_ranks_are_ended_when_the_next_cannot_start(
         self, tmp_path, monkeypatch, where, fails, raised
     ):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -127,7 +121,7 @@ class TestStart:
         assert [process.returncode for process in started] == [-signal.SIGKILL]
         assert list(tmp_path.iterdir()) == []
 
-    def test_nccl_gives_up_as_under_torchrun_unless_set_otherwise(self, tmp_path, monkeypatch):
+    def test_nccl_error_handling_is_that_of_torchrun_unless_set(self, tmp_path, monkeypatch):
         name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
         for set_to, found in ((None, "1"), ("3", "3")):
             monkeypatch.delenv(name, raising=False)
@@ -141,7 +135,7 @@ class TestStart:
 
 
 class TestReservedPort:
-    def test_is_for_whoever_names_it_and_reuses_addresses(self):
+    def test_reserved_port_is_free_for_a_server_that_reuses_addresses(self):
         """As the store of rank 0 does: tests/distributed has real ones."""
         port = ReservedPort()
         with socket.create_server(("127.0.0.1", port.number)) as store:
@@ -153,7 +147,7 @@ class TestReservedPort:
             other.bind(("127.0.0.1", port.number))
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
-    def test_is_not_given_to_a_process_that_asks_for_any_port(self):
+    def test_reserved_port_is_not_given_to_other_processes(self):
         """In a network of ten ports."""
         program = (
             "import socket\n"
@@ -179,18 +173,18 @@ class TestReservedPort:
 
 
 class TestExit:
-    def test_both_outputs_and_the_stacks(self, tmp_path):
+    def test_outputs_and_stacks_are_read(self, tmp_path):
         (tmp_path / "stdout").write_text("out\n")
         (tmp_path / "stderr").write_text("err\n")
         (tmp_path / "stacks").write_text("Current thread\n")
         found = read_exit(tmp_path, status="exit status 3", silent="unused")
         assert (found.status, found.log, found.stacks) == ("exit status 3", "out\nerr", "Current thread")
 
-    def test_folder_that_is_gone(self, tmp_path):
+    def test_missing_folder_reads_as_empty(self, tmp_path):
         found = read_exit(tmp_path / "gone", status="", silent="in the kernel")
         assert (found.log, found.stacks) == ("", "in the kernel")
 
-    def test_tail_of_what_is_large_and_no_text(self, tmp_path):
+    def test_tail_of_a_large_binary_file_is_limited(self, tmp_path):
         file = tmp_path / "log"
         file.write_bytes(b"\xff" * 1_000_000 + b"\n" + b"\n".join(b"%d" % line for line in range(1000)))
         lines = tail(file).splitlines()

@@ -1,4 +1,4 @@
-"""Which rank a launcher made of this process, read from its environment alone."""
+"""Launcher ranks, read from the environment of torchrun and srun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_accel.distributed.launcher_rank import (
 )
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 
-# What torchrun 2.10 set for rank 5 of two nodes of four.
+# As torchrun 2.10 sets it for rank 5 of two nodes of four.
 TORCHRUN = {
     "RANK": "5",
     "WORLD_SIZE": "8",
@@ -30,7 +30,7 @@ TORCHRUN = {
     "TORCHELASTIC_RESTART_COUNT": "0",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
 }
-# What srun 22.05 set for task 3 of `srun -N2 --ntasks-per-node=2`.
+# As srun 22.05 sets it for task 3 of `srun -N2 --ntasks-per-node=2`.
 SRUN = {
     "SLURM_JOB_ID": "17",
     "SLURM_STEP_ID": "0",
@@ -45,38 +45,29 @@ SRUN = {
 }
 
 
-def test_a_process_started_alone_has_no_seat():
-    assert launcher_rank_from({}) is None
+def test_torchrun_rank_is_read():
+    rank = launcher_rank_from(TORCHRUN)
+    assert (rank.rank, rank.world_size, rank.local_size) == (5, 8, 4)
+    assert (rank.node, rank.nodes, rank.launcher) == (1, 2, "torchrun")
+    assert (rank.master_host, rank.master_port, rank.agent_store) == ("n0", 40723, True)
 
 
-def test_torchrun_gives_a_seat():
-    seat = launcher_rank_from(TORCHRUN)
-    assert seat is not None
-    assert (seat.rank, seat.world_size, seat.local_rank, seat.local_size) == (5, 8, 1, 4)
-    assert (seat.node, seat.nodes, seat.launcher) == (1, 2, "torchrun")
-    assert (seat.master_host, seat.master_port, seat.agent_store) == ("n0", 40723, True)
+def test_torchrun_without_an_agent_store_is_recognized():
+    assert not launcher_rank_from({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}).agent_store
 
 
-def test_a_torchrun_that_shares_no_store_says_so():
-    seat = launcher_rank_from({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"})
-    assert seat is not None
-    assert not seat.agent_store
-
-
-def test_the_same_variables_set_by_hand_are_a_seat_too():
+def test_torchrun_variables_set_by_hand_make_a_rank():
     by_hand = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    seat = launcher_rank_from({name: TORCHRUN[name] for name in by_hand})
-    assert seat is not None
-    assert (seat.rank, seat.node, seat.nodes, seat.agent_store) == (5, 1, 2, False)
+    rank = launcher_rank_from({name: TORCHRUN[name] for name in by_hand})
+    assert (rank.rank, rank.node, rank.nodes, rank.agent_store) == (5, 1, 2, False)
 
 
-def test_srun_gives_a_seat_and_its_first_node_is_the_master():
-    seat = launcher_rank_from(SRUN)
-    assert seat is not None
-    assert (seat.rank, seat.world_size, seat.local_rank, seat.local_size) == (3, 4, 1, 2)
-    assert (seat.node, seat.nodes, seat.launcher) == (1, 2, "srun")
-    assert (seat.master_host, seat.node_names, seat.agent_store) == ("n0", ("n0", "n1"), False)
-    assert 20000 <= seat.master_port <= 39999
+def test_srun_rank_is_read_and_its_first_node_is_the_master():
+    rank = launcher_rank_from(SRUN)
+    assert (rank.rank, rank.world_size, rank.local_size) == (3, 4, 2)
+    assert (rank.node, rank.nodes, rank.launcher) == (1, 2, "srun")
+    assert (rank.master_host, rank.node_names, rank.agent_store) == ("n0", ("n0", "n1"), False)
+    assert 20000 <= rank.master_port < 32000
 
 
 def test_every_task_derives_the_same_port_and_the_next_step_another():
@@ -86,50 +77,41 @@ def test_every_task_derives_the_same_port_and_the_next_step_another():
     assert launcher_rank_from({**SRUN, "SLURM_JOB_ID": "18"}).master_port not in ports
 
 
-def test_a_master_that_the_user_chose_is_taken():
-    seat = launcher_rank_from({**SRUN, "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
-    assert seat is not None
-    assert (seat.master_host, seat.master_port) == ("10.0.0.7", 29500)
+def test_master_address_of_the_user_is_kept():
+    rank = launcher_rank_from({**SRUN, "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
+    assert (rank.master_host, rank.master_port) == ("10.0.0.7", 29500)
 
 
-def test_nodes_of_different_size():
-    seat = launcher_rank_from({**SRUN, "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"})  # fmt: skip
-    assert seat is not None
-    assert (seat.local_size, seat.nodes) == (1, 2)
+def test_nodes_may_differ_in_size():
+    uneven = {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_PROCID": "2"}
+    rank = launcher_rank_from({**SRUN, **uneven})
+    assert (rank.local_size, rank.nodes) == (1, 2)
 
 
-def test_a_batch_script_outside_of_a_step_is_no_rank():
-    inside_sbatch = {"SLURM_JOB_ID": "6", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
-    assert launcher_rank_from(inside_sbatch) is None
-
-
-def test_torchrun_goes_before_the_srun_that_started_it():
-    seat = launcher_rank_from({**SRUN, **TORCHRUN})
-    assert seat is not None
-    assert (seat.launcher, seat.world_size) == ("torchrun", 8)
-
-
-def test_variables_that_a_job_script_derives_from_slurm_leave_it_srun():
-    seat = launcher_rank_from({**SRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
-    assert seat is not None
-    assert seat.launcher == "srun"
-
-
-@pytest.mark.parametrize("variable", [WORKER_VARIABLE, GROUP_ID_VARIABLE])
-@pytest.mark.parametrize("environ", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
-def test_a_rank_of_ours_has_no_seat(environ, variable):
-    assert launcher_rank_from({**environ, variable: "g.1"}) is None
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        ({**SRUN, **TORCHRUN}, "torchrun"),  # srun started torchrun
+        ({**SRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, "srun"),  # set by a job script
+    ],
+)
+def test_launcher_is_recognized_among_variables_of_both(environ, launcher):
+    assert launcher_rank_from(environ).launcher == launcher
 
 
 @pytest.mark.parametrize(
     "environ",
     [
+        {},
+        {**TORCHRUN, WORKER_VARIABLE: "g.1"},
+        {**SRUN, GROUP_ID_VARIABLE: "g.1"},
         {**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"},
         {**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NODELIST": "n0"},
+        {"SLURM_JOB_ID": "6", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"},
     ],
-    ids=["torchrun", "srun"],
+    ids=["alone", "our rank", "child of our rank", "torchrun of one", "srun of one", "batch script"],
 )
-def test_a_world_of_one_has_no_seat(environ):
+def test_process_is_no_launcher_rank(environ):
     assert launcher_rank_from(environ) is None
 
 
@@ -141,14 +123,12 @@ def test_a_world_of_one_has_no_seat(environ):
         (TORCHRUN, "RANK", "two"),
         (TORCHRUN, "WORLD_SIZE", "0"),
         (TORCHRUN, "WORLD_SIZE", ""),
-        (TORCHRUN, "LOCAL_RANK", "4"),
         (TORCHRUN, "LOCAL_WORLD_SIZE", "9"),
         (TORCHRUN, "GROUP_RANK", "2"),
         (TORCHRUN, "MASTER_ADDR", ""),
         (TORCHRUN, "MASTER_PORT", "70000"),
         (SRUN, "SLURM_STEP_NUM_TASKS", "²"),
         (SRUN, "SLURM_PROCID", "4"),
-        (SRUN, "SLURM_LOCALID", "2"),
         (SRUN, "SLURM_NODEID", "2"),
         (SRUN, "SLURM_STEP_TASKS_PER_NODE", "2(x3)"),
         (SRUN, "SLURM_STEP_TASKS_PER_NODE", "2(x"),
@@ -160,7 +140,7 @@ def test_a_world_of_one_has_no_seat(environ):
         (SRUN, "MASTER_PORT", "http"),
     ],
 )
-def test_nonsense_is_one_error_that_names_the_variable(environ, variable, value):
+def test_invalid_value_is_reported_with_its_variable(environ, variable, value):
     with pytest.raises(LauncherError, match=variable) as error:
         launcher_rank_from({**environ, variable: value})
     assert len(str(error.value).splitlines()) == 1
@@ -176,7 +156,7 @@ def test_nonsense_is_one_error_that_names_the_variable(environ, variable, value)
         ("n[8-11].cluster,login", ["n8.cluster", "n9.cluster", "n10.cluster", "n11.cluster", "login"]),
     ],
 )
-def test_host_lists_expand_as_scontrol_show_hostnames_does(text, names):
+def test_host_lists_expand_like_scontrol_show_hostnames(text, names):
     assert list(expand_nodes(text)) == names
 
 
@@ -185,7 +165,7 @@ _RANGE = st.tuples(st.integers(0, 200), st.integers(0, 5), st.integers(1, 4))
 
 
 @given(st.lists(st.tuples(_STEM, st.lists(_RANGE, max_size=3)), min_size=1, max_size=4))
-def test_a_host_list_names_what_it_was_folded_from(groups):
+def test_folded_host_list_expands_to_its_names(groups):
     folded, names = [], []
     for stem, ranges in groups:
         folded.append(
@@ -201,7 +181,7 @@ def test_a_host_list_names_what_it_was_folded_from(groups):
 
 
 @given(st.text("n[]-,019 ", max_size=12))
-def test_any_other_text_is_refused_or_has_no_brackets_left(text):
+def test_arbitrary_text_is_refused_or_leaves_no_brackets(text):
     try:
         names = list(expand_nodes(text))
     except ValueError:

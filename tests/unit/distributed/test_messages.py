@@ -1,8 +1,7 @@
-"""Messages over TCP: whole, in order, bounded, and only from those who know the token."""
+"""Messages over TCP: framing, order, limits, tokens."""
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 
@@ -32,8 +31,8 @@ def pair():
         end.close()
 
 
-def come(listener, count=1):
-    """Those who were let in."""
+def accept(listener, count=1):
+    """Return accepted callers."""
     found = []
     while len(found) < count:
         assert ready(listener.sources(), LONG_S)
@@ -49,7 +48,7 @@ class TestConnection:
         pair[0].send(message)
         assert pair[1].receive(LONG_S) == message
 
-    def test_messages_keep_their_order_and_borders(self, pair):
+    def test_messages_keep_their_order(self, pair):
         for number in range(100):
             pair[0].send({"number": number})
         assert [pair[1].receive(LONG_S)["number"] for _ in range(100)] == list(range(100))
@@ -61,19 +60,19 @@ class TestConnection:
         assert pair[1].receive(LONG_S) == message
         sender.join()
 
-    def test_silence_is_a_timeout(self, pair):
+    def test_missing_message_is_a_timeout(self, pair):
         with pytest.raises(TimeoutError, match=r"within 0.01 s"):
             pair[1].receive(0.01)
         assert not pair[1].end
 
-    def test_half_a_message_is_no_message(self, pair):
+    def test_partial_message_is_kept_until_complete(self, pair):
         pair[0]._socket.sendall(b'{"a": ')
         assert ready([pair[1]], LONG_S)
         assert pair[1].arrived() == []
         pair[0]._socket.sendall(b"1}\n")
         assert pair[1].receive(LONG_S) == {"a": 1}
 
-    def test_what_was_said_before_the_end_counts(self, pair):
+    def test_messages_sent_before_the_end_are_received(self, pair):
         pair[0].send({"a": 1})
         pair[0].send({"a": 2})
         pair[0].close()
@@ -82,32 +81,32 @@ class TestConnection:
         with pytest.raises(ConnectionLost, match="closed the connection"):
             pair[1].receive(LONG_S)
 
-    def test_end_wakes_who_waits(self, pair):
+    def test_end_of_connection_is_ready_to_read(self, pair):
         pair[0].close()
         assert ready([pair[1]], LONG_S) == [pair[1]]
         assert pair[1].arrived() == []
         assert pair[1].end == "closed the connection"
 
     @pytest.mark.parametrize("line", [b"nonsense", b"[1, 2]", b"\xff\xfe", b"", b"1"])
-    def test_nonsense_ends_the_conversation(self, pair, line):
+    def test_invalid_message_ends_the_connection(self, pair, line):
         pair[0]._socket.sendall(line + b"\n")
         with pytest.raises(ConnectionLost, match="no message"):
             pair[1].receive(LONG_S)
 
-    def test_endless_line_ends_the_conversation(self, pair):
+    def test_overlong_line_ends_the_connection(self, pair):
         pair[1].limit = 1000
         pair[0]._socket.sendall(b"x" * 2000)
         with pytest.raises(ConnectionLost, match="more than 1000 bytes"):
             pair[1].receive(LONG_S)
 
-    def test_too_large_a_message_is_not_sent(self, pair, monkeypatch):
+    def test_too_large_message_is_not_sent(self, pair, monkeypatch):
         monkeypatch.setattr(messages, "MAX_BYTES", 100)
         with pytest.raises(TooLargeError):
             pair[0].send({"text": "x" * 200})
         pair[0].send({"text": "short"})
         assert pair[1].receive(LONG_S) == {"text": "short"}
 
-    def test_sending_to_who_is_gone_is_an_error_and_no_signal(self, pair):
+    def test_sending_to_a_closed_peer_raises(self, pair):
         def send_on() -> None:
             while True:
                 pair[0].send({"text": "x" * 1000})
@@ -117,7 +116,7 @@ class TestConnection:
             send_on()
         assert pair[0].end
 
-    def test_buffered_message_is_ready_without_the_kernel(self, pair):
+    def test_buffered_message_is_ready(self, pair):
         pair[0].send({"a": 1})
         pair[0].send({"a": 2})
         while not pair[1].pending:
@@ -128,21 +127,21 @@ class TestConnection:
 
 
 class TestListener:
-    def test_caller_with_the_token_is_let_in(self, listener):
+    def test_caller_with_the_token_is_accepted(self, listener):
         caller = call("127.0.0.1", listener.port, token=listener.token, hello={"rank": 3}, timeout_s=LONG_S)
-        ((connection, hello),) = come(listener)
+        ((connection, hello),) = accept(listener)
         assert hello == {"rank": 3}
         connection.send({"order": 1})
         assert caller.receive(LONG_S) == {"order": 1}
 
-    def test_what_is_said_at_once_after_hello_is_kept(self, listener):
+    def test_message_right_after_hello_is_kept(self, listener):
         caller = call("127.0.0.1", listener.port, token=listener.token, hello={}, timeout_s=LONG_S)
         caller.send({"phase": "begins"})
-        ((connection, _),) = come(listener)
+        ((connection, _),) = accept(listener)
         assert connection.receive(LONG_S) == {"phase": "begins"}
 
     @pytest.mark.parametrize(
-        "said",
+        "sent",
         [
             b'{"rank": 0}\n',
             b'{"token": "guessed", "rank": 0}\n',
@@ -154,19 +153,19 @@ class TestListener:
             b"x" * 100_000,
         ],
     )
-    def test_stranger_is_dropped_and_others_are_let_in(self, listener, said):
+    def test_caller_without_the_token_is_dropped_and_others_are_accepted(self, listener, sent):
         with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
             stranger.settimeout(LONG_S)
-            stranger.sendall(said)
+            stranger.sendall(sent)
             call("127.0.0.1", listener.port, token=listener.token, hello={"rank": 1}, timeout_s=LONG_S)
-            ((_, hello),) = come(listener)
+            ((_, hello),) = accept(listener)
             assert hello == {"rank": 1}
             while listener._callers:
                 assert listener.arrived() == []
             with pytest.raises((ConnectionError, EOFError)):
                 _read_end(stranger)
 
-    def test_caller_that_says_nothing_is_dropped_after_a_while(self, listener, monkeypatch):
+    def test_silent_caller_is_dropped(self, listener, monkeypatch):
         monkeypatch.setattr(messages, "_HELLO_S", 0.0)
         with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
             stranger.settimeout(LONG_S)
@@ -175,40 +174,22 @@ class TestListener:
             with pytest.raises((ConnectionError, EOFError)):
                 _read_end(stranger)
 
-    def test_nobody_there_is_an_error_that_names_the_place(self):
+    def test_closed_port_is_reported_with_its_address(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         with pytest.raises(ConnectionLost, match=f"127.0.0.1:{port}"):
             call("127.0.0.1", port, token="", hello={}, timeout_s=LONG_S)
 
-    def test_all_addresses(self):
+    def test_listener_on_all_addresses_accepts_localhost(self):
         listener = Listener("")
         try:
             call("localhost", listener.port, token=listener.token, hello={"a": 1}, timeout_s=LONG_S)
-            assert come(listener)[0][1] == {"a": 1}
+            assert accept(listener)[0][1] == {"a": 1}
         finally:
             listener.close()
-
-    def test_token_cannot_be_guessed_from_another(self):
-        tokens = set()
-        for _ in range(3):
-            listener = Listener()
-            tokens.add(listener.token)
-            listener.close()
-        assert len(tokens) == 3
-        assert all(len(token) == 32 for token in tokens)
 
 
 def _read_end(sock):
     while sock.recv(1000):
         pass
     raise EOFError
-
-
-def test_messages_are_lines_of_json(pair):
-    pair[0].send({"a": "b\nc"})
-    assert ready([pair[1]], LONG_S)
-    line = pair[1]._socket.recv(1000)
-    assert line.endswith(b"\n")
-    assert line.count(b"\n") == 1
-    assert json.loads(line) == {"a": "b\nc"}

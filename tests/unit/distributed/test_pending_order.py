@@ -1,4 +1,4 @@
-"""One order and its answers."""
+"""Pending orders: answers before and after the deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG_S = 60.0  # only a broken test waits so long
 
 @pytest.fixture
 def ends():
-    """Of a line between a session and a rank."""
+    """Both ends of a connection between a session and a rank."""
     listener = Listener()
     there = call("127.0.0.1", listener.port, token=listener.token, hello={"rank": 0}, timeout_s=LONG_S)
     ((here, _),) = eventually(listener.arrived, LONG_S)
@@ -25,7 +25,7 @@ def ends():
 
 
 def waited(connection):
-    """Of an order whose time is over."""
+    """Return an order after its deadline."""
     pending = PendingOrder({0: connection}, SimpleNamespace(ended=lambda: None), number=1, timeout_s=0.0)
     pending.wait(lambda: None, lambda text, remaining_s: None)
     return pending

@@ -1,4 +1,4 @@
-"""What faulthandler writes, in a few words."""
+"""Stacks of faulthandler: location, description, shortening."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_accel.distributed.stacks import Location, describe_hang, locate, name_ranks, shorten
+from pytest_accel.distributed.stacks import Location, describe_hang, locate, shorten
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 HANGS = """Thread 0x00007f1 (most recent call first):
@@ -26,14 +26,14 @@ WAITS = f"""Current thread 0x00007f3 (most recent call first):
   File "{PACKAGES}/pluggy/_callers.py", line 121 in _multicall
   File "<frozen runpy>", line 88 in _run_code
 """
-IN_THE_PLUGIN = f"""Current thread 0x00007f3 (most recent call first):
+IN_WORKLOAD = f"""Current thread 0x00007f3 (most recent call first):
   File "{PACKAGES}/torch/autograd/graph.py", line 841 in _engine_run_backward
   File "/srv/pytest_accel/workloads/steps.py", line 100 in __call__
   File "/home/u/bench/test_x.py", line 40 in test_training
 """
 
 
-class TestWhere:
+class TestLocate:
     @pytest.mark.parametrize(
         ("stacks", "found"),
         [
@@ -41,7 +41,7 @@ class TestWhere:
             ("No stacks: it did not react", None),
             (HANGS, Location(place="test_x.py:12 step")),
             (WAITS, Location(place="test_x.py:14 step", collective="all_reduce")),
-            (IN_THE_PLUGIN, Location(place="test_x.py:40 test_training")),
+            (IN_WORKLOAD, Location(place="test_x.py:40 test_training")),
             (
                 'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/a.py", line 1 in b\n',
                 Location(place="a.py:1 b"),
@@ -49,10 +49,10 @@ class TestWhere:
             ("Current thread 0x1 (most recent call first):\n  <no Python frame>\n", None),
         ],
     )
-    def test_is_the_innermost_frame_of_the_user_in_the_main_thread(self, stacks, found):
+    def test_innermost_user_frame_of_the_main_thread_is_found(self, stacks, found):
         assert locate(stacks) == found
 
-    def test_reads_what_this_python_writes(self, tmp_path):
+    def test_output_of_this_python_is_parsed(self, tmp_path):
         program = tmp_path / "program.py"
         program.write_text(
             "import faulthandler, threading\n"
@@ -65,31 +65,25 @@ class TestWhere:
         assert locate(found.stderr) == Location(place="program.py:4 step")
 
 
-class TestWords:
-    def test_who_hangs_then_who_waits_then_who_is_silent(self):
+class TestDescribe:
+    def test_hanging_ranks_come_before_waiting_and_silent_ones(self):
         stacks = {0: WAITS, 1: HANGS, 2: WAITS, 3: ""}
         assert describe_hang(stacks) == (
             "rank 1 hangs in test_x.py:12 step, ranks 0, 2 wait in all_reduce, rank 3 gave no stacks"
         )
 
-    def test_nobody(self):
+    def test_no_ranks_are_described_by_nothing(self):
         assert describe_hang({}) == ""
 
-    def test_ranks(self):
-        assert name_ranks([1]) == "rank 1"
-        assert name_ranks([0, 2]) == "ranks 0, 2"
 
-
-class TestShortened:
-    def test_frames_of_pytest_and_addresses_are_left_out(self):
+class TestShorten:
+    def test_pytest_frames_and_addresses_are_removed(self):
         text = shorten(WAITS)
         assert "all_reduce" in text
         assert "in step" in text
-        assert "_pytest" not in text
-        assert "pluggy" not in text
-        assert "0x" not in text
+        assert not any(part in text for part in ("_pytest", "pluggy", "0x"))
 
-    def test_is_not_endless(self):
+    def test_length_is_limited(self):
         frames = "".join(f'  File "/a.py", line {line} in deep\n' for line in range(100))
         text = shorten("".join(f"Thread 0x{n:x} (most recent call first):\n{frames}" for n in range(50)))
         assert len(text.splitlines()) < 70

@@ -1,4 +1,4 @@
-"""A rank's side of its connection: place, orders, signals."""
+"""A rank's connection to its session: place, orders, signals; arguments of its pytest."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 
 from pytest_accel.distributed.group import Order, Preparation
 from pytest_accel.distributed.messages import ConnectionLost, Listener, ready
+from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.options import WORKER_VARIABLE
 from pytest_accel.storage.codec import encode
 
 LONG_S = 60.0
 ORDER = Order(node_id="test_x.py::test_y", session="s", platform="cpux2")
 
-# A rank as a process: what it does is written by each test.
+# The start of a rank; each test adds its program.
 RANK = """
 import os, sys, time
 from pytest_accel.distributed.worker import begin_rank
@@ -52,7 +53,7 @@ def worker(listener, tmp_path):
 
 @pytest.fixture
 def start(listener, worker):
-    """A rank process, and this end of its line."""
+    """Start a rank; return its process, its connection and its hello."""
     started = []
 
     def start(program: str, **variables: str):
@@ -63,8 +64,8 @@ def start(listener, worker):
         started.append(process)
         while True:
             assert ready(listener.sources(), LONG_S)
-            if come := listener.arrived():
-                ((connection, hello),) = come
+            if arrived := listener.arrived():
+                ((connection, hello),) = arrived
                 return process, connection, hello
 
     yield start
@@ -78,7 +79,7 @@ def give(connection, number=1):
     connection.send({"kind": "order", "number": number, "order": encode(ORDER)})
 
 
-def test_place_comes_from_the_launcher(start, tmp_path):
+def test_place_is_read_from_launcher_variables(start, tmp_path):
     place = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
     process, _, hello = start("print(end.place)", **place)
     printed = process.communicate()[0]
@@ -89,7 +90,7 @@ def test_place_comes_from_the_launcher(start, tmp_path):
     assert hello == {"rank": 3, "pid": process.pid, "host": socket.gethostname()}
 
 
-def test_variable_is_taken_and_no_core_will_be_dumped(start):
+def test_worker_variable_is_removed_and_core_dumps_are_off(start):
     process, _, _ = start(
         "import resource\n"
         f"print({WORKER_VARIABLE!r} in os.environ, resource.getrlimit(resource.RLIMIT_CORE)[0])"
@@ -111,26 +112,30 @@ def test_each_order_is_answered_once(start):
         assert connection.receive(LONG_S) == answer
 
 
-def test_a_preparation_is_answered_like_an_order(start):
+def test_preparation_is_answered_like_an_order(start):
     _, connection, _ = start("for given in end.orders():\n    end.answer({'given': repr(given)})\n")
-    asked = Preparation(platform="cpu", modules=("wave",))
-    connection.send({"kind": "preparation", "number": 1, "preparation": encode(asked)})
-    assert connection.receive(LONG_S) == {"kind": "answer", "number": 1, "payload": {"given": repr(asked)}}
+    preparation = Preparation(platform="cpu", modules=("wave",))
+    connection.send({"kind": "preparation", "number": 1, "preparation": encode(preparation)})
+    assert connection.receive(LONG_S) == {
+        "kind": "answer",
+        "number": 1,
+        "payload": {"given": repr(preparation)},
+    }
     give(connection, 2)
     assert connection.receive(LONG_S)["payload"] == {"given": repr(ORDER)}
 
 
-@pytest.mark.parametrize("politely", [True, False])
-def test_orders_end_when_the_session_says_so_or_is_gone(start, politely):
+@pytest.mark.parametrize("dismissed", [True, False])
+def test_orders_end_when_the_session_ends(start, dismissed):
     process, connection, _ = start("print(list(end.orders()))")
-    if politely:
+    if dismissed:
         connection.send({"kind": "leave"})
     else:
         connection.close()
     assert process.communicate(timeout=LONG_S)[0] == "[]\n"
 
 
-def test_answer_to_a_session_that_is_gone_is_no_error(start):
+def test_answer_to_a_lost_session_is_no_error(start):
     process, connection, _ = start(
         "for order in end.orders():\n"
         "    sys.stdin.readline()\n"
@@ -143,7 +148,7 @@ def test_answer_to_a_session_that_is_gone_is_no_error(start):
     assert process.communicate(timeout=LONG_S)[0] == "left\n"
 
 
-def test_worker_that_a_rank_forks_does_not_hold_its_line(start):
+def test_forked_child_does_not_keep_the_connection_open(start):
     process, connection, _ = start(
         "child = os.fork()\nif child == 0:\n    time.sleep(600)\nprint(child, flush=True)\nos._exit(0)\n"
     )
@@ -155,7 +160,7 @@ def test_worker_that_a_rank_forks_does_not_hold_its_line(start):
         os.kill(child, signal.SIGKILL)
 
 
-def test_sigterm_is_answered_with_stacks_and_obeyed(start, tmp_path):
+def test_sigterm_writes_stacks_and_ends_the_rank(start, tmp_path):
     process, connection, _ = start(
         "import ctypes\n"
         "def native():\n"
@@ -169,7 +174,7 @@ def test_sigterm_is_answered_with_stacks_and_obeyed(start, tmp_path):
     assert "in native" in (tmp_path / "0" / "stacks").read_text()
 
 
-def test_rank_dies_with_who_started_it(listener, worker):
+def test_rank_ends_with_its_parent(listener, worker):
     parent = (
         "import subprocess, sys, time\n"
         f"child = subprocess.Popen([sys.executable, '-c', {RANK + 'time.sleep(600)'!r}])\n"
@@ -177,15 +182,15 @@ def test_rank_dies_with_who_started_it(listener, worker):
     )
     environ = {**os.environ, WORKER_VARIABLE: json.dumps(worker)}
     with subprocess.Popen([sys.executable, "-c", parent], env=environ) as process:
-        while not (ready(listener.sources(), LONG_S) and (come := listener.arrived())):
+        while not (ready(listener.sources(), LONG_S) and (arrived := listener.arrived())):
             pass
         process.kill()
-    ((connection, _),) = come
+    ((connection, _),) = arrived
     with pytest.raises(ConnectionLost):
         connection.receive(LONG_S)
 
 
-def test_session_that_is_gone_is_an_error(worker, tmp_path):
+def test_unreachable_session_is_reported(worker, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         worker["port"] = server.getsockname()[1]
     program = RANK.replace("end = begin_rank()", "begin_rank()")
@@ -197,6 +202,44 @@ def test_session_that_is_gone_is_an_error(worker, tmp_path):
     assert "WorkerError: rank 0 cannot reach its session: no answer at 127.0.0.1" in found.stderr
 
 
-def test_no_torch_is_imported(start):
+def test_rank_does_not_import_torch(start):
     process, _, _ = start("print('torch' in sys.modules)")
     assert process.communicate()[0] == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([], []),
+        (["bench_suites", "-m", "cpu", "-k", "gpt"], ["bench_suites", "-m", "cpu", "-k", "gpt"]),
+        (["--accel-record"], []),
+        (["--accel-record=3", "suites"], ["suites"]),
+        (["--accel-record", "3", "suites"], ["suites"]),
+        (["--accel-record", "-v"], ["-v"]),
+        (["--accel-update", "--accel-reason", "new driver", "-q"], ["-q"]),
+        (["--accel-reason=-x is fine"], []),
+        (["--benchmark-json", "out.json", "--benchmark-json=out.json"], []),
+        (["--benchmark-save", "a", "--benchmark-autosave", "--benchmark-save-data"], []),
+        (["--benchmark-compare", "0001", "--benchmark-compare-fail", "min:5%"], []),
+        (["--benchmark-compare", "--benchmark-columns=min"], ["--benchmark-columns=min"]),
+        (["--junitxml=a.xml", "--junit-xml", "b.xml", "--junit-prefix=x"], []),
+        (["-x", "--exitfirst", "--maxfail=1", "--maxfail", "2"], []),
+        (["--lf", "--ff", "--nf", "--sw", "--last-failed"], []),
+        (["--pdb", "--trace"], []),
+        (["--html", "report.html"], []),
+        (["-xq", "-vx", "-xx", "-sv"], ["-q", "-v", "-sv"]),
+        (["--cov", "src", "--cov-report=html", "suites", "--cov", "-q"], ["suites", "-q"]),
+        (
+            ["--accel-budget=1s", "--accel-tolerance", "5%"],
+            ["--accel-budget=1s", "--accel-tolerance", "5%"],
+        ),
+        (["-p", "benchmark", "-o", "markers=x"], ["-p", "benchmark", "-o", "markers=x"]),
+        (["test_x.py::test_y[a-b]"], ["test_x.py::test_y[a-b]"]),
+        (["--basetemp=/tmp/mine", "--log-file=run.log", "--pastebin=all", "suites"], ["suites"]),
+        (["--basetemp", "/tmp/mine", "--log-file", "run.log", "suites"], ["suites"]),
+        (["--stepwise-reset", "--stepwise-skip", "--sw-skip"], []),
+    ],
+    ids=" ".join,
+)
+def test_options_that_write_files_or_stop_early_are_dropped(given, kept):
+    assert rank_arguments(given) == kept

@@ -21,7 +21,7 @@ from pytest_accel.session.workers import PrestartedWorkers, Workers, merge_answe
 CPU, H200, GROUP = PlatformName("cpu"), PlatformName("h200"), PlatformName("h200", 2)
 WELL = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "passed"}),))
 CANNOT = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "failed"}),), culprit=0)
-GONE = GroupAnswer(ranks=(RankAnswer(rank=0, problem="killed"),), problem="killed", culprit=0)
+GONE = GroupAnswer(ranks=(RankAnswer(rank=0),), problem="killed", culprit=0)
 
 
 class Started:

@@ -46,7 +46,7 @@ def check_arguments(
             f"step: {step!r} cannot be called. Pass a function: accel.measure(lambda: ..., ...)."
         )
     for name, value in demands.items():
-        if value is not None and not 0 <= _number(value) < math.inf:
+        if value is not None and not 0 <= _float(value) < math.inf:
             raise ArgumentError(
                 f"{name}: {value!r} is not a positive, finite number. Count what one step takes."
             )
@@ -198,29 +198,18 @@ def _plain(value: object) -> object:
         return value
 
 
-def _number(value: object) -> float:
-    """Return an int or float, also of NumPy or torch; NaN for anything else."""
-    plain = _plain(value)
-    if not isinstance(plain, int | float) or isinstance(plain, bool):
-        return math.nan
-    try:
-        return float(plain)
-    except OverflowError:
-        return math.inf
-
-
 def _float(value: object) -> float:
-    """Return whatever `float` takes but text and truth values; NaN for anything else."""
+    """Return a number, also of NumPy or torch; NaN for text, truth values and anything else."""
     if isinstance(value, str | bytes | bool):
         return math.nan
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of torch: a tensor of several
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor of several
         return math.nan
 
 
 def _work(value: object, unit: object) -> float:
-    if 0 < (work := _number(value)) < math.inf:
+    if 0 < (work := _float(value)) < math.inf:
         return work
     raise ArgumentError(
         f"work: {value!r} is not a positive, finite number. Count in {unit} what one step does."

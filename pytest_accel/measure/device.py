@@ -1,4 +1,4 @@
-"""The few things measuring asks of a device: wait for it, its memory, and a delay that it really feels."""
+"""Devices as measuring uses them: synchronization, memory, delays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Device(Protocol):
     def reset_peak_memory(self) -> None: ...
     def peak_memory_bytes(self) -> int | None: ...
     def held_bytes(self) -> int | None:
-        """What this process has taken of the device's memory, used or not; None where that is not told."""
+        """Return the device memory that this process has reserved; None where it is unknown."""
         ...
 
     def delay(self, seconds: float) -> Delay: ...
@@ -75,7 +75,7 @@ class CpuDevice:
         return None
 
     def held_bytes(self) -> int | None:
-        return None  # of no interest: the host's memory is everybody's
+        return None  # the host's memory is shared by all processes
 
     def delay(self, seconds: float) -> Delay:
         def spin() -> None:
@@ -88,7 +88,7 @@ class CpuDevice:
 
 @dataclass(slots=True)
 class CudaDevice:
-    """An NVIDIA or AMD device through torch.cuda (ROCm answers to the same names)."""
+    """An NVIDIA or AMD device through torch.cuda (ROCm has the same names)."""
 
     index: int = 0
 
@@ -118,10 +118,9 @@ class CudaDevice:
         torch.cuda.reset_peak_memory_stats(self.index)
 
     def peak_memory_bytes(self) -> int | None:
-        """The most that was allocated at once, what recorded steps keep for their next replay with it.
+        """Return the most that was allocated at once, with the memory that CUDA graphs keep for their replays.
 
-        A CUDA graph allocates when it is recorded, not when it is replayed: memory that it took and gave back while it
-        was recorded stays its own, and no counter of torch's sees its replays use it.
+        A graph allocates when it is recorded, and torch's counters do not see its replays use that memory.
         """
         import torch
 
@@ -135,12 +134,10 @@ class CudaDevice:
     def held_bytes(self) -> int | None:
         import torch
 
-        return (
-            int(torch.cuda.memory_reserved(self.index)) or None
-        )  # nothing: another library's, which torch does not know
+        return int(torch.cuda.memory_reserved(self.index)) or None  # 0: another library allocates
 
     def delay(self, seconds: float) -> Delay:
-        """A kernel that spins: a host-side sleep would hide behind the launches that run ahead.
+        """Return a kernel that spins: a host-side sleep would hide behind the launches that run ahead.
 
         At its power limit a device makes up for part of it: it cools, and its clock rises.
         """
@@ -162,18 +159,18 @@ class CudaDevice:
 
 
 def is_nvidia(kind: str) -> bool:
-    """Of torch's kinds of device: ROCm calls its own `cuda` too."""
+    """Return whether torch's device kind is NVIDIA's: ROCm calls its devices `cuda` too."""
     import torch
 
     return kind == "cuda" and torch.version.hip is None
 
 
 def widen_device_queues() -> bool:
-    """Have as many queues to a CUDA device as it has streams; False where CUDA was started with fewer.
+    """Give a CUDA device as many queues as it has streams, before CUDA starts; return whether it has them.
 
-    To be called before anything starts CUDA. Unasked it has eight, and streams beyond them share: then a small kernel waits
-    for all that another stream has queued. ResNet50 on an H200, fed with JPEGs that nvJPEG decodes on 14 streams of its
-    own, trained at 70 % of its rate with 8 queues and at 94 % with 32. Whoever sets the variable is obeyed.
+    By default it has eight, and a small kernel waits for the other streams of its queue. ResNet50 on an H200 with JPEGs
+    that nvJPEG decodes on 14 streams trained at 70 % of its rate with 8 queues and at 94 % with 32. A value that the
+    user set is kept.
     """
     if DEVICE_QUEUES not in os.environ:
         torch = sys.modules.get("torch")
@@ -184,10 +181,9 @@ def widen_device_queues() -> bool:
 
 
 def torch_index(uuid: str, fallback: int) -> int:
-    """The number by which torch calls the device of this UUID; `fallback` where torch shows no such device.
+    """Return torch's index of the device with this UUID; `fallback` where torch shows no such device.
 
-    Drivers count devices by their bus. CUDA counts the fastest first unless CUDA_DEVICE_ORDER says otherwise, so that
-    on a machine of different GPUs the two numbers of one device differ.
+    Drivers order devices by bus, CUDA the fastest first unless CUDA_DEVICE_ORDER says otherwise.
     """
     import torch
 
@@ -205,7 +201,7 @@ def _bare(uuid: str) -> str:
 
 
 def _spellings(shown: str) -> set[str]:
-    """What torch shows, and on ROCm what it means: there the 16 bytes are the letters of the serial number."""
+    """Return the UUID, and as ROCm means it: there the 16 bytes are the letters of the serial number."""
     spellings = {_bare(shown)}
     with suppress(ValueError):  # UnicodeDecodeError is one
         spellings.add(bytes.fromhex(shown.replace("-", "")).decode("ascii").lower())

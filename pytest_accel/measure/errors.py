@@ -1,4 +1,4 @@
-"""What can go wrong with a workload, and the words for it.
+"""Errors of workloads.
 
 Exception
 ├── ValueError     an argument that no workload can be built from: unknown_value() writes the text
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# In the words of torch's allocators, of Triton, NCCL, cuBLAS, cuDNN and their like. A kernel that wants more shared memory than there is
-# says "OutOfMemoryError: out of resource", and a smaller batch would not help it.
+# Messages of torch's allocators, Triton, NCCL, cuBLAS and cuDNN; not "out of resource" (shared memory), which a smaller
+# batch would not help.
 _OUT_OF_MEMORY = re.compile(
     r"\b(?i:cuda|hip|xpu|mps)[^\n]{0,20}\bout of memory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
 )
@@ -30,15 +30,15 @@ class StepError(RuntimeError):
 
 
 class OutOfMemory(StepError):  # noqa: N818 - reads as what happened
-    """The batch that was asked for did not fit; it is never made smaller behind the user's back."""
+    """The batch did not fit; it is never made smaller silently."""
 
 
 class CannotFit(OutOfMemory):
-    """So much is known before anything is built, and on every rank alike."""
+    """Known before anything is built, and on every rank alike."""
 
 
 def says_out_of_memory(text: str) -> bool:
-    """Whether an error's words are those of somebody who found no memory, on a device or on its host."""
+    """Return whether an error says that memory ran out, on a device or on its host."""
     return _OUT_OF_MEMORY.search(text) is not None
 
 
@@ -49,7 +49,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def unknown_value(argument: str, value: object, valid: Iterable[str], *, remedy: str = "") -> ValueError:
-    """Return the error for a name that stands in no list: what, what is near, what is valid, what to do."""
+    """Return the error for an unknown name: near names, valid names, remedy."""
     names = sorted(valid)
     hint = did_you_mean(value, names) if isinstance(value, str) else ""
     text = f"{argument}: {value!r} is not known.{hint} Valid: {', '.join(names)}."
@@ -57,7 +57,7 @@ def unknown_value(argument: str, value: object, valid: Iterable[str], *, remedy:
 
 
 def check_whole(argument: str, value: object) -> None:
-    """Refuse a size that is not a positive whole number; None is not a size, and left to who settles it."""
+    """Refuse a size that is not a positive whole number; None is not checked."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:

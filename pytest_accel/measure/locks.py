@@ -1,9 +1,8 @@
 """Device locks: one measurement on a device at a time, by a lock file for each UUID.
 
-Record locks (fcntl.lockf) on files in a folder that all users of a machine share; the kernel drops them when the holder
-dies. Forked loader workers do not inherit them. A process does not exclude itself, so that it may lock a device twice;
-and closing any descriptor of a file drops its lock, so that there is one descriptor for each file. `filelock` was not
-used: its flock locks are inherited by forked workers, and its files belong to one user.
+Record locks (fcntl.lockf) on files in a folder that all users of a machine share: the kernel drops them when the holder
+dies, and forked loader workers do not inherit them. `filelock` was not used: its flock locks are inherited by forked
+workers, and its files belong to one user.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ import pwd
 import stat
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -33,14 +30,17 @@ if TYPE_CHECKING:
 
 Mode = Literal["wait", "fail", "off"]
 
-FOLDER = (
-    "pytest-accel-locks"  # in /tmp, whatever TMPDIR says: jobs that have one of their own must still meet
-)
+FOLDER = "pytest-accel-locks"  # in /tmp, whatever TMPDIR says: jobs with their own TMPDIR must share it
 FOLDER_VARIABLE = "PYTEST_ACCEL_LOCKS"  # another place, such as a volume that containers share
-_POLL_S, _TELL_S = 0.1, 1.0
+_POLL_S, _REPORT_S = 0.1, 1.0
 _TRIES, _TRY_AGAIN_S = 5, 0.02  # another user has made the file and is about to open it to all
 _WORDS = 60  # characters of a command
-_RESTLESS = "another process removes it again and again"
+_RESTLESS = "another process removes it repeatedly"
+
+# Held by this process: closing a second descriptor of a file would drop its lock. A forked child holds none.
+_held: set[Path] = set()
+_reported: set[Path] = set()
+os.register_at_fork(after_in_child=_held.clear)
 
 
 class LockedError(ValueError):
@@ -64,17 +64,20 @@ def lock_devices(
     wanted = sorted(set(uuids)) if mode != "off" else []
     where = folder or (lock_folder() if wanted else Path())
     until_s = time.monotonic() + timeout_s
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for uuid in wanted:
-            device = _Device(uuid=uuid, path=where / f"{quote(uuid, safe='')}.lock")
+            path = where / f"{quote(uuid, safe='')}.lock"
+            if path in _held:
+                continue
             try:
-                held.enter_context(_registered(device))
-                _take(device, mode, waiting, until_s, timeout_s)
-            except OSError as error:  # no such file for us, or a file system without locks
+                fd = _wait(uuid, path, mode, waiting, until_s=until_s, timeout_s=timeout_s)
+            except OSError as error:  # the file cannot be opened, or its file system has no locks
                 if unlocked is not None:
-                    _say_once(device, error, unlocked)
+                    _report_once(uuid, path, error, unlocked)
             else:
-                held.callback(_release, device)
+                locks.callback(_release, fd, path, os.getpid())
+                _held.add(path)
+                _sign(fd)
         yield
 
 
@@ -90,132 +93,69 @@ def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())) / FOLDER  # noqa: S108 - shared on purpose
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Device:
-    uuid: str
-    path: Path
-
-
-@dataclass(slots=True, kw_only=True)
-class _File:
-    """The one descriptor of a lock's file in this process."""
-
-    fd: int
-    users: int = 0  # that hold it, or wait for it
-    holds: int = 0
-
-
-_files: dict[Path, _File] = {}
-_said: set[Path] = set()
-_mutex = threading.Lock()  # never held while waiting
-
-
-def _forget() -> None:
-    """Forget all locks in a forked child: they are the parent's."""
-    global _mutex  # noqa: PLW0603 -- another thread of the parent may hold it for ever here
-    _mutex = threading.Lock()
-    _files.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
-# --- one device ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _registered(device: _Device) -> Iterator[None]:
-    """Keep its file open as long as this process needs it."""
-    owner = os.getpid()
-    with _mutex:
-        file = _files.get(device.path)
-        if file is None:
-            file = _files[device.path] = _File(fd=opened(device.path))
-        file.users += 1
-    try:
-        yield
-    finally:
-        if os.getpid() == owner:  # a child that was forked in here has none of this
-            with _mutex:
-                file.users -= 1
-                if not file.users:
-                    del _files[device.path]
-                    os.close(file.fd)
-
-
-def _take(
-    device: _Device, mode: Mode, waiting: Callable[[str], object], until_s: float, timeout_s: float
-) -> None:
-    """Wait for the lock; OSError where nothing can be locked."""
-    tell_s = time.monotonic()
-    while not _taken(device):
-        held_by = f"held by {_holder(device)}"
-        now_s = time.monotonic()
+def _wait(
+    uuid: str, path: Path, mode: Mode, waiting: Callable[[str], object], *, until_s: float, timeout_s: float
+) -> int:
+    """Return the locked descriptor; OSError where nothing can be locked."""
+    report_s = time.monotonic()
+    while True:
+        fd, holder = _attempt(path)
+        if fd is not None:
+            return fd
+        device, now_s = short_uuid(uuid), time.monotonic()
         if mode == "fail":
             raise LockedError(
-                f"{short_uuid(device.uuid)} is {held_by}. Measure when it is done: -o accel_lock=wait does that by itself, "
+                f"{device} is held by {holder}. Measure when it is done: -o accel_lock=wait does that by itself, "
                 "-o accel_lock=off measures beside it. Or take another device."
             )
         if now_s >= until_s:
             raise LockedError(
-                f"{short_uuid(device.uuid)} is {held_by}, and was not free within {seconds(timeout_s)}. Wait for it or end it, "
+                f"{device} is held by {holder}, and was not free within {seconds(timeout_s)}. Wait for it or end it, "
                 "or take another device; -o accel_lock=off measures beside it."
             )
-        if now_s >= tell_s:
-            waiting(f"waiting for {short_uuid(device.uuid)}: {held_by}")
-            tell_s = now_s + _TELL_S
+        if now_s >= report_s:
+            waiting(f"waiting for {device}: held by {holder}")
+            report_s = now_s + _REPORT_S
         time.sleep(min(_POLL_S, until_s - now_s))
 
 
-def _taken(device: _Device) -> bool:
-    """Return whether this process holds it."""
-    with _mutex:
-        file = _files[device.path]
-        if file.holds or _locked(file, device.path):
-            file.holds += 1
-            return True
-        return False
-
-
-def _locked(file: _File, path: Path) -> bool:
+def _attempt(path: Path) -> tuple[int | None, str]:
+    """Return the locked descriptor of the file; or None and who holds the lock."""
     for _ in range(_TRIES):
+        fd = opened(path)
         try:
-            fcntl.lockf(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return False
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _still_there(fd, path):
+                return fd, ""
+        except (BlockingIOError, PermissionError):
+            holder = _holder(fd)
+            os.close(fd)
+            return None, holder
+        except OSError:
+            os.close(fd)
             raise
-        if _still_there(file.fd, path):
-            _sign(file.fd)
-            return True
-        stale, file.fd = file.fd, opened(path)  # the file was removed and made anew
-        os.close(stale)
+        os.close(fd)  # the file was removed and made anew
     raise OSError(errno.EAGAIN, _RESTLESS)
 
 
-def _release(device: _Device) -> None:
-    with _mutex:
-        file = _files.get(device.path)
-        if file is None:  # a forked child, which never held it
-            return
-        file.holds -= 1
-        if not file.holds:
-            with suppress(OSError):
-                os.ftruncate(file.fd, 0)
-            with suppress(OSError):
-                fcntl.lockf(file.fd, fcntl.LOCK_UN)
+def _release(fd: int, path: Path, owner: int) -> None:
+    if os.getpid() == owner:  # else a forked child, which holds nothing
+        _held.discard(path)
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+    os.close(fd)
 
 
-def _say_once(device: _Device, error: OSError, unlocked: Callable[[str], object]) -> None:
+def _report_once(uuid: str, path: Path, error: OSError, unlocked: Callable[[str], object]) -> None:
     """Report once that a device is not locked; it is measured all the same."""
-    if device.path in _said:
+    if path in _reported:
         return
-    _said.add(device.path)
+    _reported.add(path)
     why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
     named = Path(os.fsdecode(error.filename or ""))
-    where = named if named.is_absolute() else device.path  # what is in the way may be a folder above
+    where = named if named.is_absolute() else path  # the obstacle may be a folder above
     unlocked(
-        f"{short_uuid(device.uuid)} is not locked, and others may measure on it meanwhile: {where}: {why}. "
+        f"{short_uuid(uuid)} is not locked, and others may measure on it meanwhile: {where}: {why}. "
         f"{_remedy(error)}; -o accel_lock=off silences this."
     )
 
@@ -230,9 +170,6 @@ def _remedy(error: OSError) -> str:
             return f"Name another folder, that all sessions of this machine share, with {FOLDER_VARIABLE}"
 
 
-# --- the file -----------------------------------------------------------------------------------------
-
-
 def opened(path: Path) -> int:
     """Open a lock file, made by the first user and written by all; links are not followed."""
     folder = _opened_folder(path.parent)
@@ -242,7 +179,7 @@ def opened(path: Path) -> int:
     finally:
         os.close(folder)
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # we would write into what is not ours
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # writing would change another file
         os.close(fd)
         raise OSError(errno.EPERM, "it is no plain file with one name")
     return fd
@@ -294,9 +231,6 @@ def _still_there(fd: int, path: Path) -> bool:
     return os.path.samestat(os.fstat(fd), there)
 
 
-# --- who holds it -------------------------------------------------------------------------------------
-
-
 def _sign(fd: int) -> None:
     """Write who holds the lock, for those who wait; ignore a full disk."""
     who = {
@@ -311,10 +245,10 @@ def _sign(fd: int) -> None:
         os.pwrite(fd, json.dumps(who).encode(), 0)
 
 
-def _holder(device: _Device) -> str:
+def _holder(fd: int) -> str:
     """Return the holder as its file says. Any user may write there, so it is shown and never trusted."""
     try:
-        who = json.loads(os.pread(_files[device.path].fd, 4096, 0))
+        who = json.loads(os.pread(fd, 4096, 0))
         words = [str(who["user"]), str(who["command"]), f"since {_since(float(who['since_s']))}"]
         host = "" if who["host"] == os.uname().nodename else f" on {who['host']}"
         return clipped(printable(f"pid {int(who['pid'])}{host} ({', '.join(words)})"), 4 * _WORDS)

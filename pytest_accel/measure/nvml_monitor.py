@@ -19,12 +19,10 @@ from pytest_accel.platforms.nvidia import Nvml, close, open_nvml, short_uuid
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    OwnPids = frozenset[int] | Callable[[], frozenset[int]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """Something that NVML answered once, and is asked at every sample."""
+    """A call that the device answers, made at every sample."""
 
     field: str  # of DeviceSample
     function: str
@@ -33,17 +31,16 @@ class _Call:
 
 
 class NvmlMonitor:
-    """What is seen of one GPU from `begin()` to `end()`; between them `sample` is for a `Watch` to call.
+    """Reads the state of one GPU from `begin()` to `end()`; between them a `SamplingThread` calls `sample`.
 
-    `own_pids`: processes that belong to the measurement, besides this one. `own_bytes`: what this one holds on the
-    GPU, such as torch's reserved memory, right up to a constant (a CUDA context); asked at every sample where a
-    container hides processes.
+    `own_pids` returns the other processes of the measurement; `own_bytes` what this one holds on the GPU, up to a
+    constant (a CUDA context), which is read at every sample where a container hides processes.
     """
 
     def __init__(
         self,
         uuid: str,
-        own_pids: OwnPids = frozenset(),
+        own_pids: Callable[[], frozenset[int]] = frozenset,
         *,
         own_bytes: Callable[[], int | None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -55,19 +52,17 @@ class NvmlMonitor:
         self._clock, self._wall_clock = clock, wall_clock
         self._nvml = Nvml(None, "not opened")
         self._handle: object | None = None
-        self._whole: object | None = (
-            None  # the GPU of a MIG slice: clocks and limits are those of all its slices
-        )
+        self._whole: object | None = None  # the GPU of a MIG slice, which has the clocks and limits
         self._calls: tuple[_Call, ...] = ()
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
         self._ecc_before: int | None = None
-        self._are_hidden = False  # processes, by a container: ours are not among those that NVML lists
+        self._are_hidden = False  # pids, by a container: ours are not among those that NVML lists
 
     @property
     def name(self) -> str:
-        """Whom a `Watch` blames: `NVML GPU-8f3aab12`."""
+        """The name in problems: `NVML GPU-8f3aab12`."""
         return f"NVML {short_uuid(self._uuid)}"
 
     def __enter__(self) -> Self:
@@ -121,11 +116,9 @@ class NvmlMonitor:
         limits_mw = [self._ask("PowerManagementLimit"), self._ask("EnforcedPowerLimit")]
         foreign, foreign_memory_bytes = self._others(samples)
         return DeviceReadings(
-            device=self._uuid,
             begin_s=self._begin_s,
             end_s=end_s,
             samples=samples,
-            sm_max_mhz=self._ask("MaxClockInfo", self._nvml.constant("NVML_CLOCK_SM")),
             # The lower one counts: a node or a Grace Hopper module may enforce less than was set.
             power_limit_w=_watts(min((each for each in limits_mw if each), default=None)),
             power_limit_default_w=_watts(self._ask("PowerManagementDefaultLimit")),
@@ -140,8 +133,6 @@ class NvmlMonitor:
             problems=tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items()),
         )
 
-    # --- asking ---------------------------------------------------------------------------------------
-
     def _answered(self) -> list[_Call]:
         """Return the calls that this device answers: a refusal costs more than an answer, at every sample."""
         constant, whole = self._nvml.constant, (self._whole,)
@@ -152,7 +143,6 @@ class NvmlMonitor:
             ("temperature_c", "nvmlDeviceGetTemperature", (*whole, constant("NVML_TEMPERATURE_GPU")), ""),
             ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", whole, ""),
             ("event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", whole, ""),  # before driver 535
-            ("utilisation_percent", "nvmlDeviceGetUtilizationRates", (self._handle,), "gpu"),
             ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", second, "used"),
             ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", (self._handle,), "used"),  # before driver 510
         ]
@@ -163,11 +153,9 @@ class NvmlMonitor:
         return list(found.values())
 
     def _ask(self, what: str, *arguments: object) -> Any:  # noqa: ANN401 -- numbers of NVML's
-        return (
-            self._nvml.ask(f"nvmlDeviceGet{what}", self._whole, *arguments)
-            if self._whole is not None
-            else None
-        )
+        if self._whole is None:
+            return None
+        return self._nvml.ask(f"nvmlDeviceGet{what}", self._whole, *arguments)
 
     def _uncorrected(self) -> int | None:
         kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
@@ -176,8 +164,6 @@ class NvmlMonitor:
 
     def _say(self, what: str, why: str) -> None:
         self._problems.setdefault(what, why)
-
-    # --- other processes ---------------------------------------------------------------------------------------
 
     def _others(self, samples: tuple[DeviceSample, ...]) -> tuple[tuple[ForeignProcess, ...], int | None]:
         """Return other processes; where a container hides pids, the most memory that was not ours."""
@@ -197,7 +183,7 @@ class NvmlMonitor:
         return foreign_processes(held, busy, own), None
 
     def _own(self) -> set[int]:
-        return {os.getpid(), *(self._own_pids() if callable(self._own_pids) else self._own_pids)}
+        return {os.getpid(), *self._own_pids()}
 
     def _held(self) -> dict[int, int | None] | None:
         """Return memory by process; None where the device does not list them."""

@@ -55,7 +55,6 @@ class DeviceSample:
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     temperature_c: int | None = None
-    utilisation_percent: int | None = None
     event_reasons: int | None = None  # NVML's bit set, see platforms/nvml.py
     memory_used_bytes: int | None = None  # by all processes
     own_memory_bytes: int | None = None  # ours, up to a constant
@@ -74,11 +73,9 @@ class ForeignProcess:
 class DeviceReadings:
     """All readings of one device in one window."""
 
-    device: str
     begin_s: float
     end_s: float
     samples: tuple[DeviceSample, ...] = ()
-    sm_max_mhz: int | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
     ecc_uncorrected_before: int | None = None
@@ -98,7 +95,6 @@ class Validity:
 
     invalid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    shares: Mapping[str, float] = field(default_factory=dict)  # of the samples, by reason word
     figures: Mapping[str, float] = field(default_factory=dict)  # metrics, by name
 
 
@@ -117,7 +113,6 @@ def assess(readings: DeviceReadings) -> Validity:
     return Validity(
         invalid=tuple(text for invalid, _ in verdicts for text in invalid),
         notes=tuple(text for _, notes in verdicts for text in notes),
-        shares=shares,
         figures=_figures(readings.samples),
     )
 
@@ -131,7 +126,7 @@ _NOTHING: _Texts = ((), ())
 
 def _gaps(readings: DeviceReadings) -> _Texts:
     """Note gaps, in which shares of the samples are not those of the window."""
-    problems = list(dict.fromkeys(readings.problems))
+    problems = list(dict.fromkeys(readings.problems))  # each once
     if not readings.samples:
         return (), [f"the device was not sampled: {'; '.join(problems) or 'no sample fell into the window'}"]
     window_s = readings.end_s - readings.begin_s

@@ -1,4 +1,4 @@
-"""Locks of devices, between real processes: who waits, who is named, and what a dead holder leaves."""
+"""Device locks between real processes: waiting, naming the holder, dead holders, unusable folders."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pytest_accel.measure import locks
 from pytest_accel.measure.locks import LockedError, lock_devices, lock_folder
 
 A, B = "GPU-8f3aab12-0000-0000-0000-000000000001", "GPU-9c000000-0000-0000-0000-000000000002"
-NOBODY = 65534
+OTHER_USER = 65534
 PATIENCE_S = 60.0  # none of these tests waits it out
 
-# Holds the devices it is told, says so, and lets go when its standard input ends.
+# Locks the given devices, prints "held", and releases them when its standard input ends.
 HOLD = """
 import os, sys
 from pathlib import Path
@@ -70,7 +70,7 @@ def holder(folder: Path, *uuids: str):
 
 
 def answer(folder: Path, *uuids: str) -> str:
-    """What another process gets that will not wait."""
+    """Return the output of another process that does not wait."""
     out, _ = start(folder, *uuids, mode="fail", then="leave").communicate(timeout=PATIENCE_S)
     return out.strip()
 
@@ -82,7 +82,7 @@ def take(folder: Path, *uuids: str, mode="wait", waiting=lambda text: None, time
 
 
 def as_user(uid: int, check: Callable[[], None]) -> None:
-    """In a forked child that has become another user, where we are root and may."""
+    """Run a check in a forked child, as another user where we are root."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -104,16 +104,16 @@ def folder(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def nothing_said(monkeypatch):
-    monkeypatch.setattr(locks, "_said", set())
+def nothing_reported(monkeypatch):
+    monkeypatch.setattr(locks, "_reported", set())
 
 
-def test_the_second_waits_for_the_first_names_it_and_gets_the_device(folder):
-    told = []
+def test_second_session_waits_for_the_holder_and_names_it(folder):
+    texts = []
     with holder(folder, A) as first:
 
         def waiting(text):
-            told.append(text)
+            texts.append(text)
             first.stdin.close()
 
         with take(folder, A, waiting=waiting):
@@ -122,26 +122,26 @@ def test_the_second_waits_for_the_first_names_it_and_gets_the_device(folder):
         assert answer(folder, A) == "held"
     assert re.fullmatch(
         rf"waiting for GPU-8f3aab12: held by pid {first.pid} \(\S+, -c \S+.*, since (\S+ )?\d\d:\d\d\)",
-        told[0],
+        texts[0],
     )
 
 
-def test_whoever_waits_is_told_again_and_again(folder, monkeypatch):
-    monkeypatch.setattr(locks, "_TELL_S", 0.0)
-    told = []
+def test_waiting_is_reported_repeatedly(folder, monkeypatch):
+    monkeypatch.setattr(locks, "_REPORT_S", 0.0)
+    texts = []
     with holder(folder, A) as first:
 
         def waiting(text):
-            told.append(text)
-            if len(told) == 3:
+            texts.append(text)
+            if len(texts) == 3:
                 first.stdin.close()
 
         with take(folder, A, waiting=waiting):
             pass
-    assert len(told) >= 3
+    assert len(texts) >= 3
 
 
-def test_a_holder_that_was_killed_holds_nothing(folder):
+def test_killed_holder_releases_the_device(folder):
     with holder(folder, A) as first:
         with take(folder, A, waiting=lambda text: first.kill()):
             pass
@@ -149,7 +149,7 @@ def test_a_holder_that_was_killed_holds_nothing(folder):
     assert (folder / f"{A}.lock").exists()
 
 
-def test_a_worker_that_outlives_its_session_holds_nothing(folder):
+def test_forked_worker_that_outlives_its_session_holds_nothing(folder):
     with started(folder, A, then="fork") as first:
         worker = int(first.stdout.readline())
         assert first.stdout.readline() == "held\n"
@@ -162,12 +162,12 @@ def test_a_worker_that_outlives_its_session_holds_nothing(folder):
         first.stdin.close()  # the worker ends
 
 
-def test_a_forked_child_of_ours_takes_nothing_from_us(folder):
-    """Neither by what it inherits nor by leaving the region as its parent does."""
+def test_forked_child_does_not_release_the_lock(folder):
+
     with take(folder, A):
 
         def inherits_nothing():
-            assert not locks._files
+            assert not locks._held
             with pytest.raises(LockedError, match=f"pid {os.getppid()} "), take(folder, A, mode="fail"):
                 pass
 
@@ -175,7 +175,7 @@ def test_a_forked_child_of_ours_takes_nothing_from_us(folder):
         assert "refused" in answer(folder, A)
 
 
-def test_fail_names_the_holder_and_the_way_out(folder):
+def test_fail_mode_names_the_holder_and_the_remedy(folder):
     with holder(folder, A) as first, pytest.raises(LockedError) as refused, take(folder, A, mode="fail"):
         pass
     assert f"GPU-8f3aab12 is held by pid {first.pid} (" in str(refused.value)
@@ -183,27 +183,27 @@ def test_fail_names_the_holder_and_the_way_out(folder):
     assert isinstance(refused.value, ValueError)
 
 
-def test_waiting_ends_with_the_holders_name_and_the_way_out(folder):
+def test_timeout_names_the_holder_and_the_remedy(folder):
     with holder(folder, A) as first, pytest.raises(LockedError) as refused, take(folder, A, timeout_s=0):
         pass
     assert re.search(rf"held by pid {first.pid} .* was not free within 0", str(refused.value))
     assert "-o accel_lock=off" in str(refused.value)
 
 
-def test_off_takes_nothing_and_leaves_nothing(folder):
+def test_off_mode_locks_nothing(folder):
     with holder(folder, A), take(folder, A, mode="off"):
         pass
     with take(folder / "none", A, mode="off"):
         assert not (folder / "none").exists()
 
 
-def test_devices_are_taken_in_one_order_so_that_nobody_keeps_what_another_waits_for(folder):
+def test_devices_are_locked_in_one_order(folder):
     with holder(folder, A), started(folder, B, A) as second:
         assert second.stdout.readline().startswith("waiting for GPU-8f3aab12")
         assert answer(folder, B) == "held"  # the second has not taken it before A
 
 
-def test_two_that_want_the_same_two_both_get_them(folder):
+def test_two_sessions_with_the_same_devices_do_not_deadlock(folder):
     code = HOLD.replace("try:\n", "for _ in range(25):\n  try:\n", 1)
     body = code.split("  try:\n", 1)
     code = body[0] + "  try:\n" + "".join(f"  {line}\n" for line in body[1].splitlines())
@@ -222,14 +222,14 @@ def test_two_that_want_the_same_two_both_get_them(folder):
         assert "refused" not in out
 
 
-def test_what_was_taken_is_given_back_where_the_next_cannot_be_had(folder):
+def test_locks_are_released_when_the_next_fails(folder):
     with holder(folder, B):
         with pytest.raises(LockedError, match="GPU-9c000000"), take(folder, A, B, mode="fail"):
             pass
         assert answer(folder, A) == "held"
 
 
-def test_an_error_inside_gives_the_device_back(folder):
+def test_exception_releases_the_device(folder):
     def measured():
         with take(folder, A):
             raise ZeroDivisionError
@@ -238,10 +238,10 @@ def test_an_error_inside_gives_the_device_back(folder):
         measured()
     assert answer(folder, A) == "held"
     assert (folder / f"{A}.lock").read_text() == ""
-    assert not locks._files
+    assert not locks._held
 
 
-def test_one_process_may_take_a_device_twice_and_holds_it_until_the_outer_end(folder):
+def test_nested_lock_is_held_until_the_outer_end(folder):
     with take(folder, A, A):
         with take(folder, A, B, mode="fail"):
             assert "refused" in answer(folder, A)
@@ -250,7 +250,7 @@ def test_one_process_may_take_a_device_twice_and_holds_it_until_the_outer_end(fo
     assert answer(folder, A) == "held"
 
 
-def test_everybody_may_come_whatever_the_umask_of_the_first(folder):
+def test_lock_file_is_writable_by_all_whatever_the_umask(folder):
     before = os.umask(0o077)
     try:
         with take(folder, A):
@@ -261,7 +261,7 @@ def test_everybody_may_come_whatever_the_umask_of_the_first(folder):
     assert stat.S_IMODE((folder / f"{A}.lock").stat().st_mode) == 0o666
 
 
-def test_a_folder_in_folders_that_are_not_there_is_made_for_everybody(tmp_path):
+def test_missing_parent_folders_are_made_for_all_users(tmp_path):
     before = os.umask(0o077)
     try:
         with take(tmp_path / "a" / "b" / "locks", A):
@@ -272,47 +272,47 @@ def test_a_folder_in_folders_that_are_not_there_is_made_for_everybody(tmp_path):
     assert modes == [0o755, 0o755, 0o1777]
 
 
-def test_what_cannot_be_locked_is_left_for_others_to_say(folder):
+def test_unlocked_device_is_not_reported_without_a_callback(folder):
     folder.write_text("mine")
-    told = []
+    texts = []
     with lock_devices([A], mode="wait", waiting=print, unlocked=None, timeout_s=0, folder=folder):
         pass
-    with take(folder, A, waiting=told.append):
+    with take(folder, A, waiting=texts.append):
         pass
-    assert len(told) == 1
+    assert len(texts) == 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two others")
 def test_two_users_exclude_each_other():
-    """In a folder that both can reach, which those of pytest's are not."""
+    """In a folder that both can reach, unlike tmp_path."""
     with tempfile.TemporaryDirectory() as base:
         Path(base).chmod(0o777)
         folder = Path(base) / "locks"
-        told: list[str] = []
+        texts: list[str] = []
 
         def comes_and_goes():
-            with take(folder, A, mode="fail", waiting=told.append):
-                assert not told
+            with take(folder, A, mode="fail", waiting=texts.append):
+                assert not texts
 
         def is_refused():
             with pytest.raises(LockedError, match=f"pid {os.getppid()} "):
                 comes_and_goes()
 
-        as_user(NOBODY, comes_and_goes)
-        as_user(NOBODY - 1, comes_and_goes)  # the file is there, and another's
-        with take(folder, A, waiting=told.append):
-            as_user(NOBODY, is_refused)
-        assert not told
+        as_user(OTHER_USER, comes_and_goes)
+        as_user(OTHER_USER - 1, comes_and_goes)  # the file is there, and another's
+        with take(folder, A, waiting=texts.append):
+            as_user(OTHER_USER, is_refused)
+        assert not texts
 
 
-def test_a_name_that_would_lead_out_of_the_folder_stays_in_it(folder):
+def test_uuid_cannot_leave_the_folder(folder):
     with take(folder, "../0000:17:00.0/x"):
         pass
     assert [each.name for each in folder.parent.iterdir()] == ["locks"]
     assert [each.name for each in folder.iterdir()] == ["..%2F0000%3A17%3A00.0%2Fx.lock"]
 
 
-def test_a_file_that_was_tidied_away_while_we_waited_is_made_again(folder):
+def test_removed_lock_file_is_made_again(folder):
     path = folder / f"{A}.lock"
     with holder(folder, A) as first:
 
@@ -325,48 +325,48 @@ def test_a_file_that_was_tidied_away_while_we_waited_is_made_again(folder):
             assert "refused" in answer(folder, A)
 
 
-class TestWithoutALock:
-    """Said once, and measured all the same."""
+class TestUnlocked:
+    """Reported once, and measured all the same."""
 
     @pytest.fixture
-    def said(self):
-        told = []
+    def report(self):
+        texts = []
 
         def of(folder):
             for _ in range(2):
-                with take(folder, A, waiting=told.append):
+                with take(folder, A, waiting=texts.append):
                     pass
-            return told
+            return texts
 
         return of
 
-    def test_a_folder_that_cannot_be_made(self, said, tmp_path):
+    def test_parent_that_is_a_file_is_reported(self, report, tmp_path):
         (tmp_path / "mine").write_text("mine")
-        (text,) = said(tmp_path / "mine" / "locks")
+        (text,) = report(tmp_path / "mine" / "locks")
         assert text.startswith("GPU-8f3aab12 is not locked, and others may measure on it meanwhile: ")
         assert text.endswith("Not a directory. Remove it; -o accel_lock=off silences this.")
 
-    def test_a_folder_that_is_a_file(self, said, tmp_path):
+    def test_folder_that_is_a_file_is_reported(self, report, tmp_path):
         (tmp_path / "locks").write_text("mine")
-        (text,) = said(tmp_path / "locks")
+        (text,) = report(tmp_path / "locks")
         assert f"meanwhile: {tmp_path / 'locks'}: Not a directory. Remove it;" in text
         assert (tmp_path / "locks").read_text() == "mine"
 
-    def test_a_folder_that_is_a_link(self, said, tmp_path):
+    def test_folder_that_is_a_link_is_not_followed(self, report, tmp_path):
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "locks").symlink_to(tmp_path / "elsewhere")
-        assert len(said(tmp_path / "locks")) == 1
+        assert len(report(tmp_path / "locks")) == 1
         assert not list((tmp_path / "elsewhere").iterdir())
 
-    def test_a_folder_of_another(self, said, folder):
+    def test_folder_without_permission_is_reported(self, report, folder):
         folder.mkdir(mode=0o555)
 
         def refused():
-            assert "Permission denied. Let all users write there (chmod 1777 the folder" in said(folder)[0]
+            assert "Permission denied. Let all users write there (chmod 1777 the folder" in report(folder)[0]
 
-        as_user(NOBODY, refused)
+        as_user(OTHER_USER, refused)
 
-    def test_a_file_of_another(self, said, folder, monkeypatch):
+    def test_file_without_permission_is_reported(self, report, folder, monkeypatch):
         """As the kernel answers an ordinary user; these tests may run as root."""
         monkeypatch.setattr(locks, "_TRY_AGAIN_S", 0.0)
         opened = os.open
@@ -377,43 +377,43 @@ class TestWithoutALock:
             return opened(path, flags, *rest, **options)
 
         monkeypatch.setattr(os, "open", refusing)
-        (text,) = said(folder)
+        (text,) = report(folder)
         assert "Permission denied. Let all users write there" in text
 
     @pytest.mark.parametrize("link", ["symbolic", "hard"])
-    def test_a_link_to_what_is_not_ours_is_left_alone(self, said, folder, tmp_path, link):
+    def test_linked_lock_file_is_not_written(self, report, folder, tmp_path, link):
         folder.mkdir()
-        precious = tmp_path / "precious"
-        precious.write_text("keep me")
+        target = tmp_path / "target"
+        target.write_text("keep me")
         path = folder / f"{A}.lock"
-        path.symlink_to(precious) if link == "symbolic" else path.hardlink_to(precious)
-        (text,) = said(folder)
+        path.symlink_to(target) if link == "symbolic" else path.hardlink_to(target)
+        (text,) = report(folder)
         assert ("it is a symbolic link" if link == "symbolic" else "no plain file") in text
         assert f"{path}: it is " in text
         assert ". Remove it;" in text
-        assert precious.read_text() == "keep me"
+        assert target.read_text() == "keep me"
 
-    def test_a_pipe_in_its_place_holds_nobody_up(self, said, folder):
+    def test_pipe_instead_of_a_file_does_not_block(self, report, folder):
         folder.mkdir()
         os.mkfifo(folder / f"{A}.lock")
-        assert "no plain file" in said(folder)[0]
+        assert "no plain file" in report(folder)[0]
 
-    def test_a_file_system_without_locks(self, said, folder, monkeypatch):
+    def test_file_system_without_locks_is_reported(self, report, folder, monkeypatch):
         def refuse(fd, how):
             raise OSError(37, "No locks available")
 
         monkeypatch.setattr(locks.fcntl, "lockf", refuse)
-        (text,) = said(folder)
+        (text,) = report(folder)
         assert (
             "No locks available. Name another folder, that all sessions of this machine share, with" in text
         )
         assert "Remove" not in text
-        assert not locks._files
+        assert not locks._held
 
 
 @pytest.fixture(scope="module")
 def refusal(tmp_path_factory):
-    """What is said of a holder whose file has this content."""
+    """Return the refusal for a holder file of this content."""
     folder = tmp_path_factory.mktemp("names") / "locks"
 
     def of(content):
@@ -426,14 +426,14 @@ def refusal(tmp_path_factory):
         yield of
 
 
-class TestTheHoldersName:
+class TestHolder:
     @pytest.mark.parametrize(
         "content", ["", "rubbish", "[]", "{}", '{"pid": "x"}', "\x00" * 9, '"x"', "[" * 4096]
     )
-    def test_a_holder_that_has_not_said_who_it_is(self, refusal, content):
+    def test_invalid_holder_file_names_another_process(self, refusal, content):
         assert refusal(content) == "GPU-8f3aab12 is held by another process"
 
-    def test_one_on_another_host_and_of_another_day(self, refusal):
+    def test_holder_on_another_host_is_named_with_host_and_date(self, refusal):
         who = {"pid": 7, "host": "node7", "user": "ana", "command": "pytest -m h200", "since_s": 1e9}
         text = refusal(json.dumps(who))
         assert re.fullmatch(
@@ -441,7 +441,7 @@ class TestTheHoldersName:
             text,
         )
 
-    def test_words_that_would_move_the_cursor_are_shown_as_words(self, refusal):
+    def test_control_characters_of_a_holder_are_escaped(self, refusal):
         who = {"pid": 7, "host": "", "user": "\x1b[2J", "command": "x" * 900, "since_s": 0}
         text = refusal(json.dumps(who))
         assert text.isprintable()
@@ -454,22 +454,22 @@ class TestTheHoldersName:
             (["/lib/pytest/__main__.py", "x.py"], "pytest x.py"),
         ],
     )
-    def test_we_say_what_we_run(self, folder, monkeypatch, argv, command):
+    def test_holder_file_has_the_command(self, folder, monkeypatch, argv, command):
         monkeypatch.setattr(sys, "argv", argv)
         with take(folder, A):
             who = json.loads((folder / f"{A}.lock").read_text())
         assert (who["pid"], who["command"]) == (os.getpid(), command)
 
 
-def test_the_folder_is_everybodys_whatever_the_jobs_own_one_is():
+def test_folder_does_not_depend_on_tmpdir():
     assert lock_folder({"TMPDIR": "/scratch/job"}) == lock_folder({})
     assert lock_folder({"PYTEST_ACCEL_LOCKS": "/shared/locks"}) == Path("/shared/locks")
 
 
-def test_a_folder_that_depends_on_where_a_session_starts_is_refused(monkeypatch):
+def test_relative_folder_is_refused(monkeypatch):
     with pytest.raises(LockedError, match=r"PYTEST_ACCEL_LOCKS: 'locks' is not an absolute path.* Write one"):
         lock_folder({"PYTEST_ACCEL_LOCKS": "locks"})
     monkeypatch.setenv("PYTEST_ACCEL_LOCKS", "locks")
-    for uuids, mode in (([A], "off"), ([], "wait")):  # nobody asks for it
+    for uuids, mode in (([A], "off"), ([], "wait")):
         with lock_devices(uuids, mode=mode, waiting=print, unlocked=print, timeout_s=0):
             pass

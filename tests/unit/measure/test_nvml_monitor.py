@@ -1,4 +1,4 @@
-"""One GPU beside a measurement: the real pynvml, a driver without a GPU, and false clocks."""
+"""NVML monitor: the real pynvml on a fake driver, with fake clocks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ pytest_plugins = ("tests.support.fake_nvml",)
 
 UUID = "GPU-8f3aab12-0000-0000-0000-000000000001"
 OTHER = FakeGpu(uuid="GPU-00000000-0000-0000-0000-000000000002", clock_sm_mhz=1, ecc_uncorrected=99)
-OWN = "{own}"  # stands for the pid of the process that watches
-# Two windows of two samples each; the second is what most tests look at, the first says what a window forgets.
+OWN = "{own}"  # the pid of the monitoring process
 CODE = """
 import json, os, sys, time
 from dataclasses import asdict
@@ -29,36 +28,30 @@ from pytest_accel.measure.nvml_monitor import NvmlMonitor
 wanted = json.loads(os.environ["WANTED"])
 ticks = count(100)
 answers = iter(wanted["own_bytes"] or [])
-watcher = NvmlMonitor(
+device_monitor = NvmlMonitor(
     wanted["uuid"],
-    (lambda: frozenset(wanted["own_pids"])) if wanted["callable"] else frozenset(wanted["own_pids"]),
+    lambda: frozenset(wanted["own_pids"]),
     own_bytes=(lambda: next(answers)) if wanted["own_bytes"] is not None else None,
     clock=lambda: float(next(ticks)),
     wall_clock=lambda: time.time() - 10,
 )
 windows = []
-with watcher:
+with device_monitor:
     for _ in range(wanted["windows"]):
-        watcher.begin()
-        watcher.sample()
-        watcher.sample()
-        windows.append(asdict(watcher.end()))
-print(json.dumps([windows, watcher.name, os.getpid(), "torch" in sys.modules]))
+        device_monitor.begin()
+        device_monitor.sample()
+        device_monitor.sample()
+        windows.append(asdict(device_monitor.end()))
+print(json.dumps([windows, device_monitor.name, os.getpid(), "torch" in sys.modules]))
 """
 
 
 @pytest.fixture(scope="module")
-def watch(fake_nvml):
-    """The windows of a GPU, as plain values; their last one alone where there is one."""
+def monitor(fake_nvml):
+    """Return the readings of a GPU as plain values, a list for several windows."""
 
-    def seen(*gpus, uuid=UUID, own_pids=(), own_bytes=None, callable=False, windows=1, **options):  # noqa: A002
-        wanted = {
-            "uuid": uuid,
-            "own_pids": list(own_pids),
-            "own_bytes": own_bytes,
-            "callable": callable,
-            "windows": windows,
-        }
+    def seen(*gpus, uuid=UUID, own_pids=(), own_bytes=None, windows=1, **options):
+        wanted = {"uuid": uuid, "own_pids": list(own_pids), "own_bytes": own_bytes, "windows": windows}
         found, _, _, torch = json.loads(fake_nvml.run(CODE, gpus, WANTED=json.dumps(wanted), **options))
         assert not torch
         return found[0] if windows == 1 else found
@@ -70,16 +63,15 @@ def gpu(**fields):
     return FakeGpu(**{"uuid": UUID, "processes": f"{OWN}:1000", "process_utilization": f"{OWN}:90"} | fields)
 
 
-def test_what_changes_in_the_window_is_sampled_and_the_rest_is_asked_at_its_ends(watch):
-    seen = watch(
+def test_changing_values_are_sampled_and_others_read_at_the_ends(monitor):
+    seen = monitor(
         OTHER,
-        # The first answer of each is for the question whether there is one.
+        # The first value of each answers the probe for support.
         gpu(
             clock_sm_mhz="345|1980|1515",
             clock_mem_mhz="0|3201",
             temperature_c="30|61|64",
             clock_event_reasons="1|0|4",
-            utilization="0|99|100",
             memory_used_mib=4096,
             power_limit_mw=500_000,
             ecc_uncorrected="2|5",
@@ -95,22 +87,15 @@ def test_what_changes_in_the_window_is_sampled_and_the_rest_is_asked_at_its_ends
         "sm_mhz": 1980,
         "memory_mhz": 3201,
         "temperature_c": 61,
-        "utilisation_percent": 99,
         "event_reasons": 0,
         "memory_used_bytes": 4096 * MIB,
         "own_memory_bytes": None,
     }
-    assert (last["at_s"], last["sm_mhz"], last["temperature_c"], last["event_reasons"]) == (
-        102.0,
-        1515,
-        64,
-        4,
-    )
+    assert (last["at_s"], last["sm_mhz"], last["temperature_c"]) == (102.0, 1515, 64)
+    assert last["event_reasons"] == 4
     assert seen == {
-        "device": UUID,
         "begin_s": 100.0,
         "end_s": 103.0,
-        "sm_max_mhz": 1980,
         "power_limit_w": 500.0,
         "power_limit_default_w": 700.0,
         "ecc_uncorrected_before": 2,
@@ -125,78 +110,77 @@ def test_what_changes_in_the_window_is_sampled_and_the_rest_is_asked_at_its_ends
     }
 
 
-def test_a_window_forgets_the_one_before(watch):
-    first, second = watch(gpu(ecc_uncorrected="1|2|3|4"), windows=2)
+def test_new_window_forgets_the_previous_one(monitor):
+    first, second = monitor(gpu(ecc_uncorrected="1|2|3|4"), windows=2)
     assert [first["ecc_uncorrected_before"], first["ecc_uncorrected_after"]] == [1, 2]
     assert [second["ecc_uncorrected_before"], second["ecc_uncorrected_after"]] == [3, 4]
     assert len(first["samples"]) == len(second["samples"]) == 2
     assert second["begin_s"] > first["end_s"]
 
 
-class TestOthers:
-    def test_others_are_found_with_their_share_and_their_memory(self, watch):
+class TestForeignProcesses:
+    def test_foreign_processes_are_listed_with_load_and_memory(self, monitor):
         crowded = gpu(
             processes=f"{OWN}:1000,4711:2150,4712:10",
             process_utilization=f"{OWN}:50,4711:30,4711:46,4713:5,4712:80:60",
         )
-        assert watch(crowded)["foreign"] == [
+        assert monitor(crowded)["foreign"] == [
             {"pid": 4711, "memory_bytes": 2150 * MIB, "busy_share": pytest.approx(0.38)},
             {"pid": 4712, "memory_bytes": 10 * MIB, "busy_share": 0.0},  # it was busy before the window
             {"pid": 4713, "memory_bytes": None, "busy_share": 0.05},  # gone by now
         ]
 
-    @pytest.mark.parametrize("callable", [False, True])
-    def test_our_other_processes_are_not_others(self, watch, callable):  # noqa: A002
+    def test_our_other_processes_are_not_foreign(self, monitor):
         crowded = gpu(processes=f"{OWN}:1000,4711:2150,4712:10")
-        (foreign,) = watch(crowded, own_pids=[4711], callable=callable)["foreign"]
+        (foreign,) = monitor(crowded, own_pids=[4711])["foreign"]
         assert foreign["pid"] == 4712
 
-    def test_a_device_that_tells_no_shares_leaves_them_unknown(self, watch):
+    def test_missing_utilization_leaves_the_load_unknown(self, monitor):
         for silent in (None, ""):
-            (foreign,) = watch(gpu(processes=f"{OWN}:1,4711:10", process_utilization=silent))["foreign"]
+            (foreign,) = monitor(gpu(processes=f"{OWN}:1,4711:10", process_utilization=silent))["foreign"]
             assert foreign == {"pid": 4711, "memory_bytes": 10 * MIB, "busy_share": None}
 
-    def test_garbage_is_nobody(self, watch):
-        assert watch(gpu(process_utilization=f"{OWN}:90,0:30,4711:4294967295"))["foreign"] == []
+    def test_invalid_utilization_rows_are_ignored(self, monitor):
+        assert monitor(gpu(process_utilization=f"{OWN}:90,0:30,4711:4294967295"))["foreign"] == []
 
-    def test_where_pids_are_hidden_memory_that_is_not_ours_is_all_there_is(self, watch):
+    def test_hidden_pids_leave_foreign_memory(self, monitor):
         hidden = gpu(
             processes="70001:3000,70002:1500",  # one of them is us
             process_utilization="70001:50,70002:40",
             memory_used_mib="0|3500|4500|3000",
         )
-        seen = watch(hidden, own_bytes=[3000 * MIB, 3000 * MIB, 3000 * MIB])
+        seen = monitor(hidden, own_bytes=[3000 * MIB, 3000 * MIB, 3000 * MIB])
         assert seen["foreign"] == []
         assert seen["foreign_memory_bytes"] == 1500 * MIB
         assert [each["own_memory_bytes"] for each in seen["samples"]] == [3000 * MIB] * 2
         assert seen["problems"] == []
 
-    def test_where_pids_are_hidden_and_nobody_knows_what_is_ours_that_is_said(self, watch):
-        seen = watch(gpu(processes="", process_utilization="", memory_used_mib=900))
+    def test_hidden_pids_without_own_memory_are_reported(self, monitor):
+        seen = monitor(gpu(processes="", process_utilization="", memory_used_mib=900))
         assert (seen["foreign"], seen["foreign_memory_bytes"]) == ([], None)
         (problem,) = seen["problems"]
         assert problem == (
             "NVML GPU-8f3aab12: processes: their ids are of another namespace here; other processes cannot be separated from ours"
         )
 
-    def test_whoever_is_there_while_we_hold_nothing_is_another(self, watch):
-        seen = watch(gpu(processes="4711:10", process_utilization=""), own_bytes=[0, 0, 0])
+    def test_process_beside_a_monitor_without_memory_is_foreign(self, monitor):
+        seen = monitor(gpu(processes="4711:10", process_utilization=""), own_bytes=[0, 0, 0])
         assert [each["pid"] for each in seen["foreign"]] == [4711]
         assert seen["foreign_memory_bytes"] is None
 
-    def test_memory_of_ours_that_cannot_be_told_is_a_gap_and_said_once(self, watch):
-        seen = watch(gpu(processes="4711:10"), own_bytes=[5])  # the second question raises
+    def test_failing_own_memory_is_reported_once(self, monitor):
+        seen = monitor(gpu(processes="4711:10"), own_bytes=[5])  # the second question raises
         assert [each["own_memory_bytes"] for each in seen["samples"]] == [5, None]
         assert seen["problems"] == ["NVML GPU-8f3aab12: our own memory: StopIteration"]
 
-    def test_without_a_sample_of_anybody_nobody_is_said_to_be_idle(self):
+    def test_load_is_unknown_without_utilization_samples(self):
         held = {1: 10, 2: None}
         assert foreign_processes(held, {}, {1}) == (ForeignProcess(pid=2),)
         assert foreign_processes(held, {1: 0.9}, {1}) == (ForeignProcess(pid=2, busy_share=0.0),)
 
 
 class TestGaps:
-    def test_a_gpu_that_says_little_leaves_gaps_and_no_problem(self, watch):
+    def test_unsupported_values_are_gaps_without_a_problem(self, monitor):
         silent = FakeGpu(
             uuid=UUID,
             temperature_c=41,
@@ -208,14 +192,14 @@ class TestGaps:
                 ]
             ),
         )
-        seen = watch(silent)
+        seen = monitor(silent)
         known = {name: value for name, value in seen["samples"][0].items() if value is not None}
         assert known == {"at_s": 101.0, "temperature_c": 41}
         ends = {name for name, value in seen.items() if value not in (None, [])}
-        assert ends == {"device", "begin_s", "end_s", "samples"}
+        assert ends == {"begin_s", "end_s", "samples"}
 
-    def test_a_gpu_that_is_lost_on_the_way_is_said_once_for_each_reading(self, watch):
-        seen = watch(gpu(clock_sm_mhz="345|1980|lost", temperature_c="30|lost"))
+    def test_gpu_lost_in_the_window_is_reported_once_per_value(self, monitor):
+        seen = monitor(gpu(clock_sm_mhz="345|1980|lost", temperature_c="30|lost"))
         assert [each["sm_mhz"] for each in seen["samples"]] == [1980, None]
         assert [each["temperature_c"] for each in seen["samples"]] == [None, None]
         assert seen["problems"] == [
@@ -223,34 +207,33 @@ class TestGaps:
             "NVML GPU-8f3aab12: sm_mhz: GPU is lost",
         ]
 
-    def test_a_gpu_that_was_lost_before_is_said(self, watch):
-        seen = watch(gpu(lost=1))
+    def test_gpu_lost_before_the_window_is_reported(self, monitor):
+        seen = monitor(gpu(lost=1))
         assert seen["problems"] == ["NVML GPU-8f3aab12: NVML: GPU is lost"]
         assert seen["samples"][0]["sm_mhz"] is None
 
-    def test_a_gpu_that_is_not_there_is_said(self, watch):
-        seen = watch(OTHER)
+    def test_missing_gpu_is_reported(self, monitor):
+        seen = monitor(OTHER)
         assert seen["problems"] == [f"NVML GPU-8f3aab12: NVML: knows no device {UUID}"]
-        assert (seen["sm_max_mhz"], seen["ecc_uncorrected_after"]) == (None, None)
+        assert seen["ecc_uncorrected_after"] is None
 
-    def test_a_driver_that_is_not_loaded_is_said(self, watch):
-        assert watch(gpu(), init_error=9)["problems"] == ["NVML GPU-8f3aab12: NVML: driver not loaded"]
+    def test_unloaded_driver_is_reported(self, monitor):
+        assert monitor(gpu(), init_error=9)["problems"] == ["NVML GPU-8f3aab12: NVML: driver not loaded"]
 
-    def test_without_pynvml_there_is_nothing_and_that_is_said(self, monkeypatch):
+    def test_missing_pynvml_is_reported(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pynvml", None)
-        with NvmlMonitor(UUID) as watcher:
-            watcher.begin()
-            watcher.sample()
-            seen = watcher.end()
-        assert seen.problems == (f"{watcher.name}: NVML: the package nvidia-ml-py is not installed",)
+        with NvmlMonitor(UUID) as device_monitor:
+            device_monitor.begin()
+            device_monitor.sample()
+            seen = device_monitor.end()
+        assert seen.problems == (f"{device_monitor.name}: NVML: the package nvidia-ml-py is not installed",)
         assert [each.sm_mhz for each in seen.samples] == [None]
 
-    def test_a_slice_has_the_clocks_of_its_gpu_and_memory_of_its_own(self, watch):
+    def test_mig_slice_has_the_clocks_of_its_gpu_and_its_own_memory(self, monitor):
         slice_ = FakeSlice(uuid="MIG-1", memory_mib=9856)
         sliced = FakeGpu(uuid=UUID, mig=1, clock_sm_mhz=1700, memory_used_mib=77, slices=(slice_,))
-        seen = watch(sliced, uuid="MIG-1")
+        seen = monitor(sliced, uuid="MIG-1")
         assert seen["samples"][0]["sm_mhz"] == 1700
         assert seen["samples"][0]["memory_used_bytes"] == 0
-        assert seen["samples"][0]["utilisation_percent"] is None
         assert seen["power_limit_w"] == 700.0
         assert (seen["foreign"], seen["foreign_memory_bytes"], seen["problems"]) == ([], None, [])

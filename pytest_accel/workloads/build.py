@@ -57,6 +57,7 @@ def assemble(config: StepConfig) -> Parts:
     device = config.device
     if device.type == "cuda":
         widen_device_queues()
+    check_sharding(config)
     precision = Precision.named(config.precision, device=device)
     _check(config, precision)
     options = _model_options(config)
@@ -148,7 +149,6 @@ def assemble(config: StepConfig) -> Parts:
 
 def _check(config: StepConfig, precision: Precision) -> None:
     check_updates(config)
-    check_sharding(config)
     check_data(config.data)
     _check_sizes(config)
     check_model_options(config)

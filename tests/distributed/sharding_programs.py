@@ -94,13 +94,13 @@ def build_in_shards(group):
     memory.UNSHARDED_SHARE = 0.0
     try:
         with build(group, sharding="fsdp") as step:
-            embedding = step._model.embedding.weight
+            embedding = step.parts.model.embedding.weight
             found = {
                 "deviation": float(local(embedding).std()),
                 "first": float(local(embedding).flatten()[0]),
-                "tied": step._model.head.weight is embedding,
-                "norm": float(local(step._model.norm.weight).mean()),
-                "cosine": float(step._model.cos[0, 0]),
+                "tied": step.parts.model.head.weight is embedding,
+                "norm": float(local(step.parts.model.norm.weight).mean()),
+                "cosine": float(step.parts.model.cos[0, 0]),
             }
             return found | {"losses": losses(step)}
     finally:

@@ -34,7 +34,7 @@ from pytest_accel.workloads.data.errors import (
     unreadable,
 )
 from pytest_accel.workloads.data.loader import ReadProblem
-from pytest_accel.workloads.data.order import check_share, mixed_seed, stream_seed
+from pytest_accel.workloads.data.order import mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, scale_and_shift
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 
@@ -240,19 +240,6 @@ class Resizing:
     longest: int  # pixels of a long side at most: the image is shrunk where it would be longer
     buckets: tuple[Bucket, ...]
 
-    def __post_init__(self) -> None:
-        if not self.short_sides or min(self.short_sides) < 1 or max(self.short_sides) > self.longest:
-            raise ValueError(
-                f"short_sides: {self.short_sides} with a longest side of {self.longest}. "
-                "Valid: positive numbers of pixels, none above the longest side."
-            )
-        for corner in ((max(self.short_sides), self.longest), (self.longest, max(self.short_sides))):
-            if not any(corner[0] <= height and corner[1] <= width for height, width in self.buckets):
-                raise ValueError(
-                    f"buckets: none of {self.buckets} holds an image of {corner[0]} x {corner[1]} pixels. "
-                    "Valid: at least one for the largest portrait and the largest landscape image."
-                )
-
     def resized(self, sizes: NDArray[Any], short_sides: NDArray[Any]) -> NDArray[np.int64]:
         """Return the heights and widths, (N, 2), of images of these sizes with these short sides."""
         short, long = sizes.min(axis=1), sizes.max(axis=1)
@@ -315,7 +302,6 @@ class BucketOrder:
         world: int = 1,
         seed: int = 0,
     ) -> None:
-        check_share(length=len(sizes), batch_size=batch_size, rank=rank, world=world)
         self.sizes = sizes
         self.resizing = resizing
         self.batch_size = batch_size

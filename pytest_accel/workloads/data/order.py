@@ -44,12 +44,6 @@ class TrainingOrder:
         shuffle: bool = True,
         groups: Sequence[int] | None = None,
     ) -> None:
-        check_share(length=length, batch_size=batch_size, rank=rank, world=world)
-        if groups is not None and (sum(groups) != length or min(groups) < 1):
-            raise ValueError(
-                f"groups: {len(groups)} groups of {sum(groups)} samples are not the {length} samples of the set. "
-                "Valid: positive lengths that add up to it."
-            )
         self.length = length
         self.batch_size = batch_size
         self.rank = rank
@@ -61,8 +55,6 @@ class TrainingOrder:
 
     def indices(self, step: int) -> list[int]:
         """Return the samples of this rank's batch at any step."""
-        if step < 0:
-            raise ValueError(f"step: {step} is negative. Steps count from 0.")
         position = (step * self.world + self.rank) * self.batch_size
         taken: list[int] = []
         while len(taken) < self.batch_size:
@@ -111,7 +103,6 @@ class EvaluationOrder:
     """
 
     def __init__(self, *, length: int, batch_size: int, rank: int = 0, world: int = 1) -> None:
-        check_share(length=length, batch_size=batch_size, rank=rank, world=world)
         self.batch_size = batch_size
         self._share = range(rank, length, world)
 
@@ -129,12 +120,3 @@ def stream_seed(seed: int, rank: int) -> int:
 def mixed_seed(seed: int, epoch: int) -> int:
     """Return one seed of two, within 32 bits: a CPU generator ignores the rest of a seed."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=4).digest(), "big")
-
-
-def check_share(*, length: int, batch_size: int, rank: int, world: int) -> None:
-    """Raise ValueError where a rank's share of the samples is not defined."""
-    for name, value in (("length", length), ("batch_size", batch_size), ("world", world)):
-        if value < 1:
-            raise ValueError(f"{name}: {value} is not a positive number.")
-    if not 0 <= rank < world:
-        raise ValueError(f"rank: {rank} is not in a world of {world}. Valid: 0 to {world - 1}.")

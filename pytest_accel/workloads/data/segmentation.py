@@ -189,8 +189,6 @@ class SegmentationTransform:
         mirror: bool = True,
         seed: int = 0,
     ) -> None:
-        if not 0 < scales[0] <= scales[1]:
-            raise ValueError(f"scales: {scales} are not two positive factors, the smaller one first.")
         self._crop = crop
         self._dtype = dtype
         self._memory_format = memory_format

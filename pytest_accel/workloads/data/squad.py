@@ -230,8 +230,6 @@ class QuestionSource:
     loads = True
 
     def __init__(self, windows: Windows, order: TrainingOrder, device: torch.device) -> None:
-        if order.length != len(windows):
-            raise ValueError(f"order: of {order.length} samples, and there are {len(windows)} windows.")
         self._windows: Windows | None = windows.to(device)
         self._order = order
         self._steps = count()

@@ -251,8 +251,6 @@ class Sequences:
     """
 
     def __init__(self, file: TokenFile, *, length: int) -> None:
-        if length < 1:
-            raise ValueError(f"length: {length} is not a positive number of tokens.")
         self.length = length
         self._file = file
         self._total = (len(file.tokens) - 1) // length
@@ -274,8 +272,6 @@ class Sequences:
         into_inputs, into_targets = inputs.numpy(), targets.numpy()
         tokens = self._file.tokens
         for row, index in enumerate(indices):
-            if not 0 <= index < self._total:
-                raise IndexError(f"index: {index} is not in a set of {self._total} sequences.")
             first, stop = index * self.length, (index + 1) * self.length
             into_inputs[row] = tokens[first:stop]
             into_targets[row] = tokens[first + 1 : stop + 1]
@@ -294,8 +290,6 @@ class TokenSource:
     loads = True
 
     def __init__(self, sequences: Sequences, order: TrainingOrder, device: torch.device) -> None:
-        if order.length != len(sequences):
-            raise ValueError(f"order: of {order.length} samples, and there are {len(sequences)} sequences.")
         self._sequences = sequences
         self._order = order
         self._device = device

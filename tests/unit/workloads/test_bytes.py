@@ -1,4 +1,4 @@
-"""The bytes that a step cannot avoid, against the same by hand; what a cache could hold proves nothing."""
+"""Minimum bytes of a step against counts by hand."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def test_training_passes_over_its_weights_several_times(states, passes):
     assert least(counted(), states=states) == 4 * 1000 * passes
 
 
-def test_autocast_leaves_a_smaller_copy_for_the_backward_pass():
+def test_backward_pass_under_autocast_reads_a_smaller_copy():
     assert least(counted(), compute=2) == 4 * 1000 + 2 * 1000 + 4 * 1000
 
 
-def test_every_pass_may_find_a_cacheful():
+def test_cache_is_subtracted_from_every_pass():
     assert least(counted(), cache=1000) == 3 * (4000 - 1000)
     assert least(counted(), cache=4000) is None
     assert least(counted(), states=2, cache=4000) == (16000 - 4000) + (12000 - 4000)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_keep_as_many_tensors_as_is_said(name):
+def test_optimizers_have_as_many_state_tensors_as_declared(name):
     layer = nn.Linear(5, 3)
     optimizer, _ = build_optimizer(name, layer.parameters(), device=torch.device("cpu"))
     layer(torch.ones(2, 5)).sum().backward()
@@ -75,7 +75,7 @@ class TestSteps:
             return step.bytes_per_step
 
     @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16", 2)])
-    def test_inference_in_the_precision_that_its_weights_have(self, precision, size):
+    def test_inference_reads_weights_in_its_precision(self, precision, size):
         assert self.bytes_of(InferStep, precision=precision) == size * (self.PARAMETERS + 4 * 784)
 
     @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 1), ("adamw", 2)])
@@ -87,12 +87,12 @@ class TestSteps:
         found = self.bytes_of(TrainStep, optimizer=optimizer, precision=precision)
         assert found == forward + backward + update
 
-    def test_an_optimizer_of_the_users_own_may_do_nothing(self):
+    def test_users_optimizer_is_not_counted(self):
         found = self.bytes_of(TrainStep, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
         assert found == 4 * (self.PARAMETERS + 4 * 784) + 4 * 4 * 784 + 4 * self.PARAMETERS
 
 
-def test_a_small_model_proves_nothing():
+def test_small_model_has_no_byte_count():
     with TrainStep.build("zoo/gpt-tiny", batch_size=2, sequence=16) as step:
         assert step.flops_per_step
         assert step.bytes_per_step is None

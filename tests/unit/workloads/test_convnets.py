@@ -1,4 +1,4 @@
-"""The zoo's models of images, and the sizes of those that studies used."""
+"""Wide ResNet and autoencoder of the zoo, and published parameter counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_accel.workloads.build import _check_parameters
 from tests.support.plans import counted_flops, plan_data
 
 
-def test_the_wide_resnet_has_the_parameters_of_olivias_guide():
+def test_wide_resnet_has_the_published_parameters():
     model, info = build_model("zoo/wide_resnet", num_classes=100, device="meta")
     assert info.parameters == 17_175_412
     assert (info.task, info.convolutional) == ("classification", True)
@@ -20,7 +20,7 @@ def test_the_wide_resnet_has_the_parameters_of_olivias_guide():
 
 
 @pytest.mark.parametrize(("channels", "size", "classes"), [(3, 32, 100), (1, 28, 10), (1, 8, 10), (2, 40, 7)])
-def test_the_wide_resnet_takes_any_small_image(channels, size, classes):
+def test_wide_resnet_takes_any_small_image(channels, size, classes):
     model, info = build_model("zoo/wide_resnet-tiny", num_classes=classes, channels=channels)
     assert model(torch.randn(2, channels, size, size)).shape == (2, classes)
     assert info.channels == channels
@@ -28,14 +28,14 @@ def test_the_wide_resnet_takes_any_small_image(channels, size, classes):
 
 @pytest.mark.parametrize("name", ["zoo/autoencoder", "zoo/autoencoder-tiny"])
 @pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32), (1, 8)])
-def test_the_autoencoder_returns_the_shape_that_it_was_given(name, channels, size):
+def test_autoencoder_returns_the_shape_of_its_input(name, channels, size):
     model, info = build_model(name, channels=channels, device="meta")
     images = torch.empty(2, channels, size, size, device="meta")
     assert model(images).shape == images.shape
     assert info.task == "reconstruction"
 
 
-def test_the_autoencoder_learns_to_return_what_it_was_given():
+def test_autoencoder_learns_its_input():
     with TrainStep.build(
         "zoo/autoencoder-tiny", data="digits", batch_size=32, optimizer="adamw", lr=3e-3
     ) as step:
@@ -49,7 +49,7 @@ def test_the_autoencoder_learns_to_return_what_it_was_given():
         assert step.flops_per_step > 0
 
 
-def test_millions_are_compared_to_the_digits_given():
+def test_millions_are_compared_to_the_given_digits():
     _, info = build_model("resnet50", device="meta")  # 25,557,032
     for right in (25.6, 25.56, 25.557, 26):
         _check_parameters(right, info)
@@ -58,7 +58,7 @@ def test_millions_are_compared_to_the_digits_given():
             _check_parameters(wrong, info)
 
 
-def test_a_model_that_is_not_the_studys_is_refused_when_a_step_is_built():
+def test_wrong_millions_are_refused():
     with pytest.raises(ValueError, match=r"millions: resnet18 has 11.7 million parameters, not 25.6"):
         TrainStep.build("resnet18", batch_size=2, image_size=32, millions=25.6)
     with TrainStep.build("resnet18", batch_size=2, image_size=32, millions=11.7) as step:

@@ -1,4 +1,4 @@
-"""What is recorded once and replayed: which batches it takes, and what cannot be recorded. CUDA itself is in test_steps_cuda.py."""
+"""Replay of recorded launches: batches, refusals and failed recordings. CUDA itself is in tests/device."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def numbered():
 
 
 @given(batches=st.integers(1, 4), calls=st.integers(1, 12))
-def test_every_call_takes_the_next_batches_whether_recorded_or_not(batches, calls):
+def test_every_call_takes_the_next_batches(batches, calls):
     def body(source):
         taken = [next(source) for _ in range(batches)]
         return [(float(inputs), float(targets)) for inputs, targets in taken]
@@ -50,7 +50,7 @@ def test_every_call_takes_the_next_batches_whether_recorded_or_not(batches, call
     assert replay.recorded == (calls > CALLS_BEFORE_RECORDING)
 
 
-def test_what_is_recorded_reads_inputs_of_its_own():
+def test_replay_reads_its_own_copy_of_the_inputs():
     """A source may write its next batch where the last one lay."""
     lasting = torch.zeros(1)
 
@@ -69,13 +69,13 @@ def test_what_is_recorded_reads_inputs_of_its_own():
 
 
 @pytest.mark.parametrize(("name", "counts"), [("AdamW", True), ("SGD", False)])
-def test_an_optimizer_that_counts_steps_does_so_on_the_device(name, counts):
+def test_step_count_of_an_optimizer_is_on_the_device(name, counts):
     optimizer = getattr(torch.optim, name)([torch.zeros(1, requires_grad=True)])
     make_capturable(optimizer)
     assert [group.get("capturable", False) for group in optimizer.param_groups] == [counts]
 
 
-def test_an_optimizer_that_counts_steps_on_the_host_is_refused():
+def test_optimizer_that_counts_steps_on_the_host_is_refused():
     optimizer = torch.optim.Adagrad([torch.zeros(1, requires_grad=True)])
     with pytest.raises(ValueError, match=r"Adagrad counts its steps on the host.* leave replay out"):
         make_capturable(optimizer)
@@ -91,7 +91,7 @@ def failed(cause):
         return error
 
 
-def test_why_a_recording_failed_is_told_and_not_that_it_did():
+def test_failed_recording_reports_its_cause():
     with pytest.raises(StepError, match=r"could not be recorded: \.item\(\) waits\..* Pass replay=False"):
         _raise_cause(failed(RuntimeError(".item() waits")))
     with pytest.raises(OutOfMemory, match="a batch of 8"):
@@ -100,7 +100,7 @@ def test_why_a_recording_failed_is_told_and_not_that_it_did():
         _raise_cause(failed(RuntimeError("CUDA error: out of memory")))
 
 
-class Gang:
+class TwoRanks:
     rank, size = 0, 2
 
 
@@ -113,18 +113,18 @@ class Gang:
             "compile='reduce-overhead' records launches itself",
         ),
         ({"device": "cuda", "precision": "fp16"}, "in fp16 the host counts the steps that overflowed"),
-        ({"device": "cuda", "ranks": Gang()}, "in a process group the ranks wait for each other"),
+        ({"device": "cuda", "ranks": TwoRanks()}, "in a process group the ranks wait for each other"),
         ({"device": "cuda", "model": "zoo/dino-tiny"}, "detectors wait for the device"),
     ],
-    ids=["no CUDA", "recorded twice", "a scaler", "a gang", "a detector"],
+    ids=["no CUDA", "recorded twice", "a scaler", "a process group", "a detector"],
 )
-def test_what_cannot_be_recorded_is_refused_before_anything_is_built(choices, why):
+def test_steps_that_cannot_be_recorded_are_refused_before_they_are_built(choices, why):
     with pytest.raises(ValueError, match=rf"^replay: {why}.* Leave replay out\.$"):
         TrainStep.build(**{"model": "zoo/gpt-tiny", "batch_size": 2, "replay": True, **choices})
 
 
 @pytest.mark.parametrize(
-    ("asked", "recordable"),
+    ("options", "recordable"),
     [
         ({}, True),
         ({"loss": torch.nn.functional.cross_entropy}, False),
@@ -133,17 +133,17 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_built(choices, wh
     ],
     ids=["ours", "a loss", "an optimizer", "a model"],
 )
-def test_what_is_the_callers_own_is_not_recorded_whole_unasked(monkeypatch, asked, recordable):
-    """It may wait for the device, and would fail where launching it works."""
-    told = {}
+def test_steps_with_user_code_are_not_recorded_by_default(monkeypatch, options, recordable):
+    """User code may wait for the device, which a recording cannot."""
+    facts = {}
 
-    def settle(*_, **facts):
-        told.update(facts)
+    def resolve(*_, **known):
+        facts.update(known)
         return None, False
 
     monkeypatch.setattr(build, "why_not_replayed", lambda *_, **__: None)  # this is no CUDA device
-    monkeypatch.setattr(build, "resolve_compile", settle)
+    monkeypatch.setattr(build, "resolve_compile", resolve)
     with TrainStep.build(
-        **{"model": "zoo/wide_resnet-tiny", "data": "cifar100", "batch_size": 2, "image_size": 32, **asked}
+        **{"model": "zoo/wide_resnet-tiny", "data": "cifar100", "batch_size": 2, "image_size": 32, **options}
     ):
-        assert told["recordable"] is recordable
+        assert facts["recordable"] is recordable

@@ -257,12 +257,6 @@ def test_epochs_are_timed_to_the_end_of_their_work_without_evaluation(monkeypatc
     }
 
 
-def test_target_must_be_reached(monkeypatch):
-    step = Trainee(monkeypatch, [0.6, 0.2])
-    with pytest.raises(StepError, match=r"60.00% in 2 epochs does not reach the target of 61.00%"):
-        train(step, 2, target=0.61, synchronize=step.synchronize)
-
-
 def test_epoch_metric_is_the_median_after_the_first():
     found = Convergence(epochs_s=(50.0, 10.0, 11.0, 30.0), epoch_steps=9)
     assert found.metrics() == {"first_epoch_s": 50.0, "epoch_s": 11.0}

@@ -1,4 +1,4 @@
-"""What cannot fit is refused before it is built, with what it takes and what there is."""
+"""Models that cannot fit are refused before they are built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pytest_accel.workloads import memory as memory_module
 from pytest_accel.workloads.memory import (
     ModelState,
     check_fits,
-    device_memory_bytes,
     fits_unsharded,
     model_state,
 )
@@ -41,14 +40,14 @@ def memory(monkeypatch):
 
 @pytest.mark.parametrize("options", [{}, {"tied": False}, {"vocabulary": 1000, "layers": 3}])
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-117m", "gpt-13b"])
-def test_the_formula_counts_what_a_model_has(name, options):
+def test_memory_formula_counts_the_parameters_of_a_model(name, options):
     model, info = build_model(f"zoo/{name}", device="meta", **options)
     assert all(parameter.is_meta for parameter in model.parameters())
     state = model_state(step_config(model=f"zoo/{name}"), options, optimizer_states=2)
     assert state == ModelState(parameters=info.parameters, bytes_each=16)
 
 
-def test_training_175b_on_one_device_says_how_many_it_takes(memory):
+def test_gpt_175b_on_one_device_reports_how_many_it_takes(memory):
     memory(H200)
     with pytest.raises(CannotFit) as caught:
         TrainStep.build("zoo/gpt-175b", batch_size=1, precision="bf16")
@@ -60,7 +59,7 @@ def test_training_175b_on_one_device_says_how_many_it_takes(memory):
     assert "sharding='fsdp', at least 19 such devices" in text
 
 
-def test_shards_are_held_against_the_memory_of_all(memory):
+def test_shards_are_compared_with_the_memory_of_all_devices(memory):
     state = ModelState(parameters=100, bytes_each=16, shards=4)
     memory(400)
     check_fits("it", state, CPU)
@@ -70,7 +69,7 @@ def test_shards_are_held_against_the_memory_of_all(memory):
 
 
 @pytest.mark.parametrize(("optimizer", "tensors"), [("sgd", 3), ("adamw", 4), (torch.optim.Adagrad, 2)])
-def test_an_optimizer_counts_as_far_as_it_is_known(memory, optimizer, tensors):
+def test_optimizer_state_is_counted_where_it_is_known(memory, optimizer, tensors):
     needed = GPT_SHAPES["gpt-tiny"].parameters * 4 * tensors
     memory(needed - 1)
     with pytest.raises(CannotFit):
@@ -80,7 +79,7 @@ def test_an_optimizer_counts_as_far_as_it_is_known(memory, optimizer, tensors):
         TrainStep.build("zoo/gpt-tiny", batch_size=1, optimizer=optimizer)
 
 
-def test_inference_needs_its_weights_alone(memory):
+def test_inference_needs_only_its_weights(memory):
     needed = GPT_SHAPES["gpt-13b"].parameters * 4
     memory(needed - 1)
     with pytest.raises(CannotFit, match=r"for weights alone.*Choose a platform with more memory"):
@@ -90,7 +89,7 @@ def test_inference_needs_its_weights_alone(memory):
         InferStep.build("zoo/gpt-13b", batch_size=1, precision="bf16")
 
 
-def test_a_model_of_known_sizes_is_built_whole_where_its_weights_have_room(memory):
+def test_model_is_built_unsharded_where_its_weights_fit(memory):
     state = ModelState(parameters=100, bytes_each=16, shards=8)
     memory(500)
     assert fits_unsharded(state, CPU)
@@ -99,12 +98,7 @@ def test_a_model_of_known_sizes_is_built_whole_where_its_weights_have_room(memor
     assert fits_unsharded(None, CPU)
 
 
-def test_the_host_has_some_memory():
-    assert 2**20 < device_memory_bytes(CPU) < 2**50
-    assert device_memory_bytes(torch.device("meta")) is None
-
-
-def test_sharding_needs_a_gang():
+def test_sharding_needs_a_process_group():
     with pytest.raises(ValueError, match=r"has none.*a100x4.*accel\(process_group=True\)"):
         TrainStep.build("zoo/gpt-tiny", batch_size=1, sharding="fsdp", ranks=Alone())
     with pytest.raises(ValueError, match="Did you mean 'fsdp'"):

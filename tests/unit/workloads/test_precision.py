@@ -1,4 +1,4 @@
-"""A precision sets every switch it needs, puts them all back, and refuses devices that cannot follow."""
+"""Precisions: flags are set and restored; devices without a precision refuse it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _factory_settings():
 
 @pytest.mark.parametrize("name", PRECISIONS)
 @pytest.mark.parametrize("matmul", ["highest", "high", "medium"])
-def test_flags_set_through_the_old_interface_are_restored(name, matmul):
+def test_flags_of_the_old_interface_are_restored(name, matmul):
     torch.set_float32_matmul_precision(matmul)
     before = flags()
     with PRECISIONS[name].flags(cudnn_benchmark=True):
@@ -55,7 +55,7 @@ def test_flags_set_through_the_old_interface_are_restored(name, matmul):
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9 brought fp32_precision")
 @pytest.mark.parametrize("name", PRECISIONS)
 @pytest.mark.parametrize("value", ["ieee", "tf32"])
-def test_flags_set_through_the_new_interface_are_restored(name, value):
+def test_flags_of_the_new_interface_are_restored(name, value):
     torch.backends.cuda.matmul.fp32_precision = value
     torch.backends.cudnn.conv.fp32_precision = value
     before = flags()
@@ -65,7 +65,7 @@ def test_flags_set_through_the_new_interface_are_restored(name, value):
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9 brought fp32_precision")
-def test_fp32_is_exact_even_where_the_user_allowed_tf32_everywhere():
+def test_fp32_is_exact_where_tf32_was_allowed():
     torch.backends.fp32_precision = "tf32"
     with PRECISIONS["fp32"].flags(cudnn_benchmark=False):
         assert torch.backends.cuda.matmul.allow_tf32 is False
@@ -87,20 +87,20 @@ def test_flags_are_restored_when_the_step_fails():
 
 
 @pytest.mark.parametrize("name", ["tf32", "fp16"])
-def test_what_a_cpu_cannot_do_is_refused_with_what_it_can(name):
+def test_precision_that_a_cpu_lacks_is_refused_with_the_valid_ones(name):
     with pytest.raises(ValueError, match=rf"precision: '{name}' is not possible on cpu") as error:
         Precision.named(name, device=CPU)
     assert str(error.value).endswith("Valid there: fp32, bf16.")
 
 
-def test_an_old_gpu_refuses_bf16_and_tf32(monkeypatch):
+def test_old_gpu_refuses_bf16(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ValueError, match=r"needs compute capability 8\.0, this device has 7\.5") as error:
         Precision.named("bf16", device=torch.device("cuda"))
     assert str(error.value).endswith("Valid there: fp32, fp16.")
 
 
-def test_an_unknown_precision_gets_a_hint():
+def test_unknown_precision_names_the_nearest():
     with pytest.raises(ValueError, match=r"Did you mean 'bf16'.*Valid: bf16, fp16, fp32, tf32"):
         Precision.named("bf61", device=CPU)
 
@@ -109,7 +109,7 @@ def test_only_fp16_scales_its_loss():
     assert [name for name in PRECISIONS if PRECISIONS[name].scaler(CPU).is_enabled()] == ["fp16"]
 
 
-def test_autocast_is_for_the_half_types():
+def test_autocast_is_used_for_half_precision():
     for name, expected in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
         with PRECISIONS[name].autocast(CPU):
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected

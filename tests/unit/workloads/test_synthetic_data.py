@@ -1,4 +1,4 @@
-"""Batches are synthetic, seeded, distinct, and shaped by the model that eats them."""
+"""Synthetic batches: shapes, seeds and ranks, for every task."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from itertools import combinations
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
-from pytest_accel.workloads.build import _task, make_plan
+from pytest_accel.workloads.build import _task, make_batch, make_plan
 from pytest_accel.workloads.input_pipeline import ROTATION_BYTES
 from pytest_accel.workloads.models.build import ModelInfo
 from pytest_accel.workloads.tasks import check_data
+from pytest_accel.workloads.tasks.masks import MaskPlan
+from pytest_accel.workloads.tasks.scenes import plan_scenes
+from pytest_accel.workloads.tasks.text import QuestionPlan
 from tests.support.plans import plan_data
 
 CPU = torch.device("cpu")
@@ -33,7 +37,7 @@ def make(plan, index=0, seed=0, **options):
 @pytest.mark.parametrize(
     ("data", "classes"), [("imagenet", 1000), ("cifar100", 100), ("food101", 101), ("mnist", 10)]
 )
-def test_a_data_set_is_scaled_to_the_models_size(data, classes):
+def test_images_are_scaled_to_the_size_of_the_model(data, classes):
     plan = plan_data(data, IMAGES, batch_size=64)
     images, labels = make(plan)
     assert images.shape == (64, 3, 64, 64)
@@ -44,7 +48,7 @@ def test_a_data_set_is_scaled_to_the_models_size(data, classes):
 @pytest.mark.parametrize(
     ("data", "shape"), [("cifar100", (3, 32, 32)), ("mnist", (1, 28, 28)), ("imagenet", (3, 224, 224))]
 )
-def test_a_model_without_a_size_sees_the_datas_own(data, shape):
+def test_model_without_a_size_reads_that_of_the_data(data, shape):
     assert plan_data(data, info(own=True), batch_size=1).shape == shape
 
 
@@ -56,21 +60,14 @@ def test_targets_are_the_next_tokens():
     assert (plan.work, plan.unit) == (64, "tokens")
 
 
-def test_one_seed_gives_the_same_batches_and_no_two_of_them_are_alike():
-    plan = plan_data(None, IMAGES, batch_size=2)
-    assert torch.equal(make(plan, 1)[0], make(plan, 1)[0])
-    batches = [make(plan, index, seed)[0] for seed in (0, 1) for index in range(4)]
-    assert all(not torch.equal(a, b) for i, a in enumerate(batches) for b in batches[:i])
-
-
-def test_images_come_in_the_memory_format_and_type_asked_for():
+def test_images_have_the_memory_format_and_dtype_of_the_call():
     plan = plan_data(None, IMAGES, batch_size=2)
     images, _ = make(plan, dtype=torch.bfloat16, memory_format="channels_last")
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert images.dtype == torch.bfloat16
 
 
-def test_large_batches_are_fewer_but_never_one():
+def test_large_batches_are_few_but_at_least_two():
     assert plan_data(None, IMAGES, batch_size=2).rotation(torch.float32) == 4
     three = ROTATION_BYTES // (3 * 64 * 64 * 4) // 3
     assert plan_data(None, IMAGES, batch_size=three).rotation(torch.float32) == 3
@@ -95,10 +92,44 @@ def test_data_that_does_not_fit_is_refused(data, model, match):
         plan()
 
 
+PLANS = [
+    plan_data(None, IMAGES, batch_size=2),
+    plan_data(None, TOKENS, batch_size=2),
+    plan_scenes("coco", batch_size=2, model="zoo/dino-tiny", image_size=64),
+    MaskPlan(name="cityscapes", batch_size=2, crop=(16, 32)),
+    QuestionPlan(name="squad", batch_size=2, vocabulary=30522, sequence=64),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+def test_batches_differ_by_index_seed_and_rank_and_repeat_with_them(plan):
+    keys = [
+        {"index": index, "seed": seed, "rank": rank} for index in (0, 1) for seed in (0, 1) for rank in (0, 1)
+    ]
+    drawn = [tree_leaves(make(plan, **key)) for key in keys]
+    for one, other in combinations(drawn, 2):
+        assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    for key, batch in zip(keys, drawn, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(batch, tree_leaves(make(plan, **key)), strict=True))
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+def test_meta_batch_has_the_shapes_and_types_of_a_real_one(plan):
+    real, meta = tree_leaves(make(plan)), tree_leaves(plan.on_meta())
+    assert [(each.shape, each.dtype) for each in real] == [(each.shape, each.dtype) for each in meta]
+
+
 @pytest.mark.parametrize(
-    "plan", [plan_data(None, IMAGES, batch_size=2), plan_data(None, TOKENS, batch_size=2)]
+    ("data", "sizes", "shapes"),
+    [
+        ("cityscapes", {"image_size": 32}, [(2, 3, 32, 32), (2, 32, 32)]),
+        ("squad", {}, [(2, 384)] * 3 + [(2,)] * 2),
+        ("squad", {"sequence": 32, "vocabulary": 1100}, [(2, 32)] * 3 + [(2,)] * 2),
+    ],
 )
-def test_every_rank_draws_its_own_batches_and_rank_0_those_of_a_single_device(plan):
-    drawn = [make(plan, index, rank=rank)[0] for rank in range(3) for index in range(4)]
-    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
-    assert torch.equal(drawn[0], make(plan)[0])
+def test_batch_for_a_users_model_has_the_sizes_of_the_call(data, sizes, shapes):
+    batch = tree_leaves(make_batch(data, batch_size=2, device=CPU, **sizes))
+    assert [tuple(each.shape) for each in batch] == shapes
+    wrong = dict.fromkeys(sizes, 0) or {"sequence": 0}
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: 0 is not a positive whole number"):
+        make_batch(data, batch_size=1, device=CPU, **wrong)

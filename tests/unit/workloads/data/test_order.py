@@ -1,11 +1,10 @@
-"""Every sample once an epoch, whatever the world; the same seed takes the same way."""
+"""Sample order: every sample once an epoch for any world size; seeds."""
 
 from __future__ import annotations
 
 from collections import Counter
 from copy import copy
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,30 +107,3 @@ def test_evaluation_takes_every_sample_exactly_once(length, batch_size, world):
         assert all(share)
     sizes = [sum(map(len, share)) for share in shares]
     assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"length": 0}, "length"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"world": 0}, "world"),
-        ({"rank": 2, "world": 2}, "rank"),
-        ({"rank": -1}, "rank"),
-    ],
-)
-@pytest.mark.parametrize("order", [TrainingOrder, EvaluationOrder])
-def test_impossible_arguments_are_named(order, wrong, named):
-    with pytest.raises(ValueError, match=f"^{named}: "):
-        order(**{"length": 5, "batch_size": 2} | wrong)
-
-
-@pytest.mark.parametrize("groups", [[2, 2], [5, 0], [6, -1], [5, 1]])
-def test_groups_that_are_not_the_set_are_refused(groups):
-    with pytest.raises(ValueError, match=r"^groups: "):
-        TrainingOrder(length=5, batch_size=1, groups=groups)
-
-
-def test_steps_count_from_zero():
-    with pytest.raises(ValueError, match=r"^step: -1"):
-        TrainingOrder(length=5, batch_size=1).indices(-1)

@@ -62,7 +62,7 @@ def normalized(pixels, mean=MEAN, std=STD):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 6e-2)]
 )
-def test_values_are_normalised_by_channel(dtype, tolerance):
+def test_values_are_normalized_by_channel(dtype, tolerance):
     pixels = torch.arange(256, dtype=torch.uint8).repeat(3, 1).reshape(1, 3, 16, 16)
     found = PixelTransform(model_input(size=16, dtype=dtype))(pixels)
     assert found.dtype == dtype
@@ -100,7 +100,7 @@ def shifted(image, top, left):
 
 
 @pytest.mark.parametrize(("height", "width", "margin"), [(16, 16, 2), (8, 12, 1), (5, 5, 1)])
-def test_cut_is_its_image_shifted_by_an_eighth_at_most(height, width, margin):
+def test_crop_shifts_its_image_by_an_eighth_at_most(height, width, margin):
     pixels = some_pixels(30, 1, height, width)
     found = shift_randomly(pixels, torch.Generator().manual_seed(1))
     assert found.shape == pixels.shape
@@ -130,7 +130,7 @@ def test_some_images_are_mirrored_and_none_is_changed_otherwise():
     assert 16 < sum(mirrored) < 48
 
 
-def test_set_whose_images_must_not_be_mirrored_is_only_shifted():
+def test_digits_are_shifted_and_not_mirrored():
     pixels = some_pixels(40, height=16, width=16)
     found = PixelTransform(model_input(size=16, mirrors=False), augment=True)(pixels)
     only_cut = shift_randomly(pixels, torch.Generator().manual_seed(0))
@@ -138,7 +138,7 @@ def test_set_whose_images_must_not_be_mirrored_is_only_shifted():
     assert [each.name for each in IMAGE_SETS.values() if not each.mirrors] == ["mnist", "digits"]
 
 
-def test_one_seed_augments_alike_and_batch_after_batch_otherwise():
+def test_augmentation_follows_the_seed_and_the_batch():
     pixels = some_pixels(8)
     one, same, other = (PixelTransform(model_input(), augment=True, seed=seed) for seed in (3, 3, 4))
     first = one(pixels)
@@ -172,12 +172,8 @@ def test_middle_crop_is_a_square_in_the_middle(height, width):
     assert abs((width - crop.width - crop.left) - crop.left) <= 1
 
 
-def test_middle_crop_takes_224_of_256_pixels():
-    assert (crop_for(256, 256, None).height, crop_for(256, 400, None).width) == (224, 224)
-
-
 @given(st.integers(100, 2000), st.integers(100, 2000), st.integers(0, 1000))
-def test_area_and_aspect_are_those_that_models_are_trained_with(height, width, seed):
+def test_area_and_aspect_of_crops_are_the_published_ones(height, width, seed):
     crop = crop_for(height, width, Random(seed))
     # To a pixel of rounding on each side.
     assert (crop.height + 1) * (crop.width + 1) >= CROP_AREA[0] * height * width or crop.height == crop.width
@@ -185,7 +181,7 @@ def test_area_and_aspect_are_those_that_models_are_trained_with(height, width, s
     assert (crop.width - 1) / (crop.height + 1) <= CROP_ASPECT[1]
 
 
-def test_strip_that_no_draw_fits_into_gives_its_middle_square():
+def test_narrow_image_is_center_cropped():
     crop = crop_for(10, 10_000, Random(0))
     assert (crop.top, crop.left, crop.height, crop.width) == (0, 4995, 10, 10)
 
@@ -237,7 +233,7 @@ def test_images_of_mixed_sizes_become_one_batch():
 
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_comes_out_is_what_the_model_reads(dtype, memory_format):
+def test_output_has_the_dtype_and_memory_format_of_the_model(dtype, memory_format):
     chosen = plain_input(
         8, dtype=dtype, memory_format=memory_format, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)
     )
@@ -297,14 +293,14 @@ def test_torn_jpeg_is_named(share):
     ],
     ids=["html", "start", "animation", "16 bits"],
 )
-def test_what_is_no_photograph_is_named(data):
+def test_file_that_is_not_a_photograph_is_named(data):
     with pytest.raises(DataError, match=r"^cats/1\.jpg: "):
         decode_on_host(data, "cats/1.jpg")
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (7, 50), (1, 1), (90, 30)])
-def test_host_cuts_then_resizes_then_mirrors(height, width, mirrored):
+def test_host_crops_then_resizes_then_mirrors(height, width, mirrored):
     image = decoded_jpeg(100, 90)
     crop = Crop(top=5, left=20, height=height, width=width, mirrored=mirrored)
     found = crop_on_host(image, crop, 16)
@@ -347,13 +343,7 @@ def names(index):
     return f"cats/{index}.jpg"
 
 
-def test_batch_is_decoded_in_one_call(nvjpeg):
-    decoder = nvjpeg()
-    assert [each.shape[1] for each in decode_on_device(ENCODED, CPU, names)] == [20, 21, 22, 23]
-    assert decoder.batches == [4]
-
-
-def test_what_the_device_refuses_is_decoded_on_the_host(nvjpeg):
+def test_image_that_the_device_refuses_is_decoded_on_the_host(nvjpeg):
     odd = as_tensor(jpeg(50, 50, "cmyk"))
     decoder = nvjpeg(lambda encoded: torch.equal(encoded, odd))
     found = decode_on_device([*ENCODED, odd], CPU, names)
@@ -377,7 +367,7 @@ def test_device_that_decodes_nothing_is_reported_with_the_remedy(nvjpeg):
     assert str(caught.value).count("\n") == 1
 
 
-def test_memory_that_runs_out_is_no_image_that_the_device_refuses(monkeypatch):
+def test_out_of_memory_in_the_decoder_is_raised(monkeypatch):
     def full(encoded, device):
         raise torch.OutOfMemoryError("CUDA out of memory")
 

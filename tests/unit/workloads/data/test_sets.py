@@ -12,14 +12,7 @@ from tests.support.detection_sets import write_cityscapes, write_coco
 from tests.support.vocabularies import write_bpe, write_wordpiece
 
 
-@pytest.mark.parametrize("known", IMAGE_SETS.values(), ids=lambda known: known.name)
-def test_normalisation_has_a_figure_for_each_channel(known):
-    assert IMAGE_SETS[known.name] is known
-    assert len(known.mean) == len(known.std) == known.channels
-    assert all(0 < figure < 1 for figure in (*known.mean, *known.std))
-
-
-def test_figures_of_digits_are_those_of_its_training_images():
+def test_mean_and_deviation_of_digits_are_those_of_its_images():
     values = open_images(None, "digits", "train").images.double() / 255
     assert IMAGE_SETS["digits"].mean == (round(values.mean().item(), 4),)
     assert IMAGE_SETS["digits"].std == (round(values.std(correction=0).item(), 4),)
@@ -47,7 +40,7 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_set_is_found_where_it_is_and_missed_where_it_is_not(name, tmp_path):
+def test_set_is_found_under_its_root_and_nowhere_else(name, tmp_path):
     for root in (None, tmp_path):
         with pytest.raises(DataMissing, match="not found"):
             find_set(root, name)

@@ -27,7 +27,6 @@ from pytest_accel.workloads.data.pixels import (
 )
 from pytest_accel.workloads.data.sources import (
     COPIED_AHEAD,
-    DECODING_THREADS,
     DecodingSource,
     LoaderSource,
     ResidentSource,
@@ -105,25 +104,6 @@ def test_resident_and_loaded_data_come_in_one_order():
         source.close()
 
 
-def test_sources_say_how_much_may_lie_ready():
-    order = TrainingOrder(length=8, batch_size=4)
-    here, ahead = resident(order, numbered_images(8)), loaded(order, numbered_images(8), workers=2)
-    assert (here.loads, here.buffered, here.burst) == (True, 0, 1)
-    assert (ahead.loads, ahead.buffered, ahead.burst) == (True, 2 * 2 + COPIED_AHEAD, 2)
-    ahead.close()
-
-
-def test_closing_a_loaded_source_ends_its_workers():
-    before = children()
-    source = loaded(TrainingOrder(length=8, batch_size=4), numbered_images(8), workers=2)
-    next(source)
-    assert len(children() - before) == 2
-    source.close()
-    assert children() - before == set()
-    with pytest.raises(StopIteration):
-        next(source)
-
-
 # DecodingSource: its threads, and a decoder on the host in the place of the device's.
 def on_host(encoded, device, named):
     return [decode_on_host(each, named(place)) for place, each in enumerate(encoded)]
@@ -158,7 +138,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("accel-decode")]
 
 
-def test_pictures_and_labels_of_a_decoded_batch_belong_together(decoded, food):
+def test_images_and_labels_of_a_decoded_batch_match(decoded, food):
     _, images = food
     order = TrainingOrder(length=len(images), batch_size=3, seed=1)
     for step, (inputs, labels) in enumerate(take(decoded(), 4)):
@@ -169,13 +149,13 @@ def test_pictures_and_labels_of_a_decoded_batch_belong_together(decoded, food):
             assert abs(float(found.mean() - whole.mean())) < 40  # its middle, of a smooth picture
 
 
-def test_one_chance_cuts_alike_and_another_does_not(decoded):
+def test_crops_follow_the_seed(decoded):
     first, same, other = (take(decoded(seed=seed), 3) for seed in (1, 1, 2))
     assert all(torch.equal(one[0], two[0]) for one, two in zip(first, same, strict=True))
     assert not any(torch.equal(one[0], two[0]) for one, two in zip(first, other, strict=True))
 
 
-def test_error_in_a_thread_is_raised_where_a_batch_is_asked_for_and_again(decoded, tmp_path):
+def test_error_in_a_thread_is_raised_with_every_batch(decoded, tmp_path):
     path = write_food101(tmp_path)["train"].paths[0]
     path.write_bytes(path.read_bytes()[:300])
     source = decoded(open_images(tmp_path, "food101", "train"))
@@ -188,7 +168,7 @@ def test_error_in_a_thread_is_raised_where_a_batch_is_asked_for_and_again(decode
         assert again.value is caught.value
 
 
-def test_batches_come_in_order_though_threads_are_not_equally_fast(decoded, food):
+def test_batches_keep_their_order_with_a_slow_thread(decoded, food):
     _, images = food
     order = TrainingOrder(length=len(images), batch_size=1, seed=1)
     slow = images.read(order.indices(0)[0])
@@ -213,34 +193,6 @@ def test_closing_ends_the_threads_and_the_workers(decoded, taken):
     assert children() - before == set()
     with pytest.raises(StopIteration):
         next(source)
-
-
-def test_closing_waits_for_what_is_being_decoded_and_for_nothing_else(decoded, food):
-    _, images = food
-    first = images.read(TrainingOrder(length=len(images), batch_size=1, seed=1).indices(0)[0])
-    going, may_end, calls = threading.Semaphore(0), threading.Event(), []
-
-    def held(encoded, device, named):
-        if not torch.equal(encoded[0], first):
-            calls.append(1)
-            going.release()
-            assert may_end.wait(timeout=60)
-        return on_host(encoded, device, named)
-
-    source = decoded(decode=held, batch_size=1)
-    next(source)
-    for _ in range(DECODING_THREADS):
-        assert going.acquire(timeout=60)
-    closing = threading.Thread(target=source.close)
-    closing.start()
-    while not source._closed:  # it has begun
-        time.sleep(0.001)
-    assert closing.is_alive()
-    may_end.set()
-    closing.join(timeout=60)
-    assert not closing.is_alive()
-    assert len(calls) == DECODING_THREADS  # what waited for a thread was dropped
-    assert threads() == []
 
 
 # SplitSource.

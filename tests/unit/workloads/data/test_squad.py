@@ -20,7 +20,6 @@ from pytest_accel.workloads.data.squad import (
     QuestionSource,
     answer_tokens,
     cut_windows,
-    find_squad,
     open_squad,
     read_squad,
     spans,
@@ -96,15 +95,6 @@ def test_file_that_is_not_squad_is_one_error(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_bytes(text.encode("latin-1"))
     assert refused(path).startswith(str(path))
-
-
-def test_files_have_their_published_names(tmp_path):
-    with pytest.raises(DataMissing, match="squad"):
-        find_squad(tmp_path, "train")
-    write(tmp_path / "squad/train-v1.1.json", question())
-    assert find_squad(tmp_path, "train").name == "train-v1.1.json"
-    with pytest.raises(DataMissing, match=r"dev-v1\.1\.json"):
-        find_squad(tmp_path, "test")
 
 
 def test_window_holds_the_question_and_the_paragraph(vocabulary):
@@ -217,8 +207,6 @@ def test_set_is_opened_under_the_root_and_read_once_an_epoch(tmp_path):
     assert sorted(taken[:5]) == list(range(5))
     sources[0].close()
     assert next(sources[0], None) is None
-    with pytest.raises(ValueError, match="order: of 4 samples, and there are 5 windows"):
-        QuestionSource(windows, TrainingOrder(length=4, batch_size=2), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("sequence", [16, 128, 384])
@@ -237,9 +225,3 @@ def test_synthetic_windows_have_the_shape_of_real_ones(sequence):
     assert torch.equal(again[0].input_ids, inputs.input_ids)
     other = synthetic_squad(64, sequence, 30522, torch.Generator().manual_seed(2))
     assert not torch.equal(other[0].input_ids, inputs.input_ids)
-
-
-@pytest.mark.parametrize(("sequence", "vocabulary"), [(8, 30522), (384, 999)])
-def test_too_small_synthetic_windows_are_refused(sequence, vocabulary):
-    with pytest.raises(ValueError, match="are too few"):
-        synthetic_squad(2, sequence, vocabulary, torch.Generator())

@@ -153,13 +153,6 @@ def test_later_session_encodes_nothing(root, monkeypatch):
         assert open_texts(root).tokens.tolist() == first
 
 
-def test_large_vocabulary_is_kept_in_four_bytes(root, trained):
-    write_bpe(root / "gpt2", [*trained[0], *(f"<more{each}>" for each in range(2**16))], trained[1])
-    file = open_texts(root)
-    assert file.tokens.dtype == np.uint32
-    assert file.tokens.tolist() == expected(root)
-
-
 @pytest.mark.parametrize("change", ["longer", "touched", "added", "removed"])
 def test_changed_texts_are_encoded_again_and_the_old_file_is_removed(root, change):
     first = open_texts(root)
@@ -201,14 +194,6 @@ def test_damaged_token_file_is_written_again_with_a_warning(root, damage):
     with pytest.warns(RebuiltCacheWarning, match=f"{file.path}: torn or not readable"):
         assert open_texts(root).tokens.tolist() == expected(root)
     assert file.path.read_bytes() == whole
-
-
-def test_folder_that_cannot_be_made_is_reported(root, monkeypatch):
-    (root / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "file"))
-    monkeypatch.setattr(module, "is_writable_folder", lambda folder: folder == root / "file")
-    with pytest.raises(DataError, match="could not be written"):
-        open_texts(root)
 
 
 def test_read_only_folder_of_texts_is_left_alone(root, monkeypatch):
@@ -312,13 +297,6 @@ def test_every_sequence_comes_once_an_epoch_for_any_world(tokens, length, world,
         assert sorted(part) == [each * length for each in range(len(sequences))]
 
 
-def test_order_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="order: of 3 samples, and there are 10 sequences"):
-        TokenSource(
-            Sequences(file_of(51), length=5), TrainingOrder(length=3, batch_size=1), torch.device("cpu")
-        )
-
-
 def test_token_outside_the_vocabulary_is_reported_as_damage():
     file = file_of(51)
     file.tokens[13] = 10**6
@@ -326,9 +304,3 @@ def test_token_outside_the_vocabulary_is_reported_as_damage():
     sequences.read([0, 1, 3])
     with pytest.raises(DataError, match=r"tokens\.npy: damaged: it has the token 1000000"):
         sequences.read([0, 2])
-
-
-@pytest.mark.parametrize("index", [-1, 10])
-def test_index_outside_the_set_is_refused(index):
-    with pytest.raises(IndexError):
-        Sequences(file_of(51), length=5).read([index])

@@ -51,14 +51,6 @@ def test_gpt2_tokens_decode_to_their_text(gpt2, text):
     assert gpt2.tokenizer.decode(tokens.tolist(), skip_special_tokens=False) == text
 
 
-def test_gpt2_words_are_cut_by_its_pattern_and_merged_in_order(gpt2, trained):
-    tokens = [trained[0][each] for each in gpt2.encode(" the cats' 100 days; we'll see")]
-    assert "".join(tokens).replace("Ġ", " ") == " the cats' 100 days; we'll see"
-    assert tokens[0] == "Ġthe"
-    assert not any("Ġ" in token[1:] for token in tokens)  # a space begins a word
-    assert len(gpt2.encode(" the cat")) < len(" the cat") / 2
-
-
 def test_end_of_text_inside_a_text_is_plain_text(gpt2):
     assert gpt2.end_of_text not in gpt2.encode(f"a {END_OF_TEXT} b")
 
@@ -130,14 +122,6 @@ def test_torn_merges_are_found_by_the_tokens_they_lack(tmp_path):
     lines = path.read_text(encoding="utf-8").split("\n")
     path.write_text("\n".join(lines[:40]), encoding="utf-8")
     assert "torn: no line makes" in refused(read_gpt2, tmp_path)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_bert_offsets_are_ordered_and_inside_the_text(bert, text):
-    tokens, offsets = bert.encode(text)
-    assert len(tokens) == len(offsets)
-    assert all(0 <= first < last <= len(text) for first, last in offsets)
-    assert [first for first, _ in offsets] == sorted(first for first, _ in offsets)
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,19 @@
-"""Segmentation: what its steps read, what they minimise, what is refused; on the CPU, small."""
+"""Segmentation steps on the CPU: batches, loss, training and real data."""
 
 from __future__ import annotations
-
-import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.build import make_batch
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.data.segmentation import open_cityscapes
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.workloads.data.sources import LoaderSource, RotatingSource
-from pytest_accel.workloads.models.build import task_of
+from pytest_accel.workloads.data.sources import LoaderSource
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from tests.support.detection_sets import write_cityscapes
-from tests.support.plans import CPU, going_to, made, plan_data, step_config
+from tests.support.plans import going_to, made, plan_data, step_config
 
 pytest.importorskip("segmentation_models_pytorch")
 
@@ -27,7 +22,7 @@ STEP = {"data": "cityscapes", "batch_size": 2, "image_size": 32, "optimizer": "a
 
 
 class OnePixel(nn.Module):
-    """A model of one's own: a class for each pixel from its colours, and what else is asked of it."""
+    """A user's model: one class for each pixel from its colors."""
 
     def __init__(self, classes=19, returned=lambda logits: logits):
         super().__init__()
@@ -64,10 +59,10 @@ def opened():
         source.close()
 
 
-# What a batch is.
+# Batches.
 
 
-def test_a_made_up_batch_is_normalised_images_and_masks_of_classes_and_none():
+def test_synthetic_batch_has_normalized_images_and_masks():
     images, masks = made(plan(batch_size=4, crop=(128, 256)))
     assert (images.shape, images.dtype) == ((4, 3, 128, 256), torch.float32)
     assert (masks.shape, masks.dtype) == ((4, 128, 256), torch.int64)
@@ -81,27 +76,6 @@ def test_a_made_up_batch_is_normalised_images_and_masks_of_classes_and_none():
     torch.testing.assert_close(images.amax((0, 2, 3)), highest, rtol=0, atol=1e-4)
 
 
-def test_the_same_seed_gives_the_same_batch_and_ranks_draw_their_own():
-    (images, masks), (again, masks_again) = made(plan()), made(plan())
-    assert torch.equal(images, again)
-    assert torch.equal(masks, masks_again)
-    for changes in ({"rank": 1}, {"seed": 1}, {"index": 1}):
-        other, _ = made(plan(), **changes)
-        assert not torch.equal(images, other)
-
-
-def test_a_batch_has_the_type_and_the_format_that_are_asked_for():
-    images, _ = made(plan(), dtype=torch.bfloat16, memory_format="channels_last")
-    assert images.dtype == torch.bfloat16
-    assert images.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_shapes_without_contents_are_those_of_a_batch_and_so_are_its_bytes():
-    batch, on_meta = made(plan()), plan().on_meta()
-    assert [(each.shape, each.dtype) for each in batch] == [(each.shape, each.dtype) for each in on_meta]
-    assert plan().batch_bytes(torch.float32) == sum(each.nbytes for each in batch)
-
-
 @pytest.mark.parametrize(
     ("choices", "shape"),
     [
@@ -111,7 +85,7 @@ def test_shapes_without_contents_are_those_of_a_batch_and_so_are_its_bytes():
         ({"model": OnePixel, "data": "cityscapes"}, "3x512x1024"),
     ],
 )
-def test_the_crop_is_the_users_then_the_models(choices, shape):
+def test_crop_is_that_of_the_user_or_of_the_model(choices, shape):
     from pytest_accel.workloads import build_model
 
     data = choices.pop("data", None)
@@ -121,15 +95,10 @@ def test_the_crop_is_the_users_then_the_models(choices, shape):
     assert (found.input_shape, found.work, found.unit) == (shape, 3, "images")
 
 
-def test_a_batch_for_a_model_of_ones_own():
-    images, masks = make_batch("cityscapes", batch_size=2, image_size=32, device=CPU)
-    assert (images.shape, masks.shape) == ((2, 3, 32, 32), (2, 32, 32))
+# Loss.
 
 
-# What is minimised.
-
-
-def test_the_loss_is_the_mean_over_pixels_that_have_a_class():
+def test_loss_is_the_mean_over_labelled_pixels():
     torch.manual_seed(0)
     logits, masks = torch.randn(2, 19, 4, 8), torch.randint(19, (2, 4, 8))
     masks[0, :2] = 255
@@ -139,7 +108,7 @@ def test_the_loss_is_the_mean_over_pixels_that_have_a_class():
     torch.testing.assert_close(loss(logits, masks), expected)
 
 
-def test_a_batch_without_any_class_costs_nothing():
+def test_batch_without_labels_has_no_loss():
     logits = torch.randn(1, 19, 4, 8, requires_grad=True)
     loss = plan().loss(0.0).function(logits, torch.full((1, 4, 8), 255))
     loss.backward()
@@ -148,7 +117,7 @@ def test_a_batch_without_any_class_costs_nothing():
 
 
 @pytest.mark.parametrize("pack", [lambda a, b: (a, b), lambda a, b: {"out": a, "aux": b}])
-def test_an_auxiliary_head_counts_two_fifths(pack):
+def test_auxiliary_head_has_a_weight_of_two_fifths(pack):
     main, auxiliary, masks = torch.randn(2, 19, 4, 8), torch.randn(2, 19, 4, 8), torch.randint(19, (2, 4, 8))
     loss = plan().loss(0.0).function
     expected = F.cross_entropy(main, masks) + 0.4 * F.cross_entropy(auxiliary, masks)
@@ -164,7 +133,7 @@ def test_an_auxiliary_head_counts_two_fifths(pack):
         ([torch.zeros(2, 19, 4, 8)], TypeError, "returned list.*Pass loss="),
     ],
 )
-def test_outputs_that_no_loss_can_be_made_of_are_said(output, error, text):
+def test_outputs_of_a_wrong_shape_are_refused(output, error, text):
     with pytest.raises(error, match=text):
         plan().loss(0.0).function(output, torch.zeros(2, 4, 8, dtype=torch.long))
 
@@ -173,7 +142,7 @@ def test_outputs_that_no_loss_can_be_made_of_are_said(output, error, text):
 
 
 @pytest.mark.parametrize("model", [SEGFORMER, DEEPLAB])
-def test_a_step_trains_and_says_what_defines_it(model):
+def test_training_step_reports_its_configuration(model):
     with TrainStep.build(model, **STEP) as step:
         for _ in range(2):
             step()
@@ -194,7 +163,7 @@ def test_a_step_trains_and_says_what_defines_it(model):
     assert expected.items() <= facts.items()
 
 
-def test_the_loss_falls():
+def test_loss_falls():
     with TrainStep.build(SEGFORMER, **STEP) as step:
         step()
         first = step.loss_value()
@@ -203,29 +172,13 @@ def test_the_loss_falls():
         assert step.loss_value() < 0.8 * first
 
 
-def test_inference_returns_the_main_head_alone():
-    with InferStep.build(DEEPLAB, data="cityscapes", batch_size=1, image_size=32) as step:
-        step()
-        step.check()
-        assert step.flops_per_step > 1e6
-    assert "loss" not in step.configuration
-
-
-def test_torchvisions_own_models_are_trained_too():
+def test_torchvision_segmentation_models_train():
     with TrainStep.build("lraspp_mobilenet_v3_large", **STEP) as step:
         step()
         step.check()
 
 
-def test_a_model_of_ones_own_that_is_narrow_is_told_so_before_a_device_is():
-    with (
-        TrainStep.build(lambda: OnePixel(classes=5), **STEP) as step,
-        pytest.raises(ValueError, match="with 19 classes"),
-    ):
-        step()
-
-
-def test_fewer_classes_are_drawn_where_they_are_asked_for():
+def test_synthetic_masks_have_as_many_classes_as_the_model():
     with TrainStep.build(lambda: OnePixel(classes=5), num_classes=5, **STEP) as step:
         step()
         step.check()
@@ -236,7 +189,7 @@ def test_fewer_classes_are_drawn_where_they_are_asked_for():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_cityscapes_comes_through_the_loader(opened, root, workers):
+def test_cityscapes_is_read_through_the_loader(opened, root, workers):
     found = opened(data_root=root, workers=workers)
     assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
@@ -280,7 +233,7 @@ def test_ranks_read_different_images_and_the_same_seed_the_same(opened, root):
     assert not torch.equal(batches[0], batches[1])
 
 
-def test_ranks_cut_the_same_image_differently(opened, tmp_path):
+def test_ranks_crop_the_same_image_differently(opened, tmp_path):
     write_cityscapes(tmp_path, images=1, size=(32, 64))
     batches = [
         next(opened(to=going_to(rank, 2), data_root=tmp_path, workers=0).source)[0] for rank in (0, 1, 0)
@@ -289,73 +242,9 @@ def test_ranks_cut_the_same_image_differently(opened, tmp_path):
     assert not torch.equal(batches[0], batches[1])
 
 
-def test_a_step_trains_on_cityscapes(root):
-    with TrainStep.build(SEGFORMER, **STEP, data_root=root, workers=0) as step:
-        step()
-        step.check()
-        assert step.configuration["data_source"] == "files"
-
-
-@pytest.mark.parametrize("damage", ["mask", "image", "size"])
-@pytest.mark.parametrize("first", [True, False])
-def test_bad_data_is_one_clear_error(opened, tmp_path, damage, first):
-    written = write_cityscapes(tmp_path, images=4, size=(32, 64))
-    image, mask, _, _ = written[0 if first else -1]
-    if damage == "size":
-        for path, other, _, _ in write_cityscapes(tmp_path / "other", images=4, size=(16, 32)):
-            if path.name == image.name:
-                image.write_bytes(path.read_bytes())
-                mask.write_bytes(other.read_bytes())
-    else:
-        (mask if damage == "mask" else image).write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"\.png"):  # noqa: PT012 - the first is read when it is opened
-        source = opened(plan(crop=(8, 8)), data_root=tmp_path, workers=0).source
-        for _ in range(3):
-            next(source)
-
-
-@pytest.mark.parametrize("root_of", ["none", "empty", "nowhere"])
-def test_a_set_that_is_missing_is_synthetic(opened, tmp_path, root_of):
-    root = {"none": None, "empty": tmp_path, "nowhere": tmp_path / "nowhere"}[root_of]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = opened(data_root=root)
-    assert isinstance(found.source, RotatingSource)
-    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
-    with pytest.raises(DataError, match=r"cityscapes: not found.*\n.*\nReal data is required"):
-        opened(data_root=root, data_required=True)
-
-
 # What is refused.
-
-
-@pytest.mark.parametrize(
-    ("model", "choices", "text"),
-    [
-        ("resnet18", {"data": "cityscapes"}, "'cityscapes' does not fit resnet18.*Valid: imagenet"),
-        (SEGFORMER, {"data": "imagenet"}, "'imagenet' does not fit zoo/segformer-b0.*Valid: cityscapes"),
-        (SEGFORMER, {"label_smoothing": 0.1}, "label_smoothing: segmentation has none"),
-        (SEGFORMER, {"source": "resident"}, "source: 'resident' is not possible for cityscapes"),
-        (
-            SEGFORMER,
-            {"decode": "device"},
-            "decode: 'device' is not possible for cityscapes. Valid: auto, host",
-        ),
-        (SEGFORMER, {"decode": "host"}, "decode: synthetic images are not encoded"),
-        (SEGFORMER, {"workers": 1}, "source: .*--accel-data"),
-        (SEGFORMER, {"source": "loader"}, "source: .*--accel-data"),
-    ],
-)
-def test_wrong_combinations_are_refused_with_the_remedy(model, choices, text):
-    with pytest.raises(ValueError, match=text):
-        TrainStep.build(model, **STEP | choices)
 
 
 def test_too_few_classes_for_the_masks_are_refused(opened, root):
     with pytest.raises(ValueError, match="num_classes: 5 are too few for cityscapes, whose masks have 19"):
         opened(plan(labels=5), data_root=root)
-
-
-def test_names_tell_their_task_without_being_built():
-    assert task_of("zoo/segformer-b4") == task_of("zoo/deeplabv3plus-r101") == "segmentation"
-    assert task_of("lraspp_mobilenet_v3_large") == "segmentation"

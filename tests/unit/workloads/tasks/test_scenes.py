@@ -1,4 +1,4 @@
-"""Detection: what its steps read, what they minimise, what is compiled, what is refused; on the CPU, small."""
+"""Detection steps on the CPU: batches, training, compilation, real data and torchvision's detectors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
 from pytest_accel.workloads.data.detection import MANY_SCALES, ONE_SCALE
-from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.sources import LoaderSource, RotatingSource
-from pytest_accel.workloads.measured_step import StepMetrics, loader_metrics
-from pytest_accel.workloads.models.build import task_of
-from pytest_accel.workloads.models.detection import DinoLoss, Predictions
+from pytest_accel.workloads.data.sources import LoaderSource
+from pytest_accel.workloads.measured_step import StepMetrics
 from pytest_accel.workloads.tasks.scenes import plan_scenes
 from tests.support.detection_sets import coco_annotations, write_coco
 from tests.support.plans import going_to, made, plan_data, step_config
@@ -24,13 +20,6 @@ DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
 STEP = {"data": "coco", "batch_size": 2, "image_size": 64}
 # Fewer regions: a step is mostly made of their 1,024 units.
 SMALL = {RCNN: {"model_options": {"box_batch_size_per_image": 16}, "clip": 1.0}, DINO: {"clip": 0.1}}
-
-
-class Waiting:
-    """A CPU: nothing runs behind the caller."""
-
-    def synchronize(self):
-        """Nothing is queued."""
 
 
 def plan(model=DINO, batch_size=2, image_size=64, **changes):
@@ -63,10 +52,10 @@ def opened():
         source.close()
 
 
-# What a batch is.
+# Batches.
 
 
-def test_a_made_up_batch_is_scenes_with_their_targets_twice():
+def test_synthetic_batch_has_scenes_and_a_copy_of_their_targets():
     scenes, targets = made(plan(batch_size=4))
     assert (scenes.images.shape, scenes.images.dtype) == ((4, 3, 64, 64), torch.float32)
     assert scenes.sizes.tolist() == [[64, 64]] * 4
@@ -82,25 +71,7 @@ def test_a_made_up_batch_is_scenes_with_their_targets_twice():
         assert mine is not its
 
 
-def test_the_same_seed_gives_the_same_batch_and_ranks_draw_their_own():
-    (scenes, targets), (again, targets_again) = made(plan()), made(plan())
-    assert torch.equal(scenes.images, again.images)
-    assert torch.equal(targets.boxes, targets_again.boxes)
-    for changes in ({"rank": 1}, {"seed": 1}, {"index": 1}):
-        other, _ = made(plan(), **changes)
-        assert not torch.equal(scenes.images, other.images)
-
-
-def test_shapes_without_contents_are_those_of_a_batch():
-    shapes = [
-        [(each.shape, each.dtype) for each in (scenes.images, scenes.sizes, *scenes.targets, *targets)]
-        for scenes, targets in (made(plan()), plan().on_meta())
-    ]
-    assert shapes[0] == shapes[1]
-    assert plan().batch_bytes(torch.float32) == made(plan())[0].images.nbytes
-
-
-def test_synthetic_batches_have_the_largest_lying_bucket_of_the_models_schedule():
+def test_synthetic_batches_have_the_largest_landscape_bucket():
     for model, resizing in ((DINO, MANY_SCALES), (RCNN, ONE_SCALE), (None, ONE_SCALE)):
         found = plan(model, image_size=None)
         assert (found.resizing, found.bucket) == (resizing, (800, 1344))
@@ -111,7 +82,7 @@ def test_synthetic_batches_have_the_largest_lying_bucket_of_the_models_schedule(
 
 
 @pytest.mark.parametrize("model", [DINO, RCNN])
-def test_a_step_trains_and_says_what_it_is(model):
+def test_training_step_of_a_detector_reports_its_configuration(model):
     with train(model) as step:
         for _ in range(3):
             step()
@@ -136,7 +107,7 @@ def test_a_step_trains_and_says_what_it_is(model):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("model", [DINO, RCNN])
-def test_a_step_of_inference_returns_boxes(model, precision):
+def test_inference_step_returns_boxes(model, precision):
     with InferStep.build(model, **STEP, precision=precision) as step:
         step()
         step.check()
@@ -150,7 +121,7 @@ def test_a_step_of_inference_returns_boxes(model, precision):
 
 
 @pytest.mark.parametrize("model", [DINO, RCNN])
-def test_a_detector_whose_numbers_are_not_finite_fails_though_it_finds_no_box(model):
+def test_detector_with_outputs_that_are_not_finite_is_an_error(model):
     with InferStep.build(model, **STEP) as step:
         step()
         step()
@@ -179,53 +150,23 @@ class Colours(nn.Module):
         return {"boxes": boxes.square().mean(), "bias": self.layer.bias.square().sum()}
 
 
-def test_a_model_of_ones_own_returns_its_losses():
+def test_users_detector_returns_its_losses():
     with TrainStep.build(Colours, **STEP) as step:
         step()
         step.check()
         assert step.configuration["loss"] == "detection"
 
 
-class Sets(nn.Module):
-    """A detector of one's own: it returns sets of boxes, as DINO does."""
-
-    def __init__(self):
-        super().__init__()
-        self.logits, self.boxes = nn.Linear(3, 5 * 80), nn.Linear(3, 5 * 4)
-
-    def forward(self, scenes):
-        colours = scenes.images.mean((2, 3))
-        shape = (1, len(colours), 5, -1)
-        return Predictions(self.logits(colours).view(shape), self.boxes(colours).sigmoid().view(shape))
-
-
-def test_what_is_minimised_follows_from_what_a_model_returns():
-    with TrainStep.build(Sets, **STEP) as step:
-        step()
-        step.check()
-
-
 @pytest.mark.parametrize(
     "output", [torch.zeros(()), [], {}, {"boxes": 1.0}, [{"boxes": torch.zeros(0, 4)}], None]
 )
-def test_what_no_loss_can_be_made_of_is_refused_with_the_remedy(output):
+def test_output_without_a_loss_is_refused_with_the_remedy(output):
     said = rf"the model returned {type(output).__name__}, and detection needs .* Pass loss="
     with pytest.raises(TypeError, match=said):
         plan().loss(0.0).function(output, None)
 
 
-def test_names_are_detectors_and_their_outputs_follow_num_classes():
-    assert {task_of(name) for name in (DINO, "zoo/dino-swin-l-4scale", "zoo/dino-swin-l-5scale", RCNN)} == {
-        "detection"
-    }
-    dino, _ = build_model(DINO, num_classes=7)
-    rcnn, _ = build_model(RCNN, num_classes=7, device="meta")
-    assert dino.shape.num_classes == 7
-    assert rcnn.detector.roi_heads.box_predictor.cls_score.out_features == 8  # and the background
-    assert made(plan(classes=7))[1].labels.max() < 7
-
-
-# What is compiled.
+# Compilation.
 
 
 class Graphs:
@@ -251,7 +192,7 @@ class Graphs:
         return list(torch._dynamo.utils.counters["graph_break"])
 
 
-def test_a_compiled_step_of_dino_is_never_compiled_again_whatever_the_boxes(monkeypatch):
+def test_compiled_step_of_dino_is_not_recompiled_for_other_boxes(monkeypatch):
     graphs = Graphs(monkeypatch)
     with train(DINO, compile="default", model_options={"scales": 2}, precision="bf16") as step:
         step()
@@ -269,30 +210,11 @@ def test_a_compiled_step_of_dino_is_never_compiled_again_whatever_the_boxes(monk
     assert all("match" in reason for reason in graphs.breaks)
 
 
-def test_of_torchvisions_detectors_only_what_has_fixed_shapes_is_compiled(monkeypatch):
-    called = []
-
-    def compiled(function, **_):
-        def noted(*inputs):
-            called.append(getattr(function, "__self__", "loss"))
-            return function(*inputs)
-
-        return noted
-
-    monkeypatch.setattr(torch, "compile", compiled)
-    with train(RCNN, compile="default", memory_format="channels_last") as step:
-        backbone, head = step.parts.model.compiled_apart
-        step()
-        step.check()
-        assert called == [backbone, head, "loss"]
-        assert (backbone, head) == (step.parts.model.detector.backbone, step.parts.model.detector.rpn.head)
-
-
 # Real data.
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_real_images_come_through_the_loader(root, opened, workers):
+def test_real_images_are_read_through_the_loader(root, opened, workers):
     feed = opened(data_root=root, workers=workers)
     assert isinstance(feed.source, LoaderSource)
     assert feed.configuration == {
@@ -318,7 +240,7 @@ def test_real_images_come_through_the_loader(root, opened, workers):
     assert boxes == 2 * sum(range(9))  # of two epochs
 
 
-def test_a_step_trains_on_real_images(root):
+def test_detectors_train_on_real_images(root):
     for model in (DINO, RCNN):
         with train(model, data_root=root, workers=0, data_required=True) as step:
             step()
@@ -339,37 +261,20 @@ def in_several_shapes(root):
     return TrainStep.build(Colours, data="coco", batch_size=1, data_root=root, workers=0)
 
 
-def test_where_images_differ_in_shape_no_count_of_one_shape_is_told(root):
+def test_images_of_several_shapes_have_no_operation_count_and_no_efficiency(root):
     """The plan's shape is the largest: its operations are too many for most batches."""
     with in_several_shapes(root) as step:
         assert step.configuration["bucket"] == "800x1088 800x1344 1088x800 1344x800"
         assert step.configuration["input_shape"].startswith("3x800x1088 3x800x1344 ")
         assert (step.flops_per_step, step.least_flops_per_step, step.bytes_per_step) == (None, None, None)
-    with train(DINO, data_root=root, workers=0) as step:
-        assert step.flops_per_step > 1e8  # they have one
-
-
-def test_where_images_differ_in_shape_only_the_loader_has_a_rate(root):
-    with in_several_shapes(root) as step:
-        rates = loader_metrics(step, Waiting(), Alone(), step_s=0.5, budget_s=0.001)
-        figures = StepMetrics(accel=None, step=step, min_loader_efficiency=0.9)
-        assert figures.gates == {}
+        metrics = StepMetrics(accel=None, step=step, min_loader_efficiency=0.9)
+        assert metrics.gates == {}
         with pytest.raises(
             StepError, match=r"min_loader_efficiency: the batches of coco differ in shape.*image_size="
         ):
-            figures.check()
-    assert set(rates) == {"loader_step_s"}
-
-
-def test_a_set_of_many_boxes_has_room_for_all_of_them(tmp_path, opened):
-    content = coco_annotations(images=2)
-    box = content["annotations"][0]
-    content["annotations"] += [box | {"id": 1000 + each} for each in range(104)]
-    write_coco(tmp_path / "coco", content)
-    feed = opened(data_root=tmp_path, workers=0)
-    assert feed.configuration["max_gt"] == 120
-    _, targets = next(feed.source)
-    assert sorted(targets.valid.sum(dim=1).tolist()) == [0, 105]
+            metrics.check()
+    with train(DINO, data_root=root, workers=0) as step:
+        assert step.flops_per_step > 1e8  # they have one
 
 
 def test_ranks_read_different_images(root, opened):
@@ -379,49 +284,7 @@ def test_ranks_read_different_images(root, opened):
     assert not torch.equal(first, second)
 
 
-def test_bad_data_is_one_clear_error(tmp_path, opened):
-    content = coco_annotations(images=3)
-    content["annotations"][0]["bbox"] = [1.0, 2.0, math.inf, 3.0]
-    write_coco(tmp_path / "coco", content)
-    with pytest.raises(DataError, match=r"id 100\): the box .* is not four finite numbers"):
-        opened(data_root=tmp_path)
-
-
-def test_a_torn_image_is_named(tmp_path, opened):
-    write_coco(tmp_path / "coco", coco_annotations(images=2))
-    (tmp_path / "coco/train2017/000000000001.jpg").write_bytes(b"torn")
-    feed = opened(data_root=tmp_path, workers=0)
-    with pytest.raises(DataError, match=r"000000000001\.jpg"):
-        next(feed.source)
-
-
-def test_without_coco_scenes_are_synthetic_unless_it_is_required(tmp_path, opened):
-    assert isinstance(opened().source, RotatingSource)
-    with pytest.warns(UserWarning, match="coco: not found"):
-        assert isinstance(opened(data_root=tmp_path).source, RotatingSource)
-    with pytest.raises(DataError, match="Real data is required here"):
-        opened(data_required=True)
-
-
 # What is refused.
-
-
-@pytest.mark.parametrize(
-    ("model", "changes", "said"),
-    [
-        ("resnet18", {}, "data: 'coco' does not fit resnet18"),
-        (DINO, {"data": "imagenet"}, "data: 'imagenet' does not fit zoo/dino-tiny"),
-        (DINO, {"label_smoothing": 0.1}, "label_smoothing: detection has none"),
-        (DINO, {"decode": "device"}, "decode: 'device' is not possible for coco. Valid: auto, host"),
-        (DINO, {"decode": "host"}, "decode: synthetic images are not encoded"),
-        (DINO, {"source": "resident"}, "source: 'resident' is not possible for coco"),
-        (DINO, {"workers": 2}, "source: a loader reads files, and coco is not here"),
-        ("maskrcnn_resnet50_fpn", {}, "learns more than boxes"),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_the_remedy(model, changes, said):
-    with pytest.raises(ValueError, match=said):
-        TrainStep.build(model, **STEP | changes)
 
 
 def test_too_few_classes_for_real_labels_are_refused(root, opened):
@@ -438,7 +301,7 @@ def rcnn():
     return model
 
 
-def test_stage_one_is_frozen_and_norms_keep_their_statistics(rcnn):
+def test_first_stage_is_frozen_and_norms_keep_their_statistics(rcnn):
     body = rcnn.detector.backbone.body
     assert not any(
         parameter.requires_grad for parameter in (*body.conv1.parameters(), *body.layer1.parameters())
@@ -454,7 +317,7 @@ def test_stage_one_is_frozen_and_norms_keep_their_statistics(rcnn):
 
 
 @torch.no_grad()
-def test_images_are_neither_resized_nor_normalised_again(rcnn):
+def test_images_are_neither_resized_nor_normalized_again(rcnn):
     scenes, _ = made(plan(RCNN))
     seen = []
     handle = rcnn.detector.backbone.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
@@ -464,7 +327,7 @@ def test_images_are_neither_resized_nor_normalised_again(rcnn):
     assert seen[0] is scenes.images
 
 
-def test_labels_leave_the_first_class_to_the_background_and_boxes_are_pixels(rcnn):
+def test_label_zero_is_the_background_and_boxes_are_pixels(rcnn):
     scenes, targets = made(plan(RCNN))
     scenes = scenes._replace(sizes=torch.tensor([[32, 64], [64, 48]]))
     seen = []
@@ -483,24 +346,8 @@ def test_labels_leave_the_first_class_to_the_background_and_boxes_are_pixels(rcn
         torch.testing.assert_close((bottom - top) / height, targets.boxes[image][real][:, 3])
 
 
-def test_anchors_are_made_once_a_shape_and_in_fp32(rcnn):
-    from torchvision.models.detection.image_list import ImageList
-
-    anchors = rcnn.detector.rpn.anchor_generator
-    images = ImageList(torch.empty(1, 3, 64, 1344), [(64, 1344)])
-    maps = [
-        torch.empty(1, 256, 64 // stride, 1344 // stride, dtype=torch.bfloat16)
-        for stride in (4, 8, 16, 32, 64)
-    ]
-    first, again = anchors(images, maps), anchors(images, maps)
-    assert first[0].dtype == torch.float32
-    assert first[0] is again[0]
-    middles = first[0][:, ::2].mean(dim=1).unique()
-    assert len(middles) == 1344 // 4  # bf16 would have eight pixels for one
-
-
 @pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"])
-def test_detectors_of_one_stage_train_too(name):
+def test_one_stage_detectors_train(name):
     model, info = build_model(name)
     assert info.task == "detection"
     model.train()
@@ -509,17 +356,3 @@ def test_detectors_of_one_stage_train_too(name):
     loss.backward()
     assert torch.isfinite(loss)
     assert len(model.compiled_apart) == 2
-
-
-def test_a_random_backbone_keeps_numbers_small(rcnn):
-    scenes, _ = made(plan(RCNN))
-    with torch.no_grad():
-        maps = rcnn.detector.backbone(scenes.images)
-    assert all(each.std() < 10 for each in maps.values())
-
-
-def test_the_loss_of_sets_is_dinos():
-    model, _ = build_model(DINO)
-    scenes, targets = made(plan())
-    found = model(scenes)
-    assert torch.equal(plan(DINO).loss(0.0).function(found, targets), DinoLoss()(found, targets))

@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -380,17 +379,10 @@ def edit_baselines(
         context = EditContext(platform=file.platform, reason=reason.strip() or "preview", at=at, prior=prior)
         edited, found = _edit_file(file, edit, context)
         if edited != file and reason.strip():
-            store.change(
-                file.platform,
-                file.suite,
-                partial(_edited_file, edit=edit, context=context),
-            )
+            # Once more, on the file as it is under the lock.
+            store.change(file.platform, file.suite, lambda now, then=context: _edit_file(now, edit, then)[0])  # type: ignore[misc]
         lines += [printable(f"{file.platform}/{file.suite}.json  {line}") for line in found]
     return lines
-
-
-def _edited_file(file: BaselineFile, edit: EntryEdit, context: EditContext) -> BaselineFile:
-    return _edit_file(file, edit, context)[0]
 
 
 def _edit_file(file: BaselineFile, edit: EntryEdit, context: EditContext) -> tuple[BaselineFile, list[str]]:

@@ -61,8 +61,6 @@ class HistoryBenchmark:
 
     platform: str  # the folder of its baselines
     key: str
-    sessions: int
-    last_at: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,7 @@ class History:
         with reading(self.path, self.lock_timeout_s) as connection:
             found = connection.execute(
                 f"SELECT {names} FROM sessions ORDER BY at_s DESC, id DESC LIMIT ?",  # noqa: S608 - our own names
-                (_limit(limit),),
+                (-1 if limit is None else limit,),
             ).fetchall()
         return tuple(self._decoded(SessionFacts, dict(row), "sessions") for row in found)
 
@@ -190,10 +188,8 @@ class History:
         """Return the benchmarks that have a series, by platform and key."""
         with reading(self.path, self.lock_timeout_s) as connection:
             found = connection.execute(
-                """SELECT platform, key, count(*) AS sessions, max(sessions.at) AS last_at FROM results
-                JOIN benchmarks ON benchmarks.id = results.benchmark
-                JOIN sessions ON sessions.id = results.session
-                WHERE in_series GROUP BY results.benchmark ORDER BY platform, key""",
+                """SELECT DISTINCT platform, key FROM results JOIN benchmarks ON benchmarks.id = results.benchmark
+                WHERE in_series ORDER BY platform, key""",
             ).fetchall()
         return tuple(self._decoded(HistoryBenchmark, dict(row), "benchmarks") for row in found)
 
@@ -213,7 +209,7 @@ class History:
                     environment, configuration, step_time_s, peak_memory_bytes, metrics
                 FROM chosen JOIN sessions ON sessions.id = chosen.session JOIN runs ON result = chosen.id
                 ORDER BY chosen.at_s, chosen.id, position""",
-                (platform, key, _limit(limit)),
+                (platform, key, -1 if limit is None else limit),
             ).fetchall()
         return tuple(self._point(list(rows)) for _, rows in groupby(found, key=lambda row: row["id"]))
 
@@ -289,12 +285,19 @@ class History:
     def _checked(self, session: SessionResults) -> tuple[str, SessionResults]:
         """Return the document, and the session as it will be read back; a bad value must not reach the disk."""
         try:
-            text = _rendered(session)
-            return text, parse(text, str(self.path))
+            text = render(session)
+            checked = parse(text, str(self.path))
         except StorageError as error:
             place, problem = error.place, error.problem
         except (ValueError, TypeError) as error:  # json: NaN or an object in a configuration
             place, problem = "", str(error)
+        else:
+            if len(text.encode("utf-8")) <= MAX_BYTES:
+                return text, checked
+            place, problem = (
+                "",
+                f"{len(text)} characters of results; at most {MAX_BYTES} bytes can be read back",
+            )
         remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
         raise HistoryError(str(self.path), place, problem, remedy)
 
@@ -314,10 +317,6 @@ class History:
         raise HistoryError(str(self.path), "", problem, remedy)
 
 
-def _limit(limit: int | None) -> int:
-    return -1 if limit is None else limit
-
-
 # --- documents --------------------------------------------------------------------------------------
 
 
@@ -329,39 +328,20 @@ def _document(connection: sqlite3.Connection, session: str) -> bytes | None:
     return None if found is None else bytes(found[0])
 
 
-def _rendered(session: SessionResults) -> str:
-    text = render(session)
-    if len(text.encode("utf-8")) > MAX_BYTES:
-        raise ValueError(f"{len(text)} characters of results; at most {MAX_BYTES} bytes can be read back")
-    return text
-
-
-def _unpacked(content: bytes) -> bytes:
-    """Return the text of a document; a small document can unpack to gigabytes, so that the size is limited."""
-    unpacking = zlib.decompressobj()
-    unpacked = unpacking.decompress(content, MAX_BYTES + 1)
-    if len(unpacked) > MAX_BYTES:
-        raise zlib.error(f"it has more than {MAX_BYTES} bytes")
-    if not unpacking.eof:
-        raise zlib.error("it is cut off")
-    return unpacked
-
-
-def _inflated(path: Path, session: str, content: bytes) -> str:
-    try:
-        return _unpacked(content).decode("utf-8")
-    except (zlib.error, UnicodeDecodeError) as error:
-        problem = f"the document of session {session} is damaged ({error})"
-        remedy = "Its runs are still in the series; the other sessions are intact."
-        raise HistoryError(str(path), "", problem, remedy) from None
-
-
 def _parsed(path: Path, session: str, content: bytes) -> SessionResults:
-    text = _inflated(path, session, content)
+    unpacking = zlib.decompressobj()
     try:
-        return parse(text, f"{path}, session {session}")
+        unpacked = unpacking.decompress(content, MAX_BYTES + 1)  # a small document can unpack to gigabytes
+        if unpacking.eof:
+            return parse(unpacked.decode("utf-8"), f"{path}, session {session}")
+        fault = f"it is cut off, or has more than {MAX_BYTES} bytes"
+    except (zlib.error, UnicodeDecodeError) as error:
+        fault = str(error)
     except StorageError as error:
         raise HistoryError(error.file, error.place, error.problem, error.remedy) from None
+    problem = f"the document of session {session} is damaged ({fault})"
+    remedy = "Its runs are still in the series; the other sessions are intact."
+    raise HistoryError(str(path), "", problem, remedy)
 
 
 # --- retention --------------------------------------------------------------------------------------
@@ -420,16 +400,13 @@ def insert_session(connection: sqlite3.Connection, session: SessionResults, cont
     ).lastrowid
     connection.execute("INSERT INTO documents VALUES (?, ?)", (row, content))
     measured = [result for result in session.results if result.runs]
-    _insert_environments(connection, session, {result.environment for result in measured})
-    for result in measured:
-        _insert_result(connection, row, at_s, result)
-
-
-def _insert_environments(connection: sqlite3.Connection, session: SessionResults, used: set[str]) -> None:
+    used = {result.environment for result in measured}
     connection.executemany(
         "INSERT OR IGNORE INTO environments VALUES (?, ?)",
         ((key, json.dumps(encode(each))) for key, each in session.environments.items() if key in used),
     )
+    for result in measured:
+        _insert_result(connection, row, at_s, result)
 
 
 def _insert_result(connection: sqlite3.Connection, session: int | None, at_s: float, result: Result) -> None:

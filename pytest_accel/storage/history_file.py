@@ -75,7 +75,8 @@ def is_sqlite(path: Path) -> bool:
 @contextmanager
 def reading(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
     """Open one state of the file for any number of queries; a reader changes nothing."""
-    _require_file(path)
+    if not _require_regular(path):
+        raise _missing(path)
     with explained(path):
         if _version(path, timeout_s) < len(MIGRATIONS):
             with writing(path, timeout_s):  # an older file becomes a newer one before it is read
@@ -168,11 +169,6 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 # --- faults -----------------------------------------------------------------------------------------
-
-
-def _require_file(path: Path) -> None:
-    if not _require_regular(path):
-        raise _missing(path)
 
 
 def _require_regular(path: Path) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import resource
 import signal
 import sqlite3
 import time
@@ -119,14 +118,6 @@ class TestSessions:
         assert [each.session for each in history.sessions(limit=2)] == ["s3", "s2"]
         assert history.latest().session == "s3"
 
-    def test_its_line_counts_benchmarks(self, history):
-        failed = result("t.py::test_c", runs=(), status=Ending.FAILED, failed=True)
-        skipped = result("t.py::test_b", runs=(), status=Ending.SKIPPED)
-        history.append(session(0, result(), skipped, failed, host="node-7", revision="abc"))
-        (facts,) = history.sessions()
-        assert (facts.benchmarks, facts.measured, facts.failed) == (3, 1, 1)
-        assert (facts.host, facts.revision, facts.version) == ("node-7", "abc", "0.1.0")
-
     def test_a_beginning_of_the_id_is_enough_where_it_is_unambiguous(self, history):
         history.append(session(0, name="20260301T020000Z-aaaa"))
         history.append(session(1, name="20260302T020000Z-bbbb"))
@@ -135,11 +126,6 @@ class TestSessions:
             history.session("2026")
         with pytest.raises(HistoryError, match=r"no session 'x' is here\n.*history` lists"):
             history.session("x")
-
-    def test_an_id_that_begins_another_is_found(self, history):
-        history.append(session(0, name="s1"))
-        history.append(session(1, name="s12"))
-        assert history.session("s1").session == "s1"
 
     def test_a_session_is_kept_once(self, history):
         assert history.append(session(0))
@@ -196,13 +182,6 @@ class TestSeries:
         assert history.environment(point.environment) == H200
         assert history.environment("unheard-of") is None
 
-    def test_what_all_of_a_platform_lost_is_in_the_loss_against_the_baseline(self, history):
-        rest = Estimate(point=0.1, low=0.05, high=0.2)
-        verdict = Verdict(outcome=Outcome.OK, tolerance=0.05, slowdown=rest, common=0.2)
-        history.append(session(0, result(verdicts=(verdict,))))
-        (point,) = history.series(KEY, "h200")
-        assert point.loss == pytest.approx(0.28)
-
     def test_oldest_first_and_limited_to_the_newest(self, history):
         for night in (2, 0, 3, 1):
             history.append(session(night))
@@ -236,8 +215,7 @@ class TestSeries:
         history.append(session(0))
         history.append(session(1, outside))
         assert [point.session for point in history.series(KEY, "h200")] == ["s0"]
-        (tracked,) = history.benchmarks()
-        assert (tracked.sessions, tracked.last_at) == (1, session(0).at)
+        assert len(history.benchmarks()) == 1
         assert history.session("s1").results == (outside,)
 
     @pytest.mark.parametrize(
@@ -246,17 +224,6 @@ class TestSeries:
     def test_a_valid_run_is_in_the_series_whatever_the_gate_says(self, history, status):
         history.append(session(0, result(status=status)))
         assert len(history.series(KEY, "h200")) == 1
-
-    def test_a_changed_configuration_shows(self, history):
-        history.append(session(0, result(configuration={"batch_size": 32})))
-        history.append(session(1, result(configuration={"batch_size": 64})))
-        history.append(session(2, result(configuration={"batch_size": 64})))
-        first, second, third = history.series(KEY, "h200")
-        assert first.configuration != second.configuration == third.configuration
-
-    def test_a_benchmark_without_a_key_has_its_node_id(self, history):
-        history.append(session(0, result(key="", benchmark="t.py::test_a")))
-        assert len(history.series("t.py::test_a", "h200")) == 1
 
 
 class TestWriters:
@@ -374,14 +341,6 @@ class TestKilledWriters:
         history.path.chmod(0o644)
         assert names(history) == ["s0"]
 
-    def test_a_file_that_was_only_just_made(self, history):
-        history.path.parent.mkdir()
-        history.path.touch()
-        with pytest.raises(HistoryError, match="there is no history here yet"):
-            history.sessions()
-        history.append(session(0))
-        assert names(history) == ["s0"]
-
 
 class AsNobody:
     def __enter__(self):
@@ -424,12 +383,6 @@ class TestBadFiles:
             stream.write(b"\xa5" * (history.path.stat().st_size - 4096))
         self.refused(history, "is damaged")
 
-    def test_a_file_that_was_cut_off(self, history):
-        history.append(bulky(0))
-        os.truncate(history.path, 8192)
-        with pytest.raises(HistoryError, match="is damaged"):
-            history.session("s0")
-
     def test_a_damaged_document_costs_that_document(self, history):
         history.append(session(0))
         history.append(session(1))
@@ -454,13 +407,6 @@ class TestBadFiles:
         assert all(new.append(each) for each in saved if each)
         assert new.latest().session == "s11"
 
-    def test_a_number_without_bounds_does_not_make_salvage_count_to_it(self, history):
-        history.append(session(0))
-        history.append(session(1))
-        with closing(sqlite3.connect(history.path)) as connection, connection:
-            connection.execute("UPDATE documents SET session = 4611686018427387904 WHERE session = 2")
-        assert list(history.salvaged()) == [session(0), session(1)]
-
     @pytest.mark.parametrize("table", ["sessions", "documents"])
     def test_what_one_list_of_sessions_lost_another_has(self, history, table):
         for night in range(4):
@@ -483,30 +429,17 @@ class TestBadFiles:
         with closing(sqlite3.connect(history.path)) as connection, connection:
             connection.execute("UPDATE documents SET content = ? WHERE session = 1", (packed,))
         tracemalloc.start()
-        with pytest.raises(HistoryError, match="it has more than 1048576 bytes"):
+        with pytest.raises(HistoryError, match="has more than 1048576 bytes"):
             history.session("s0")
         assert list(history.salvaged()) == [None, session(1)]
         assert tracemalloc.get_traced_memory()[1] < 2**25
         tracemalloc.stop()
 
-    def test_what_is_too_large_to_be_read_back_is_not_written(self, history, monkeypatch):
+    def test_results_too_large_to_be_read_back_are_not_written(self, history, monkeypatch):
         monkeypatch.setattr("pytest_accel.storage.history.MAX_BYTES", 100)
         with pytest.raises(HistoryError, match="at most 100 bytes can be read back"):
             history.append(session(0))
         assert not history.path.exists()
-
-    def test_a_document_that_was_cut_off(self, history):
-        history.append(session(0))
-        with closing(sqlite3.connect(history.path)) as connection, connection:
-            connection.execute("UPDATE documents SET content = substr(content, 1, length(content) - 5)")
-        with pytest.raises(HistoryError, match=r"is damaged \(it is cut off"):
-            history.session("s0")
-
-    def test_what_was_pruned_is_not_called_damaged(self, history):
-        for night in range(4):
-            history.append(session(night))
-        history.prune(keep_sessions=2)
-        assert list(history.salvaged()) == [session(2), session(3)]
 
     def test_another_programs_database(self, history):
         history.path.parent.mkdir()
@@ -536,14 +469,6 @@ class TestBadFiles:
         os.mkfifo(history.path)
         self.refused(history, "is not a regular file")
 
-    def test_a_folder_that_cannot_be_made(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        history = History(tmp_path / "file" / "history.sqlite")
-        with pytest.raises(HistoryError, match="its folder cannot be made"):
-            history.append(session(0))
-        with pytest.raises(HistoryError, match="no history here"):
-            history.sessions()
-
     def test_a_folder_that_may_not_be_written(self, history):
         history.append(session(0))
         open_the_way_to(history.path.parent)
@@ -568,21 +493,6 @@ class TestBadFiles:
         ):
             history.append(bulky(1))
         monkeypatch.undo()
-        assert names(history) == ["s0"]
-        assert history.append(bulky(1))
-
-    def test_a_limit_on_file_sizes(self, history):
-        history.append(session(0))
-        size = history.path.stat().st_size
-
-        def write():
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-            with pytest.raises(HistoryError, match=r"the file system failed|the disk is full"):
-                history.append(bulky(1))
-
-        child = in_child(write)
-        child.join(60)
-        assert child.exitcode == 0
         assert names(history) == ["s0"]
         assert history.append(bulky(1))
 
@@ -638,8 +548,7 @@ class TestRetention:
         assert [point.session for point in ten.series(f"{KEY}-1", "h200")] == ["s7", "s8", "s9"]
 
     def test_by_age(self, ten):
-        now = BEGIN + timedelta(days=9, hours=1)
-        assert ten.prune(keep_days=2, now=now).left == 2
+        assert ten.prune(keep_days=2, now=BEGIN + timedelta(days=9, hours=1)).left == 2
         assert names(ten) == ["s9", "s8"]
 
     def test_by_bytes_the_file_itself_shrinks(self, ten):
@@ -649,14 +558,7 @@ class TestRetention:
         assert ten.path.stat().st_size == pruned.bytes_after <= size // 2
         assert names(ten)[0] == "s9"
         assert 3 <= pruned.left <= 5
-
-    def test_the_newest_stays_whatever_its_size(self, ten):
-        assert ten.prune(max_bytes=1).left == 1
-        assert names(ten) == ["s9"]
-
-    def test_all_bounds_hold_together(self, ten):
-        ten.prune(keep_sessions=8, keep_days=4, now=BEGIN + timedelta(days=9))
-        assert len(names(ten)) == 5
+        assert ten.prune(max_bytes=1).left == 1, "the newest stays"
 
     def test_a_dry_run_says_the_same_and_takes_nothing(self, ten):
         before = ten.path.read_bytes()
@@ -671,11 +573,6 @@ class TestRetention:
         assert [each.key for each in history.benchmarks()] == [KEY]
         assert history.environment(H200.key) is None
         assert history.environment(UPGRADED.key) == UPGRADED
-
-    def test_some_bound_must_be_given(self, ten):
-        with pytest.raises(ValueError, match="give keep_days"):
-            ten.prune()
-        assert len(names(ten)) == 10
 
 
 class TestForeignColumns:

@@ -70,9 +70,6 @@ class TestPlatformsAndFolders:
     def test_a_root_has_all_its_platforms(self):
         assert labels(["./baselines"]) == [("a100x4", "a100x4"), ("h200", "h200")]
 
-    def test_one_file(self):
-        assert labels(["baselines/h200/cnn.json", "a100x4"]) == [("cnn.json", "h200"), ("a100x4", "a100x4")]
-
     def test_two_of_one_name_are_told_apart(self):
         shutil.copytree("baselines", "old/baselines")
         names = ["./baselines/h200", "./old/baselines/h200"]
@@ -106,11 +103,6 @@ class TestPlatformsAndFolders:
         with pytest.raises(BaselineError, match=r"cnn.json: line 1"):
             find_source("h200", Path("baselines"))
 
-    def test_an_empty_folder(self):
-        Path("empty").mkdir()
-        with pytest.raises(SourceError, match="holds no baselines"):
-            find_source("empty", Path("baselines"))
-
 
 @pytest.mark.usefixtures("project")
 class TestNames:
@@ -129,23 +121,6 @@ class TestNames:
         assert find_source("platform:h200", Path("baselines")).sides
         assert find_source("./h200", Path("baselines")).sides
         assert find_source("file:h200", Path("baselines")).sides
-
-    def test_a_study_of_a_platforms_name(self):
-        baseline(Path("baselines"), platform="nrp")
-        with pytest.raises(SourceError, match="Write platform:nrp or published:nrp"):
-            find_source("nrp", Path("baselines"))
-        assert find_source("published:nrp", Path("baselines")).sides[0].published
-
-    def test_in_the_folder_of_baselines_itself_a_platform_is_one_thing(self, monkeypatch):
-        monkeypatch.chdir("baselines")
-        assert find_source("h200", Path()).sides
-
-    @pytest.mark.parametrize(
-        "name", ["platform:nope", "published:nope", "platform:../x", "platform:published", "published:.."]
-    )
-    def test_a_kind_that_has_no_such_name(self, name):
-        with pytest.raises(SourceError, match="There are, in baselines"):
-            find_source(name, Path("baselines"))
 
 
 class TestStudies:
@@ -194,13 +169,6 @@ class TestResults:
         monkeypatch.setattr(Path, "read_bytes", lambda _self: pytest.fail("it was read"))
         with pytest.raises(StorageError, match="a file of results has at most"):
             find_source("huge.json", Path("baselines"))
-
-    def test_a_file_is_read_once(self, project, monkeypatch):
-        results_file(project / "r.json", result())
-        read, real = [], Path.read_bytes
-        monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self) or real(self))
-        find_source("r.json", Path("baselines"))
-        assert len(read) == 1
 
     def test_the_same_benchmark_twice_is_refused(self, project):
         results_file(project / "r.json", result(), result(measured=runs(session="again")))

@@ -12,6 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pytest_accel.report.terminal import changed
 from pytest_accel.report.verdicts import (
@@ -110,23 +111,27 @@ def render_summary(session: SessionResults, *, limit_bytes: int = LIMIT_BYTES) -
         )
     results = in_order(session.results)
     name = _namer(results)
+    item = partial(_item, name=name)
     failed = [result for result in results if result.failed]
     attention = [result for result in results if needs_attention(result)]
     settled = [result for result in results if not result.failed and not needs_attention(result)]
     is_folded = len(settled) > _FOLDED_FROM
     parts = [
         _Part(head=_headline(session)),
-        _Part(
-            rows=tuple(_item(result, name) for result in failed), rows_are="benchmarks that failed", rank=1
-        ),
+        _Part(rows=tuple(map(item, failed)), rows_are="benchmarks that failed", rank=1),
         *_changes(results, name),
-        _listed("Needs attention", attention, name),
+        *_section("Needs attention", map(item, attention), "benchmarks that need attention", rank=4),
         *_machine(session),
         _table("Verdicts", [*failed, *attention, *([] if is_folded else settled)], name, rank=6),
         *([_folded(settled, name)] if is_folded else []),
         _Part(head=_reproduce(session, failed)),
     ]
     return _assembled(parts, limit_bytes)
+
+
+def _section(title: str, rows: Iterable[str], rows_are: str, *, rank: int) -> list[_Part]:
+    shown = tuple(rows)
+    return [_Part(head=(f"### {title}", ""), rows=shown, rows_are=rows_are, rank=rank)] if shown else []
 
 
 def _assembled(parts: Sequence[_Part], limit_bytes: int) -> str:
@@ -199,13 +204,6 @@ def _item(result: Result, name: _Namer) -> str:
     return "\n".join(lines)
 
 
-def _listed(title: str, results: Sequence[Result], name: _Namer) -> _Part:
-    if not results:
-        return _Part()
-    rows = tuple(_item(result, name) for result in results)
-    return _Part(head=(f"### {title}", ""), rows=rows, rows_are="benchmarks that need attention", rank=4)
-
-
 # --- what changed -----------------------------------------------------------------------------------
 
 
@@ -222,9 +220,7 @@ def _changes(results: Sequence[Result], name: _Namer) -> list[_Part]:
     opened = [_diff(c, m, name, is_only=is_only) for c, m in groups.items() if c in suspects]
     quiet = [_diff(c, m, name, is_only=is_only) for c, m in groups.items() if c and c not in suspects]
     title = "Changed since the baseline"
-    parts = []
-    if opened:
-        parts.append(_Part(head=(f"### {title}", ""), rows=tuple(opened), rows_are="sets of changes", rank=3))
+    parts = _section(title, opened, "sets of changes", rank=3)
     if quiet:
         head, tail = _details(f"{title} of those that are well")
         parts.append(_Part(head=head, rows=tuple(quiet), tail=tail, rows_are="sets of changes", rank=5))
@@ -268,7 +264,7 @@ def _machine(session: SessionResults) -> list[_Part]:
         )
         if remedy := str(finding.get("remedy") or ""):
             rows[-1] += f"\n  - {prose(remedy)}"
-    return [_Part(head=("### The machine", ""), rows=tuple(rows), rows_are="remarks", rank=2)] if rows else []
+    return _section("The machine", rows, "remarks", rank=2)
 
 
 # --- the table --------------------------------------------------------------------------------------
@@ -277,20 +273,12 @@ def _machine(session: SessionResults) -> list[_Part]:
 def _table(title: str, results: Sequence[Result], name: _Namer, *, rank: int) -> _Part:
     if not results:
         return _Part()
-    cells = [[column.text(result) for column in _COLUMNS] for result in results]
-    shown = [index for index in range(len(_COLUMNS)) if any(row[index] for row in cells)]
-    verdict, *others = shown  # the first is never empty
-    rows = (
-        [row[verdict], code(name(result), in_table=True), *(row[index] for index in others)]
-        for result, row in zip(results, cells, strict=True)
-    )
-    titles = [_COLUMNS[verdict].title, "benchmark", *(_COLUMNS[index].title for index in others)]
-    rules = ["---", "---", *("--:" if _COLUMNS[index].right else "---" for index in others)]
+    columns = [column for column in _columns(name) if any(map(column.text, results))]
+    rules = ("--:" if column.right else "---" for column in columns)
     head = (f"### {title}", "") if title else ()
     return _Part(
-        head=(*head, table_row(titles), table_row(rules)),
-        rows=tuple(map(table_row, rows)),
-        rows_are="rows",
+        head=(*head, table_row(column.title for column in columns), table_row(rules)),
+        rows=tuple(table_row(column.text(result) for column in columns) for result in results),
         rank=rank,
     )
 
@@ -352,18 +340,22 @@ class _Column:
     right: bool = False
 
 
-_COLUMNS = (
-    _Column(
-        title="verdict",
-        text=lambda result: f"**{status_word(result)}**" if result.failed else status_word(result),
-    ),
-    _Column(title="platform", text=lambda result: code(result.platform, characters=80, in_table=True)),
-    _Column(title="throughput", text=lambda result: _rate(result.throughput, result.unit), right=True),
-    _Column(title="baseline", text=lambda result: _rate(result.baseline_throughput, ""), right=True),
-    _Column(title="change", text=_change),
-    _Column(title="scaling", text=_scaling),
-    _Column(title="reference", text=lambda result: "<br>".join(map(_reference, result.references[:_NAMES]))),
-)
+def _columns(name: _Namer) -> tuple[_Column, ...]:
+    def verdict(result: Result) -> str:
+        return f"**{status_word(result)}**" if result.failed else status_word(result)
+
+    return (
+        _Column(title="verdict", text=verdict),
+        _Column(title="benchmark", text=lambda result: code(name(result), in_table=True)),
+        _Column(title="platform", text=lambda result: code(result.platform, characters=80, in_table=True)),
+        _Column(title="throughput", text=lambda result: _rate(result.throughput, result.unit), right=True),
+        _Column(title="baseline", text=lambda result: _rate(result.baseline_throughput, ""), right=True),
+        _Column(title="change", text=_change),
+        _Column(title="scaling", text=_scaling),
+        _Column(
+            title="reference", text=lambda result: "<br>".join(map(_reference, result.references[:_NAMES]))
+        ),
+    )
 
 
 # --- reproduce ------------------------------------------------------------------------------------------

@@ -300,23 +300,3 @@ def counts(words: Iterable[str]) -> str:
 def finding_subject(finding: Mapping[str, Scalar]) -> str:
     """Return what a finding of the doctor is about: `GPU 0 power limit`."""
     return " ".join(str(finding.get(name) or "") for name in ("of", "subject")).strip()
-
-
-def effect_text(status: Status) -> str:
-    """Return the effect on the test in words, with the option that changes it."""
-    effect = VERDICTS[status].effect
-    if effect in ("passes", "fails"):
-        return effect
-    default = str(getattr(Settings(), effect))
-    verb, other = ("fails", "passes") if default == "fail" else ("passes", "fails")
-    changed = "warn" if default == "fail" else "fail"
-    return f"{verb}; with `--accel-{effect.replace('_', '-')}={changed}` it {other}"
-
-
-def table_lines() -> list[str]:
-    """Return the table as the documentation prints it (docs/guide/verdicts.md)."""
-    rows = [
-        f"| `{row.word}` | `{status.value}` | {row.meaning} | {effect_text(status)} | {row.remedy} |"
-        for status, row in VERDICTS.items()
-    ]
-    return ["| printed | in files | meaning | the test | what to do |", "|---|---|---|---|---|", *rows]

@@ -33,7 +33,7 @@ from pytest_accel.platforms.catalogue import (
     load_catalogue,
 )
 from pytest_accel.report.baselines import ShownBenchmark
-from pytest_accel.report.verdicts import table_lines
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.table import COLUMNS
 from pytest_accel.stats.baseline_quality import platform_prior
@@ -49,6 +49,7 @@ from pytest_accel.stats.quantities import (
     seconds,
     si,
 )
+from pytest_accel.stats.results import Status
 from pytest_accel.stats.verdict import Policy, Verdict
 from pytest_accel.storage.comparison import CHOICES
 from pytest_accel.storage.references import METRICS as PUBLISHED
@@ -487,10 +488,31 @@ def with_outputs(text: str) -> str:
     return _OUTPUT.sub(printed, text)
 
 
+def effect_text(status: Status) -> str:
+    """Return the effect on the test in words, with the option that changes it."""
+    effect = VERDICTS[status].effect
+    if effect in ("passes", "fails"):
+        return effect
+    default = str(getattr(Settings(), effect))
+    verb, other = ("fails", "passes") if default == "fail" else ("passes", "fails")
+    changed = "warn" if default == "fail" else "fail"
+    return f"{verb}; with `--accel-{effect.replace('_', '-')}={changed}` it {other}"
+
+
+def verdict_table() -> str:
+    rows = [
+        f"| `{row.word}` | `{status.value}` | {row.meaning} | {effect_text(status)} | {row.remedy} |"
+        for status, row in VERDICTS.items()
+    ]
+    return "\n".join(
+        ["| printed | in files | meaning | the test | what to do |", "|---|---|---|---|---|", *rows]
+    )
+
+
 PARTS = (
     Part("docs/results.md", "throughput", throughput_table),
     Part("docs/guide/noise.md", "noise", noise_table),
-    Part("docs/guide/verdicts.md", "verdicts", lambda: "\n".join(table_lines())),
+    Part("docs/guide/verdicts.md", "verdicts", verdict_table),
 )
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,

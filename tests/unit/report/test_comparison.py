@@ -29,14 +29,6 @@ ViT-H 1948.01 509.7 890.3
 SWIN-T 52.76 15.83 34.5
 SWIN-B 94.48 27.13 56.71
 """
-TABLE_I_B = """
-ResNet50 89.01 23.75 44.01
-ResNet152 111.30 35.45 67.82
-ViT-L 83.63 24.96 41.12
-ViT-H 2947.94 762.03 1355.09
-SWIN-T 96.66 25.89 57.39
-SWIN-B 167.65 44.04 96.53
-"""
 TABLE_II = """
 DINO,SWIN-L 125.00 37.77 34.38
 FasterR-CNN,ResNet-50 4.59 1.08 11.84
@@ -60,9 +52,7 @@ def printed_rows(text: str, title: str) -> list[list[str]]:
     return rows
 
 
-@pytest.mark.parametrize(
-    ("title", "table"), [("Table I (a)", TABLE_I_A), ("Table I (b)", TABLE_I_B), ("Table II", TABLE_II)]
-)
+@pytest.mark.parametrize(("title", "table"), [("Table I (a)", TABLE_I_A), ("Table II", TABLE_II)])
 def test_study_alone_is_its_own_tables(title, table):
     printed = printed_rows(render(of("nrp"), "table"), title)
     expected = [line.split() for line in table.strip().splitlines()]
@@ -163,9 +153,6 @@ class TestTable:
         two[1] = replace(two[1], entries={KEY: replace(entry, runs=slowed)})
         assert "note: after: 5 runs delayed on purpose" in render(compare(two), "table")
 
-    def test_no_line_ends_in_blanks(self, two):
-        assert not any(line != line.rstrip() for line in render(compare(two), "table").splitlines())
-
 
 class TestOtherFormats:
     def test_csv_has_a_number_in_every_cell_and_says_what_was_published(self, two):
@@ -237,24 +224,7 @@ class TestOtherFormats:
             (line,) = csv.DictReader(io.StringIO(text))
             assert line["benchmark"] == bad.encode("unicode_escape").decode()
 
-    def test_markdown_is_escaped_as_everywhere(self, two):
-        entry = replace(two[0].entries[KEY], name="fixes #12 for @octocat")
-        row = render(compare([replace(two[0], entries={KEY: entry})]), "markdown").splitlines()[4]
-        assert "#12" not in row
-        assert "@octocat" not in row
-
     @pytest.mark.parametrize("form", FORMATS)
     def test_every_format_of_every_study(self, form):
         for study in ("nrp", "olivia", "caraml", "pearc22"):
             assert render(of(study), form)
-
-
-def test_many_benchmarks_of_two_platforms_find_each_other():
-    measured = runs(1)
-    values = figures(measured, 256, "images")
-    entries = {
-        f"t.py::test[{i}]": Entry(key=f"t.py::test[{i}]", name=f"test[{i}]", values=values)
-        for i in range(2000)
-    }
-    sides = [Side(label=p, group=p, platform=p, entries=entries) for p in ("h200", "a100")]
-    assert len(compare(sides).rows) == 2000

@@ -21,7 +21,7 @@ def test_screen():
     findings = [
         finding("driver", "580.65"),
         finding("power limit", "500 W", level=Level.WARNING, of="GPU 0"),
-        finding("governor", "not told: no cpufreq", group="cpu", known=False),
+        finding("governor", "unknown: no cpufreq", group="cpu", known=False),
         finding("baselines", "full", level=Level.PROBLEM, group="disk"),
     ]
     assert screen(findings) == [
@@ -30,7 +30,7 @@ def test_screen():
         "  WARNING  power limit  GPU 0: 500 W",
         "                        -> Repair it.",
         "cpu",
-        "  -        governor     not told: no cpufreq",
+        "  -        governor     unknown: no cpufreq",
         "disk",
         "  PROBLEM  baselines    full",
         "                        -> Repair it.",
@@ -67,18 +67,10 @@ def test_long_texts_are_wrapped_under_their_column_and_commands_stay_whole():
     assert all(line.startswith(" " * 14) for line in lines[2:4])
 
 
-def test_narrow_terminal_is_no_error():
-    assert screen([finding("a" * 50, "b " * 50)], width=10)
-
-
 def test_nothing_from_outside_steers_the_terminal():
     text = "\n".join(screen([finding("a\x1b[2J", "b\x1b]0;x\x07\r\nc", of="GPU \x9b1")]))
     assert not any(character in text for character in "\x1b\x07\r\x9b")
     assert len(text.splitlines()) == 4
-
-
-def test_sensor_that_speaks_nonsense_is_shown_as_a_warning():
-    assert "WARNING" in screen([finding("a", level=Level.WARNING, known=False)])[1]
 
 
 def test_verdicts():

@@ -113,11 +113,6 @@ def test_long_message_stays_within_the_runners_limit():
     assert len(properties["title"]) <= 200
 
 
-def test_details_are_lines_of_the_message():
-    [(*_, message)] = of(make_result(Ending.FAILED, text="boom", details=("E  a", "E  100%0A b")))
-    assert message == "boom\nE  a\nE  100%0A b"
-
-
 def test_separators_inside_values_are_escaped():
     name = "test_x[a::add-mask::b,file=c,%3A]"
     failed = make_result(Ending.FAILED, name=name, text="::error::x")

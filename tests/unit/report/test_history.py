@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +19,6 @@ from pytest_accel.report.history import (
 )
 from pytest_accel.stats.changepoints import trend
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from pytest_accel.storage.history import HistoryRun, Point, Pruned
 
 OLD = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.10.0"})
@@ -99,41 +96,12 @@ class TestShifts:
         (shift,) = shifts(trend(stepped(environment="pruned")), ENVIRONMENTS)
         assert [suspect.partition(" ")[0] for suspect in shift.suspects] == ["revision"]
 
-    def test_level_series_has_none(self):
-        assert shifts(trend(stepped(at=99)), ENVIRONMENTS) == ()
-
 
 class TestText:
-    def test_change_says_by_how_much_since_when_and_who_is_suspect(self):
-        whole = track(stepped(environment=NEW.key))
-        text = "\n".join(shift_lines(whole, trend(whole.points), shifts(trend(whole.points), ENVIRONMENTS)))
-        assert "% slower since 2026-03-15 02:00, session s14: 1,00" in text
-        assert "suspect: torch 2.10.0 -> 2.11.0" in text
-
     def test_short_series_says_so(self):
         short, level = stepped()[:5], stepped(at=99)
         assert "too short to say" in shift_lines(track(short), trend(short), ())[-1]
         assert shift_lines(track(level), trend(level), ())[-1] == "  no change"
-
-    def test_row_names_the_metric_that_decided(self):
-        energy = Verdict(
-            outcome=Outcome.REGRESSED,
-            tolerance=0.05,
-            slowdown=Estimate(point=0.08, low=0.06, high=0.1),
-            of="energy_per_step_j",
-        )
-        row = point(1, 998, status="regressed", loss=0.002)
-        (_, line) = series_table(track([row]), {"s1": (energy,)})
-        assert "regressed: energy 8.0 % more" in line
-        assert "slower" not in line
-        (_, line) = series_table(track([row]), {"s1": (replace(energy, slowdown=None),)})
-        assert "regressed: energy  " in line
-
-    def test_table_has_a_row_a_session(self):
-        lines = series_table(track([point(0, 1000), point(1, 900, status="regressed", loss=0.1)]))
-        assert len(lines) == 3
-        assert "regressed, 10.0 % slower" in lines[2]
-        assert "images/s" in lines[0]
 
     def test_no_control_character_reaches_the_terminal(self):
         evil = "\x1b[31m\x00\n"

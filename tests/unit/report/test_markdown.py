@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_accel.report.markdown import LEAST_BYTES, code, fenced, prose, render_summary
-from pytest_accel.report.verdicts import in_order, needs_attention, status_word
+from pytest_accel.report.verdicts import needs_attention, status_word
 from pytest_accel.stats.environment import Change
-from pytest_accel.stats.quantities import clipped, printable
+from pytest_accel.stats.quantities import printable
 from pytest_accel.stats.results import Ending, ReferenceFigure
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.markdown_page import OURS, Page
@@ -32,12 +32,6 @@ def test_every_status_is_shown_and_what_needs_attention_listed(status):
     page = render_summary(make_session([replace(result, failed=False)]))
     assert status_word(replace(result, failed=False)) in page
     assert needs_attention(replace(result, failed=False)) == ("### Needs attention" in page)
-
-
-def test_failure_comes_before_an_expected_one():
-    expected = make_result(Outcome.REGRESSED, failed=False)  # under xfail
-    missing = make_result(Outcome.NO_BASELINE, failed=True)
-    assert in_order([expected, missing]) == [missing, expected]
 
 
 def test_headline_is_that_of_the_page_and_counts_failures():
@@ -216,7 +210,8 @@ def test_left_out_failures_are_counted():
     shown = page.count("- **REGRESSED** ")
     assert 100 < shown < 1000
     assert f"**{1000 - shown} more benchmarks that failed are left out here" in page
-    assert re.search(r"\*\*9\d\d more rows are left out here", page)
+    rows = page.count("| **REGRESSED** |")
+    assert f"**{1000 - rows:,} more rows are left out here" in page
 
 
 @settings(max_examples=25)
@@ -227,11 +222,8 @@ def test_page_stays_within_its_limit(count, text):
     ]
     session = make_session(results, host=text * 50, command=(text,) * 50, remarks=(text,) * 50)
     assert len(render_summary(session, limit_bytes=LEAST_BYTES).encode("utf-8")) <= LEAST_BYTES
-
-
-def test_too_small_limit_is_refused():
-    with pytest.raises(ValueError, match=f"100 is too little for a summary. Give at least {LEAST_BYTES}"):
-        render_summary(make_session([]), limit_bytes=100)
+    with pytest.raises(ValueError, match="too little for a summary"):
+        render_summary(session, limit_bytes=100)
 
 
 # --- escaping ----------------------------------------------------------------------------------------
@@ -316,10 +308,3 @@ def test_fence_holds_everything(lines):
     page = Page("\n".join([*fenced(lines), "", "after"]))
     assert page.tags == ["pre", "code", "p"]
     assert page.text.endswith("after\n")
-
-
-def test_long_names_keep_both_ends():
-    shown = clipped("a" * 500 + "[bf16-256]", 100)
-    assert len(shown) == 100
-    assert shown.startswith("aaa")
-    assert shown.endswith("[bf16-256]")

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.page import ReportError, document, read_plotly_js, render_page, write_page
-from pytest_accel.report.page.plots import energies, past, rounds, scalings, sweeps, thinned
+from pytest_accel.report.page.plots import energies, past, rounds, scalings, sweeps
 from pytest_accel.report.page.rows import metric, picture
 from pytest_accel.report.terminal import changed, explain
 from pytest_accel.report.verdicts import headline_of
@@ -366,12 +366,6 @@ def test_rounds_are_throughputs_of_both_sides_with_intervals():
     assert point == pytest.approx(result.throughput, rel=1e-5)
     assert found["then_interval"][1] == pytest.approx(result.baseline_throughput, rel=1e-5)
     assert rounds(make_result(Ending.SKIPPED), 60) is None
-
-
-def test_thinning_keeps_both_ends():
-    assert thinned(range(100), 3) == [0, 50, 99]
-    assert thinned(range(3), 3) == range(3)
-    assert thinned(range(9), 1) == range(1)
 
 
 def series(result, count=60, **more):

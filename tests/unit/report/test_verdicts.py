@@ -14,22 +14,18 @@ from pytest_accel.report.verdicts import (
     fails,
     in_order,
     is_settled,
-    needs_attention,
     shown_status,
-    table_lines,
 )
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.results import a_platform_shift, make_result
 
+JUDGED = {Outcome.OK, Outcome.IMPROVED, Outcome.REGRESSED, Outcome.INCONCLUSIVE}
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_status_has_a_row():
+def test_every_status_has_a_row_and_outcomes_are_ten_at_most():
     assert set(VERDICTS) == {*Outcome, *Ending}
-
-
-def test_there_are_at_most_ten_outcomes():
     assert len(Outcome) <= 10
 
 
@@ -47,15 +43,11 @@ def test_what_needs_attention_is_in_capitals():
     assert lower == {*filter(is_settled, VERDICTS), Outcome.IMPROVED}
 
 
-def test_colours_of_outcomes_differ():
-    colours = [
-        tuple(sorted(VERDICTS[outcome].markup)) for outcome in Outcome if outcome is not Outcome.VANISHED
-    ]
-    assert len(colours) == len(set(colours))
-
-
-def test_letters_differ():
+def test_colours_of_outcomes_and_letters_differ():
+    outcomes = [outcome for outcome in Outcome if outcome is not Outcome.VANISHED]
+    colours = [tuple(sorted(VERDICTS[outcome].markup)) for outcome in outcomes]
     letters = [row.letter for row in VERDICTS.values() if row.letter]
+    assert len(colours) == len(set(colours))
     assert len(letters) == len(set(letters))
 
 
@@ -67,6 +59,7 @@ def test_line_begins_with_the_word_and_is_one_line(outcome):
     line = verdict_line("x", verdict)
     assert line.startswith(f"{VERDICTS[outcome].word}  x: ")
     assert "\n" not in line
+    assert line.endswith("because") is (outcome not in JUDGED)
 
 
 @pytest.mark.parametrize("status", VERDICTS, ids=lambda status: status.value)
@@ -95,20 +88,3 @@ def test_the_larger_loss_comes_first():
 def test_a_gain_that_failed_in_its_teardown_has_failed():
     assert shown_status(replace(make_result(Outcome.IMPROVED), failed=True)) is Ending.FAILED
     assert shown_status(replace(make_result(Outcome.INCONCLUSIVE), failed=True)) is Outcome.INCONCLUSIVE
-
-
-@pytest.mark.parametrize("status", [Outcome.OK, Ending.RECORDED, Ending.SKIPPED])
-def test_what_is_settled_needs_no_attention(status):
-    assert not needs_attention(make_result(status))
-
-
-def test_guide_has_the_table():
-    page = (ROOT / "docs/guide/verdicts.md").read_text()
-    assert "\n".join(table_lines()) in page, "run python -m tests.unit.report.test_verdicts"
-
-
-if __name__ == "__main__":  # writes the table into the guide
-    path = ROOT / "docs/guide/verdicts.md"
-    before, _, rest = path.read_text().partition("| printed |")
-    after = rest.split("\n\n", 1)[1]
-    path.write_text(before + "\n".join(table_lines()) + "\n\n" + after)

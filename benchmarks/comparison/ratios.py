@@ -1,7 +1,6 @@
-"""How much faster, and how surely: from the times of alternating blocks to a ratio with its interval. Pure.
+"""Ratio of two rates with a 95 % interval, from blocks that alternate: ours peer peer ours, then peer ours ours peer.
 
-The logarithm of a group's ratio is one observation. What the machine does to both sides of a group cancels in it, and a drift
-that is even over a group does, too: ours peer peer ours, then peer ours ours peer.
+The logarithm of a group's ratio is one observation. Linear drift of the machine cancels within a group.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _ABBA: tuple[Side, ...] = ("ours", "peer", "peer", "ours")
 _BAAB: tuple[Side, ...] = ("peer", "ours", "ours", "peer")
 
 
-def turns(groups: int) -> list[Side]:
-    """Return whose block it is, in order."""
+def schedule(groups: int) -> list[Side]:
+    """Return the side of each block, in order."""
     return [side for group in range(groups) for side in (_BAAB if group % 2 else _ABBA)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds a step, of every block in the order that they were taken."""
+    """Seconds per step of every block, in order."""
 
     ours_s: tuple[float, ...]
     peer_s: tuple[float, ...]
-    cut_off: bool = False  # more groups were wanted
+    cut_off: bool = False  # interrupted before all groups were measured
 
     def __post_init__(self) -> None:
         if len(self.ours_s) != len(self.peer_s) or len(self.ours_s) % BLOCKS or not self.ours_s:
@@ -53,29 +52,29 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Ours over the peer's rate; the interval is of the mean over groups, and not symmetric around it."""
+    """Our rate over the peer's, with the 95 % interval of the mean over groups."""
 
     value: float
     low: float
     high: float
 
     def reaches(self, goal: float | None) -> bool | None:
-        """Whether it is surely as large: the lower end decides. None where there is no goal."""
+        """Return whether the lower bound is at the goal or above; None without a goal."""
         return None if goal is None else self.low >= goal
 
 
 def alternate(blocks: Mapping[Side, Callable[[], float]], groups: int) -> Times:
-    """Take all blocks in turn; each returns its seconds a step. Ctrl-C ends it with the groups that are whole, where they have an interval."""
+    """Measure all blocks; each returns its seconds per step. After Ctrl-C complete groups are kept, if there are two or more."""
     taken: dict[Side, list[float]] = {side: [] for side in SIDES}
-    whole, cut_off = groups, False
+    complete, cut_off = groups, False
     try:
-        for side in turns(groups):
+        for side in schedule(groups):
             taken[side].append(blocks[side]())
     except KeyboardInterrupt:
-        whole, cut_off = min(map(len, taken.values())) // BLOCKS, True
-        if whole < LEAST_GROUPS:
+        complete, cut_off = min(map(len, taken.values())) // BLOCKS, True
+        if complete < LEAST_GROUPS:
             raise
-    ours_s, peer_s = (tuple(taken[side][: BLOCKS * whole]) for side in SIDES)
+    ours_s, peer_s = (tuple(taken[side][: BLOCKS * complete]) for side in SIDES)
     return Times(ours_s=ours_s, peer_s=peer_s, cut_off=cut_off)
 
 
@@ -95,12 +94,12 @@ def ratio_of(times: Times) -> Ratio:
 
 
 def rate(work: int, steps_s: Sequence[float]) -> float:
-    """Return units of work a second, over all blocks."""
+    """Return units of work per second, over all blocks."""
     return work / fmean(steps_s)
 
 
 def steps_for(block_s: float, step_s: float, *, least: int = 2) -> int:
-    """Return how many steps make a block of this length."""
+    """Return the number of steps of a block of this length."""
     return max(least, math.ceil(block_s / step_s))
 
 
@@ -109,7 +108,7 @@ def _of_group(steps_s: Sequence[float], group: int) -> float:
 
 
 def _exp(value: float) -> float:
-    """With two groups that disagree, Student's interval knows no bounds worth a number."""
+    """Return exp(value); infinite for the interval of two groups that disagree."""
     try:
         return math.exp(value)
     except OverflowError:

@@ -1,0 +1,1 @@
+"""Comparison of our steps with those of other libraries: `python -m benchmarks.comparison`."""

@@ -1,0 +1,149 @@
+"""Segmentation and detection as segmentation-models-pytorch and torchvision train them."""
+
+from __future__ import annotations
+
+import segmentation_models_pytorch as smp
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
+from torchvision import models
+from torchvision.ops import FrozenBatchNorm2d
+
+from benchmarks.comparison.catalogue import Comparison
+from benchmarks.comparison.implementations import Step, plain_loop, plain_optimizer
+from pytest_accel.workloads.data.detection import corners_px
+from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.models.detection import FROZEN, DinoLoss, Scenes, calibrate
+from pytest_accel.workloads.models.dino import build_dino
+from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS
+from pytest_accel.workloads.tasks.masks import AUXILIARY_WEIGHT, plan_masks
+from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
+
+CLASSES, IGNORED = 19, 255  # of Cityscapes
+
+
+def segmentation_step(comparison: Comparison, device: torch.device) -> Step:
+    """Return a step of segmentation-models-pytorch's model in a plain loop."""
+    name = comparison.model.removeprefix("zoo/")
+    model = (_segformer(name) if name in SEGFORMERS else DeepLabWithAuxiliary(name)).to(device).train()
+    plan = plan_masks(
+        "cityscapes",
+        batch_size=comparison.batch_size,
+        image_size=comparison.options.get("image_size"),
+        crop=CROPS[name],
+    )
+    images, masks = plan.make(0, seed=0, device=device, dtype=torch.float32, memory_format="contiguous")
+
+    def of_head(logits: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, masks, ignore_index=IGNORED)
+
+    def loss_of() -> torch.Tensor:
+        output = model(images)
+        if isinstance(output, tuple):
+            return of_head(output[0]) + AUXILIARY_WEIGHT * of_head(output[1])
+        return of_head(output)
+
+    return plain_loop(comparison, device, loss_of, plain_optimizer(comparison, model, default="sgd"))
+
+
+def _segformer(name: str) -> nn.Module:
+    return smp.Segformer(SEGFORMERS[name], encoder_weights=None, classes=CLASSES)
+
+
+class DeepLabWithAuxiliary(nn.Module):
+    """The library's DeepLabV3+ with an auxiliary head, which the library does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.network = smp.DeepLabV3Plus(
+            DEEPLABS[name],
+            encoder_weights=None,
+            encoder_output_stride=8,
+            classes=CLASSES,
+            decoder_channels=512,
+            decoder_aspp_dropout=0.1,
+        )
+        channels = self.network.encoder.out_channels[-2]
+        self.auxiliary = nn.Sequential(
+            nn.Conv2d(channels, channels // 4, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels // 4),
+            nn.ReLU(inplace=True),
+            nn.Dropout(0.1),
+            nn.Conv2d(channels // 4, CLASSES, 1),
+            nn.Upsample(scale_factor=8, mode="bilinear", align_corners=False),
+        )
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        network = self.network
+        features = network.encoder(images)
+        return network.segmentation_head(network.decoder(features)), self.auxiliary(features[-2])
+
+
+def detector_step(comparison: Comparison, device: torch.device) -> Step:
+    """Return a step of torchvision's Faster R-CNN in a plain loop."""
+    plan = _plan(comparison)
+    scenes, _ = _batch(plan, device)
+    model = _as_published(comparison.model, plan.bucket).to(device)
+    images, boxes = _lists(scenes)
+
+    def loss_of() -> torch.Tensor:
+        return sum(model(images, boxes).values())
+
+    return plain_loop(comparison, device, loss_of, plain_optimizer(comparison, model, default="sgd"))
+
+
+def dino_step(comparison: Comparison, device: torch.device) -> Step:
+    """Return a step of our own DINO, eager: no maintained library has it without compiled operators."""
+    scenes, targets = _batch(_plan(comparison), device)
+    options = comparison.options.get("model_options", {})
+    model = build_dino(comparison.model.removeprefix("zoo/"), **options).to(device).train()
+    criterion = DinoLoss()
+
+    def loss_of() -> torch.Tensor:
+        return criterion(model(scenes), targets)
+
+    return plain_loop(comparison, device, loss_of, plain_optimizer(comparison, model, default="adamw"))
+
+
+def _plan(comparison: Comparison) -> ScenePlan:
+    return plan_scenes(
+        "coco",
+        batch_size=comparison.batch_size,
+        model=comparison.model,
+        image_size=comparison.options.get("image_size"),
+    )
+
+
+def _batch(plan: ScenePlan, device: torch.device) -> tuple[Scenes, torch.Tensor]:
+    """Return a batch with as many images and boxes as ours."""
+    scenes, targets = plan.make(0, seed=0, device=device, dtype=torch.float32, memory_format="contiguous")
+    return scenes, targets
+
+
+def _as_published(name: str, bucket: tuple[int, int]) -> nn.Module:
+    """Return the library's model as it is fine-tuned: frozen batch norms, stage 1 frozen, its own resizing."""
+    sizes = {"min_size": min(bucket), "max_size": max(bucket)}
+    model = models.get_model(name, weights=None, weights_backbone=None, **sizes)
+    calibrate(model.backbone)  # without weights its loss would be NaN
+    for module in list(model.backbone.modules()):
+        for child_name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                frozen = FrozenBatchNorm2d(child.num_features, child.eps)
+                frozen.running_mean, frozen.running_var = child.running_mean, child.running_var
+                setattr(module, child_name, frozen)
+    for parameter_name, parameter in model.backbone.named_parameters():
+        if parameter_name.startswith(FROZEN):
+            parameter.requires_grad = False
+    return model.train()
+
+
+def _lists(scenes: Scenes) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
+    """Return the library's inputs: images from 0 to 1, and boxes by their corners."""
+    images, sizes, targets = scenes
+    assert targets is not None  # training
+    corners = corners_px(targets.boxes, sizes)
+    mean, std = (images.new_tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    return list(images * std + mean), [
+        {"boxes": corners[place][real], "labels": targets.labels[place][real] + 1}
+        for place, real in enumerate(targets.valid)
+    ]

@@ -101,7 +101,7 @@ class RankExit:
 
     status: str = ""  # "killed by SIGKILL", "exit status 3"; empty if it was ended by us
     log: str = ""  # the last lines it wrote
-    stacks: str = ""  # of all its threads, where they were asked for
+    stacks: str = ""  # of all its threads, if requested
 
 
 class StartedRanks(Protocol):

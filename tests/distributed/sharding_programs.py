@@ -1,4 +1,4 @@
-"""What the ranks of test_sharding.py run: micro-batches and shards of one small GPT, over gloo."""
+"""Programs of the ranks of test_sharding.py: micro-batches and shards of a small GPT over gloo."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tests.support.steps import losses
 GPT = {"layers": 2, "width": 32, "heads": 2}
 
 
-def build(group, **choices):
-    asked = {"batch_size": 4, "sequence": 16, "vocabulary": 64, "model_options": GPT, "lr": 1e-2}
-    return TrainStep.build("zoo/gpt-tiny", ranks=group, **asked | choices)
+def build(group, **options):
+    arguments = {"batch_size": 4, "sequence": 16, "vocabulary": 64, "model_options": GPT, "lr": 1e-2}
+    return TrainStep.build("zoo/gpt-tiny", ranks=group, **arguments | options)
 
 
 def whole(gradient):
     return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
 
 
-def gradients_of_one_batch(group, **choices):
+def gradients_of_one_batch(group, **options):
     """The same samples, whatever they are cut into."""
-    with build(group, **choices) as step:
+    with build(group, **options) as step:
         plan = TokenPlan(name="tokens", batch_size=4, sequence=16, vocabulary=64)
         make = {"device": torch.device("cpu"), "dtype": torch.float32, "memory_format": "contiguous"}
         inputs, targets = plan.make(0, seed=7, rank=group.rank, **make)
-        size = choices.get("micro_batch_size", 4)
+        size = options.get("micro_batch_size", 4)
         step._source = RotatingSource(list(zip(inputs.split(size), targets.split(size), strict=True)))
         step()
         return step.loss_value(), [whole(parameter.grad).clone() for parameter in step._trainable]
@@ -38,19 +38,19 @@ def gradients_of_one_batch(group, **choices):
 def same_gradients(group):
     loss, expected = gradients_of_one_batch(group)
     found = {}
-    for name, choices in {
+    for name, options in {
         "micro-batches": {"micro_batch_size": 1},
         "shards": {"sharding": "fsdp"},
         "both": {"sharding": "fsdp", "micro_batch_size": 2},
     }.items():
-        other, gradients = gradients_of_one_batch(group, **choices)
+        other, gradients = gradients_of_one_batch(group, **options)
         far = max(float((a - b).abs().max()) for a, b in zip(gradients, expected, strict=True))
         found[name] = {"loss": abs(other - loss), "gradients": far}
     return found | {"largest": max(float(each.abs().max()) for each in expected)}
 
 
 def reduce_once(group):
-    """What each rank has in its gradients after each micro-batch."""
+    """Return the sum of the gradients after each micro-batch."""
     with build(group, micro_batch_size=2) as step:
         found, backward = [], step._backward
 
@@ -81,8 +81,8 @@ def train_in_shards(group):
 def clip_alike(group):
     """A norm so small that every update is clipped: ranks that each clip by their own shards would differ."""
     norms = {}
-    for name, choices in {"ddp": {}, "fsdp": {"sharding": "fsdp"}}.items():
-        with build(group, clip=1e-3, **choices) as step:
+    for name, options in {"ddp": {}, "fsdp": {"sharding": "fsdp"}}.items():
+        with build(group, clip=1e-3, **options) as step:
             step()
             gradients = [whole(parameter.grad) for parameter in step._trainable]
             norms[name] = float(torch.nn.utils.get_total_norm(gradients))
@@ -120,30 +120,30 @@ def own_model(group):
 def plain_sgd(group):
     """Its fused kernel knows nothing of shards."""
     found = {}
-    for name, choices in {"ddp": {}, "fsdp": {"sharding": "fsdp"}}.items():
-        with build(group, optimizer="sgd", **choices) as step:
+    for name, options in {"ddp": {}, "fsdp": {"sharding": "fsdp"}}.items():
+        with build(group, optimizer="sgd", **options) as step:
             found[name] = losses(step)
     return found
 
 
 def refused(group):
-    said = []
-    for choices in ({"ddp": False}, {"precision": "fp16"}, {"compile": "reduce-overhead"}):
+    errors = []
+    for options in ({"ddp": False}, {"precision": "fp16"}, {"compile": "reduce-overhead"}):
         try:
-            build(group, sharding="fsdp", **choices)
+            build(group, sharding="fsdp", **options)
         except ValueError as error:
-            said.append(str(error))
-    asked = {"batch_size": 2, "image_size": 64, "ranks": group, "sharding": "fsdp", "precision": "bf16"}
+            errors.append(str(error))
+    arguments = {"batch_size": 2, "image_size": 64, "ranks": group, "sharding": "fsdp", "precision": "bf16"}
     for model in ("resnet18", "zoo/dino-tiny"):
         try:
-            TrainStep.build(model, **asked)
+            TrainStep.build(model, **arguments)
         except ValueError as error:
-            said.append(str(error))
-    return said
+            errors.append(str(error))
+    return errors
 
 
 def everything(group):
-    """All in one pair of processes: importing torch is most of the time."""
+    """Run all programs in one pair of processes: importing torch takes most of the time."""
     programs = (
         same_gradients,
         reduce_once,

@@ -1,4 +1,4 @@
-"""Benchmarks of two ranks, as a user runs them: pytest starts the group, real gloo, one report."""
+"""Distributed benchmarks of two ranks over gloo, as a user runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tests.support.processes import left_in
 
 LONG_S = 180.0  # only a broken test waits so long
-OPTIONS = (
+OPTIONS = [
     "-p",
     "benchmark",
     "-p",
@@ -26,7 +26,7 @@ OPTIONS = (
     "--accel-budget=30ms",
     "-oaccel_warmup=20ms",
     "--accel-tolerance=99%",
-)
+]
 
 SUITE = """
 import os
@@ -89,7 +89,7 @@ class Project:
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def left_behind(self) -> list[str]:
-        """Processes that go on working in the project's folder."""
+        """Return processes that still run in the project's folder."""
         return left_in(self.path)
 
     def benchmarks(self, name: str = "out.json") -> dict[str, dict[str, object]]:
@@ -124,7 +124,7 @@ def test_second(accel, rank, world_size):
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
-    """The first benchmark recorded alone and in groups; then both run alone, and in a group, whose output this is."""
+    """Record the first benchmark alone and in groups; then run both alone, and in a group: its output."""
     project = Project(tmp_path_factory.mktemp("judged").resolve())
     project.write(BOTH)
     project.passes("-m", "cpu", "-k", "first", "--accel-record=1")
@@ -132,7 +132,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
     reports = ("--benchmark-json=single.json", "--junitxml=single.xml")
     project.passes("-m", "cpu", "--accel-repeats=1", *reports)
 
-    # As if one rank alone had been a thousand times slower: no two ranks can be that much better, on the busiest machine.
+    # As if one rank alone had been a thousand times slower, so that scaling is always good.
     (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
     content = json.loads(alone.read_text())
     (run,) = content["benchmarks"]["test_suite.py::test_first"]["runs"]
@@ -143,7 +143,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
     assert project.left_behind() == []
 
 
-def test_one_group_serves_a_session_and_one_report_tells(judged):
+def test_one_group_serves_a_session_with_one_report(judged):
     project, output = judged
     assert output.count("test session starts") == output.count("2 passed") == 1
     *_, first, second = project.ranks("first")
@@ -156,7 +156,7 @@ def test_json_and_junit_have_the_form_of_a_single_process(judged):
     group, single = project.benchmarks("group.json"), project.benchmarks("single.json")
     assert group.keys() == single.keys() == {"test_first", "test_second"}
     for name in group:
-        assert _form(group[name]["stats"]) == _form(single[name]["stats"])
+        assert group[name]["stats"].keys() == single[name]["stats"].keys()
         in_group, alone = group[name]["extra_info"]["accel"], single[name]["extra_info"]["accel"]
         ranks = in_group.pop("ranks")
         assert in_group.pop("group")["sweep"]
@@ -176,10 +176,6 @@ def test_json_and_junit_have_the_form_of_a_single_process(judged):
         assert in_group[name].attrib.keys() == alone[name].attrib.keys()
         assert _properties(in_group[name]).keys() == _properties(alone[name]).keys()
         assert _properties(in_group[name])["accel.platform"] == "cpux2"
-
-
-def _form(stats: dict[str, object]) -> set[str]:
-    return set(stats)
 
 
 def _properties(case: ET.Element) -> dict[str, str]:
@@ -210,7 +206,7 @@ def test_group_is_judged_and_scaled(judged):
     assert info["verdict"]["outcome"] in {"ok", "improved", "inconclusive"}
 
 
-# A group serves until an item goes wrong in it, so what goes well comes before the first that does not.
+# A group serves until an item fails in it, so passing items come first.
 OUTCOMES = """
 @cpux2
 def test_collective(process_group, rank, world_size):
@@ -281,9 +277,8 @@ def test_group_of_one(accel, world_size):
 
 
 def ended(project: Project, suite: str) -> str:
-    """What a session printed in which items fail."""
+    """Return the output of a session in which items fail."""
     project.write(suite)
-    # Rank 0 waits in a collective for the rank that raised; that it is given ten seconds is not the question here.
     (project.path / "conftest.py").write_text(
         "from pytest_accel.distributed import group\n\ngroup._FAILED_S = 4.0\n"
     )
@@ -307,12 +302,12 @@ def test_a_fault_fails_its_item_alone(outcomes):
     assert "--- Captured stdout call ---\nwhat it printed before" in _failure(cases["test_raises"])
     assert "rank 1" in _failure(cases["test_killed"])
     assert "SIGKILL" in _failure(cases["test_killed"])
-    # What rank 0 did meanwhile: it still waits in its collective, or gloo has told it already that nobody is there.
+    # Rank 0 still waits in its collective, or gloo has raised there.
     assert re.search("(stacks|last output) of rank 0", _failure(cases["test_killed"]))
     assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_group_of_one"}
 
 
-def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
+def test_every_outcome_is_reported_with_the_output_of_its_ranks(outcomes):
     project, output = outcomes
     # A failed teardown is an error, and not a failed measurement too.
     assert "3 failed, 5 passed, 1 skipped, 1 error" in output
@@ -326,7 +321,7 @@ def test_every_outcome_arrives_with_what_its_ranks_said(outcomes):
     assert "all-reduce of 2 ranks" in output
 
 
-def test_what_all_ranks_leave_alike_leaves_the_group_to_the_next_item(outcomes):
+def test_equal_outcome_of_all_ranks_keeps_the_group(outcomes):
     """A skip, and a failure of a fixture."""
     project, _ = outcomes
     assert set(project.ranks("sound")) == set(project.ranks("leaves"))
@@ -342,18 +337,18 @@ def test_expected(accel, rank):
 
 @cpux2
 def test_prints(process_group, rank):
-    print(f"rank {rank} has something to say")
+    print(f"rank {rank} prints")
     process_group.barrier()
     assert rank == 0
 """
 
 
 @pytest.mark.rehearsal
-def test_ends_that_are_not_those_of_every_rank(project):
+def test_outcomes_that_differ_between_ranks_are_reported(project):
     output = ended(project, ENDS)
     assert "1 failed, 1 xfailed" in output
     assert "this is rank 1 of 2" in output
-    assert output.count("rank 0 has something to say") == output.count("rank 1 has something to say") == 1
+    assert output.count("rank 0 prints") == output.count("rank 1 prints") == 1
 
 
 def _failure(case: ET.Element) -> str:
@@ -368,7 +363,7 @@ def _failure(case: ET.Element) -> str:
         pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
     ],
 )
-def test_interrupted_keeps_what_was_measured(project, end):
+def test_interrupted_session_keeps_its_measurements(project, end):
     project.write(
         BOTH.partition("@cpu\n@cpux2\ndef test_second")[0]
         + "\n\n@cpux2\ndef test_waits(accel):\n    note('waits')\n    time.sleep(3600)\n"

@@ -1,4 +1,4 @@
-"""Two ranks fed by real data: each takes its own samples, and what they learn and measure comes back as one."""
+"""Two ranks with real data: each takes its own samples, and the results are merged."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_learnt(converge):
 
 # Last: its failure ends the group that served the others.
 @cpux2
-def test_fed_too_little(train):
+def test_loader_too_slow(train):
     train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1, min_loader_efficiency=1000)
 """
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    project = Project(tmp_path_factory.mktemp("fed"))
+    project = Project(tmp_path_factory.mktemp("data"))
     write_cifar_binary(project.path / "data", train=21)
     project.write(SUITE)
     status, output = project.run("-m", "cpux2", "--accel-data=data", "--benchmark-json=out.json")
@@ -78,11 +78,11 @@ def test_both_ranks_come_to_the_end_and_no_worker_is_left(ran):
     assert not project.left_behind()
 
 
-def test_too_little_for_all_together_fails_once_in_its_own_words(ran):
+def test_low_loader_efficiency_fails_once(ran):
     _, output = ran
     assert "min_loader_efficiency: " in output
     assert "were asked for: the loader alone gives" in output
-    assert "waits in" not in output  # no rank waited for another
+    assert "waits in" not in output
 
 
 def test_every_rank_measured_its_loader_and_its_arithmetic(info):

@@ -1,4 +1,4 @@
-"""A group that is well: it comes together, takes orders, and leaves."""
+"""Groups without faults: connecting, orders, leaving."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import asdict
 value = {name: str(field) for name, field in asdict(place).items()}
 """
 
-LEAVES_WHEN_TOLD = """
+LEAVES_ON_SIGNAL_FILE = """
 import threading
 
 def leave():
@@ -65,7 +65,7 @@ def run(groups_of_class, group):
 
 
 class TestOrders:
-    """One group takes them all."""
+    """One group takes all orders."""
 
     def test_ranks_know_their_place(self, run):
         check_places(values(run(PLACE)))
@@ -85,13 +85,13 @@ class TestOrders:
         assert group.alive
         assert values(run("value = 1")) == [1, 1]
 
-    def test_phases_of_rank_0_are_passed_on(self, run):
-        said = []
+    def test_phases_of_rank_0_are_reported(self, run):
+        phases = []
         program = "end.say(f'warming up {rank}', 2.5)\nend.say(f'measuring {rank}')"
-        values(run(program, phase=lambda *words: said.append(words)))
-        assert said == [("warming up 0", 2.5), ("measuring 0", None)]
+        values(run(program, phase=lambda *words: phases.append(words)))
+        assert phases == [("warming up 0", 2.5), ("measuring 0", None)]
 
-    def test_waiting_is_told(self, run, groups_of_class):
+    def test_waiting_callback_is_called(self, run, groups_of_class):
         text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
         values(run(text, waiting=(groups_of_class.folder / "go").touch))
 
@@ -113,9 +113,9 @@ class TestGroup:
         group.close()
         assert processes_of(group.id) == []
 
-    def test_rank_that_went_away_between_orders_is_noticed(self, groups, eventually):
+    def test_rank_that_ends_between_orders_is_noticed(self, groups, eventually):
         group = groups.start(2)
-        values(groups.run(group, LEAVES_WHEN_TOLD))
+        values(groups.run(group, LEAVES_ON_SIGNAL_FILE))
         (groups.folder / "go").touch()
         assert eventually(lambda: not group.alive)
 
@@ -137,7 +137,7 @@ class TestGroup:
 
 
 class TestSingleProcess:
-    def test_is_alone_whatever_launcher_started_this_session(self, groups, monkeypatch):
+    def test_single_process_ignores_variables_of_a_launcher(self, groups, monkeypatch):
         for name, value in {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_PORT": "1"}.items():
             monkeypatch.setenv(name, value)
         group = groups.start(1, launcher=SingleProcessLauncher())

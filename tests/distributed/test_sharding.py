@@ -9,7 +9,7 @@ from tests.support.gloo import run_ranks
 
 @pytest.fixture(scope="module")
 def pair():
-    """What two ranks found, by the name of the program, then by rank."""
+    """Results of two ranks, by program, then by rank."""
     answers = run_ranks("tests.distributed.sharding_programs:everything", 2)
     return {name: [answer[name] for answer in answers] for name in answers[0]}
 
@@ -54,7 +54,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_shards(pair):
         assert found == {"ddp": pytest.approx(1e-3, rel=1e-3), "fsdp": pytest.approx(1e-3, rel=1e-3)}
 
 
-def test_what_is_too_large_to_build_is_made_shard_by_shard(pair):
+def test_large_model_is_built_in_shards(pair):
     first, second = pair["build_in_shards"]
     for found in (first, second):
         assert found["deviation"] == pytest.approx(0.02, rel=0.1)
@@ -63,7 +63,7 @@ def test_what_is_too_large_to_build_is_made_shard_by_shard(pair):
     assert first["first"] != second["first"]
 
 
-def test_what_cannot_be_sharded_is_refused(pair):
+def test_unsupported_sharding_is_refused(pair):
     for independent, scaled, replayed, normed, detector in pair["refused"]:
         assert "Leave ddp=False out" in independent
         assert "Write precision='bf16'" in scaled

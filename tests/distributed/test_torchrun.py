@@ -59,7 +59,7 @@ def test_last(accel, rank):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What agents of torchrun left."""
+    """Statuses, output and files of torchrun agents."""
 
     folder: Path
     statuses: list[int]
@@ -70,7 +70,7 @@ class Ran:
         return "\n".join(self.outputs)
 
     def junit(self) -> dict[str, str]:
-        """By test, what became of it; a file that two processes wrote would not parse."""
+        """Return the outcome of each test; a file written by two processes would not parse."""
         cases = ET.parse(self.folder / "out.xml").getroot().iter("testcase")
         return {case.get("name"): case[-1].tag if len(case) and case[-1].tag != "properties" else "passed" for case in cases}  # fmt: skip
 
@@ -78,7 +78,7 @@ class Ran:
         return [each["name"] for each in json.loads((self.folder / "out.json").read_text())["benchmarks"]]
 
     def left_behind(self) -> list[str]:
-        """Processes that go on working in the project's folder."""
+        """Return processes that still run in the project's folder."""
         return left_in(self.folder)
 
 
@@ -103,15 +103,8 @@ def torchrun(tmp_path: Path, clean: None) -> Iterator:
             *(sys.executable, "-m", "torch.distributed.run"),
             *(f"--nnodes={agents}", f"--nproc-per-node={per_agent}"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={port}"),
-            *(
-                "-m",
-                "pytest",
-                *PLUGINS,
-                *QUICK,
-                "--junitxml=out.xml",
-                "--benchmark-json=out.json",
-                *arguments,
-            ),
+            *("-m", "pytest", *PLUGINS, *QUICK),
+            *("--junitxml=out.xml", "--benchmark-json=out.json", *arguments),
         ]
         outputs = [tmp_path / f"agent-{agent}.txt" for agent in range(agents)]
         for output in outputs:
@@ -131,7 +124,7 @@ def torchrun(tmp_path: Path, clean: None) -> Iterator:
         process.wait()
 
 
-# --- how all of them leave: the launcher's variables, set by hand, are enough ----------------------------------
+# --- exit statuses, with launcher variables set by hand --------------------------------------------------------
 
 PLAIN = """
 import pathlib
@@ -163,7 +156,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, marks: tuple[str, ...] = ("-m", "cpux2")) -> list[subprocess.Popen[str]]:
-        told = {
+        variables = {
             "WORLD_SIZE": "2",
             "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "localhost",
@@ -173,7 +166,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
             subprocess.Popen(
                 [sys.executable, "-m", "pytest", *PLUGINS, *marks, *arguments],
                 cwd=tmp_path,
-                env={**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank},
+                env={**os.environ, **variables, "RANK": rank, "LOCAL_RANK": rank},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -218,7 +211,7 @@ def test_every_rank_leaves_with_the_status_of_the_session_and_one_prints(ranks, 
         pytest.param(signal.SIGINT, pytest.ExitCode.INTERRUPTED, marks=pytest.mark.rehearsal),
     ],
 )
-def test_a_session_that_is_told_to_stop_still_reports_and_all_leave(ranks, tmp_path, number, status):
+def test_interrupted_session_reports_and_all_ranks_leave(ranks, tmp_path, number, status):
     first, second = ranks("-k", "passes or waits", "--junitxml=out.xml")
     deadline = time.monotonic() + LONG_S
     while not (tmp_path / "waiting").exists() and time.monotonic() < deadline:

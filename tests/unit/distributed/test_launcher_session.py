@@ -1,4 +1,4 @@
-"""Launcher ranks as real processes on loopback, started as torchrun or srun would, with a tiny rank program."""
+"""Launcher ranks as real processes on loopback, with a small rank program."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ sys.exit(
 )
 """
 
-# What a rank runs instead of a suite: it says where it is, and does what the test wants of it.
+# Runs in a rank instead of a suite: writes its variables, and dies where the test wants it.
 RANK = """
 import json
 import os
@@ -71,11 +71,11 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 
 def test_rank():
     rank = os.environ["RANK"]
-    told = {name: os.environ[name] for name in NAMES}
-    told["elastic"] = [name for name in os.environ if name.startswith("TORCHELASTIC")]
-    told["pid"] = os.getpid()
-    print(f"last words of rank {rank}", flush=True)
-    Path(f"rank-{rank}.part").write_text(json.dumps(told))
+    variables = {name: os.environ[name] for name in NAMES}
+    variables["elastic"] = [name for name in os.environ if name.startswith("TORCHELASTIC")]
+    variables["pid"] = os.getpid()
+    print(f"last output of rank {rank}", flush=True)
+    Path(f"rank-{rank}.part").write_text(json.dumps(variables))
     Path(f"rank-{rank}.part").rename(f"rank-{rank}")
     if Path(f"die-{rank}").exists():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_rank():
 
 
 class World:
-    """A launcher's work, done by the test: the same variables, one process for each seat but 0."""
+    """Starts launcher ranks as a launcher would: the same variables, one process for each rank but 0."""
 
     def __init__(self, folder: Path, *, sizes: tuple[int, ...]) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class World:
 
     def environ(self, rank: int) -> dict[str, str]:
         node = next(node for node in range(len(self.sizes)) if rank < sum(self.sizes[: node + 1]))
-        told = {
+        variables = {
             "RANK": rank,
             "WORLD_SIZE": sum(self.sizes),
             "LOCAL_RANK": rank - sum(self.sizes[:node]),
@@ -109,7 +109,7 @@ class World:
             "TORCHELASTIC_RUN_ID": "none",
             "TORCHELASTIC_USE_AGENT_STORE": "False",
         }
-        return {name: str(value) for name, value in told.items()}
+        return {name: str(value) for name, value in variables.items()}
 
     def launcher_rank(self, rank: int = 0) -> LauncherRank:
         found = launcher_rank_from(self.environ(rank))
@@ -119,7 +119,6 @@ class World:
     def start(self, *ranks: int, rendezvous_s: float = LONG_S) -> None:
         for rank in ranks:
             self.processes[rank] = subprocess.Popen(
-                # As pytest -p no:... so that a rank is quick: other plugins of this environment cost a second.
                 [sys.executable, "launcher_rank.py", str(rendezvous_s), "-q", "-s", "test_rank.py"],
                 cwd=self.folder,
                 env={
@@ -138,7 +137,7 @@ class World:
     def status(self, rank: int) -> int:
         return self.processes[rank].wait(LONG_S)
 
-    def said(self, rank: int) -> str:
+    def output(self, rank: int) -> str:
         return "".join(self.processes[rank].communicate(timeout=LONG_S))
 
     def spec(self, *, nodes: int = 1, per_node: int = 1) -> GroupSpec:
@@ -164,7 +163,7 @@ class World:
     def rank_file(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}"
 
-    def told(self, rank: int) -> dict[str, str]:
+    def variables(self, rank: int) -> dict[str, str]:
         import json
 
         wait_until(self.rank_file(rank).exists, f"rank {rank} never ran")
@@ -231,15 +230,15 @@ def ranks(three: World) -> Iterator[LauncherRanks]:
 
 
 class TestSession:
-    """One world of three ranks on two nodes, from their coming to their leaving: each of them imports torch."""
+    """One world of three ranks on two nodes for all tests: each rank imports torch."""
 
     @pytest.fixture(autouse=True)
-    def nothing_told(self, three: World) -> Iterator[None]:
+    def clean_folder(self, three: World) -> Iterator[None]:
         yield
         for path in three.folder.glob("rank-*"):
             path.unlink()
 
-    def test_launcher_rank_come_and_say_what_they_see(self, ranks):
+    def test_launcher_ranks_connect_with_their_inventory(self, ranks):
         ranks.wait()
         seen = ranks.inventories()
         assert {rank: each.node for rank, each in seen.items()} == {1: 0, 2: 1}
@@ -248,37 +247,37 @@ class TestSession:
     def test_group_runs_in_a_process_of_each_launcher_rank_and_ends_with_stacks(self, three, ranks):
         spec = three.spec(nodes=2)
         started = RemoteLauncher(ranks).start(spec, three.command)
-        told = [three.told(0), three.told(1)]
-        assert [each["RANK"] for each in told] == ["0", "1"]
-        assert [each["GROUP_RANK"] for each in told] == ["0", "1"]
-        assert {each["WORLD_SIZE"] for each in told} == {"2"}
-        assert len({each["MASTER_PORT"] for each in told}) == 1
-        assert told[0]["MASTER_PORT"] != str(three.port)
-        assert [each["elastic"] for each in told] == [[], []]
+        variables = [three.variables(0), three.variables(1)]
+        assert [each["RANK"] for each in variables] == ["0", "1"]
+        assert [each["GROUP_RANK"] for each in variables] == ["0", "1"]
+        assert {each["WORLD_SIZE"] for each in variables} == {"2"}
+        assert len({each["MASTER_PORT"] for each in variables}) == 1
+        assert variables[0]["MASTER_PORT"] != str(three.port)
+        assert [each["elastic"] for each in variables] == [[], []]
         assert started.ended() is None
 
         exits = started.end(stacks=True)
         assert sorted(exits) == [0, 1]
         for rank, left in exits.items():
-            assert f"last words of rank {rank}" in left.log
+            assert f"last output of rank {rank}" in left.log
             assert "test_rank" in left.log + left.stacks
         assert processes_of(spec.group) == []
         assert started.end(stacks=True) == exits
 
-    def test_a_smaller_group_leaves_the_other_launcher_rank_alone(self, three, ranks):
+    def test_smaller_group_uses_fewer_launcher_ranks(self, three, ranks):
         started = RemoteLauncher(ranks).start(three.spec(), three.command)
-        assert three.told(0)["WORLD_SIZE"] == "1"
+        assert three.variables(0)["WORLD_SIZE"] == "1"
         assert sorted(started.end(stacks=False)) == [0]
         assert not three.rank_file(1).exists()
 
-    def test_launcher_rank_serve_the_next_group_after_a_rank_was_killed(self, three, ranks):
+    def test_launcher_ranks_serve_the_next_group_after_a_killed_rank(self, three, ranks):
         launcher = RemoteLauncher(ranks)
         (three.folder / "die-1").touch()
         started = launcher.start(three.spec(per_node=2), three.command)
         wait_until(lambda: started.ended() is not None, "the end of rank 1 went unnoticed")
         assert "rank 1" in started.ended()
         assert "SIGKILL" in started.ended()
-        before = {rank: three.told(rank)["pid"] for rank in (0, 1)}
+        before = {rank: three.variables(rank)["pid"] for rank in (0, 1)}
         exits = started.end(stacks=False)
         assert exits[1].status == "killed by SIGKILL"
         assert exits[0].status == ""
@@ -287,30 +286,25 @@ class TestSession:
         for rank in before:
             three.rank_file(rank).unlink()
         again = launcher.start(three.spec(per_node=2), three.command)
-        after = {rank: three.told(rank)["pid"] for rank in (0, 1)}
+        after = {rank: three.variables(rank)["pid"] for rank in (0, 1)}
         assert not set(after.values()) & set(before.values())
         assert again.ended() is None
         again.end(stacks=False)
 
-    def test_an_interrupted_launcher_rank_ends_its_process_and_all_leave_with_the_status_of_launcher_rank_0(
-        self, three, ranks
-    ):
-        """Ctrl-C reaches all of them, and seat 0 takes a moment to write its reports. The last: nobody stays."""
+    def test_interrupted_launcher_rank_ends_its_process_and_all_leave_with_one_status(self, three, ranks):
+        """Ctrl-C reaches all launcher ranks. The last test of the class: all of them leave."""
         spec = three.spec(per_node=2)
         started = RemoteLauncher(ranks).start(spec, three.command)
-        three.told(1)
+        three.variables(1)
         three.processes[1].send_signal(signal.SIGINT)
         wait_until(lambda: not processes_of(f"{spec.group}.1"), "its process stayed")
         started.end(stacks=False)
         ranks.dismiss(7)
         assert [three.status(1), three.status(2)] == [7, 7]
-        assert [three.said(1), three.said(2)] == ["", ""]
+        assert [three.output(1), three.output(2)] == ["", ""]
 
 
-# --- coming and leaving -----------------------------------------------------------------------------------
-
-
-def test_a_launcher_rank_that_never_comes_is_named_with_its_node(world, opened):
+def test_missing_launcher_rank_is_named_with_its_node(world, opened):
     three = world(2, 1)
     three.start(1)
     ranks = opened(three)
@@ -322,7 +316,7 @@ def test_a_launcher_rank_that_never_comes_is_named_with_its_node(world, opened):
         ranks.wait()
 
 
-def test_a_port_in_use_is_one_error_with_the_remedy(world):
+def test_port_in_use_is_reported_with_the_remedy(world):
     two = world(1, 1)
     with socket.create_server(("", two.port)), pytest.raises(WorkerError, match="MASTER_PORT=") as error:
         open_launcher_ranks(two.launcher_rank(), rendezvous_s=5)
@@ -330,33 +324,30 @@ def test_a_port_in_use_is_one_error_with_the_remedy(world):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_launcher_rank_whose_launcher_rank_0_never_comes_leaves_and_says_so(world):
+def test_missing_rank_0_is_reported_by_the_others(world):
     two = world(1, 1)
     two.start(1, rendezvous_s=1)
     assert two.status(1) == 1
-    assert "rank 1 of 2 (torchrun)" in two.said(1)
+    assert "rank 1 of 2 (torchrun)" in two.output(1)
 
 
-# --- gangs ------------------------------------------------------------------------------------------------
-
-
-def test_an_order_cannot_set_any_other_variable(world):
+def test_order_cannot_set_other_variables(world):
     two = world(2)
-    told = rank_variables(0, two.spec(), ("127.0.0.1", 1))
-    started = _start_here(two.spec(), two.command, {**told, "TORCHELASTIC_STRANGE": "1"})
-    assert two.told(0)["elastic"] == []
+    variables = rank_variables(0, two.spec(), ("127.0.0.1", 1))
+    started = _start_here(two.spec(), two.command, {**variables, "TORCHELASTIC_STRANGE": "1"})
+    assert two.variables(0)["elastic"] == []
     started.end(stacks=False)
 
 
-def test_a_launcher_rank_that_was_killed_is_noticed_and_its_rank_goes_with_it(world, opened):
+def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):
     two = world(2)
     two.start(1)
     launcher = RemoteLauncher(opened(two))
     spec = two.spec(per_node=2)
     started = launcher.start(spec, two.command)
-    two.told(0), two.told(1)
+    two.variables(0), two.variables(1)
     two.processes[1].kill()
-    wait_until(lambda: started.ended() is not None, "the end of the seat went unnoticed")
+    wait_until(lambda: started.ended() is not None, "the end of the launcher rank went unnoticed")
     assert "rank 1" in started.ended()
     exits = started.end(stacks=False)
     assert "is gone" in exits[1].status
@@ -365,31 +356,25 @@ def test_a_launcher_rank_that_was_killed_is_noticed_and_its_rank_goes_with_it(wo
         launcher.start(two.spec(per_node=2), two.command)
 
 
-# --- ends -------------------------------------------------------------------------------------------------
-
-
-def test_launcher_rank_leave_when_launcher_rank_0_was_killed(world):
+def test_launcher_ranks_leave_when_rank_0_was_killed(world):
     two = world(2)
     two.start(0, 1)
     wait_until((two.folder / "all-there").exists, "the ranks never met")
     two.processes[0].kill()
     assert two.status(1) == 1
-    assert "rank 0 is gone" in two.said(1)
+    assert "rank 0 is gone" in two.output(1)
 
 
-def test_a_launcher_rank_that_is_told_to_stop_ends_its_process_first(world, opened):
+def test_terminated_launcher_rank_ends_its_process_first(world, opened):
     two = world(2)
     two.start(1)
     spec = two.spec(per_node=2)
     started = RemoteLauncher(opened(two)).start(spec, two.command)
-    two.told(1)
+    two.variables(1)
     two.processes[1].terminate()
     assert two.status(1) == 128 + signal.SIGTERM
     assert processes_of(f"{spec.group}.1") == []
     started.end(stacks=False)
-
-
-# --- choosing ---------------------------------------------------------------------------------------------
 
 
 def _spec(nodes: int, per_node: int) -> GroupSpec:
@@ -409,17 +394,22 @@ def _spec(nodes: int, per_node: int) -> GroupSpec:
         ({0: [0, 1], 1: [2], 2: [3, 4]}, 2, 2, [0, 1, 3, 4]),
     ],
 )
-def test_the_first_launcher_rank_of_the_first_nodes_are_chosen(by_node, nodes, per_node, chosen):
+def test_first_launcher_ranks_of_the_first_nodes_are_chosen(by_node, nodes, per_node, chosen):
     assert choose_ranks(by_node, _spec(nodes, per_node), "srun") == chosen
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(2, 3), (3, 1), (1, 3)])
-def test_too_few_launcher_rank_say_how_to_start_enough(nodes, per_node):
+def test_too_few_launcher_ranks_are_reported_with_the_command(nodes, per_node):
     with pytest.raises(WorkerError, match=f"--nnodes={nodes} --nproc-per-node={per_node}"):
         choose_ranks({0: [0, 1], 1: [2, 3]}, _spec(nodes, per_node), "torchrun")
 
 
-def test_a_rank_is_told_its_place_as_torchrun_puts_it():
-    told = rank_variables(5, _spec(2, 4), ("n0", 1234))
-    assert (told["RANK"], told["WORLD_SIZE"], told["LOCAL_RANK"], told["GROUP_RANK"]) == ("5", "8", "1", "1")
-    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("n0", "1234")
+def test_rank_variables_are_those_of_torchrun():
+    variables = rank_variables(5, _spec(2, 4), ("n0", 1234))
+    assert (variables["RANK"], variables["WORLD_SIZE"], variables["LOCAL_RANK"], variables["GROUP_RANK"]) == (
+        "5",
+        "8",
+        "1",
+        "1",
+    )
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("n0", "1234")

@@ -1,4 +1,4 @@
-"""The host as a device: works without torch, and leaves torch as it was."""
+"""CPU device and queues of CUDA devices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import types
 
 import pytest
 
-from pytest_accel.measure.device import DEVICE_QUEUES, CpuDevice, widen_device_queues
+from pytest_accel.measure.device import DEVICE_QUEUES, CpuDevice, torch_index, widen_device_queues
 
 
 @pytest.fixture
 def torch(monkeypatch):
-    """As much of torch as the host device touches."""
+    """The part of torch that the CPU device uses."""
     fake = types.SimpleNamespace(threads=8)
     fake.get_num_threads = lambda: fake.threads
     fake.set_num_threads = lambda count: setattr(fake, "threads", count)
@@ -22,7 +22,7 @@ def torch(monkeypatch):
     return fake
 
 
-def test_works_without_torch(monkeypatch):
+def test_cpu_device_works_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     device = CpuDevice(threads=1)
     device.prepare()
@@ -33,7 +33,7 @@ def test_works_without_torch(monkeypatch):
     assert device.name == "cpu"
 
 
-def test_pins_the_threads_of_torch_and_gives_them_back(torch):
+def test_threads_of_torch_are_set_and_restored(torch):
     device = CpuDevice(threads=1)
     device.prepare()
     assert torch.threads == 1
@@ -41,7 +41,7 @@ def test_pins_the_threads_of_torch_and_gives_them_back(torch):
     assert torch.threads == 8
 
 
-def test_preparing_twice_still_gives_back_the_first(torch):
+def test_preparing_twice_restores_the_first_number(torch):
     device = CpuDevice(threads=2)
     device.prepare()
     device.prepare()
@@ -50,7 +50,7 @@ def test_preparing_twice_still_gives_back_the_first(torch):
     assert torch.threads == 8
 
 
-def test_torch_that_was_imported_later_is_pinned_too(monkeypatch, torch):
+def test_threads_of_torch_imported_later_are_set(monkeypatch, torch):
     monkeypatch.delitem(sys.modules, "torch")
     device = CpuDevice(threads=1)
     device.prepare()
@@ -91,18 +91,61 @@ def test_delay_takes_at_least_its_time(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("told", "started", "wide", "left"),
+    ("value", "started", "wide", "after"),
     [
         (None, False, True, "32"),
         (None, True, False, None),  # too late
         ("32", True, True, "32"),
-        ("1", False, False, "1"),  # as Megatron wants it: whoever sets it is obeyed
+        ("1", False, False, "1"),  # as Megatron sets it
     ],
 )
-def test_queues_are_widened_before_cuda_starts(monkeypatch, torch, told, started, wide, left):
+def test_queues_are_widened_before_cuda_starts(monkeypatch, torch, value, started, wide, after):
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: started)
-    monkeypatch.setenv(DEVICE_QUEUES, told or "")  # so that it is put back at the end
-    if told is None:
+    monkeypatch.setenv(DEVICE_QUEUES, value or "")  # so that it is put back at the end
+    if value is None:
         del os.environ[DEVICE_QUEUES]
     assert widen_device_queues() is wide
-    assert os.environ.get(DEVICE_QUEUES) == left
+    assert os.environ.get(DEVICE_QUEUES) == after
+
+
+FAST, SLOW = "8932f937-d72c-4106-c12f-20bd9faed9f6", "1111f937-d72c-4106-c12f-20bd9faed9f6"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The UUIDs that torch.cuda shows."""
+    uuids: list[str | None] = []
+
+    def properties(index):
+        return types.SimpleNamespace() if uuids[index] is None else types.SimpleNamespace(uuid=uuids[index])
+
+    cuda = types.SimpleNamespace(device_count=lambda: len(uuids), get_device_properties=properties)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    return uuids
+
+
+def test_torch_index_is_found_in_the_order_of_cuda(shown):
+    shown += [FAST, SLOW]
+    assert torch_index(f"GPU-{SLOW}", fallback=0) == 1
+    assert torch_index(f"GPU-{FAST.upper()}", fallback=1) == 0
+
+
+def test_torch_index_of_a_mig_slice_is_found(shown):
+    shown += [FAST]
+    assert torch_index(f"MIG-{FAST}", fallback=3) == 0
+
+
+def test_torch_index_is_found_by_a_serial_number_of_rocm(shown):
+    letters = "d5f0a1b2c3d4e5f6"
+    shown += [
+        FAST,
+        "-".join(letters.encode().hex()[a:b] for a, b in [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)]),
+    ]
+    assert torch_index(f"GPU-{letters}", fallback=0) == 1
+
+
+@pytest.mark.parametrize("uuids", [[], [None, None], [FAST]])
+def test_torch_index_of_an_unknown_device_is_the_fallback(shown, uuids):
+    shown += uuids
+    assert torch_index(f"GPU-{SLOW}", fallback=7) == 7
+    assert torch_index("", fallback=7) == 7

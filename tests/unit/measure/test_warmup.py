@@ -1,4 +1,4 @@
-"""Spending the time budget, and telling steady steps from those that still drift."""
+"""Planning of rounds, and detection of drift."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class TestPlan:
         assert plain.steps_per_round <= plan.steps_per_round < plain.steps_per_round + burst
         assert MIN_ROUNDS <= plan.rounds <= MAX_ROUNDS
 
-    def test_a_loader_that_binds_has_one_rate_whatever_the_phase(self):
-        """As three workers fed an H200: two batches lay ready, for the third it waited."""
+    def test_loader_bound_rounds_have_one_rate(self):
+        """As with three workers on an H200: two batches were ready, the third was waited for."""
         waits_s = [0.056, 0.056, 0.494]
         plan = plan_rounds(0.2, 2.0, burst=3)
         for phase in range(3):
@@ -80,7 +80,7 @@ class TestPlan:
             assert sum(taken) / len(taken) == pytest.approx(sum(waits_s) / 3)
 
     @pytest.mark.parametrize(
-        ("steps_s", "told"),
+        ("steps_s", "expected"),
         [
             ([0.056, 0.056, 0.494], True),
             ([0.056, 0.494], True),
@@ -89,8 +89,8 @@ class TestPlan:
             ([0.1], False),
         ],
     )
-    def test_steps_that_come_in_bursts_differ(self, steps_s, told):
-        assert comes_in_bursts(steps_s) == told
+    def test_steps_that_come_in_bursts_differ(self, steps_s, expected):
+        assert comes_in_bursts(steps_s) == expected
 
     @pytest.mark.parametrize(
         ("step_s", "budget_s"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -1.0), (math.nan, 1.0)]
@@ -139,7 +139,7 @@ class TestDriftDetector:
 
     @pytest.mark.parametrize("sd", [0.003, 0.01, 0.03, 0.1])
     def test_noise_without_drift_is_steady_soon(self, sd):
-        """Noise is not drift, however large it is: nobody waits thirty seconds for it."""
+        """Noise is not drift, however large it is."""
         spent = [observed(noisy(0.01, sd, seed)).spent_s for seed in range(100)]
         assert median(spent) < 3.0
         assert sum(each >= 30 for each in spent) <= 2

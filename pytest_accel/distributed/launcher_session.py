@@ -61,6 +61,7 @@ _LATE_S = 30.0  # for launcher ranks that have not come yet when the session is 
 _LEAVE_S = 10.0  # for launcher ranks to confirm that they leave
 _LINGER_S = 10.0  # for an interrupted launcher rank to be dismissed with the session's own status
 _PARTING_S = 20.0  # for launcher rank 0 to end once it has dismissed the others
+_KEY = "pytest-accel/ranks/{}"  # of the address of launcher rank 0, by attempt
 _NOT_STARTED = RankExit(status="it was not started")
 
 
@@ -112,10 +113,6 @@ def resolvable(host: str) -> str:
     return host
 
 
-def _store_key(launched: LauncherRank) -> str:
-    return f"pytest-accel/ranks/{launched.attempt}"
-
-
 # --- launcher rank 0 --------------------------------------------------------------------------------------
 
 
@@ -136,7 +133,7 @@ def open_launcher_ranks(launched: LauncherRank, *, rendezvous_s: float) -> Launc
         store = open_store(launched, rendezvous_s)
         host = resolvable(launched.master_host) if launched.nodes > 1 else LOOPBACK
         address = {"host": host, "port": listener.port, "token": listener.token}
-        store.set(_store_key(launched), json.dumps(address))
+        store.set(_KEY.format(launched.attempt), json.dumps(address))
     except BaseException:
         listener.close()
         raise
@@ -234,10 +231,10 @@ class LauncherRanks:
             )
 
     def dismiss(self, status: int, *, with_this_process: bool = False) -> None:
-        """Have every launcher rank leave with this exit status. Never raises.
+        """Have every launcher rank leave with this exit status, at once or `with_this_process`. Never raises.
 
-        At once, or `with_this_process`: a launcher that sees one rank fail first may end the others, and prints so. They
-        leave when the kernel closes what this process still holds.
+        A launcher that sees one rank fail first may end the others and print so; with this process they leave when the
+        kernel closes its connections.
         """
         if self._dismissed:
             return
@@ -446,7 +443,7 @@ def _connect(launched: LauncherRank, rendezvous_s: float, sees: Mapping[str, Any
     with _default_interrupt():
         store = open_store(launched, rendezvous_s)
         try:
-            key = _store_key(launched)
+            key = _KEY.format(launched.attempt)
             store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 1.0)))
             address = json.loads(store.get(key))
         except DistError:

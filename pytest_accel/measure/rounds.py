@@ -71,19 +71,6 @@ class Window(Protocol):
     def end(self) -> None: ...
 
 
-class NoWindow:
-    """A window that observes nothing."""
-
-    def begin(self) -> None:
-        """Observe nothing."""
-
-    def end(self) -> None:
-        """Observe nothing."""
-
-
-NO_WINDOW = NoWindow()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Rounds of equal numbers of steps that fill a time budget."""
@@ -131,7 +118,7 @@ def time_rounds(
     budget_s: float,
     session: str = "",
     slowdown: float = 0.0,
-    window: Window = NO_WINDOW,
+    window: Window | None = None,
     ranks: Ranks = ALONE,
 ) -> Timed:
     """Fill the budget with rounds of the warm step.
@@ -149,13 +136,15 @@ def time_rounds(
         freeze()
         if warm_up.burst > 1:  # a loader's workers went on meanwhile, and the first round would see it
             timed_block(step, in_bursts(max(warm_up.ready, 1), warm_up.burst), device)
-        window.begin()
+        if window is not None:
+            window.begin()
         cpu_s = time.process_time()
         benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)
         cpu_s = time.process_time() - cpu_s
         device.synchronize()
         ranks.barrier()  # one rank reads sensors for others, whose last round may be longer
-        window.end()
+        if window is not None:
+            window.end()
     one_more = plan.steps_per_round > 1  # pytest-benchmark's untimed call, for the return value
     steps = plan.rounds * plan.steps_per_round + one_more
     run = Run(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
 
-from pytest_accel.distributed.group import Order
 from pytest_accel.distributed.launch import SingleProcessLauncher, WorkerError
 from pytest_accel.distributed.processes import processes_of
-from pytest_accel.storage.codec import decode, encode
 
 PLACE = """
 from dataclasses import asdict
@@ -119,15 +116,6 @@ class TestGroup:
         (groups.folder / "go").touch()
         assert eventually(lambda: not group.alive)
 
-    def test_ranks_have_no_variables_of_this_pytest(self, groups, monkeypatch):
-        monkeypatch.setenv("PYTEST_ADDOPTS", "--not-for-ranks")
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of another launcher")
-        group = groups.start(2)
-        for found in values(groups.run(group, "import os\nvalue = dict(os.environ)")):
-            assert not set(found) & {"PYTEST_ADDOPTS", "PYTEST_ACCEL_WORKER", "TORCHELASTIC_RUN_ID"}
-            assert "PYTEST_CURRENT_TEST" not in found or "test_group" not in found["PYTEST_CURRENT_TEST"]
-            assert found["PYTEST_ACCEL_GROUP_ID"].startswith(group.id)
-
     def test_nothing_of_group_stays_in_the_temporary_folder(self, groups):
         group = groups.start(2)
         folders = values(groups.run(group, "value = str(place.folder)"))
@@ -157,8 +145,3 @@ class TestLocalLauncher:
             groups.run(group, "import sys\nvalue = [sys.argv[-6:], str(place.folder)]")
         ):
             assert arguments == [*odd, "-o", f"y={folder}"]
-
-
-def test_order_crosses_processes():
-    order = Order(node_id="test_x.py::test_y[ä]", session="s", platform="cpux2")
-    assert decode(Order, json.loads(json.dumps(encode(order)))) == order

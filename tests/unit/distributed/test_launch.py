@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -145,31 +143,6 @@ class TestReservedPort:
         port.close()
         with socket.socket() as other:
             other.bind(("127.0.0.1", port.number))
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
-    def test_reserved_port_is_not_given_to_other_processes(self):
-        """In a network of ten ports."""
-        program = (
-            "import socket\n"
-            "from pathlib import Path\n"
-            "from pytest_accel.distributed.launch import ReservedPort\n"
-            "Path('/proc/sys/net/ipv4/ip_local_port_range').write_text('40000 40009')\n"
-            "port, others = ReservedPort(), []\n"
-            "while True:\n"
-            "    try:\n"
-            "        others.append(socket.create_server(('127.0.0.1', 0)))\n"
-            "    except OSError:\n"
-            "        break\n"
-            "assert sorted(each.getsockname()[1] for each in others) == [n for n in range(40000, 40010) if n != port.number], others\n"
-        )
-        if (unshare := shutil.which("unshare")) is None:
-            pytest.skip("unshare is not installed")
-        done = subprocess.run(
-            [unshare, "--net", sys.executable, "-c", program], capture_output=True, text=True, check=False
-        )
-        if "unshare failed" in done.stderr or "Read-only file system" in done.stderr:
-            pytest.skip(done.stderr.strip().splitlines()[-1])
-        assert done.returncode == 0, done.stderr
 
 
 class TestExit:

@@ -155,28 +155,27 @@ def test_raising_sampler_is_dropped_and_reported_once():
     assert sampling.problems == ("broken gave no more readings: sensor vanished",)
 
 
-def test_sampler_is_named_by_its_owner_and_an_empty_error_by_its_type():
-    class Sensor:
-        name = "NVML GPU-8f3aab12"
+class Sensor:
+    name = "NVML GPU-8f3aab12"
 
-        def sample(self) -> None:
-            raise ZeroDivisionError
+    def sample(self) -> None:
+        raise ZeroDivisionError
 
-    with SamplingThread([Sensor().sample], period_s=NEVER_S) as sampling:
+
+class Sensors:
+    def _sample_power(self) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name"),
+    [(Sensor().sample, "NVML GPU-8f3aab12"), (Sensors()._sample_power, "sample power")],
+)
+def test_sampler_is_named_by_its_owner_else_by_its_function(sampler, name):
+    with SamplingThread([sampler], period_s=NEVER_S) as sampling:
         sampling.begin()
         sampling.end()
-    assert sampling.problems == ("NVML GPU-8f3aab12 gave no more readings: ZeroDivisionError",)
-
-
-def test_sampler_without_a_named_owner_has_a_readable_name():
-    class Sensors:
-        def _sample_power(self) -> None:
-            raise ZeroDivisionError
-
-    with SamplingThread([Sensors()._sample_power], period_s=NEVER_S) as sampling:
-        sampling.begin()
-        sampling.end()
-    assert sampling.problems == ("sample power gave no more readings: ZeroDivisionError",)
+    assert sampling.problems == (f"{name} gave no more readings: ZeroDivisionError",)
 
 
 class Stuck:
@@ -258,16 +257,3 @@ def test_failing_samplingstart_is_reported(monkeypatch):
         sampling.end()
     assert sampling.problems == ("nothing was sampled: can't start new thread",)
     assert not counter
-
-
-def test_windows_do_not_nest():
-    with SamplingThread([Counter()], period_s=NEVER_S) as sampling:
-        sampling.end()
-        sampling.begin()
-        with pytest.raises(RuntimeError, match="call end"):
-            sampling.begin()
-
-
-def test_period_of_zero_is_refused():
-    with pytest.raises(ValueError, match=r"period_s: 0 is not a time above 0\. Write 0\.1\."):
-        SamplingThread([], period_s=0)

@@ -29,19 +29,21 @@ import os, sys
 from pathlib import Path
 from pytest_accel.measure.locks import LockedError, lock_devices
 folder, mode, then, *uuids = sys.argv[1:]
-try:
-    with lock_devices(uuids, mode=mode, waiting=lambda text: print(text, flush=True), unlocked=print, timeout_s=60, folder=Path(folder)):
-        if then == "fork":
-            worker = os.fork()
-            if not worker:
+say = lambda text: print(text, flush=True)
+for _ in range(25 if then == "repeat" else 1):
+    try:
+        with lock_devices(uuids, mode=mode, waiting=say, unlocked=say, timeout_s=60, folder=Path(folder)):
+            if then == "fork":
+                worker = os.fork()
+                if not worker:
+                    sys.stdin.read()
+                    os._exit(0)
+                say(worker)
+            say("held")
+            if then in ("hold", "fork"):
                 sys.stdin.read()
-                os._exit(0)
-            print(worker, flush=True)
-        print("held", flush=True)
-        if then != "leave":
-            sys.stdin.read()
-except LockedError as error:
-    print(f"refused: {error}", flush=True)
+    except LockedError as error:
+        say(f"refused: {error}")
 """
 
 
@@ -204,18 +206,7 @@ def test_devices_are_locked_in_one_order(folder):
 
 
 def test_two_sessions_with_the_same_devices_do_not_deadlock(folder):
-    code = HOLD.replace("try:\n", "for _ in range(25):\n  try:\n", 1)
-    body = code.split("  try:\n", 1)
-    code = body[0] + "  try:\n" + "".join(f"  {line}\n" for line in body[1].splitlines())
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(folder), "wait", "leave", *uuids],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for uuids in [(A, B), (B, A)]
-    ]
+    processes = [start(folder, *uuids, then="repeat") for uuids in [(A, B), (B, A)]]
     for process in processes:
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert out.count("held\n") == 25
@@ -340,17 +331,13 @@ class TestUnlocked:
 
         return of
 
-    def test_parent_that_is_a_file_is_reported(self, report, tmp_path):
+    @pytest.mark.parametrize("below", ["", "locks"])
+    def test_file_instead_of_a_folder_is_reported(self, report, tmp_path, below):
         (tmp_path / "mine").write_text("mine")
-        (text,) = report(tmp_path / "mine" / "locks")
+        (text,) = report(tmp_path / "mine" / below)
         assert text.startswith("GPU-8f3aab12 is not locked, and others may measure on it meanwhile: ")
         assert text.endswith("Not a directory. Remove it; -o accel_lock=off silences this.")
-
-    def test_folder_that_is_a_file_is_reported(self, report, tmp_path):
-        (tmp_path / "locks").write_text("mine")
-        (text,) = report(tmp_path / "locks")
-        assert f"meanwhile: {tmp_path / 'locks'}: Not a directory. Remove it;" in text
-        assert (tmp_path / "locks").read_text() == "mine"
+        assert (tmp_path / "mine").read_text() == "mine"
 
     def test_folder_that_is_a_link_is_not_followed(self, report, tmp_path):
         (tmp_path / "elsewhere").mkdir()

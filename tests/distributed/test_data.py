@@ -90,11 +90,11 @@ def test_every_rank_measured_its_loader_and_its_arithmetic(info):
     assert found["configuration"]["data_source"] == "arrays"
     assert found["work_per_step"] == 8
     for rank in found["ranks"]:
-        assert {"loader_step_s", "compute_step_s", "loader_efficiency"} <= set(rank["metrics"])
+        assert {"loader_step_s", "compute_step_s", "loader_efficiency"} <= set(rank["run"]["metrics"])
 
 
 def test_the_accuracy_is_that_of_the_whole_test_set(info):
-    accuracies = {rank["metrics"]["accuracy"] for rank in info["test_learnt"]["ranks"]}
+    accuracies = {rank["run"]["metrics"]["accuracy"] for rank in info["test_learnt"]["ranks"]}
     assert len(accuracies) == 1  # counted over both ranks, the same on both
     right = accuracies.pop() * 360
     assert right == pytest.approx(round(right))

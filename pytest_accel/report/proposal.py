@@ -22,7 +22,6 @@ from pytest_accel.stats.results import Ending, Result, SessionResults, Status
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 from pytest_accel.stats.verdict import Outcome
 
-ISSUE_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
 _TOGETHER = 40  # benchmarks in one table and one command: more are several
 _CHANGES = 40
 _REASON_CHANGES = 4  # in the ledger's line; the table has all

@@ -178,7 +178,7 @@ def accept(
     refused = [
         (each, why)
         for each in fresh or candidates
-        if (why := refusal(each, files[each.place], replace=replace, misplaced=misplaced))
+        if (why := _refusal(each, files[each.place], replace=replace, misplaced=misplaced))
     ]
     if refused:
         raise EditError(_refused_text(refused, len(candidates), len(fresh) - len(refused)))
@@ -193,24 +193,22 @@ def accept(
                 _accept_one(store, each, files[each.place], reason=reason.strip(), replace=replace, at=at)
             )
         except BaselineError as error:
-            raise EditError(_incomplete_text(error, done)) from None
+            again = "Remove the cause and accept the same file again: stored runs are skipped."
+            before = ["Before that, this was done:", *(f"  {line}" for line in done)]
+            written = before if done else ["Nothing was written."]
+            raise EditError("\n".join([f"{error.file}: {error.problem}", *written, again])) from None
     return done
 
 
-def refusal(
-    candidate: Candidate,
-    file: BaselineFile | None,
-    *,
-    replace: bool,
-    misplaced: Misplaced = lambda _folder, _environment: "",
-) -> str:
+def _refusal(candidate: Candidate, file: BaselineFile | None, *, replace: bool, misplaced: Misplaced) -> str:
     """Return why a baseline does not take these runs, with the remedy; empty where it does."""
-    return (
-        _refused_as_measured(candidate)
-        or _refused_by_platform(candidate, misplaced)
-        or _refused_by_runs(candidate)
-        or _refused_by_stored(candidate, file, replace=replace)
-    )
+    if why := _refused_as_measured(candidate):
+        return why
+    if candidate.measured_on:
+        return f"its file says that it was measured on {candidate.measured_on}. Name that folder, or leave --platform out."
+    if machine := misplaced(candidate.platform, candidate.identity):
+        return f"it was measured on another machine ({machine}). Name the folder of its platform with --platform."
+    return _refused_by_runs(candidate) or _refused_by_stored(candidate, file, replace=replace)
 
 
 def _refused_as_measured(candidate: Candidate) -> str:
@@ -218,22 +216,15 @@ def _refused_as_measured(candidate: Candidate) -> str:
     if slowed:
         return f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
     if candidate.status in _SELECTED_BY:
+        name, mark = shlex.quote(node_id_of(candidate.key)), candidate.platform.partition("-")[0]
         return (
             f"these runs were found {candidate.status.value}, and a baseline moves only to fresh ones. "
-            f"Measure them: {update_command(candidate)}"
+            f'Measure them: pytest {name} -m {mark} --accel-update --accel-reason "..."'
         )
     why = why_unusable(candidate)
     if why and candidate.status is Ending.NOT_MEASURED:
         return f"{why}. Accept a file of --accel-json of a session that ended."
     return f"{why}. Correct it, and measure again." if why else ""
-
-
-def _refused_by_platform(candidate: Candidate, misplaced: Misplaced) -> str:
-    if candidate.measured_on:
-        return f"its file says that it was measured on {candidate.measured_on}. Name that folder, or leave --platform out."
-    if machine := misplaced(candidate.platform, candidate.identity):
-        return f"it was measured on another machine ({machine}). Name the folder of its platform with --platform."
-    return ""
 
 
 def _refused_by_runs(candidate: Candidate) -> str:
@@ -275,12 +266,6 @@ def _refused_by_stored(  # noqa: PLR0911 - one return a reason
     return ""
 
 
-def update_command(candidate: Candidate) -> str:
-    """Return the command that measures fresh runs into a baseline."""
-    name, mark = shlex.quote(node_id_of(candidate.key)), candidate.platform.partition("-")[0]
-    return f'pytest {name} -m {mark} --accel-update --accel-reason "..."'
-
-
 def _refuse_repeated(candidates: Sequence[Candidate]) -> None:
     counts = Counter((each.place, each.key) for each in candidates)
     lines = [f"  {printable(key)}: {count} times" for (_, key), count in counts.items() if count > 1]
@@ -306,14 +291,6 @@ def _refuse_unwritable(store: BaselineStore, candidates: Sequence[Candidate]) ->
     if closed:
         end = "Nothing was written. Make them writable, or choose other benchmarks with -k."
         raise EditError("\n".join(["These folders cannot be written to:", *closed, end]))
-
-
-def _incomplete_text(error: BaselineError, done: Sequence[str]) -> str:
-    again = "Remove the cause and accept the same file again: stored runs are skipped."
-    written = (
-        ["Before that, this was done:", *(f"  {line}" for line in done)] if done else ["Nothing was written."]
-    )
-    return "\n".join([f"{error.file}: {error.problem}", *written, again])
 
 
 def _refused_text(refused: Sequence[tuple[Candidate, str]], of: int, rest: int) -> str:

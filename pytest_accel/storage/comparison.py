@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -272,20 +272,13 @@ def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Sid
         chosen = [metric for name in wanted for metric in CHOICES.get(name, (name,))]
         found = [metric for metric in chosen if metric in present]
         if groups and not found:
-            known = sorted({*_names_of(present)})
-            raise ValueError(
-                f"--metric {' '.join(wanted)}: nothing here has it. There are: {', '.join(known)}."
-            )
+            names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
+            known = ", ".join(sorted({names.get(metric, metric) for metric in present}))
+            raise ValueError(f"--metric {' '.join(wanted)}: nothing here has it. There are: {known}.")
         return found
     if all(side.published for side in sides):
         return present
     return [metric for name in DEFAULT for metric in CHOICES[name] if metric in present]
-
-
-def _names_of(present: Iterable[str]) -> Iterator[str]:
-    names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
-    for metric in present:
-        yield names.get(metric, metric)
 
 
 def _rows(group: Group, metric: str, sides: Sequence[Side], held_to: Sequence[Side | None]) -> Iterator[Row]:
@@ -354,19 +347,13 @@ def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | N
         before = next(at for at, each in enumerate(sides) if each is baseline)
         for group in groups:
             if before in group and group[before].runs:
-                yield Judged(
-                    key=group[before].key,
-                    name=group[before].name,
-                    side=side,
-                    baseline=baseline,
-                    judgement=_judgement(group[before], group.get(index), tolerance),
+                old, new = group[before], group.get(index)
+                judgement = (
+                    judged(old, new, tolerance)
+                    if new and new.key == old.key
+                    else Judgement(why_not="it is missing there", missing=True)
                 )
-
-
-def _judgement(before: Entry, after: Entry | None, tolerance: float | None) -> Judgement:
-    if after is None or after.key != before.key:
-        return Judgement(why_not="it is missing there", missing=True)
-    return judged(before, after, tolerance)
+                yield Judged(key=old.key, name=old.name, side=side, baseline=baseline, judgement=judgement)
 
 
 # --- changes between two baselines ------------------------------------------------------------------

@@ -53,11 +53,7 @@ def format_errors(file: str, kind: type[StorageError]) -> Iterator[None]:
     try:
         yield
     except FormatError as error:
-        raise storage_error(kind, file, error) from None
-
-
-def storage_error(kind: type[StorageError], file: str, error: FormatError) -> StorageError:
-    return kind(file, error.place or "top level", error.problem, error.remedy)
+        raise kind(file, error.place or "top level", error.problem, error.remedy) from None
 
 
 # --- reading ----------------------------------------------------------------------------------------

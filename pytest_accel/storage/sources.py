@@ -36,10 +36,6 @@ class SourceError(ValueError):
     """A name that means no set, or two; the message says what there is and what to write."""
 
 
-class NoBaselinesError(SourceError):
-    """A folder without baselines."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSource:
     """The set that one name means: for each platform its baselines or runs, or the figures of a study."""
@@ -124,7 +120,7 @@ def _there_are(baselines: Path) -> str:
 
 
 def _platforms(baselines: Path) -> list[str]:
-    return sorted(each.name for each in _platform_folders(baselines))
+    return [each.name for each in _platform_folders(baselines)]
 
 
 def _studies(baselines: Path) -> list[str]:
@@ -161,7 +157,7 @@ def _read_folder(folder: Path) -> list[BaselineFile]:
     own = sorted(folder.glob("*.json"))
     paths = own or [path for each in _platform_folders(folder) for path in sorted(each.glob("*.json"))]
     if not paths:
-        raise NoBaselinesError(
+        raise SourceError(
             f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
             "and in it one JSON file for each suite: record some with --accel-record."
         )
@@ -295,20 +291,15 @@ def of_revision(name: str, baselines: Path) -> ComparisonSource:
                 if PUBLISHED not in where.parts[:-1]
             ]
     except BaselineError as error:
-        raise _in_revision(error) from None
+        if error.remedy != error.default_remedy(error.file):
+            raise
+        remedy = "Name another revision, or another path in it."  # a past revision cannot be restored
+        raise BaselineError(error.file, error.place, error.problem, remedy) from None
     if not files:
         raise SourceError(
             f"git:{name}: it holds no baselines at {inside}. Name the folder: git:REVISION:PATH."
         )
     return _of_files(name, files, about, origin)
-
-
-def _in_revision(error: BaselineError) -> BaselineError:
-    """Return the error with a remedy for a past revision, which cannot be restored."""
-    if error.remedy != error.default_remedy(error.file):
-        return error
-    remedy = "Name another revision, or another path in it."
-    return BaselineError(error.file, error.place, error.problem, remedy)
 
 
 def _below_existing(baselines: Path) -> tuple[Path, str]:

@@ -32,7 +32,8 @@ def list_arguments(answer: Path) -> list[str]:
 
 def step_arguments(node_id: str, answer: Path) -> list[str]:
     """Return pytest's arguments that build one benchmark and run a step, measuring nothing."""
-    return [_LOADED, f"{_ANSWER}={answer}", f"{_ONLY}={node_id}", "--benchmark-disable"]
+    # In the process that counts torch's graphs; a distributed benchmark has ranks, which answer for themselves.
+    return [_LOADED, f"{_ANSWER}={answer}", f"{_ONLY}={node_id}", "--benchmark-disable", "--accel-in-process"]
 
 
 def read_answer(answer: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ CACHE = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "ab")
 
 def compiles(name, **counted):
     with pathlib.Path(f"steps-{name}").open("a") as file:
-        file.write("step\\n")
+        file.write(f"child of {os.getppid()}\\n")
     if counted:
         counters = {"inductor": collections.Counter(counted), "aot_autograd": collections.Counter()}
         sys.modules["torch._dynamo.utils"] = types.SimpleNamespace(counters=counters)
@@ -155,9 +155,9 @@ def test_every_outcome_has_its_line_and_what_found_no_room_is_tried_again(suite,
     assert "6 benchmarks: 1 compiled, 1 compiled before, 2 built, nothing to compile, 2 failed; " in said
     assert f"kept in {root / 'cache'}\n" in said
     assert "by hand: pytest test_suite.py::test_" in said
-    # One step of each, and none of what was not selected.
+    # One step of each in the process that is inspected, and none of what was not selected.
     steps = {path.name.removeprefix("steps-"): path.read_text() for path in root.glob("steps-*")}
-    assert steps == dict.fromkeys(("new", "known", "eager", "crowded"), "step\n")
+    assert steps == dict.fromkeys(("new", "known", "eager", "crowded"), f"child of {os.getpid()}\n")
     # What was tuned beside other processes is forgotten; what an earlier session chose stays.
     assert in_cache(root) == {"new.py", "known.py", chosen.name}
 
@@ -171,7 +171,7 @@ def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, c
     assert main(["compile", "--", *words, "--", "test_suite.py"]) == 0
     assert "1 benchmark: 1 built" in capsys.readouterr().err
     assert list(root.glob("of-*")) == []
-    assert (root / "steps-eager").read_text() == "step\n"
+    assert (root / "steps-eager").read_text() == f"child of {os.getpid()}\n"
 
 
 def test_benchmark_that_takes_too_long_is_ended_and_delays_no_other(suite, capsys):
@@ -254,7 +254,7 @@ def test_graphs_that_ranks_compile_are_counted(suite, capsys):
     root = suite(
         "\n\n@cpux2\ndef test_both(accel, rank):\n    measure(accel, f'rank-{rank}', fxgraph_cache_miss=1)\n"
     )
-    assert main(["compile", "--", "test_suite.py"]) == 0
+    assert main(["compile", "--jobs", "2", "--", "test_suite.py"]) == 0
     assert "[1/1] test_suite.py::test_both: compiled, " in capsys.readouterr().err
     assert in_cache(root) == {"rank-0.py", "rank-1.py"}
 

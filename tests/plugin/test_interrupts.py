@@ -1,4 +1,4 @@
-"""Interrupted, hanging and dying: what was measured is kept, and nothing is left running."""
+"""Interrupts, hangs and deaths: measured runs are kept, and no process is left running."""
 
 from __future__ import annotations
 
@@ -11,15 +11,6 @@ import types
 import pytest
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-# Both end a session in one way, which `SIGNALS` has asked by then.
-OTHER_SIGNALS = pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGINT, id="SIGINT"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
-    ],
-)
-
 # The first fresh process measures, the next one hangs until it is ended.
 HANGS_SECOND = """
 def test_step(accel):
@@ -32,7 +23,7 @@ def test_step(accel):
 """
 
 
-def interrupt(bench, process, number) -> str:
+def interrupt(process, number) -> str:
     """Send a signal to pytest alone, as `kill` and a batch system do; its output."""
     os.kill(process.pid, number)
     output, _ = process.communicate(timeout=120)
@@ -40,11 +31,11 @@ def interrupt(bench, process, number) -> str:
 
 
 @SIGNALS
-def test_recording_keeps_the_runs_that_were_finished(bench, number):
+def test_interrupted_recording_keeps_finished_runs(bench, number):
     bench.write(HANGS_SECOND)
     process = bench.start("--accel-record=3")
     bench.wait_for("hanging", process)
-    output = interrupt(bench, process, number)
+    output = interrupt(process, number)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert len(bench.entry("test_step")["runs"]) == 1
     assert bench.entry("test_step")["ledger"][0]["runs"] == 1
@@ -52,8 +43,7 @@ def test_recording_keeps_the_runs_that_were_finished(bench, number):
     assert bench.left_behind() == []
 
 
-@OTHER_SIGNALS
-def test_held_reports_are_told_when_measuring_again_is_interrupted(bench, number):
+def test_pending_reports_are_logged_when_repeats_are_interrupted(bench):
     bench.write(
         """
         def test_first(accel):
@@ -70,7 +60,7 @@ def test_held_reports_are_told_when_measuring_again_is_interrupted(bench, number
     bench.baseline(test_first=bench.FASTER, test_second=bench.FASTER)
     process = bench.start("-v", "--junitxml=out.xml")
     bench.wait_for("hanging", process)
-    output = interrupt(bench, process, number)
+    output = interrupt(process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     for name in ("test_first", "test_second"):
         assert f"::{name} INCONCLUSIVE" in output
@@ -79,8 +69,7 @@ def test_held_reports_are_told_when_measuring_again_is_interrupted(bench, number
     assert bench.left_behind() == []
 
 
-@OTHER_SIGNALS
-def test_held_reports_are_told_when_another_item_is_interrupted(bench, number):
+def test_pending_reports_are_logged_when_another_item_is_interrupted(bench):
     bench.write(
         """
         def test_open(accel):
@@ -95,7 +84,7 @@ def test_held_reports_are_told_when_another_item_is_interrupted(bench, number):
     bench.baseline(test_open=bench.FASTER)
     process = bench.start("-v")
     bench.wait_for("hanging", process)
-    output = interrupt(bench, process, number)
+    output = interrupt(process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert "::test_open INCONCLUSIVE" in output
 
@@ -114,7 +103,7 @@ def test_benchmark_that_was_never_reached_is_not_reported_as_passed(bench):
     )
     process = bench.start("-v", "--accel-record=1")
     bench.wait_for("hanging", process)
-    output = interrupt(bench, process, signal.SIGINT)
+    output = interrupt(process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert "PASSED" not in output
     assert " passed" not in output
@@ -127,14 +116,14 @@ def test_interrupted_update_leaves_the_old_baseline(bench):
     before = bench.load_baseline()
     process = bench.start("--accel-update", "--accel-record=3", "--accel-reason=try")
     bench.wait_for("hanging", process)
-    output = interrupt(bench, process, signal.SIGINT)
+    output = interrupt(process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert bench.load_baseline() == before
     assert "the recording was not finished" in output
     assert "(1 run) is kept in" in output
 
 
-def test_processes_end_with_a_session_that_was_killed(bench):
+def test_workers_end_with_a_killed_session(bench):
     bench.write(HANGS_SECOND)
     process = bench.start("--accel-record=2")
     bench.wait_for("hanging", process)
@@ -143,7 +132,7 @@ def test_processes_end_with_a_session_that_was_killed(bench):
     assert bench.left_behind() == []
 
 
-def test_children_of_a_fresh_process_end_with_it(bench):
+def test_children_of_a_worker_end_with_it(bench):
     bench.write(
         """
         import subprocess
@@ -182,7 +171,7 @@ class TestFreshProcess:
 
         return write
 
-    def test_killed(self, one_bad):
+    def test_killed_worker_fails_its_benchmark_and_records_nothing(self, one_bad):
         bench = one_bad("os.kill(os.getpid(), 9)")
         result = bench.run("--accel-record=1")
         result.assert_outcomes(failed=1, passed=1)
@@ -190,13 +179,7 @@ class TestFreshProcess:
         result.stdout.re_match_lines([r".*(status -9|SIGKILL|signal 9)"])
         assert list(bench.load_baseline()["benchmarks"]) == ["test_suite.py::test_good"]
 
-    def test_ends_without_a_word(self, one_bad):
-        bench = one_bad("os._exit(0)")
-        result = bench.run("--accel-record=1")
-        result.assert_outcomes(failed=1, passed=1)
-        result.stdout.fnmatch_lines(["*a fresh process gave no measurement: *exit status 0*"])
-
-    def test_dies_while_measuring_again(self, one_bad):
+    def test_death_while_measuring_again_is_a_failure(self, one_bad):
         bench = one_bad("os._exit(3)")
         bench.baseline(test_bad=bench.FASTER, test_good=bench.FASTER)
         result = bench.run("--junitxml=out.xml")
@@ -222,7 +205,7 @@ class TestFreshProcess:
         assert outcomes.get("failed", 0) + outcomes.get("skipped", 0) == 1
         result.stdout.fnmatch_lines(["*no memory left*"])
 
-    def test_hangs_and_is_stopped_at_the_deadline_with_its_stack(self, one_bad, monkeypatch):
+    def test_hanging_worker_is_stopped_at_the_deadline_with_its_stack(self, one_bad, monkeypatch):
         bench = one_bad("note('hanging', 1); time.sleep(600)")
 
         def monotonic() -> float:  # the deadline passes when the process hangs, and not before

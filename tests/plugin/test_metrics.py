@@ -1,4 +1,4 @@
-"""Metrics that are gated beside throughput. Figures here are chosen, and throughput is beyond doubt."""
+"""Metrics that are gated beside throughput."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gated(bench):
     return write
 
 
-def test_a_drop_beyond_its_tolerance_is_a_failed_test(gated):
+def test_metric_that_drops_beyond_its_tolerance_is_a_regression(gated):
     bench = gated(0.8)
     result = bench.run(bench.TOLERANT, "--junitxml=out.xml", "--benchmark-json=out.json")
     result.assert_outcomes(failed=1)
@@ -62,33 +62,7 @@ def test_a_drop_beyond_its_tolerance_is_a_failed_test(gated):
     assert bench.accel_info()["run"]["metrics"]["accuracy"] == 0.8
 
 
-def test_more_of_what_less_is_better_is_a_regression_at_equal_speed(bench):
-    bench.write(
-        """
-        def test_step(accel):
-            measure(accel, metrics={"latency_p99_s": 0.0108}, gates={"latency_p99_s": 0.05})
-        """
-    )
-    bench.baseline(test_step=bench.SAME)
-    content = bench.load_baseline()
-    for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
-        run["metrics"]["latency_p99_s"] = 0.01
-    bench.save_baseline(content)
-    result = bench.run(bench.TOLERANT, "--accel-json=results.json")
-    result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines(
-        [
-            r"^REGRESSED  test_step \(cpu\) latency: 8\.0 % more \(at least \d\.\d %; tolerance 5\.0 %\), 2 runs vs 3 ",
-            r"^test_step .*REGRESSED latency 8\.0 % more$",
-        ]
-    )
-    (found,) = bench.json("results.json")["results"]
-    _, verdict = found["verdicts"]
-    assert verdict["slowdown"]["point"] == pytest.approx(0.08)
-    assert verdict["tolerance"] == 0.05
-
-
-def test_within_its_tolerance_is_ok(gated):
+def test_metric_within_its_tolerance_is_ok(gated):
     bench = gated(0.895)
     result = bench.run(bench.TOLERANT, "--benchmark-json=out.json", "-v")
     result.assert_outcomes(passed=1)
@@ -96,7 +70,7 @@ def test_within_its_tolerance_is_ok(gated):
     assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "ok"
 
 
-def test_an_undecided_metric_is_measured_again_in_fresh_processes(gated):
+def test_undecided_metric_is_measured_again_in_new_processes(gated):
     """3.4 % less: open after one and two runs, decided by the third; the throughput was ok at once."""
     bench = gated(0.87)
     result = bench.run(bench.TOLERANT, "--benchmark-json=out.json")
@@ -106,7 +80,7 @@ def test_an_undecided_metric_is_measured_again_in_fresh_processes(gated):
     assert len(bench.accel_info()["further_runs"]) == 2
 
 
-def test_what_stays_undecided_is_inconclusive_and_costs_what_that_costs(gated):
+def test_metric_that_stays_undecided_is_inconclusive(gated):
     bench = gated(0.87)
     result = bench.run(bench.TOLERANT, "--accel-repeats=1", "-v")
     result.assert_outcomes(passed=1)
@@ -116,7 +90,7 @@ def test_what_stays_undecided_is_inconclusive_and_costs_what_that_costs(gated):
     bench.run(bench.TOLERANT, "--accel-repeats=1", "--accel-inconclusive=fail").assert_outcomes(failed=1)
 
 
-def test_all_that_regressed_has_a_line(gated):
+def test_every_regressed_metric_has_a_line(gated):
     bench = gated(0.8, factor=1e-3)  # so that now it is slower too
     result = bench.run()
     result.assert_outcomes(failed=1)
@@ -129,14 +103,7 @@ def test_all_that_regressed_has_a_line(gated):
     )
 
 
-def test_an_expected_regression_of_a_metric_is_expected(gated):
-    bench = gated(0.8, marks='@pytest.mark.xfail(reason="known", strict=True)')
-    result = bench.run(bench.TOLERANT, "-rx")
-    result.assert_outcomes(xfailed=1)
-    result.stdout.fnmatch_lines(["XFAIL *11.1 % lower*"])
-
-
-def test_a_gain_of_a_metric_alone_is_a_remark(gated):
+def test_gain_of_a_metric_alone_is_a_remark(gated):
     bench = gated(0.9, stored=0.5)
     result = bench.run(bench.TOLERANT, "--benchmark-json=out.json")
     result.assert_outcomes(passed=1)
@@ -145,7 +112,7 @@ def test_a_gain_of_a_metric_alone_is_a_remark(gated):
     assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "improved"
 
 
-def test_a_baseline_from_before_the_metric_is_remarked_once_and_costs_nothing(gated):
+def test_baseline_without_the_metric_is_remarked_once(gated):
     bench = gated(0.8, stored=None)
     result = bench.run(bench.TOLERANT, "--accel-missing-baseline=fail")
     result.assert_outcomes(passed=1)
@@ -155,34 +122,34 @@ def test_a_baseline_from_before_the_metric_is_remarked_once_and_costs_nothing(ga
     result.stdout.no_fnmatch_line("No baseline on *")
 
 
-def test_another_tolerance_makes_no_baseline_stale(gated):
+def test_changed_tolerance_makes_no_baseline_stale(gated):
     bench = gated(0.8, gates='{"accuracy": 0.5}')
     bench.run(bench.TOLERANT).assert_outcomes(passed=1)
 
 
-def test_a_gated_metric_without_a_column_stands_below_the_table(bench):
+def test_gated_metric_without_a_column_is_a_note(bench):
     bench.write(
         """
         def test_step(accel):
-            measure(accel, metrics=lambda _: {"reach": 0.75, "other": 1.0}, gates={"reach": 0.1})
+            measure(accel, metrics={"reach": 0.75, "other": 1.0}, gates={"reach": 0.1})
         """
     )
-    result = bench.run()
+    result = bench.run("--benchmark-json=out.json")
     result.assert_outcomes(passed=1)
+    assert bench.accel_info()["run"]["metrics"]["reach"] == 0.75
     result.stdout.fnmatch_lines(["note: test_step (cpu): reach 0.75"])
     result.stdout.no_fnmatch_line("note: *other*")
 
 
-def test_metrics_are_recorded_and_judged_from_there(gated):
+def test_metrics_are_recorded_without_gates(gated):
     bench = gated(0.9)
     bench.baseline_path.unlink()
-    bench.run("--accel-record=2").assert_outcomes(passed=1)
-    assert [run["metrics"]["accuracy"] for run in bench.entry("test_step")["runs"]] == [0.9, 0.9]
+    bench.run("--accel-record=1").assert_outcomes(passed=1)
+    assert [run["metrics"]["accuracy"] for run in bench.entry("test_step")["runs"]] == [0.9]
     assert "gates" not in json.dumps(bench.load_baseline())
-    bench.run(bench.TOLERANT).assert_outcomes(passed=1)
 
 
-def test_metrics_are_asked_once_after_the_rounds_and_after_the_check(bench):
+def test_metrics_function_is_called_once_after_the_check(bench):
     bench.write(
         """
         def test_step(accel):
@@ -202,6 +169,7 @@ def test_metrics_are_asked_once_after_the_rounds_and_after_the_check(bench):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        ("metrics=3", "metrics: 3 is not a mapping of names to numbers.*"),
         ('metrics=lambda _: {"two words": 1.0}', "metrics: the name 'two words' is not an identifier*"),
         ('metrics=lambda _: {"accuracy": float("nan")}', "metrics['accuracy']: nan is not a finite number."),
         ('metrics=lambda _: {"tflops": 1.0}', "metrics: 'tflops' is measured by pytest-accel. *"),
@@ -215,7 +183,7 @@ def test_metrics_are_asked_once_after_the_rounds_and_after_the_check(bench):
         ),
     ],
 )
-def test_what_cannot_be_judged_fails_plainly(bench, arguments, text):
+def test_bad_metric_or_gate_fails_without_traceback(bench, arguments, text):
     bench.write(f"def test_step(accel):\n    measure(accel, {arguments})\n")
     result = bench.run()
     result.assert_outcomes(failed=1)
@@ -224,19 +192,6 @@ def test_what_cannot_be_judged_fails_plainly(bench, arguments, text):
     result.stdout.no_re_match_line(r".*\.py:\d+: ArgumentError")
 
 
-def test_nothing_is_asked_where_measuring_is_off(bench):
+def test_metrics_function_is_not_called_where_measuring_is_off(bench):
     bench.write("def test_step(accel):\n    measure(accel, metrics=lambda _: 1 / 0)\n")
     bench.run("--benchmark-disable").assert_outcomes(passed=1)
-
-
-def test_metrics_that_are_known_already_are_given_as_they_are(bench):
-    bench.write("def test_step(accel):\n    measure(accel, metrics={'reach': 0.75}, gates={'reach': 0.1})\n")
-    bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
-    assert bench.accel_info()["run"]["metrics"]["reach"] == 0.75
-
-
-def test_metrics_that_are_no_mapping_are_refused(bench):
-    bench.write("def test_step(accel):\n    measure(accel, metrics=3)\n")
-    result = bench.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*metrics: 3 is not a mapping of names to numbers.*"])

@@ -1,4 +1,4 @@
-"""Published figures and a site's expectations beside what was measured: shown, and gated where that was asked for."""
+"""Published figures and expectations of a site beside measured ones: shown, and gated by option."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SUITE = """
 
 
 def figure(name, value, **fields):
-    told = {"id": f"study/{name}", "table": "Table 1", "row": "a row", "platform": name.rpartition("/")[2]}
+    row = {"id": f"study/{name}", "table": "Table 1", "row": "a row", "platform": name.rpartition("/")[2]}
     kind = {"metric": "throughput", "unit": "images/s", "workload": "sums", "configuration": {}}
-    return {**told, **kind, "value": value, **fields}
+    return {**row, **kind, "value": value, **fields}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def published(bench):
     return write
 
 
-def test_shown_beside_with_the_ratio(published):
+def test_published_figures_are_shown_with_the_ratio(published):
     bench = published(figure("plain/cpu", 1.0), figure("plain/gh200", 1e12), figure("other/cpu", 1.0))
     result = bench.run("--accel-reference", "--accel-json=r.json", "--junitxml=out.xml")
     result.assert_outcomes(passed=1)
@@ -58,18 +58,18 @@ def test_shown_beside_with_the_ratio(published):
     assert "accel.reference.study/plain/cpu" in names
 
 
-def test_not_shown_unless_asked_for(published):
+def test_published_figures_are_not_shown_by_default(published):
     published(figure("plain/cpu", 1.0)).run().stdout.no_fnmatch_line("note: test_step* x *")
 
 
-def test_what_is_only_relative_stands_beside_nothing(published):
+def test_relative_figure_is_compared_with_nothing(published):
     bench = published(figure("plain/cpu", 12.0, metric="training_time", unit="min", flags=["relative-only"]))
     result = bench.run("--accel-reference")
     result.stdout.fnmatch_lines(["note: nothing was published that these benchmarks could stand beside"])
 
 
 class TestGate:
-    def test_below_the_figure_of_this_platform_is_a_failed_test(self, published):
+    def test_throughput_below_the_figure_of_this_platform_fails(self, published):
         bench = published(figure("plain/cpu", 1e12), figure("plain/gh200", 1e15))
         result = bench.run("--accel-reference=10%", "--junitxml=out.xml", "--accel-json=r.json")
         result.assert_outcomes(failed=1)
@@ -84,11 +84,11 @@ class TestGate:
         assert measured.failed
         assert "below" in measured.text
 
-    def test_above_it_passes(self, published):
+    def test_throughput_above_the_figure_passes(self, published):
         published(figure("plain/cpu", 1.0)).run("--accel-reference=10%").assert_outcomes(passed=1)
 
     @pytest.mark.parametrize("flag", ["contradictory", "implausible"])
-    def test_nothing_is_gated_on_a_doubtful_figure_and_that_is_said(self, published, flag):
+    def test_doubtful_figure_gates_nothing_and_is_named(self, published, flag):
         bench = published(figure("plain/cpu", 1e12, flags=[flag], note="it cannot be"))
         result = bench.run("--accel-reference=10%")
         result.assert_outcomes(passed=1)
@@ -100,7 +100,7 @@ class TestGate:
         bench.run("--accel-reference=10%").assert_outcomes(xfailed=1)
 
 
-def test_another_configuration_is_said_beside_it(published):
+def test_figure_of_another_configuration_names_the_difference(published):
     there = {"batch_size": 1024, "precision": "fp32", "data": "imagenet"}
     suite = SUITE.replace(
         'unit="images")', 'unit="images", configuration={"batch_size": 4, "precision": "fp32"})'
@@ -109,17 +109,6 @@ def test_another_configuration_is_said_beside_it(published):
     bench.run("--accel-reference").stdout.fnmatch_lines(
         ["note: test_step*(batch size 1024 there, 4 here, synthetic data here)"]
     )
-
-
-def test_recording_shows_them_and_judges_nothing(published):
-    bench = published(figure("plain/cpu", 1e12))
-    result = bench.run(
-        "--accel-record=1", "--accel-reference", "--accel-reference=10%", "--accel-json=r.json"
-    )
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["note: test_step*", "FAILED  test_step*"])
-    (measured,) = read_results(bench.path("r.json")).results
-    assert measured.references
 
 
 class TestExpectations:
@@ -136,12 +125,12 @@ class TestExpectations:
             ('cpu = [1.0, -0.05, "none", "tokens/s"]', 1),
         ],
     )
-    def test_are_gated_always(self, bench, line, failed):
+    def test_expectations_are_always_gated(self, bench, line, failed):
         bench.write('def test_step(accel):\n    measure(accel, unit="images")\n')
         self.expect(bench, line)
         bench.run().assert_outcomes(failed=failed, passed=1 - failed)
 
-    def test_is_a_verdict_of_its_own_everywhere(self, bench):
+    def test_missed_expectation_is_a_failure_in_every_output(self, bench):
         bench.write('def test_step(accel):\n    measure(accel, unit="images")\n')
         self.expect(bench, 'cpu = [1e12, -0.05, "none", "images/s"]')
         result = bench.run("--accel-json=r.json", "--accel-report=r.md", "--accel-report=m.txt")
@@ -153,39 +142,29 @@ class TestExpectations:
         assert summary.count("of pyproject.toml: ") == 1  # its sentence, once
         assert 'status="failed"' in bench.path("m.txt").read_text()
 
-    def test_one_of_no_benchmark_is_said(self, bench):
+    def test_expectation_of_no_benchmark_is_noted(self, bench):
         bench.benchmarks("test_stop")
         self.expect(bench, 'cpu = [1e12, -0.05, "none", "numbers/s"]')
         result = bench.run()
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["note: pyproject.toml expects something of '[*]::test_step'*"])
 
-    def test_an_unknown_platform_is_refused_with_those_that_are_known(self, bench):
+    def test_unknown_platform_is_refused_with_the_known_ones(self, bench):
         bench.benchmarks("test_step")
         self.expect(bench, '"cpu-intel-xeon" = [1e12, -0.05, "none", "numbers/s"]')
         result = bench.run()
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(["ERROR: *cpu-intel-xeon: this is no platform*gh200*"])
 
-    def test_one_that_cannot_be_read_ends_the_session_before_anything_is_measured(self, bench):
-        bench.benchmarks("test_step")
-        self.expect(bench, 'cpu = ["fast"]')
-        result = bench.run()
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["ERROR: *pyproject.toml*"])
-        assert not bench.processes("test_step")
-
 
 @pytest.mark.parametrize(
     ("link", "said"),
     [
         ("study/plian", "*leads to no published figure. Did you mean 'study/plain'?"),
-        ("studi/{variant}", "*leads to no published figure.*"),
         ("study/{colour}", "*'colour' is no parameter of it. Its parameters: variant."),
-        ("study/{", "*is no parameter of it*"),
     ],
 )
-def test_a_wrong_link_is_said_before_anything_is_measured(published, link, said):
+def test_wrong_link_is_refused_before_anything_is_measured(published, link, said):
     bench = published(figure("plain/cpu", 1.0), suite=SUITE.replace("study/{variant}", link))
     result = bench.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -193,12 +172,12 @@ def test_a_wrong_link_is_said_before_anything_is_measured(published, link, said)
     assert not bench.processes("test_step[plain]")
 
 
-def test_a_row_that_the_study_does_not_have_is_no_slip(published):
+def test_row_that_the_study_lacks_is_no_error(published):
     bench = published(figure("plain/cpu", 1.0), suite=SUITE.replace('["plain"]', '["plain", "fancy"]'))
     bench.run("--accel-reference").assert_outcomes(passed=2)
 
 
-def test_a_torn_file_of_figures_is_one_error(published):
+def test_torn_file_of_figures_is_one_error(published):
     bench = published(figure("plain/cpu", 1.0))
     bench.path("baselines/published/study.json").write_text("{")
     result = bench.run()

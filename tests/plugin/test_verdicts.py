@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def test_ok_passes(bench):
+def test_ok_benchmark_passes(bench):
     bench.benchmarks("test_step")
     bench.baseline(test_step=bench.SAME)
     result = bench.run("-v", bench.TOLERANT)
@@ -26,11 +26,13 @@ def test_regression_is_a_failed_test_confirmed_in_another_process(bench):
     (info,) = (
         each["extra_info"]["accel"] for each in bench.json()["benchmarks"] if each["name"] == "test_step"
     )
-    assert info["verdict"]["runs"] == 2
+    assert info["verdict"]["outcome"] == "regressed"
+    assert (info["verdict"]["runs"], info["verdict"]["baseline_runs"]) == (2, 3)
+    assert info["verdict"]["slowdown"]["low"] > 0
     assert len(info["further_runs"]) == 1
 
 
-def test_regression_is_one_line_and_what_changed_without_a_traceback_and_the_same_in_junit(bench):
+def test_regression_is_one_line_without_traceback_and_the_same_in_junit(bench):
     bench.benchmarks("test_step")
     bench.baseline(test_step=bench.FASTER)
     bench.doctor_environment(lambda stored: stored["context"].update(torch="2.9.1", python="3.11.0"))
@@ -56,26 +58,12 @@ def test_regression_is_one_line_and_what_changed_without_a_traceback_and_the_sam
     assert failure.get("message").startswith("REGRESSED  test_step (cpu): ")
     assert "changed since the baseline" in failure.text
     properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+    assert len(properties) == len(list(case.iter("property")))
     assert properties["accel.verdict"] == "regressed"
     assert properties["accel.platform"] == "cpu"
     assert properties["accel.unit"] == "numbers/s"
     assert float(properties["accel.throughput"]) > 0
     assert float(properties["accel.loss"]) > 0.05
-
-
-def test_properties_stand_once_in_junit(bench):
-    bench.benchmarks("test_step")
-    bench.run("--junitxml=out.xml").assert_outcomes(passed=1)
-    names = [each.get("name") for each in bench.testcase("test_step").iter("property")]
-    assert sorted(names) == sorted(set(names))
-
-
-def test_unchanged_environment_is_said_at_a_regression(bench):
-    bench.benchmarks("test_step")
-    bench.baseline(test_step=bench.FASTER)
-    result = bench.run_apart()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["nothing in the recorded environment changed since the baseline"])
 
 
 def test_improvement_passes_and_asks_for_a_new_baseline(bench):
@@ -117,36 +105,33 @@ def test_figures_of_a_verdict_are_those_of_the_clock(bench):
 
 
 class TestInconclusive:
-    def test_passes_with_a_loud_line_after_all_its_looks_in_processes_of_their_own(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.APART)
-        result = bench.run("-v")
-        result.assert_outcomes(passed=1)
+    def test_benchmarks_take_turns_in_new_processes_and_pass_with_a_line(self, bench):
+        bench.benchmarks("test_a", "test_b")
+        bench.baseline(test_a=bench.APART, test_b=bench.APART)
+        result = bench.run("-v", "--accel-repeats=3")
+        result.assert_outcomes(passed=2)
         assert result.ret == pytest.ExitCode.OK
-        assert len(bench.processes("test_step")) == len(set(bench.processes("test_step"))) == 5
-        result.stdout.fnmatch_lines(["test_step: run 2 of 5 in a fresh process", "*run 5 of 5*"])
+        for name in ("test_a", "test_b"):
+            assert len(bench.processes(name)) == len(set(bench.processes(name))) == 3
+        result.stdout.fnmatch_lines(
+            [f"{name}: run {run} of 3 *" for run in (2, 3) for name in ("test_a", "test_b")]
+        )
         result.stdout.re_match_lines(
             [
-                r".*::test_step INCONCLUSIVE",
+                r".*::test_a INCONCLUSIVE",
                 (
-                    r"^INCONCLUSIVE  test_step \(cpu\): .* \(.* to .*\), 5 runs; noise .* resolves .* here: "
+                    r"^INCONCLUSIVE  test_a \(cpu\): .* \(.* to .*\), 3 runs; noise .* resolves .* here: "
                     r"(no gate holds on it: )?quieten the machine \(pytest-accel doctor\)(, or tolerate \d+ %)?"
                 ),
             ]
         )
 
-    def test_fails_by_option(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.APART)
-        result = bench.run("--accel-repeats=1", "--accel-inconclusive=fail")
-        result.assert_outcomes(failed=1)
-        result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
-
-    def test_one_look_never_measures_again(self, bench):
+    @pytest.mark.parametrize(("policy", "outcome"), [("warn", "passed"), ("fail", "failed")])
+    def test_single_run_decides_nothing_and_fails_by_option(self, bench, policy, outcome):
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.FASTER)
-        result = bench.run("--accel-repeats=1")
-        result.assert_outcomes(passed=1)
+        result = bench.run("--accel-repeats=1", f"--accel-inconclusive={policy}")
+        result.assert_outcomes(**{outcome: 1})
         result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
         assert len(bench.processes("test_step")) == 1
 
@@ -174,53 +159,21 @@ class TestInconclusive:
         for name in ("test_open", "test_plain", "test_decided"):
             assert sum(f"::{name} " in line and "%]" in line for line in result.outlines) == 1
 
-    def test_open_benchmarks_take_turns(self, bench):
-        bench.benchmarks("test_a", "test_b")
-        bench.baseline(test_a=bench.APART, test_b=bench.APART)
-        result = bench.run("--accel-repeats=3")
-        result.assert_outcomes(passed=2)
-        result.stdout.fnmatch_lines(
-            ["test_a: run 2 of 3*", "test_b: run 2 of 3*", "test_a: run 3 of 3*", "test_b: run 3 of 3*"]
-        )
 
-
-class TestWithin:
-    """--accel-within: what is measured again only where there is time."""
-
-    @pytest.fixture
-    def slower(self, bench):
-        bench.benchmarks("test_step", "test_other")
-        bench.baseline(test_step=bench.FASTER, test_other=bench.FASTER)
-        return bench
-
-    def test_a_session_without_time_leaves_open_what_it_cannot_decide_and_says_so(self, slower):
-        result = slower.run("--accel-within=1ms", "--accel-json=out.json")
-        result.assert_outcomes(passed=2)
-        result.stdout.re_match_lines(
-            [
-                r"^INCONCLUSIVE  test_step \(cpu\): .*; one run decides nothing, and it was not measured again$",
-                (
-                    r"^note: 1 ms \(--accel-within\) left no time to repeat 2 benchmarks that another run may decide\. "
-                    r"Give it longer, or record more baseline runs\.$"
-                ),
-            ]
-        )
-        assert len(slower.processes("test_step")) == 1
-        (remark,) = (each for each in slower.json()["remarks"] if "left no time to repeat" in each)
-        assert "2 benchmarks" in remark
-
-    def test_which_fails_where_what_is_open_does(self, slower):
-        slower.run("--accel-within=1ms", "--accel-inconclusive=fail").assert_outcomes(failed=2)
-
-    def test_with_time_it_is_decided_as_ever(self, slower):
-        result = slower.run("--accel-within=1000min")
-        result.assert_outcomes(failed=2)
-        result.stdout.no_fnmatch_line("TIME*")
-
-    def test_a_recording_takes_the_runs_it_was_asked_for(self, bench):
-        bench.benchmarks("test_step")
-        bench.run("--accel-record=2", "--accel-within=1ms").assert_outcomes(passed=1)
-        assert len(bench.entry("test_step")["runs"]) == 2
+def test_session_without_time_to_repeat_says_what_it_left_undecided(bench):
+    bench.benchmarks("test_step", "test_other")
+    bench.baseline(test_step=bench.FASTER, test_other=bench.FASTER)
+    result = bench.run("--accel-within=1ms", "--accel-json=out.json")
+    result.assert_outcomes(passed=2)
+    result.stdout.re_match_lines(
+        [
+            r"^INCONCLUSIVE  test_step \(cpu\): .*; one run decides nothing, and it was not measured again$",
+            r"^note: 1 ms \(--accel-within\) left no time to repeat 2 benchmarks that another run may decide\.",
+        ]
+    )
+    assert len(bench.processes("test_step")) == 1
+    (remark,) = (each for each in bench.json()["remarks"] if "left no time to repeat" in each)
+    assert "2 benchmarks" in remark
 
 
 class TestTolerance:
@@ -237,10 +190,7 @@ class TestTolerance:
         bench.run(*arguments).assert_outcomes(passed=1)
         return bench.accel_info()["verdict"]["tolerance"]
 
-    def test_default(self, stored):
-        assert self.tolerance(stored) == 0.05
-
-    def test_baseline_before_the_default(self, stored):
+    def test_tolerance_of_the_baseline_goes_before_the_default(self, stored):
         content = stored.load_baseline()
         content["benchmarks"]["test_suite.py::test_step"]["tolerance"] = 0.11
         stored.save_baseline(content)
@@ -261,53 +211,14 @@ class TestTolerance:
         )
         assert self.tolerance(stored, "--accel-tolerance=14%") == 0.15
 
-    def test_decides_the_verdict(self, bench):
-        bench.write(
-            """
-            @pytest.mark.accel(tolerance="99.9%")
-            def test_lenient(accel):
-                measure(accel)
-
-            def test_strict(accel):
-                measure(accel)
-            """
-        )
-        bench.baseline(test_lenient=0.05, test_strict=bench.FASTER)
-        result = bench.run()
-        result.assert_outcomes(passed=1, failed=1)
-        result.stdout.fnmatch_lines(["FAILED *::test_strict*"])
-
-    def test_closest_marker_counts(self, stored):
-        stored.write(
-            """
-            @pytest.mark.accel(tolerance=0.3)
-            class TestMany:
-                @pytest.mark.accel(tolerance=0.2)
-                def test_step(self, accel):
-                    measure(accel)
-            """
-        )
-        content = stored.load_baseline()
-        content["benchmarks"]["test_suite.py::TestMany::test_step"] = content["benchmarks"].pop(
-            "test_suite.py::test_step"
-        )
-        stored.save_baseline(content)
-        assert self.tolerance(stored) == 0.2
-
     @pytest.mark.parametrize(
         ("mark", "complaint"),
         [
-            (
-                "tolerence=0.1",
-                "@pytest.mark.accel of test_suite.py::test_step: tolerence=... is unknown. It takes: tolerance, gate, budget, warmup, timeout, bind, compile, process_group, reference.",
-            ),
-            (
-                "0.1",
-                "@pytest.mark.accel of test_suite.py::test_step takes keywords only: tolerance, gate, budget, warmup, timeout, bind, compile, process_group, reference.",
-            ),
+            ("tolerence=0.1", "test_step: tolerence=... is unknown. It takes: tolerance, gate, "),
+            ("0.1", "test_step takes keywords only: tolerance, gate, "),
             (
                 "tolerance='much'",
-                "accel_tolerance: 'much' (from @pytest.mark.accel of test_suite.py::test_step) is not a fraction or a percentage.",
+                "accel_tolerance: 'much' (from @pytest.mark.accel of test_suite.py::test_step) is not a fraction",
             ),
         ],
     )
@@ -315,16 +226,8 @@ class TestTolerance:
         bench.write(f"@pytest.mark.accel({mark})\ndef test_step(accel):\n    measure(accel)\n")
         result = bench.run()
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*{complaint.replace('[', '[[]')}*"])
+        result.stderr.fnmatch_lines([f"*{complaint}*"])
         assert not bench.processes("test_step")
-
-    def test_zero_is_a_usage_error(self, bench):
-        """No loss at all cannot be tested for: the gate needs some room."""
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.SAME)
-        result = bench.run("--accel-tolerance=0")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*accel_tolerance: '0' (from --accel-tolerance)*"])
 
 
 class TestExpectedFailure:
@@ -357,7 +260,7 @@ class TestExpectedFailure:
 
 
 class TestSlowdown:
-    def test_delays_the_steps(self, bench):
+    def test_slowdown_delays_the_steps(self, bench):
         """By half: twice the time, on a clock that counts the delay and the step alike."""
         bench.write(
             """
@@ -374,7 +277,7 @@ class TestSlowdown:
         bench.run("--accel-slowdown=50%", "--benchmark-json=out.json").assert_outcomes(passed=1)
         assert bench.accel_info()["step_time_s"] > 1.6 * 0.002
 
-    def test_is_named_at_the_failure(self, bench):
+    def test_slowdown_is_named_at_the_failure(self, bench):
         bench.benchmarks("test_step")
         bench.baseline(test_step=bench.FASTER)
         result = bench.run("--accel-slowdown=10%")
@@ -382,14 +285,6 @@ class TestSlowdown:
         result.stdout.fnmatch_lines(
             ["--accel-slowdown * delayed every step on purpose (* % of throughput were lost to it)"]
         )
-
-    @pytest.mark.parametrize("recording", [("--accel-record=1",), ("--accel-update", "--accel-reason=why")])
-    def test_refuses_to_be_recorded(self, bench, recording):
-        bench.benchmarks("test_step")
-        result = bench.run(*recording, "--accel-slowdown=10%")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*--accel-slowdown would be recorded into the baseline*"])
-        assert not bench.processes("test_step")
 
 
 class TestStopping:
@@ -418,13 +313,8 @@ class TestStopping:
         result.stdout.fnmatch_lines(["*::test_open INCONCLUSIVE*", "INCONCLUSIVE  test_open*"])
         assert len(bench.processes("test_open")) == 1
 
-    def test_maxfail_two_goes_on_after_one(self, bench):
-        bench.benchmarks("test_a", "test_b")
-        bench.baseline(test_a=bench.FASTER, test_b=bench.FASTER)
-        bench.run("--maxfail=2").assert_outcomes(failed=2)
 
-
-def test_a_module_that_cannot_be_imported_is_pytests_own_error(bench):
+def test_module_that_cannot_be_imported_is_an_error_of_pytest(bench):
     bench.benchmarks("test_step")
     bench.pytester.makepyfile(test_torn="assert 0")
     result = bench.run()

@@ -1,4 +1,4 @@
-"""What a case is judged by."""
+"""Policy and tolerances that a case is judged by."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_prior_of_a_platform_is_of_step_times_and_not_of_other_metrics(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "tolerated"),
+    ("stored", "given", "tolerated"),
     [
         (None, None, 0.05),
         (0.6, None, 0.6),
@@ -40,11 +40,9 @@ def test_prior_of_a_platform_is_of_step_times_and_not_of_other_metrics(tmp_path)
         (0.6, 0.03, 0.03),
     ],
 )
-def test_who_names_no_figure_of_a_metric_tolerates_as_much_as_of_noisy_throughput(
-    tmp_path, stored, asked, tolerated
-):
+def test_metric_without_tolerance_takes_that_of_noisy_throughput(tmp_path, stored, given, tolerated):
     baseline(tmp_path, stored=with_energy(runs()), tolerance=stored)
-    settings = {} if asked is None else {"tolerance": asked}
+    settings = {} if given is None else {"tolerance": given}
     case = make_case(
         tmp_path, runs=with_energy(runs(2)), gates={"energy_j": None, "accuracy": 0.02}, **settings
     )

@@ -41,7 +41,7 @@ class Meter:
         self.closed += 1
 
 
-class Gang:
+class Ranks:
     """One of two ranks, and what the other one says."""
 
     size = 2
@@ -84,7 +84,7 @@ def observe(clock, meter, *, seconds=4.0, steps=10, ranks=None):
         return observation.observed(steps)
 
 
-def test_energy_is_that_between_the_ends_of_the_window(clock):
+def test_energy_is_the_difference_over_the_window(clock):
     meter = Meter(50.0, 450.0, power_w=100.0)
     found = observe(clock, meter)
     assert found.metrics == pytest.approx(
@@ -100,24 +100,24 @@ def test_energy_is_that_between_the_ends_of_the_window(clock):
     assert meter.closed == 1
 
 
-def test_a_counter_that_goes_backwards_is_no_energy_and_says_so(clock):
+def test_counter_that_goes_backwards_gives_no_energy_and_a_reason(clock):
     found = observe(clock, Meter(450.0, 50.0))
     assert "energy_j" not in found.metrics
     assert "package-0" in found.no_energy
 
 
-def test_without_any_sensor_it_is_said(clock, monkeypatch):
+def test_missing_sensors_are_the_reason_for_no_energy(clock, monkeypatch):
     monkeypatch.setattr(observation, "open_sources", lambda devices, more=(): ())
     found = observe(clock, Meter(0.0, 0.0))
     assert (found.metrics, found.no_energy) == ({}, "nothing here counts it")
 
 
 @pytest.mark.parametrize(("rank", "reads"), [(0, True), (1, False)])
-def test_the_lowest_rank_of_a_node_reads_for_all_of_it(clock, rank, reads):
+def test_lowest_rank_of_a_node_reads_its_sensors(clock, rank, reads):
     other = (platform.node(), [4711], ("nvidia", "GPU-b", 1, None))
     asked = []
     observation = Observation.of(
-        config(Meter(0.0, 0.0), asked=asked), CpuDevice(threads=1), None, Gang(rank, other)
+        config(Meter(0.0, 0.0), asked=asked), CpuDevice(threads=1), None, Ranks(rank, other)
     )
     assert bool(asked) is reads
     with observation:
@@ -128,19 +128,19 @@ def test_the_lowest_rank_of_a_node_reads_for_all_of_it(clock, rank, reads):
     assert bool(found.no_energy or found.metrics) is reads  # the other one has nothing to say
 
 
-def test_each_node_has_a_reader(clock):
+def test_each_node_reads_its_sensors(clock):
     asked = []
-    Observation.of(config(asked=asked), CpuDevice(threads=1), None, Gang(1, ("another node", [4711], None)))
+    Observation.of(config(asked=asked), CpuDevice(threads=1), None, Ranks(1, ("another node", [4711], None)))
     assert asked
 
 
-def test_a_hook_that_gives_no_sources_costs_its_readings_and_is_said(clock):
+def test_hook_without_valid_sources_is_noted(clock):
     found = observe(clock, object())
     assert "pytest_accel_power_sources" in found.no_energy
     assert "pytest_accel_power_sources" in "".join(found.notes)
 
 
-def test_a_hook_that_raises_costs_its_readings_and_is_said(clock, monkeypatch):
+def test_hook_that_raises_is_noted(clock, monkeypatch):
     def hook(config):
         raise OSError("unplugged")
 
@@ -153,13 +153,13 @@ def test_a_hook_that_raises_costs_its_readings_and_is_said(clock, monkeypatch):
         assert "unplugged" in "".join(observation.observed(1).notes)
 
 
-def test_a_doubt_about_energy_is_a_note_where_there_is_energy(clock):
+def test_reset_counter_is_noted_and_samples_are_used(clock):
     found = observe(clock, Meter(1000.0, 1.0, power_w=100.0))  # it was reset: the samples are taken
     assert found.metrics["energy_j"] == pytest.approx(400.0)
     assert any("package-0" in note for note in found.notes)
 
 
-def test_a_rail_of_a_device_where_there_is_none_is_said(clock):
+def test_device_rail_without_a_device_is_the_reason_for_no_energy(clock):
     found = observe(clock, Meter(0.0, 400.0, rail=GPU0))
     assert "energy_j" not in found.metrics
     assert "scope 'device'" in found.no_energy
@@ -169,7 +169,7 @@ def window(*rails, seconds=1.0):
     return EnergyWindow(begin_s=0.0, end_s=seconds, rails=rails)
 
 
-def test_devices_are_summed_and_their_power_is_that_of_one():
+def test_energy_of_devices_is_summed_and_power_is_per_device():
     energy = Energy(
         energy_j={"gpu0": 300.0, "gpu1": 500.0},
         sampled_j={"gpu0": 290.0, "gpu1": 510.0},
@@ -188,7 +188,7 @@ def test_devices_are_summed_and_their_power_is_that_of_one():
     )
 
 
-def test_a_module_is_told_beside_its_gpu_and_never_added_to_it():
+def test_energy_of_a_module_is_not_added_to_its_gpu():
     rails = [Rail(name="gpu0", scope="device", kind="gpu", within="module0"), MODULE, GRACE]
     energy = Energy(energy_j={"gpu0": 300.0, "module0": 500.0, "cpu0": 120.0})
     found = energy_metrics(energy, window(*rails), steps=10, devices=1, tdp_w=None)
@@ -197,7 +197,7 @@ def test_a_module_is_told_beside_its_gpu_and_never_added_to_it():
     assert found["node_cpu_energy_per_step_j"] == 12.0
 
 
-def test_a_device_that_did_not_tell_leaves_no_sum():
+def test_device_without_reading_leaves_no_sum():
     energy = Energy(energy_j={"gpu0": 300.0}, peak_w={"gpu0": 350.0})
     found = energy_metrics(energy, window(GPU0, GPU1, seconds=2.0), steps=10, devices=2, tdp_w=400.0)
     assert "energy_j" not in found

@@ -1,4 +1,4 @@
-"""What is not fit to be recorded, and what a recording freezes."""
+"""Recording: refused runs, and the tolerance that is stored with them."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ def case(*, fair=0, disturbed=0, problem=""):
 
 
 @pytest.mark.parametrize(("fair", "disturbed"), [(1, 0), (5, 2), (0, 0)])
-def test_what_was_replaced_is_no_reason(fair, disturbed):
+def test_replaced_runs_do_not_refuse_a_recording(fair, disturbed):
     found = case(fair=fair, disturbed=disturbed)
     refuse_disturbed(found)
     assert found.problem == ""
 
 
-def test_more_than_may_be_replaced_is():
+def test_too_many_disturbed_runs_refuse_a_recording():
     found = case(fair=4, disturbed=3)
     refuse_disturbed(found)
     assert found.problem.startswith("test_step (h200): 3 runs were disturbed, the last one: throttled. ")
 
 
-def test_a_session_that_ended_before_another_run_took_its_place_recorded_nothing():
+def test_disturbed_run_without_replacement_refuses_a_recording():
     found = case(fair=0, disturbed=1)
     refuse_disturbed(found)
     assert found.problem.startswith("test_step (h200): 1 run was disturbed, ")
 
 
-def test_what_is_known_to_have_failed_keeps_its_words():
+def test_known_problem_of_a_case_is_kept():
     found = case(disturbed=3, problem="it failed")
     refuse_disturbed(found)
     assert found.problem == "it failed"
 
 
-def test_value_that_no_baseline_holds_fails_the_test_and_keeps_the_runs(tmp_path):
+def test_unstorable_value_fails_the_test_and_keeps_the_runs(tmp_path):
     found = make_case(tmp_path, runs=runs(1), record=1)
     found.measurements[0] = replace(found.measurements[0], work_per_step=0.0)
     record_runs(found, BaselineStore(tmp_path), "s1")
@@ -79,7 +79,7 @@ class TestAuto:
 
         return record
 
-    def test_an_interrupted_recording_freezes_nothing_and_its_completion_does(self, record):
+    def test_interrupted_recording_freezes_no_tolerance_and_its_completion_does(self, record):
         found, stored = record(1, asked=5)
         assert (len(stored.runs), stored.tolerance) == (1, None)
         assert "not frozen, the recording was not finished; its runs resolve 6.5 % so far" in frozen_line(
@@ -90,7 +90,7 @@ class TestAuto:
         assert 0.03 <= stored.tolerance < 0.06
         assert frozen_line(found.label, found.frozen).endswith("frozen in its baseline")
 
-    def test_what_is_frozen_stays_when_a_later_recording_is_interrupted(self, record):
+    def test_frozen_tolerance_stays_when_a_later_recording_is_interrupted(self, record):
         _, before = record(3, asked=3)
         found, stored = record(1, asked=5)
         assert stored.tolerance == before.tolerance

@@ -85,14 +85,9 @@ def cells(*cases: Case) -> list[dict[str, str]]:
         ({"mfu": 0.412}, {"MFU": "41.2 %"}),
     ],
 )
-def test_a_metric_has_its_column(metrics, shown):
+def test_metric_has_its_column(metrics, shown):
     (with_metrics,), (without,) = cells(case(metrics)), cells(case())
     assert {title: with_metrics[title] for title in with_metrics.keys() - without.keys()} == shown
-
-
-def test_energy_of_an_epoch_needs_its_size():
-    (found,) = cells(case({"energy_per_step_j": 36.0, "epoch_size": 64_000}))
-    assert found["Wh/epoch"] == "10.00"
 
 
 WATCHED = {
@@ -105,19 +100,19 @@ WATCHED = {
 }
 
 
-def test_energy_that_is_gated_is_shown_unasked():
+def test_gated_energy_has_a_column():
     (found,) = cells(case(WATCHED, gates={"energy_per_step_j": 0.05}))
     assert found["units/Wh"] == "6,400"
     assert "J/unit" not in found
 
 
-def test_the_verdict_calls_energy_by_its_name():
+def test_verdict_names_energy():
     metric = said(Outcome.REGRESSED, 0.083, of="energy_per_step_j")
     (found,) = cells(case(verdict=said(Outcome.OK, 0.0), metric_verdicts=(metric,)))
     assert found["verdict"] == "REGRESSED energy 8.3 % more"
 
 
-def test_what_every_row_has():
+def test_row_has_name_throughput_and_verdict():
     (found,) = cells(case())
     assert found["benchmark"] == "test_x"
     assert (found["throughput"], found["unit"], found["step"]) == ("640.0", "images/s", "100 ms")
@@ -129,21 +124,21 @@ REAL = {"data": "food101", "data_source": "files"}
 
 
 class TestData:
-    def test_all_synthetic_is_no_column(self):
+    def test_synthetic_data_alone_has_no_column(self):
         cases = [case(configuration=SYNTHETIC), case()]
         assert all_synthetic(cases)
         assert not any("data" in row for row in cells(*cases))
 
-    def test_unknown_is_nothing_at_all(self):
+    def test_unknown_data_has_no_column(self):
         assert not all_synthetic([case()])
         assert "data" not in cells(case())[0]
 
-    def test_real_data_is_named_and_told_from_synthetic(self):
+    def test_real_and_synthetic_data_are_named(self):
         cases = [case(configuration=SYNTHETIC), case(configuration=REAL)]
         assert not all_synthetic(cases)
         assert [row["data"] for row in cells(*cases)] == ["synthetic", "food101"]
 
-    def test_synthetic_data_that_crosses_from_the_host_is_told_apart(self):
+    def test_synthetic_data_of_the_host_is_named(self):
         assert cells(case(configuration={"data_source": "host-synthetic"}))[0]["data"] == "host-synthetic"
 
 
@@ -167,18 +162,18 @@ def said(outcome, point, of="throughput"):
         ((Outcome.OK, 0.01), (Outcome.INCONCLUSIVE, 0.04), "INCONCLUSIVE accuracy 4.0 % lower"),
     ],
 )
-def test_the_verdict_names_what_decided_it(throughput, accuracy, shown):
+def test_verdict_names_the_metric_that_decided_it(throughput, accuracy, shown):
     metric = said(*accuracy, of="accuracy")
     (found,) = cells(case(verdict=said(*throughput), metric_verdicts=(metric,)))
     assert found["verdict"] == shown
 
 
-def test_a_gated_metric_of_the_users_own_has_no_column():
+def test_gated_metric_of_a_user_has_no_column():
     found = case({"reach": 0.7, "accuracy": 0.9}, gates={"reach": 0.1, "accuracy": 0.1})
     assert gated_without_column(found) == {"reach": 0.7}
 
 
-def test_what_does_not_fit_has_a_row_of_its_name_and_its_verdict():
+def test_batch_that_does_not_fit_has_a_row_with_its_verdict():
     found = unmeasured(unfit=Unfit(text="a batch of 4096", environment=HERE))
     found.judge()
     assert cells(found) == [{"benchmark": "test_x", "platform": "cpu", "verdict": "DOES-NOT-FIT"}]

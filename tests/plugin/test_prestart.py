@@ -1,7 +1,4 @@
-"""Fresh processes on a host of many cores: those of a turn start together, before the first of them measures.
-
-What may fail when is asked of fakes in tests/unit/session/test_ahead.py, and of real ones here in rehearsals.
-"""
+"""Workers on a host of many cores: those of a turn start together, before the first of them measures."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ import pytest
 from pytest_accel.session import workers
 
 TWO = ("test_a", "test_b")
-THREE = (*TWO, "test_c")
 
 # What fresh processes do is noted, in order.
 RANKS = """
@@ -98,41 +94,17 @@ def host(bench, monkeypatch):
     return made
 
 
-def test_processes_of_a_turn_are_there_before_the_first_measures(bench, host):
-    bench.benchmarks(*TWO)
-    bench.run("--accel-record=2").assert_outcomes(passed=2)
-    assert host.happened == (["here"] * 2 + ["bare", "measures"] * 2) * 2
-    measured = [number for number, event in host.events if event == "measures"]
-    assert len(set(measured)) == 4, "every run has a process of its own"
-    assert all(len(bench.entry(name)["runs"]) == 2 for name in TWO)
-    assert host.left == []
-
-
-def test_they_import_before_their_turns_what_the_session_has(bench, host):
+def test_workers_of_a_turn_have_imported_everything_before_the_first_measures(bench, host):
     host.with_device("")
     bench.benchmarks(*TWO)
     bench.run("--accel-record=1").assert_outcomes(passed=2)
     assert host.happened == ["here"] * 2 + ["imported", "measures"] * 2
+    first, second = (number for number, event in host.events if event == "measures")
+    assert first != second, "every run has a process of its own"
+    assert host.left == []
 
 
-@pytest.mark.rehearsal
-def test_more_than_cores_allow_come_in_batches(bench, host):
-    host.cores(4)
-    bench.benchmarks(*THREE)
-    bench.run("--accel-record=1").assert_outcomes(passed=3)
-    measured = ["bare", "measures"]
-    assert host.happened == ["here"] * 2 + measured * 2 + ["here", *measured]
-
-
-@pytest.mark.rehearsal
-def test_second_looks_of_a_judged_session_are_started_ahead_too(bench, host):
-    bench.benchmarks(*TWO)
-    bench.baseline(test_a=bench.APART, test_b=bench.APART)
-    bench.run("--accel-repeats=2")
-    assert host.happened == ["here"] * 2 + ["bare", "measures"] * 2
-
-
-def test_one_that_is_killed_while_it_waits_is_replaced_in_its_turn(bench, host):
+def test_worker_killed_while_it_waits_is_replaced(bench, host):
     bench.write(
         """
         def test_a(accel):
@@ -153,53 +125,7 @@ def test_one_that_is_killed_while_it_waits_is_replaced_in_its_turn(bench, host):
     assert host.left == []
 
 
-@pytest.mark.rehearsal
-@pytest.mark.parametrize(
-    "module",
-    ["raise ImportError('no driver')", "import os; os.kill(os.getpid(), 9)"],
-    ids=["fails", "dies"],
-)
-def test_where_preparing_fails_each_is_started_in_its_turn_from_then_on(bench, host, module):
-    host.with_device(module)
-    bench.benchmarks(*THREE)
-    bench.run("--accel-record=1").assert_outcomes(passed=3)
-    assert host.happened == ["here"] * 3 + ["here", "bare", "measures"] * 3
-    assert host.left == []
-
-
-@pytest.mark.rehearsal
-def test_one_that_hangs_while_it_prepares_takes_no_other_along(bench, host):
-    host.with_device(
-        "import os, pathlib, time\n"
-        "try:\n"
-        "    pathlib.Path('first').touch(exist_ok=False)\n"
-        "    time.sleep(600)\n"
-        "except FileExistsError:\n"
-        "    pass\n"
-    )
-    bench.benchmarks(*TWO)
-    bench.run("--accel-record=1", "--accel-timeout=3s").assert_outcomes(passed=2)
-    assert host.happened.count("here") == 3, "of two that were started one was used"
-    assert host.happened.count("imported") == 1
-    assert host.left == []
-
-
-@pytest.mark.rehearsal
-def test_what_cannot_start_is_told_by_the_run_whose_turn_it_is(bench, host):
-    bench.benchmarks(*TWO)
-    with bench.path("conftest.py").open("a") as conftest:
-        conftest.write('\nif FRESH:\n    note("begins")\n    raise SystemExit("no licence for this")\n')
-    result = bench.run("--accel-record=1")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    for name in TWO:
-        result.stdout.fnmatch_lines([f"*{name} (cpu): a fresh process gave no measurement: *"])
-    assert 4 <= host.happened.count("begins") <= 6, (
-        "together once, some of which are ended, then each in its turn"
-    )
-    assert host.left == []
-
-
-def test_a_session_that_stops_early_ends_those_that_wait(bench, host):
+def test_session_that_stops_early_ends_workers_that_wait(bench, host):
     bench.write(
         """
         def test_a(accel):
@@ -216,14 +142,7 @@ def test_a_session_that_stops_early_ends_those_that_wait(bench, host):
     assert host.left == []
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGINT, id="SIGINT"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
-    ],
-)
-def test_interrupted_nothing_is_left_of_those_that_wait(bench, host, number):
+def test_interrupt_ends_workers_that_wait(bench, host):
     bench.pytester.makeconftest(MANY_CORES + RANKS)
     bench.write(
         """
@@ -240,7 +159,7 @@ def test_interrupted_nothing_is_left_of_those_that_wait(bench, host, number):
     process = bench.start("--accel-record=1")
     bench.wait_for("hanging", process)
     assert host.happened[:2] == ["here", "here"]
-    os.kill(process.pid, number)
+    os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert host.left == []

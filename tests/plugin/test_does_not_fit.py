@@ -1,4 +1,4 @@
-"""A batch that does not fit has a name of its own, in this process, in fresh ones and in gangs."""
+"""DOES-NOT-FIT: in the session, in workers and in process groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 import pytest_accel.distributed.group
 
-TOLD = {"accel.suite": "suite", "accel.tolerance": "0.0500"}
+PROPERTIES = {"accel.suite": "suite", "accel.tolerance": "0.0500"}
 UNFIT = """
 from pytest_accel.session.fitting import does_not_fit
 
@@ -34,7 +34,7 @@ def properties(case):
     return {each.get("name"): each.get("value") for each in case.iter("property")}
 
 
-def test_is_a_named_outcome(sweep):
+def test_batch_that_does_not_fit_is_an_outcome_of_its_own(sweep):
     result = sweep.run("-v", "--junitxml=out.xml")
     result.assert_outcomes(passed=1, skipped=0)
     assert result.ret == pytest.ExitCode.OK
@@ -51,32 +51,11 @@ def test_is_a_named_outcome(sweep):
     case = sweep.testcase("test_step[4096]")
     (skipped,) = case.findall("skipped")
     assert skipped.get("message") == "resnet50: a batch of 4096 did not fit in the memory of cpu"
-    assert properties(case) == {**TOLD, "accel.platform": "cpu", "accel.verdict": "does-not-fit"}
+    assert properties(case) == {**PROPERTIES, "accel.platform": "cpu", "accel.verdict": "does-not-fit"}
     assert sweep.junit().find("testsuite").get("skipped") == "1"
 
 
-def test_has_its_letter(sweep):
-    sweep.run().stdout.fnmatch_lines(["test_suite.py no *"])
-
-
-def test_is_said_of_a_fixture_too(bench):
-    bench.write(
-        UNFIT
-        + """
-@pytest.fixture
-def big(accel):
-    does_not_fit(accel.item, TEXT)
-
-
-def test_step(accel, big):
-    measure(accel)
-"""
-    )
-    result = bench.run("-v")
-    result.stdout.fnmatch_lines(["*::test_step DOES-NOT-FIT*", "DOES-NOT-FIT  test_step (cpu): resnet50*"])
-
-
-def test_alone_is_nothing_measured_where_something_is_required(sweep):
+def test_batch_that_does_not_fit_is_not_a_measurement(sweep):
     selected = "test_suite.py::test_step[4096]"
     assert sweep.run(selected).ret == pytest.ExitCode.OK
     result = sweep.run(selected, "--accel-require")
@@ -94,7 +73,7 @@ class TestUsedToFit:
         sweep.save_baseline(content)
         return sweep
 
-    def test_is_a_regression(self, stored):
+    def test_batch_that_fitted_before_is_a_regression(self, stored):
         result = stored.run("--junitxml=out.xml")
         result.assert_outcomes(failed=1, passed=1)
         result.stdout.fnmatch_lines(
@@ -114,9 +93,9 @@ class TestUsedToFit:
     @pytest.mark.parametrize(
         ("built", "fails"),
         [({}, True), ({"batch": 2}, False), ({"data_source": "files"}, False)],
-        ids=["the same", "another", "fed by real data"],
+        ids=["the same", "another", "real data"],
     )
-    def test_only_what_is_stored_did(self, stored, built, fails):
+    def test_other_configuration_never_fitted(self, stored, built, fails):
         """The stored configuration is empty: another one, or other data, is another benchmark."""
         stored.write(
             UNFIT
@@ -134,13 +113,13 @@ def test_step(accel, batch):
         word = "REGRESSED" if fails else "DOES-NOT-FIT"
         result.stdout.fnmatch_lines([f"{word}  test_step[[]4096[]] (cpu): *"])
 
-    def test_on_another_machine_it_never_did(self, stored):
+    def test_batch_that_fitted_on_another_machine_is_no_regression(self, stored):
         stored.doctor_environment(lambda kept: kept["identity"].update(cpu="another"))
         result = stored.run()
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["DOES-NOT-FIT  test_step[[]4096[]] (cpu): *"])
 
-    def test_a_moment_ago_is_a_regression_too(self, bench):
+    def test_batch_that_fitted_in_the_first_run_is_a_regression(self, bench):
         """The first look measured it, and the fresh process of the second one cannot."""
         bench.write(
             UNFIT
@@ -158,8 +137,8 @@ def test_step(accel):
 
 
 class TestRecording:
-    def test_records_what_fits_and_names_what_does_not(self, sweep):
-        result = sweep.run("--accel-record=2", "-v", "--junitxml=out.xml")
+    def test_recording_names_what_does_not_fit(self, sweep):
+        result = sweep.run("--accel-record=1", "-v", "--junitxml=out.xml")
         result.assert_outcomes(passed=1)
         assert list(sweep.load_baseline()["benchmarks"]) == ["test_suite.py::test_step[1]"]
         result.stdout.re_match_lines(
@@ -173,7 +152,7 @@ class TestRecording:
         assert len(case.findall("skipped")) == 1
         assert properties(case)["accel.verdict"] == "does-not-fit"
 
-    def test_half_way_records_nothing_and_keeps_what_was_measured(self, bench):
+    def test_recording_that_stops_fitting_keeps_its_runs_aside(self, bench):
         bench.write(
             UNFIT
             + """
@@ -189,8 +168,8 @@ def test_step(accel):
         assert not bench.baseline_path.exists()
 
 
-class TestGang:
-    def test_one_rank_alone_is_enough(self, bench, monkeypatch):
+class TestProcessGroup:
+    def test_one_rank_without_memory_ends_the_group(self, bench, monkeypatch):
         """The other one waits for it for ever, and is ended soon."""
         monkeypatch.setattr(pytest_accel.distributed.group, "_SKIPPED_S", 0.5)
         bench.write(
@@ -215,48 +194,5 @@ def test_step(accel, rank, process_group):
         )
         case = bench.testcase("test_step")
         assert len(case.findall("skipped")) == 1
-        assert properties(case) == {**TOLD, "accel.platform": "cpux2", "accel.verdict": "does-not-fit"}
+        assert properties(case) == {**PROPERTIES, "accel.platform": "cpux2", "accel.verdict": "does-not-fit"}
         assert bench.left_behind() == []
-
-    @pytest.mark.rehearsal
-    def test_memory_that_runs_out_in_a_check_of_one_rank_runs_out_on_all(self, bench):
-        """As the fixtures say it: OutOfMemory comes out of accel.measure on every rank, and none waits.
-
-        What was known not to fit before leaves the gang for it.
-        """
-        bench.write(
-            UNFIT
-            + """
-import os
-import pathlib
-
-from pytest_accel.measure.errors import OutOfMemory
-
-
-@pytest.mark.cpux2
-def test_known(accel, rank):
-    pathlib.Path(f"known-{rank}").write_text(str(os.getpid()))
-    does_not_fit(accel.item, TEXT, nothing_built=True)
-
-
-@pytest.mark.cpux2
-def test_step(accel, rank):
-    def check():
-        if rank == 1:
-            raise OutOfMemory(TEXT)
-
-    assert pathlib.Path(f"known-{rank}").read_text() == str(os.getpid())
-    try:
-        measure(accel, check=check)
-    except OutOfMemory as error:
-        does_not_fit(accel.item, str(error))
-"""
-        )
-        result = bench.run("-m", "cpux2")
-        result.assert_outcomes()
-        result.stdout.fnmatch_lines(
-            [
-                "DOES-NOT-FIT  test_known (cpux2): resnet50: a batch of 4096*",
-                "DOES-NOT-FIT  test_step (cpux2): rank 1: resnet50: a batch of 4096*",
-            ]
-        )

@@ -7,19 +7,19 @@ import pytest
 NAMES = tuple(f"test_step{number}" for number in range(8))
 
 
-def suite(bench, *, slower=1.0, mark="", **own):
+def suite(bench, *, slower=1.0, **own):
     """Eight benchmarks on a clock of their own; stored runs of 1 ms a step, and now slower by these factors."""
     bench.virtual_clock()
     bench.write(
         "\n\n".join(
-            f"{mark}def {name}(accel, clock):\n    clock.step_s = {0.001 * own.get(name, slower)}\n    measure(accel, clock.step)\n"
+            f"def {name}(accel, clock):\n    clock.step_s = {0.001 * own.get(name, slower)}\n    measure(accel, clock.step)\n"
             for name in NAMES
         )
     )
     bench.virtual_baseline(**{name: 0.001 * (1 + 0.0003 * number) for number, name in enumerate(NAMES)})
 
 
-def test_all_slower_is_one_failure_of_the_platform_and_each_is_judged_on_the_rest(bench):
+def test_loss_of_all_benchmarks_is_one_failure_of_the_platform(bench):
     suite(bench, slower=1.1, test_step3=1.3)
     result = bench.run("--accel-json=out.json", "--junitxml=out.xml", "--accel-report=out.md")
     result.assert_outcomes(passed=7, failed=2)  # one lost more than the others, and fails by the rest
@@ -54,26 +54,9 @@ def test_all_slower_is_one_failure_of_the_platform_and_each_is_judged_on_the_res
     assert "slower together" in bench.path("out.md").read_text()
 
 
-@pytest.mark.rehearsal
-def test_one_of_eight_is_its_own_failure(bench):
-    suite(bench, test_step3=1.3)
-    result = bench.run()
-    result.assert_outcomes(passed=7, failed=1)
-    result.stdout.fnmatch_lines(["REGRESSED  test_step3 (cpu): 2* % slower *"])
-    result.stdout.no_fnmatch_line("*slower together*")
-
-
-def test_a_suite_that_is_well_is_as_it_was(bench):
+def test_suite_without_loss_has_no_platform_shift(bench):
     suite(bench)
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(passed=8)
     result.stdout.no_fnmatch_line("*slower together*")
     assert not any("common" in verdict for each in bench.json()["results"] for verdict in each["verdicts"])
-
-
-@pytest.mark.rehearsal
-def test_what_is_expected_to_fail_fails_no_session_by_what_all_lost(bench):
-    suite(bench, slower=1.1, mark="@pytest.mark.xfail(strict=True)\n")
-    result = bench.run()
-    result.assert_outcomes(xfailed=8)
-    result.stdout.no_fnmatch_line("*slower together*")

@@ -148,14 +148,6 @@ class Option:
             raise pytest.UsageError(f"{self.key}: {text!r} (from {origin}) {error}") from None
 
 
-def _parse_gates(text: str) -> dict[str, float | None]:
-    from pytest_accel.stats.metric_gates import (
-        parse_gates,  # with the statistics, which `pytest --help` does not need
-    )
-
-    return parse_gates(text)
-
-
 def _parse_references(text: str) -> float | Literal["show"]:
     if text == "show":
         return "show"

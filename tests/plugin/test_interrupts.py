@@ -23,7 +23,7 @@ def test_step(accel):
 """
 
 
-def interrupt(process, number) -> str:
+def interrupt(process, number=signal.SIGINT) -> str:
     """Send a signal to pytest alone, as `kill` and a batch system do; its output."""
     os.kill(process.pid, number)
     output, _ = process.communicate(timeout=120)

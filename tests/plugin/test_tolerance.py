@@ -17,7 +17,7 @@ def store(bench, **fields):
     bench.save_baseline(content)
 
 
-def test_is_frozen_when_it_is_recorded_and_never_widened_by_a_later_recording(bench):
+def test_auto_tolerance_is_stored_when_recorded_and_never_widened(bench):
     bench.virtual_clock()
     bench.write(STEP)
     result = bench.run("--accel-record=3", "--accel-tolerance=auto")
@@ -39,7 +39,7 @@ def test_is_frozen_when_it_is_recorded_and_never_widened_by_a_later_recording(be
     assert bench.entry("test_step")["tolerance"] == frozen
 
 
-def test_that_is_frozen_is_what_is_judged_by(bench):
+def test_stored_auto_tolerance_is_judged_by(bench):
     bench.virtual_clock()
     bench.write(
         "@pytest.mark.accel(tolerance='auto')\ndef test_step(accel, clock):\n    measure(accel, clock.step)\n"
@@ -48,7 +48,7 @@ def test_that_is_frozen_is_what_is_judged_by(bench):
     result = bench.run("--accel-json=out.json")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["note: tolerance auto: the baselines of 1 benchmark have none frozen, *5.0 % was tolerated*"]
+        ["note: tolerance auto: the baselines of 1 benchmark have none stored, *5.0 % was tolerated*"]
     )
     store(bench, tolerance=0.065)
     result = bench.run("--accel-json=out.json")
@@ -57,7 +57,7 @@ def test_that_is_frozen_is_what_is_judged_by(bench):
     assert bench.json()["results"][0]["verdicts"][0]["tolerance"] == pytest.approx(0.065)
 
 
-def test_what_was_lost_since_the_anchor_fails_though_the_baseline_followed(bench):
+def test_loss_since_the_anchor_fails_where_the_baseline_followed(bench):
     bench.virtual_clock()
     bench.write(STEP)
     bench.virtual_baseline(test_step=0.001)
@@ -74,7 +74,7 @@ def test_what_was_lost_since_the_anchor_fails_though_the_baseline_followed(bench
     assert [each["outcome"] for each in found["verdicts"]] == ["ok", "regressed"]
 
 
-def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
+def test_anchor_of_another_machine_is_noted_and_not_judged(bench):
     bench.virtual_clock()
     bench.write(STEP)
     bench.virtual_baseline(test_step=0.001)
@@ -94,7 +94,7 @@ def test_an_anchor_of_another_machine_is_said_to_have_judged_nothing(bench):
     assert any("its anchor is of another machine" in line for line in found["details"])
 
 
-def test_that_is_stored_stays_when_the_runs_are_replaced(bench):
+def test_stored_tolerance_stays_when_runs_are_replaced(bench):
     bench.virtual_clock()
     bench.write(STEP)
     bench.virtual_baseline(test_step=0.002)

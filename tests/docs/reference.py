@@ -467,6 +467,7 @@ class Part:
 # Commands whose output pages show in full; it depends on nothing but the committed files.
 SHOWN_COMMANDS = (
     'baseline show h200 -k "117m or fine_tuning"',
+    "baseline show --check",
     "compare nrp -k cityscapes --format markdown",
     "compare nrp -k dino --format csv",
     'compare h200 olivia/single --metric throughput -k "117m or fine_tuning or olivia"',

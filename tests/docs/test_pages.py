@@ -188,7 +188,9 @@ def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
     )
     assert (tmp_path / "out.json").is_file(), done.stdout + done.stderr
     results = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
-    found = {each["benchmark"].partition("[")[0]: f"{each['status']} {each['text']}" for each in results}
+    found = {
+        each["benchmark"].partition("[")[0]: f"{each['status']} {each.get('text', '')}" for each in results
+    }
     for block in shown:
         for name in benchmarks_in(block):
             assert re.match(r"no-baseline|skipped needs ", found[f"{file_name(block)}::{name}"]), name

@@ -1,4 +1,4 @@
-"""Assertions about data sets: the one error, the bytes that come back, the files that stay open."""
+"""Assertions about data sets: errors, bytes and open files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_accel.workloads.data.images import open_images
 
 
 def refused(root, name, split="train", kind=DataError):
-    """The text of the one error that opening the set gives."""
+    """Return the text of the error that opening the set raises."""
     with pytest.raises(DataError) as caught:
         open_images(root, name, split)
     assert type(caught.value) is kind
@@ -40,7 +40,7 @@ def assert_read(images, written):
 
 
 def open_under(folder):
-    """The files of this folder that this process has open."""
+    """Return the files of a folder that this process has open."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the one that lists them is gone again

@@ -40,7 +40,7 @@ def some_labels(count: int, classes: int, seed: int = 0) -> list[int]:
 
 
 def jpeg(height: int, width: int, kind: str = "rgb", seed: int = 0) -> bytes:
-    """One encoded image; smooth, so that its decoders agree on it."""
+    """Return one encoded image; it is smooth, so that decoders agree on it."""
     import torch
     from torchvision.io import encode_jpeg
 
@@ -59,7 +59,7 @@ def jpeg(height: int, width: int, kind: str = "rgb", seed: int = 0) -> bytes:
 
 
 def decoded_jpeg(height: int, width: int, seed: int = 0) -> Any:
-    """Its pixels, (3, height, width), by a decoder that is not ours: smooth, so that a way of sampling shows."""
+    """Return its pixels, (3, height, width), decoded by PIL."""
     import torch
     from PIL import Image
 
@@ -197,7 +197,7 @@ def write_imagenet_folders(root: Path, *, train: int = 7, test: int = 4, seed: i
 def write_shards(
     folder: Path, *, images: int = 7, per_shard: int = 3, classes: int = 3, seed: int = 0
 ) -> Written:
-    """`<folder>/00000.tar` and so on, webdataset's way; `folder` is that of a split, as `imagenet/train`."""
+    """`<folder>/00000.tar` and so on, in the layout of webdataset; `folder` is a split: `imagenet/train`."""
     folder.mkdir(parents=True)
     labels = some_labels(images, classes, seed)
     encoded = jpegs(images, seed)

@@ -90,7 +90,7 @@ def write_cityscapes(
         for file, content in ((image, pixels), (mask, ids.astype(np.uint8))):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(png(content))
-        # What lies beside them in the published archives.
+        # Other files of the published archives.
         mask.with_name(f"{stem}_gtFine_polygons.json").write_text("{}")
         mask.with_name(f"{stem}_gtFine_color.png").write_bytes(png(pixels))
         written.append((image, mask, pixels, ids))

@@ -1,4 +1,4 @@
-"""What a compiler is given, seen through the tracer: no kernel is written for it."""
+"""Operations of a compiled function, recorded by a backend that compiles nothing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 
 def traced(function, *inputs, fullgraph=False):
-    """What a function answers where it is compiled, and the operations that a compiler is asked for, in words."""
+    """Return the result of a compiled function and the names of its traced operations."""
     seen = []
 
-    def look(graph, _):
+    def record(graph, _):
         seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return graph
 
-    return torch.compile(function, backend=look, fullgraph=fullgraph)(*inputs), seen
+    return torch.compile(function, backend=record, fullgraph=fullgraph)(*inputs), seen

@@ -20,7 +20,7 @@ _DEFAULTS: dict[str, Any] = {"device": CPU, "dtype": torch.float32, "memory_form
 
 
 class Rank(Alone):
-    """One of several, as a source sees them."""
+    """One of several ranks."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -35,12 +35,12 @@ def going_to(rank: int = 0, world: int = 1, **changes: Any) -> Destination:
 
 
 def step_config(task: str = "train", **options: Any) -> StepConfig:
-    """A configuration whose model does not matter."""
+    """Return a configuration with any model."""
     return StepConfig(**{"model": "resnet18", "task": task, "batch_size": 4, **options})
 
 
 def plan_data(data: str | None, info: ModelInfo, **sizes: Any) -> Plan:
-    """The plan of a data set for a built model."""
+    """Return the plan of a data set for a built model."""
     name = data or DATA_OF[info.task][0]
     task = info.task if name in DATA_OF[info.task] else task_of_data(name) or info.task
     return make_plan(name, task, info, **sizes)

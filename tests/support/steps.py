@@ -1,10 +1,10 @@
-"""What tests ask of a training step, wherever it runs."""
+"""Losses of a training step."""
 
 from __future__ import annotations
 
 
 def losses(step, steps=4):
-    """After each of so many steps; all of them did real work."""
+    """Return the loss after each step; check that the steps trained."""
     found = []
     for _ in range(steps):
         step()

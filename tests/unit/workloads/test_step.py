@@ -179,6 +179,12 @@ def test_defaults_on_a_cpu_are_eager():
         assert step.configuration["memory_format"] == "channels_last"
 
 
+def test_fewer_classes_than_the_data_has_are_refused_with_the_remedy():
+    tiny = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
+    with pytest.raises(ValueError, match="Pass num_classes=10"):
+        TrainStep.build(lambda: tiny, data="imagenet", batch_size=2)
+
+
 # Memory.
 
 

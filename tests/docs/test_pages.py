@@ -187,6 +187,7 @@ def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
         check=False,
     )
     assert (tmp_path / "out.json").is_file(), done.stdout + done.stderr
+    assert "ERROR collecting" not in done.stdout, done.stdout
     results = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
     found = {
         each["benchmark"].partition("[")[0]: f"{each['status']} {each.get('text', '')}" for each in results

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.noise.model import Change, Model, baseline_steps, candidate_steps, rounds
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, platform_prior
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.run import Observation, Run
+from pytest_accel.stats.run import Run, RunSummary
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()
@@ -118,7 +118,7 @@ def as_runs(group: list[list[float]], sessions: str) -> list[Summarized]:
 
 
 def judge_repeatedly(
-    baseline: Sequence[Observation], candidate: Sequence[Observation], policy: Policy = POLICY
+    baseline: Sequence[RunSummary], candidate: Sequence[RunSummary], policy: Policy = POLICY
 ) -> Verdict:
     """Judge after each run, as a session does, until no further one is wanted or available."""
     verdict = judge(baseline, candidate[:1], policy)

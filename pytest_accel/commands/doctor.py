@@ -14,7 +14,7 @@ from pytest_accel.commands.registry import argument, command
 
 if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue, Variant
-    from pytest_accel.platforms.machine import Device, Machine
+    from pytest_accel.platforms.machine import DetectedDevice, Machine
 
 _IMAGE_WARNED = "The image works, except for what is listed there"
 
@@ -103,7 +103,7 @@ def _platform_lines(machine: Machine, catalogue: Catalogue) -> list[str]:
     return lines
 
 
-def _memory(device: Device) -> str:
+def _memory(device: DetectedDevice) -> str:
     return "memory unknown" if device.memory_bytes is None else f"{device.memory_bytes / (1 << 30):.1f} GiB"
 
 

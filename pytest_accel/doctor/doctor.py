@@ -13,7 +13,7 @@ from typing import TypeVar
 from pytest_accel.doctor import gpus, host, software
 from pytest_accel.doctor.findings import Finding, Pending, Sheet, begin
 from pytest_accel.platforms import amd, graphcore
-from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.numa import allowed_cpus
 from pytest_accel.stats.quantities import gibibytes
 
@@ -38,7 +38,7 @@ def examine(
     roots: Roots, environ: Mapping[str, str] = os.environ, *, pause: Callable[[float], None] = time.sleep
 ) -> tuple[Finding, ...]:
     """Return all findings in the order of the screen; `pause` sleeps while the load is observed."""
-    files, cpus = Files(root=roots.host), allowed_cpus()
+    files, cpus = HostFiles(root=roots.host), allowed_cpus()
     folders = host.folders(roots.host, environ, data=roots.data, baselines=roots.baselines)
     # All begin at once, so that checks that hang cost their limit once.
     driver = begin(partial(gpus.examine, files, environ, cpus))
@@ -90,7 +90,7 @@ def _waited(
     return result, ()
 
 
-def _other_devices(files: Files, environ: Mapping[str, str]) -> tuple[int, tuple[Finding, ...]]:
+def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, tuple[Finding, ...]]:
     """Return the number of AMD GPUs, and findings on all devices of other vendors than NVIDIA."""
     sysfs = files.root / "sys/class"
     cards, problems = amd.find(environ, topology=sysfs / "kfd/kfd/topology/nodes", drm=sysfs / "drm")

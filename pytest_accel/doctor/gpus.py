@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms import nvidia
-from pytest_accel.platforms.host import Files, whole_number
+from pytest_accel.platforms.host import HostFiles, whole_number
 from pytest_accel.platforms.numa import DeviceAffinity, device_affinities, format_list, topology
 from pytest_accel.platforms.nvidia import (
     EVENTS,
@@ -84,7 +84,7 @@ class NvidiaState:
     cuda: tuple[int, int] | None = None
 
 
-def examine(files: Files, environ: Mapping[str, str], cpus: frozenset[int]) -> NvidiaState:
+def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) -> NvidiaState:
     """Check all GPUs that NVML lists, visible to CUDA or not."""
     with opened() as nvml:
         count, why = nvml.attempt("nvmlDeviceGetCount")
@@ -431,7 +431,7 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
 # --- without NVML -----------------------------------------------------------------------------------
 
 
-def _closed(files: Files, why: str) -> list[Finding]:
+def _closed(files: HostFiles, why: str) -> list[Finding]:
     """Report a missing NVML: a problem beside a loaded driver, nothing without a GPU."""
     sheet = Sheet(group=GROUP)
     if _is_loaded(files):
@@ -459,7 +459,7 @@ def _closed(files: Files, why: str) -> list[Finding]:
     ]
 
 
-def _is_loaded(files: Files) -> bool:
+def _is_loaded(files: HostFiles) -> bool:
     """Whether the kernel has NVIDIA's driver; a container may hide the file and show the device."""
     return files.exists("proc/driver/nvidia/version") or any(
         name.startswith("nvidia") and whole_number(name.removeprefix("nvidia")) is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_accel.doctor.findings import Finding, Sheet
-from pytest_accel.platforms.host import Files, read_memory_limit, read_quota, whole_number
+from pytest_accel.platforms.host import HostFiles, read_memory_limit, read_quota, whole_number
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.numa import format_list, parse_list
 from pytest_accel.stats.quantities import counted, gibibytes, percent
@@ -38,12 +38,12 @@ _LOADED = 0.5  # of the host's CPUs, over a minute: work that paused while we ob
 # --- processors -------------------------------------------------------------------------------------
 
 
-def examine_cpus(files: Files, cpus: frozenset[int]) -> list[Finding]:
+def examine_cpus(files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
     """Check the CPUs that this process may run on, their time limit and their governor."""
     return [_visible_cpus(files, cpus), _quota(files, len(cpus)), _governor(files, cpus)]
 
 
-def _visible_cpus(files: Files, cpus: frozenset[int]) -> Finding:
+def _visible_cpus(files: HostFiles, cpus: frozenset[int]) -> Finding:
     if not cpus:
         return CPU.unknown("CPUs", "this system has no CPU affinity")
     name = find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
@@ -52,7 +52,7 @@ def _visible_cpus(files: Files, cpus: frozenset[int]) -> Finding:
     return CPU.ok("CPUs", f"{counted(len(cpus), 'CPU')}{rest} ({format_list(cpus)}), {name}")
 
 
-def _quota(files: Files, visible: int) -> Finding:
+def _quota(files: HostFiles, visible: int) -> Finding:
     quota = read_quota(files)
     if quota.unreadable:
         return CPU.unknown("quota", quota.unreadable)
@@ -74,7 +74,7 @@ def _quota(files: Files, visible: int) -> Finding:
     return CPU.ok("quota", text)
 
 
-def _governor(files: Files, cpus: frozenset[int]) -> Finding:
+def _governor(files: HostFiles, cpus: frozenset[int]) -> Finding:
     paths = (f"{_CPUS}/cpu{cpu}/cpufreq/scaling_governor" for cpu in sorted(cpus))
     counts = Counter(governor for path in paths if (governor := files.text(path)))
     if not counts:
@@ -92,7 +92,7 @@ def _governor(files: Files, cpus: frozenset[int]) -> Finding:
 # --- memory -----------------------------------------------------------------------------------------
 
 
-def examine_memory(files: Files) -> list[Finding]:
+def examine_memory(files: HostFiles) -> list[Finding]:
     """Check free memory of the host and of this process's control group."""
     words = (line.split() for line in files.lines("proc/meminfo"))  # MemTotal:  24682740 kB
     fields = {word[0].rstrip(":"): whole_number(word[1]) for word in words if len(word) >= 2}
@@ -104,7 +104,7 @@ def examine_memory(files: Files) -> list[Finding]:
     return [room, _memory_limit(files, total)]
 
 
-def _memory_limit(files: Files, total: int | None) -> Finding:
+def _memory_limit(files: HostFiles, total: int | None) -> Finding:
     group = read_memory_limit(files)
     if group.unreadable:
         return MEMORY.unknown("limit", group.unreadable)
@@ -203,7 +203,7 @@ class CpuShares:
     stolen: float  # by the hypervisor, for other virtual machines
 
 
-def examine_load(files: Files, cpus: frozenset[int], pause: Callable[[float], None]) -> list[Finding]:
+def examine_load(files: HostFiles, cpus: frozenset[int], pause: Callable[[float], None]) -> list[Finding]:
     """Observe the CPUs for a moment in which this process is idle."""
     before = files.text("proc/stat")
     pause(OBSERVED_S)

@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_accel.doctor import gpus, host, software
 from pytest_accel.doctor.findings import Finding, Sheet, begin
 from pytest_accel.platforms.environment import IMAGE_PATH, container
-from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.numa import allowed_cpus
 from pytest_accel.storage.files import is_writable_folder, nearest_folder
 
@@ -103,7 +103,7 @@ def examine(
 ) -> tuple[Finding, ...]:
     """Return all findings in the order of the screen; packages are imported in one other process."""
     found = found or installed_packages()
-    files = Files(root=root)
+    files = HostFiles(root=root)
     modules = [module for name, (module, _) in PACKAGES.items() if name in found.versions]
     tried = (imports or try_imports)(modules)
     torch = software.installed_torch() if "torch" in found.versions else None
@@ -201,7 +201,7 @@ def _required() -> dict[str, str]:
 # --- findings ---------------------------------------------------------------------------------------
 
 
-def _named(files: Files, environ: Mapping[str, str]) -> list[Finding]:
+def _named(files: HostFiles, environ: Mapping[str, str]) -> list[Finding]:
     facts = container(files, environ)
     try:
         system = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms.environment import container
-from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.host import HostFiles
 from pytest_accel.stats.environment import safe_variables
 from pytest_accel.stats.quantities import counted
 
@@ -57,7 +57,7 @@ class TorchBuild:
 
 
 def examine(
-    files: Files,
+    files: HostFiles,
     environ: Mapping[str, str],
     *,
     nvidia: int,
@@ -84,7 +84,7 @@ def installed_torch(
         place = Path(str(found.locate_file("torch/version.py")))
     except metadata.PackageNotFoundError:
         return None
-    text = Files(root=place.parent).text(place.name)
+    text = HostFiles(root=place.parent).text(place.name)
     local = version.partition("+")[2]
     fields = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^'\n]*)'", text, re.MULTILINE))
     if fields.get("hip") or local.startswith("rocm"):
@@ -129,7 +129,7 @@ def slowing_variables(environ: Mapping[str, str]) -> Finding:
     return SOFTWARE.ok("variables", "none that slows every step")
 
 
-def _container(files: Files, environ: Mapping[str, str]) -> Finding:
+def _container(files: HostFiles, environ: Mapping[str, str]) -> Finding:
     facts = container(files, environ)
     runtime = facts.get("container_runtime", "")
     names = ("image_name", "container_image", "container_name", "nvidia_container")
@@ -142,12 +142,12 @@ def _container(files: Files, environ: Mapping[str, str]) -> Finding:
 # --- the network between GPUs and nodes -------------------------------------------------------------
 
 
-def examine_network(files: Files, environ: Mapping[str, str]) -> list[Finding]:
+def examine_network(files: HostFiles, environ: Mapping[str, str]) -> list[Finding]:
     """Check InfiniBand and Slingshot adapters, NCCL's plugin for Slingshot, and NCCL's variables."""
     return [_adapters(files, environ), _nccl_variables(environ)]
 
 
-def _adapters(files: Files, environ: Mapping[str, str]) -> Finding:
+def _adapters(files: HostFiles, environ: Mapping[str, str]) -> Finding:
     ports = [
         (f"{name}/{port}", f"{_ADAPTERS}/{name}/ports/{port}")
         for name in files.names(_ADAPTERS)
@@ -177,7 +177,7 @@ def _adapters(files: Files, environ: Mapping[str, str]) -> Finding:
     return NETWORK.ok("adapters", "; ".join(words) or "no InfiniBand or Slingshot: nodes would use TCP")
 
 
-def _has_plugin(files: Files, environ: Mapping[str, str]) -> bool:
+def _has_plugin(files: HostFiles, environ: Mapping[str, str]) -> bool:
     folders = [folder.strip("/") for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     return any(
         name.startswith("libnccl-net") and ".so" in name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_accel.platforms.host import folder_names, number_fields, read_file
-from pytest_accel.platforms.machine import Device, select_visible
+from pytest_accel.platforms.machine import DetectedDevice, select_visible
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 DRM = Path("/sys/class/drm")
@@ -41,7 +41,7 @@ class AmdGpu:
 
 def find(
     environ: Mapping[str, str] = os.environ, *, topology: Path = TOPOLOGY, drm: Path = DRM
-) -> tuple[list[Device], list[str]]:
+) -> tuple[list[DetectedDevice], list[str]]:
     """Return the visible devices in HIP's order and problems; nothing without AMD GPUs."""
     if not topology.is_dir():  # no amdgpu driver; importing amdsmi would take long to fail
         return [], []
@@ -54,10 +54,10 @@ def find(
     return devices, []
 
 
-def visible_devices(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> list[Device]:
+def visible_devices(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> list[DetectedDevice]:
     """Apply ROCR_VISIBLE_DEVICES, then HIP_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES if unset) to the rest."""
     devices = [
-        Device(
+        DetectedDevice(
             index=index,
             name=full_name(gpu.name, gpu.compute_units),
             vendor="amd",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any, TypeAlias
 
-from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.platforms.nvidia import Nvml, opened
@@ -59,14 +59,14 @@ def read_environment(
     device_count: int = 1,
     uuid: str | None = None,
     cpu_model: str | None = None,
-    files: Files | None = None,
+    files: HostFiles | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Environment:
     """Return the environment of a run on `device` ("cpu", "cuda", "cuda:1").
 
     `uuid` is the visible device's, as NVML spells it; without one, torch is queried, if it is loaded.
     """
-    files = files or Files()
+    files = files or HostFiles()
     environ = os.environ if environ is None else environ
     model = cpu_model or find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
     context = _software() | _kernel() | container(files, environ) | _cpu_context(files)
@@ -138,7 +138,7 @@ def cudnn_version(number: int) -> str:
 # --- container --------------------------------------------------------------------------------------
 
 
-def container(files: Files, environ: Mapping[str, str]) -> Facts:
+def container(files: HostFiles, environ: Mapping[str, str]) -> Facts:
     """Return runtime, name and image of the container; the first source that has a field counts.
 
     Not the name of a Kubernetes pod: it is new for each, and would make every job a new environment.
@@ -179,7 +179,7 @@ def _apptainer(environ: Mapping[str, str]) -> Facts:
     return {}
 
 
-def _podman(files: Files) -> Facts:
+def _podman(files: HostFiles) -> Facts:
     pairs = (line.partition("=") for line in files.lines("run/.containerenv"))
     fields = {key.strip(): value.strip().strip('"') for key, _, value in pairs}
     return _present(
@@ -197,7 +197,7 @@ def _nvidia_image(environ: Mapping[str, str]) -> Facts:
     return _present({"nvidia_container": f"{product or 'PyTorch'} {version}".strip() if version else product})
 
 
-def _bare_container(files: Files, environ: Mapping[str, str]) -> Facts:
+def _bare_container(files: HostFiles, environ: Mapping[str, str]) -> Facts:
     if "KUBERNETES_SERVICE_HOST" in environ:
         return {"container_runtime": "kubernetes"}
     if named := environ.get("container"):
@@ -219,7 +219,7 @@ def _cpu_identity(model: str, threads: int | None) -> Facts:
     }
 
 
-def _cpu_context(files: Files) -> Facts:
+def _cpu_context(files: HostFiles) -> Facts:
     allowed = allowed_cpus()
     first = min(allowed, default=0)
     huge_pages = files.text("sys/kernel/mm/transparent_hugepage/enabled")  # always [madvise] never

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pytest_accel.platforms.machine import Device
+from pytest_accel.platforms.machine import DetectedDevice
 
 # "ipu architecture"; Bow is the same design with a higher clock.
 _ARCHITECTURES = {"ipu2": "GC200", "ipu21": "Bow"}
 
 
-def find() -> tuple[list[Device], list[str]]:
+def find() -> tuple[list[DetectedDevice], list[str]]:
     """Return the IPUs of the active partition and problems; nothing without the SDK."""
     try:
         import gcipuinfo  # type: ignore[import-not-found, unused-ignore]
@@ -22,10 +22,10 @@ def find() -> tuple[list[Device], list[str]]:
         return [], [f"gcipuinfo: {error}"]
 
 
-def devices(listed: Iterable[Mapping[str, str]]) -> list[Device]:
+def devices(listed: Iterable[Mapping[str, str]]) -> list[DetectedDevice]:
     """Return devices from gcipuinfo's attributes, which are all strings."""
     return [
-        Device(
+        DetectedDevice(
             index=index,
             name=f"Graphcore {_ARCHITECTURES.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}",
             vendor="graphcore",

@@ -17,7 +17,7 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 writes "none" as the largest number of pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class HostFiles:
     """Files below a root that tests replace; paths have no leading slash."""
 
     root: Path = Path("/")
@@ -99,21 +99,21 @@ class MemoryLimit:
     unreadable: str = ""
 
 
-def read_quota(files: Files) -> CpuQuota:
+def read_quota(files: HostFiles) -> CpuQuota:
     found = [_quota_of(files, folder) for folder in _group_folders(files, "cpu")]
     limited = [quota for quota in found if quota.cpus is not None]
     unreadable = next((quota for quota in found if quota.unreadable), CpuQuota())
     return min(limited, key=lambda quota: quota.cpus or 0, default=unreadable)
 
 
-def read_memory_limit(files: Files) -> MemoryLimit:
+def read_memory_limit(files: HostFiles) -> MemoryLimit:
     found = [_memory_limit_of(files, folder) for folder in _group_folders(files, "memory")]
     limited = [each for each in found if each.limit_bytes is not None]
     unreadable = next((each for each in found if each.unreadable), MemoryLimit())
     return min(limited, key=lambda each: each.limit_bytes or 0, default=unreadable)
 
 
-def _group_folders(files: Files, controller: str) -> Iterator[str]:
+def _group_folders(files: HostFiles, controller: str) -> Iterator[str]:
     """Yield the folders of this process's groups and of those above, in every hierarchy that may limit it.
 
     In a container the file often names a path of the host that is not mounted: then the mount's root counts.
@@ -134,7 +134,7 @@ def _group_folders(files: Files, controller: str) -> Iterator[str]:
                 yield mount + (f"{each}" if each.name else "")
 
 
-def _quota_of(files: Files, folder: str) -> CpuQuota:
+def _quota_of(files: HostFiles, folder: str) -> CpuQuota:
     text = files.text(f"{folder}/cpu.max")  # "max 100000", "150000 100000"
     place = f"/{folder}/cpu.max"
     if not text:
@@ -155,7 +155,7 @@ def _quota_of(files: Files, folder: str) -> CpuQuota:
     )
 
 
-def _memory_limit_of(files: Files, folder: str) -> MemoryLimit:
+def _memory_limit_of(files: HostFiles, folder: str) -> MemoryLimit:
     for limit_name, used_name, cache_name, events in (
         ("memory.max", "memory.current", "inactive_file", "memory.events"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"),

@@ -37,7 +37,7 @@ _MOST_NEEDS = 4  # platforms that the reason of a skip names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DetectedDevice:
     """One accelerator that this process may use, as its driver and the catalogue describe it."""
 
     index: int  # as the framework counts: cuda:0 is the first visible one
@@ -66,11 +66,11 @@ class Machine:
     """Detected hardware; `problems` explain devices that may be missing."""
 
     cpu: Cpu
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DetectedDevice, ...] = ()
     nodes: int = 1
     problems: tuple[str, ...] = ()
 
-    def devices_for(self, platform: PlatformName) -> tuple[Device, ...]:
+    def devices_for(self, platform: PlatformName) -> tuple[DetectedDevice, ...]:
         """Return the first devices of this node that the platform uses; none for `cpu`."""
         fitting = [device for device in self.devices if device.key == platform.device]
         return tuple(fitting[: platform.per_node])
@@ -136,7 +136,7 @@ def detect(catalogue: Catalogue | None = None) -> Machine:
     return replace(machine, devices=tuple(identified(device, catalogue) for device in machine.devices))
 
 
-def identified(device: Device, catalogue: Catalogue) -> Device:
+def identified(device: DetectedDevice, catalogue: Catalogue) -> DetectedDevice:
     """Return the device with its key and variant; a MIG slice never has the key of its GPU."""
     found = catalogue.identify(device.name, device.memory_bytes)
     if found is not None:
@@ -149,7 +149,7 @@ def probe() -> Machine:
     """Query the drivers, once a process; `probe.cache_clear()` forgets their answers."""
     from pytest_accel.platforms import amd, graphcore, nvidia
 
-    devices: list[Device] = []
+    devices: list[DetectedDevice] = []
     problems: list[str] = []
     for found, trouble in (nvidia.find(), amd.find(), graphcore.find()):
         devices += found

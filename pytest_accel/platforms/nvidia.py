@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_accel.platforms.machine import Device, select_visible, uses_ordinals
+from pytest_accel.platforms.machine import DetectedDevice, select_visible, uses_ordinals
 
 # NVML's return codes (nvml.h), where its own words are unclear.
 _REASONS = {
@@ -165,12 +165,12 @@ def short_uuid(uuid: str) -> str:
 class NvidiaGpu:
     """A GPU as NVML lists it; in MIG mode its slices are the devices."""
 
-    device: Device
+    device: DetectedDevice
     mig_mode: bool = False
-    slices: tuple[Device, ...] = ()
+    slices: tuple[DetectedDevice, ...] = ()
 
 
-def find(environ: Mapping[str, str] = os.environ) -> tuple[list[Device], list[str]]:
+def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice], list[str]]:
     """Return the visible devices in CUDA's order, and problems."""
     with opened() as nvml:
         try:
@@ -181,14 +181,14 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[Device], list[st
     return devices, problems + _notes(gpus, devices, environ)
 
 
-def visible_devices(gpus: Sequence[NvidiaGpu], spec: str | None) -> list[Device]:
+def visible_devices(gpus: Sequence[NvidiaGpu], spec: str | None) -> list[DetectedDevice]:
     """Return the devices that CUDA enumerates for CUDA_VISIBLE_DEVICES=spec, numbered from 0.
 
     NVIDIA's MIG guide: a process enumerates one MIG slice, the first, and then no other device.
     """
     slices = [each for gpu in gpus for each in gpu.slices]
     uuids = [gpu.device.uuid for gpu in gpus] + [each.uuid for each in slices]
-    chosen: list[Device] = []
+    chosen: list[DetectedDevice] = []
     for index in select_visible(spec, uuids, numbered=len(gpus)):
         if index >= len(gpus):
             chosen.append(slices[index - len(gpus)])
@@ -212,7 +212,7 @@ def _list(nvml: Nvml) -> tuple[list[NvidiaGpu], list[str]]:
 
 
 def _gpu(nvml: Nvml, handle: object, index: int) -> NvidiaGpu:
-    device = Device(
+    device = DetectedDevice(
         index=index,
         name=decoded(nvml.demand("nvmlDeviceGetName", handle)),
         uuid=decoded(nvml.demand("nvmlDeviceGetUUID", handle)),
@@ -225,10 +225,10 @@ def _gpu(nvml: Nvml, handle: object, index: int) -> NvidiaGpu:
     return NvidiaGpu(device=device, mig_mode=True, slices=slices)
 
 
-def _slice(nvml: Nvml, handle: object, parent: Device) -> Device:
+def _slice(nvml: Nvml, handle: object, parent: DetectedDevice) -> DetectedDevice:
     name = decoded(nvml.demand("nvmlDeviceGetName", handle))
     profile = name.partition(" MIG ")[2] or _profile(nvml, handle)
-    return Device(
+    return DetectedDevice(
         index=parent.index,
         name=name if " MIG " in name else f"{parent.name} MIG {profile}",
         uuid=decoded(nvml.demand("nvmlDeviceGetUUID", handle)),
@@ -250,7 +250,9 @@ def _memory_bytes(nvml: Nvml, handle: object) -> int | None:
     return None if memory is None else int(memory.total)
 
 
-def _notes(gpus: Sequence[NvidiaGpu], devices: Sequence[Device], environ: Mapping[str, str]) -> list[str]:
+def _notes(
+    gpus: Sequence[NvidiaGpu], devices: Sequence[DetectedDevice], environ: Mapping[str, str]
+) -> list[str]:
     spec = environ.get("CUDA_VISIBLE_DEVICES")
     notes = []
     if gpus and not devices:

@@ -49,7 +49,7 @@ class PowerSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerDevice:
-    """An accelerator to read; the fields are those of a detected `Device`."""
+    """An accelerator to read; the fields are those of a `DetectedDevice`."""
 
     vendor: str
     uuid: str

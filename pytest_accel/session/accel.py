@@ -26,7 +26,7 @@ from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.measure.rounds import SynchronizingTimer, Timed, launch_time_s, time_rounds
 from pytest_accel.measure.warmup import Step, frozen_garbage, steady_rounds, warm_up
 from pytest_accel.options import Settings
-from pytest_accel.platforms.machine import Device as Hardware
+from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.device import BINDING, environment_of
 from pytest_accel.session.device_locks import exclusive_devices
@@ -60,7 +60,7 @@ class Accel:
     platform: PlatformName
     settings: Settings
     device_: Device
-    hardware: Hardware | None  # None on the host
+    hardware: DetectedDevice | None  # None on the host
     item: pytest.Item
     benchmark: BenchmarkFixture
     timer: SynchronizingTimer

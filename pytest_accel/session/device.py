@@ -13,8 +13,7 @@ from pytest_accel.distributed.affinity import Bound, bind_rank
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
 from pytest_accel.options import Settings
 from pytest_accel.platforms.environment import read_environment
-from pytest_accel.platforms.machine import Device as Hardware
-from pytest_accel.platforms.machine import Machine
+from pytest_accel.platforms.machine import DetectedDevice, Machine
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.selection import SELECTION, PlatformSelection
 from pytest_accel.stats.environment import Environment
@@ -27,7 +26,7 @@ BINDING = pytest.StashKey[str]()  # in words, for the environment of a measureme
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 
-def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, Device, Hardware | None]:
+def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, Device, DetectedDevice | None]:
     """Return the platform of an item, its device for measuring and, beyond the host, the driver's view of it.
 
     Each rank of a process group has its own device, by its number on its node.
@@ -46,7 +45,7 @@ def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, De
     return platform, CudaDevice(index=torch_index(hardware.uuid, hardware.index)), hardware
 
 
-def hardware_of(machine: Machine, platform: PlatformName, local_rank: int) -> Hardware | None:
+def hardware_of(machine: Machine, platform: PlatformName, local_rank: int) -> DetectedDevice | None:
     """Return the device of a rank: by its number among those of the node, or the only visible one."""
     fitting = machine.devices_for(platform)
     if not fitting:
@@ -88,7 +87,11 @@ def _bind(
 
 
 def environment_of(
-    item: pytest.Item, settings: Settings, platform: PlatformName, device: Device, hardware: Hardware | None
+    item: pytest.Item,
+    settings: Settings,
+    platform: PlatformName,
+    device: Device,
+    hardware: DetectedDevice | None,
 ) -> Environment:
     """Return the environment that this process sees, with facts of the step that was built in it."""
     cpu = item.config.stash[SELECTION].machine.cpu

@@ -22,7 +22,7 @@ from pytest_accel.session.progress import live_progress, write_log
 if TYPE_CHECKING:
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.options import Settings
-    from pytest_accel.platforms.machine import Device as Hardware
+    from pytest_accel.platforms.machine import DetectedDevice
     from pytest_accel.report.terminal import Progress
 
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
@@ -31,7 +31,7 @@ IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer
 
 @contextmanager
 def exclusive_devices(
-    item: pytest.Item, settings: Settings, ranks: Ranks, hardware: Hardware | None
+    item: pytest.Item, settings: Settings, ranks: Ranks, hardware: DetectedDevice | None
 ) -> Iterator[None]:
     """Hold the locks of all devices that measure together; the host has none.
 

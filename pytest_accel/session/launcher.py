@@ -33,7 +33,7 @@ from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.markers import read_catalogue, wanted_platforms
 from pytest_accel.options import read_settings
 from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
-from pytest_accel.platforms.machine import Device, Machine, identified, probe
+from pytest_accel.platforms.machine import DetectedDevice, Machine, identified, probe
 from pytest_accel.platforms.numa import allowed_cpus, format_list
 
 LAUNCHER_RANKS = pytest.StashKey[LauncherRanks]()  # on launcher rank 0 only
@@ -270,19 +270,19 @@ def merged_machine(
     )
 
 
-def _devices(seen: Inventory, catalogue: Catalogue) -> list[Device]:
-    return [identified(Device(**plain), catalogue) for plain in seen.sees.get("devices", ())]
+def _devices(seen: Inventory, catalogue: Catalogue) -> list[DetectedDevice]:
+    return [identified(DetectedDevice(**plain), catalogue) for plain in seen.sees.get("devices", ())]
 
 
-def _united(lists: Iterable[Iterable[Device]]) -> tuple[Device, ...]:
+def _united(lists: Iterable[Iterable[DetectedDevice]]) -> tuple[DetectedDevice, ...]:
     """Return every device once, numbered as if one process saw them all."""
-    found: dict[object, Device] = {}
+    found: dict[object, DetectedDevice] = {}
     for device in itertools.chain.from_iterable(lists):
         found.setdefault(device.uuid or (device.vendor, device.name, device.index), device)
     return tuple(replace(device, index=index) for index, device in enumerate(found.values()))
 
 
-def _kinds(devices: Iterable[Device]) -> Counter[str]:
+def _kinds(devices: Iterable[DetectedDevice]) -> Counter[str]:
     return Counter(device.key or device.name for device in devices)
 
 

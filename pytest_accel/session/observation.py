@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_accel.measure.device import Device
     from pytest_accel.measure.ranks import Ranks
-    from pytest_accel.platforms.machine import Device as Hardware
+    from pytest_accel.platforms.machine import DetectedDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Observation:
     def __init__(
         self,
         device: Device,
-        hardware: Hardware | None,  # None on the host
+        hardware: DetectedDevice | None,  # None on the host
         *,
         powered: Sequence[PowerDevice] | None,  # whose energy is read here; None: another rank reads it
         more: Sequence[PowerSource] = (),
@@ -78,7 +78,7 @@ class Observation:
         self._opened = ExitStack()
 
     @classmethod
-    def of(cls, config: pytest.Config, device: Device, hardware: Hardware | None, ranks: Ranks) -> Self:
+    def of(cls, config: pytest.Config, device: Device, hardware: DetectedDevice | None, ranks: Ranks) -> Self:
         mine = (hardware.vendor, hardware.uuid, hardware.index, hardware.mig) if hardware else None
         found = ranks.gather((host.node(), ancestry(), mine))
         here = [rank for rank, (node, _, _) in enumerate(found) if node == host.node()]

@@ -304,9 +304,9 @@ class PrestartedWorkers:
 @cache
 def prestart_limit() -> int:
     """Return how many workers start together: as many as this process has cores for."""
-    from pytest_accel.platforms.host import Files, read_quota
+    from pytest_accel.platforms.host import HostFiles, read_quota
 
-    granted = read_quota(Files()).cpus
+    granted = read_quota(HostFiles()).cpus
     cores = available_cores() if granted is None else min(available_cores(), int(granted))
     return min(MOST_PRESTARTED, cores // CORES_PER_START)
 

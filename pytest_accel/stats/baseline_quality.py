@@ -18,7 +18,7 @@ from pytest_accel.stats.gate import (
     within_run_variance,
 )
 from pytest_accel.stats.quantities import counted, percent
-from pytest_accel.stats.run import RECORD_RUNS, Observation, Run, spread
+from pytest_accel.stats.run import RECORD_RUNS, Run, RunSummary, spread
 from pytest_accel.stats.verdict import Policy, StepTime
 
 MIN_SESSIONS = 3  # runs of one evening resemble each other
@@ -46,7 +46,7 @@ class NoisePrior:
     degrees_of_freedom: float = Policy().prior_degrees_of_freedom
     benchmarks: int = 0  # that it was estimated from; 0: the default
 
-    def applied(self, policy: Policy, runs: Sequence[Observation]) -> Policy:
+    def applied(self, policy: Policy, runs: Sequence[RunSummary]) -> Policy:
         """Return the policy for a benchmark with these stored runs; unchanged where they contradict the prior.
 
         A prior learned from quiet benchmarks would make false alarms on a noisy one.
@@ -59,7 +59,7 @@ class NoisePrior:
 DEFAULT_PRIOR = NoisePrior()
 
 
-def platform_prior(groups: Iterable[Sequence[Observation]]) -> NoisePrior:
+def platform_prior(groups: Iterable[Sequence[RunSummary]]) -> NoisePrior:
     """Estimate the prior of a platform from the stored runs of its benchmarks, one group each (empirical Bayes).
 
     The variances of the benchmarks are draws from a scaled inverse chi-squared distribution. s0 squared is their median.
@@ -79,7 +79,7 @@ def platform_prior(groups: Iterable[Sequence[Observation]]) -> NoisePrior:
     )
 
 
-def _own_variance(runs: Sequence[Observation]) -> float:
+def _own_variance(runs: Sequence[RunSummary]) -> float:
     """Return the between-run variance of one benchmark without any prior; never 0."""
     measured = baseline_squares(runs, Policy()) / (len(runs) - 1)
     return max(measured, within_run_variance(runs), 1e-12)

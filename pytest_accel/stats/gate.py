@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import combinations_with_replacement
 from statistics import fmean, median
 
-from pytest_accel.stats.run import Observation
+from pytest_accel.stats.run import RunSummary
 from pytest_accel.stats.verdict import Estimate, Outcome, Policy, StepTime, Verdict
 
 
@@ -47,8 +47,8 @@ class Difference:
 
 
 def judge(
-    baseline: Sequence[Observation],
-    candidate: Sequence[Observation],
+    baseline: Sequence[RunSummary],
+    candidate: Sequence[RunSummary],
     policy: Policy,
     *,
     noise_only_slows: bool = True,
@@ -128,7 +128,7 @@ def levels(repeat: int, policy: Policy) -> tuple[float, float]:
     return policy.alpha[index], policy.beta[index]
 
 
-def interval(runs: Sequence[Observation], policy: Policy) -> StepTime:
+def interval(runs: Sequence[RunSummary], policy: Policy) -> StepTime:
     """Return the 95 % interval of the step time of runs that are not compared with a baseline.
 
     It has the gate's prior of run-to-run noise: the rounds of a single run say nothing of the next one.
@@ -145,12 +145,12 @@ def interval(runs: Sequence[Observation], policy: Policy) -> StepTime:
 # --- centre and scale -------------------------------------------------------------------------------
 
 
-def summaries(runs: Sequence[Observation]) -> list[float]:
+def summaries(runs: Sequence[RunSummary]) -> list[float]:
     """Return ln(step time) of each run."""
     return [run.summary for run in runs]
 
 
-def fastest(candidate: Sequence[Observation], policy: Policy) -> float:
+def fastest(candidate: Sequence[RunSummary], policy: Policy) -> float:
     """Return ln(step time) of the fastest run; of the second of more than `max_repeats`, and so on: one of many is fast by chance."""
     return sorted(summaries(candidate))[(len(candidate) - 1) // policy.max_repeats]
 
@@ -173,35 +173,35 @@ def sum_of_squares(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values)
 
 
-def baseline_squares(baseline: Sequence[Observation], policy: Policy) -> float:
+def baseline_squares(baseline: Sequence[RunSummary], policy: Policy) -> float:
     """Return SSx; runs of one session alone show 1 - rho of the variance."""
     shown = 1 - policy.session_correlation if count_sessions(baseline) == 1 else 1.0
     return sum_of_squares(capped(summaries(baseline), policy)) / shown
 
 
-def candidate_squares(candidate: Sequence[Observation], policy: Policy) -> float:
+def candidate_squares(candidate: Sequence[RunSummary], policy: Policy) -> float:
     """Return SSy; the candidate's runs are those of one session."""
     return sum_of_squares(capped(summaries(candidate), policy)) / (1 - policy.session_correlation)
 
 
-def pooled_scale(baseline: Sequence[Observation], candidate: Sequence[Observation], policy: Policy) -> Scale:
+def pooled_scale(baseline: Sequence[RunSummary], candidate: Sequence[RunSummary], policy: Policy) -> Scale:
     squares = baseline_squares(baseline, policy) + candidate_squares(candidate, policy)
     return pooled(squares, len(baseline) + len(candidate) - 2, [*baseline, *candidate], policy)
 
 
-def scale_of(runs: Sequence[Observation], policy: Policy) -> Scale:
+def scale_of(runs: Sequence[RunSummary], policy: Policy) -> Scale:
     """Return the scale of one group of runs."""
     return pooled(baseline_squares(runs, policy), len(runs) - 1, runs, policy)
 
 
-def pooled(squares: float, degrees: float, runs: Sequence[Observation], policy: Policy) -> Scale:
+def pooled(squares: float, degrees: float, runs: Sequence[RunSummary], policy: Policy) -> Scale:
     """Pool the prior with these squares; never below what the rounds inside the runs show."""
     nu = policy.prior_degrees_of_freedom + degrees
     variance = (policy.prior_degrees_of_freedom * policy.prior_noise**2 + squares) / nu
     return Scale(noise=math.sqrt(max(variance, within_run_variance(runs))), degrees_of_freedom=nu)
 
 
-def within_run_variance(runs: Sequence[Observation]) -> float:
+def within_run_variance(runs: Sequence[RunSummary]) -> float:
     """Return the variance of a typical run's summary that comes from its rounds alone."""
     return median(run.standard_error for run in runs) ** 2
 
@@ -257,12 +257,12 @@ def loss(d: float) -> float:
     return -math.expm1(min(-d, 700.0))  # a speedup of e^700 is a broken clock, and must not overflow
 
 
-def count_sessions(runs: Sequence[Observation]) -> int:
+def count_sessions(runs: Sequence[RunSummary]) -> int:
     """Return Sb."""
     return len({run.session for run in runs})
 
 
-def require_runs(group: str, runs: Sequence[Observation]) -> None:
+def require_runs(group: str, runs: Sequence[RunSummary]) -> None:
     if not runs:
         raise ValueError(f"No {group} runs to judge. Give at least one.")
 

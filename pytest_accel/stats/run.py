@@ -82,7 +82,7 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name}: {value!r} is not between {low:g} and {high:g}")
 
 
-class Observation(Protocol):
+class RunSummary(Protocol):
     """What the gate reads of a run."""
 
     @property

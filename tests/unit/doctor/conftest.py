@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.host import HostFiles
 
 
 @pytest.fixture
 def tree(tmp_path):
-    """Files below a root from a dict of paths and texts; a folder is a path that ends with a slash."""
+    """HostFiles below a root from a dict of paths and texts; a folder is a path that ends with a slash."""
 
-    def build(files: dict[str, str]) -> Files:
+    def build(files: dict[str, str]) -> HostFiles:
         for name, text in files.items():
             path = tmp_path / "host" / name
             if name.endswith("/"):
@@ -19,7 +19,7 @@ def tree(tmp_path):
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
-        return Files(root=tmp_path / "host")
+        return HostFiles(root=tmp_path / "host")
 
     return build
 

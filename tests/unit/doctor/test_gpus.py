@@ -168,9 +168,9 @@ CODE = """
 import json, os, sys
 from pathlib import Path
 from pytest_accel.doctor.findings import to_plain
-from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.host import HostFiles
 from pytest_accel.doctor.gpus import examine
-devices = examine(Files(root=Path(os.environ["HOST_ROOT"])), os.environ, frozenset({0, 1}))
+devices = examine(HostFiles(root=Path(os.environ["HOST_ROOT"])), os.environ, frozenset({0, 1}))
 print(json.dumps([to_plain(devices.findings), devices.gpus, devices.cuda, "torch" in sys.modules]))
 """
 CASES = {

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from pytest_accel.platforms.environment import cudnn_version, read_environment
-from pytest_accel.platforms.host import Files
+from pytest_accel.platforms.host import HostFiles
 from pytest_accel.stats.environment import REDACTED
 
 UUID = "8f3aab12-1234-9abc-1234-1234567890ab"
@@ -116,7 +116,7 @@ def host(tmp_path):
         for name, text in (files or {}).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
-        return {"files": Files(root=tmp_path), "environ": environ}
+        return {"files": HostFiles(root=tmp_path), "environ": environ}
 
     return build
 

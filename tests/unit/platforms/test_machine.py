@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.platforms import machine as detection
 from pytest_accel.platforms.catalogue import load_catalogue
-from pytest_accel.platforms.machine import Cpu, Device, Machine, describe_cpu
+from pytest_accel.platforms.machine import Cpu, DetectedDevice, Machine, describe_cpu
 from pytest_accel.platforms.names import PlatformName
 
 MIB = 1 << 20
@@ -18,7 +18,9 @@ def machine(*models, cpu=CPU, problems=(), nodes=1):
     catalogue = load_catalogue()
     devices = [
         detection.identified(
-            Device(index=index, name=name, memory_bytes=mib * MIB, mig=profile[0] if profile else None),
+            DetectedDevice(
+                index=index, name=name, memory_bytes=mib * MIB, mig=profile[0] if profile else None
+            ),
             catalogue,
         )
         for index, (name, mib, *profile) in enumerate(models)
@@ -147,7 +149,7 @@ def test_detection_asks_once_a_process_and_names_by_the_catalogue_given(monkeypa
 
     def find():
         asked.append(1)
-        return [Device(index=0, name="NVIDIA A40", memory_bytes=46068 * MIB)], []
+        return [DetectedDevice(index=0, name="NVIDIA A40", memory_bytes=46068 * MIB)], []
 
     monkeypatch.setattr("pytest_accel.platforms.nvidia.find", find)
     detection.probe.cache_clear()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.platforms.machine import Device, select_visible
+from pytest_accel.platforms.machine import DetectedDevice, select_visible
 from pytest_accel.platforms.nvidia import NvidiaGpu, Refused, opened, visible_devices
 from tests.support.fake_nvml import FakeGpu, FakeSlice
 
@@ -61,8 +61,11 @@ def test_nothing_after_an_invalid_entry_counts(before, invalid, after):
 
 
 def gpu(index, *, slices=(), mig_mode=None):
-    device = Device(index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}")
-    parts = [Device(index=index, name=f"slice {name}", uuid=f"MIG-{name}", mig="1g.10gb") for name in slices]
+    device = DetectedDevice(index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}")
+    parts = [
+        DetectedDevice(index=index, name=f"slice {name}", uuid=f"MIG-{name}", mig="1g.10gb")
+        for name in slices
+    ]
     return NvidiaGpu(
         device=device, mig_mode=bool(slices) if mig_mode is None else mig_mode, slices=tuple(parts)
     )

@@ -10,7 +10,7 @@ import pytest
 from pytest_accel.distributed.launcher_rank import launcher_rank_from
 from pytest_accel.distributed.launcher_session import Inventory
 from pytest_accel.platforms.catalogue import load_catalogue
-from pytest_accel.platforms.machine import Cpu, Device, Machine, identified
+from pytest_accel.platforms.machine import Cpu, DetectedDevice, Machine, identified
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.session.launcher import (
@@ -100,15 +100,15 @@ def test_the_refusal_says_who_this_is_and_what_to_do():
 # --- the machine ------------------------------------------------------------------------------------------
 
 
-def a100(uuid: str, index: int = 0) -> Device:
-    return Device(index=index, name="NVIDIA A100-SXM4-40GB", uuid=uuid, memory_bytes=40 * 2**30)
+def a100(uuid: str, index: int = 0) -> DetectedDevice:
+    return DetectedDevice(index=index, name="NVIDIA A100-SXM4-40GB", uuid=uuid, memory_bytes=40 * 2**30)
 
 
-def machine(*devices: Device, cores: int = 8) -> Machine:
+def machine(*devices: DetectedDevice, cores: int = 8) -> Machine:
     return Machine(cpu=Cpu(name="A CPU", model="1-2", slug="a-cpu", cores=cores), devices=devices)
 
 
-def seen(rank: int, node: int, *devices: Device) -> Inventory:
+def seen(rank: int, node: int, *devices: DetectedDevice) -> Inventory:
     return Inventory(rank=rank, node=node, host=f"n{node}", sees=inventory(machine(*devices)))
 
 
@@ -121,7 +121,7 @@ def merged(own, where, *inventories):
     return merged_machine(own, where, {each.rank: each for each in inventories}, CATALOGUE)
 
 
-def detected(*devices: Device) -> Machine:
+def detected(*devices: DetectedDevice) -> Machine:
     """As `detect` gives it for this process: with what the catalogue makes of each device."""
     return machine(*(identified(device, CATALOGUE) for device in devices))
 

@@ -46,14 +46,6 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
-    """What a rank can do before its first order: be bound to its device, and import modules."""
-
-    platform: str
-    modules: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
     """What one rank answered, or how it ended."""
 
@@ -177,7 +169,7 @@ class WorkerGroup:
         """Give every rank the same order. If not all answer, the group is ended."""
         return self.answer(self.give(order, timeout_s=timeout_s), waiting=waiting, phase=phase)
 
-    def give(self, order: Order | Preparation, *, timeout_s: float) -> PendingOrder:
+    def give(self, order: Order, *, timeout_s: float) -> PendingOrder:
         """Send an order to every rank; `answer` waits for it."""
         if self._ended:
             raise WorkerError("this group of ranks has ended; start another one")
@@ -361,10 +353,9 @@ class PendingOrder:
         others = [rank for rank, outcome in outcomes.items() if outcome != "passed"]
         return sorted(others, key=lambda rank: outcomes[rank] != "failed")
 
-    def send(self, order: Order | Preparation) -> None:
-        kind = "order" if isinstance(order, Order) else "preparation"
+    def send(self, order: Order) -> None:
         for connection in self._connections.values():
-            _send(connection, {"kind": kind, "number": self._number, kind: encode(order)})
+            _send(connection, {"kind": "order", "number": self._number, "order": encode(order)})
 
     def wait(self, waiting: Waiting, phase: Phase) -> None:
         """Wait until all have answered, or waiting longer makes no sense."""

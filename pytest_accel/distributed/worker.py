@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pytest_accel.distributed.group import Order, Preparation
+from pytest_accel.distributed.group import Order
 from pytest_accel.distributed.launch import STACKS, WorkerError
 from pytest_accel.distributed.messages import Connection, ConnectionLost, TooLargeError, call
 from pytest_accel.distributed.processes import die_with_parent, disable_core_dump
@@ -50,7 +50,7 @@ class RankConnection:
         # A child that a benchmark forks must not keep the connection open when its rank is gone.
         os.register_at_fork(after_in_child=connection.close)
 
-    def orders(self) -> Iterator[Order | Preparation]:
+    def orders(self) -> Iterator[Order]:
         """Yield orders until the session has no more, or is gone."""
         while True:
             try:
@@ -59,13 +59,10 @@ class RankConnection:
                 return
             match message:
                 case {"kind": "order", "number": int(number), "order": dict(plain)}:
-                    given: Order | Preparation = decode(Order, plain)
-                case {"kind": "preparation", "number": int(number), "preparation": dict(plain)}:
-                    given = decode(Preparation, plain)
+                    self._order = number
+                    yield decode(Order, plain)
                 case _:
                     return
-            self._order = number
-            yield given
 
     def answer(self, payload: Mapping[str, Any]) -> None:
         """Answer the last order; nothing if it has been answered, or if the session is gone."""

@@ -12,7 +12,7 @@ import pytest
 from pytest_accel.options import SESSION_START_S, Settings
 from pytest_accel.report.terminal import Progress, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
-from pytest_accel.session.progress import RunProgress, live_progress
+from pytest_accel.session.progress import RunProgress
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, is_expected_to_fail
 from pytest_accel.session.workers import ItemResult, Workers
@@ -156,7 +156,6 @@ class Repeats:
                 left = len(in_turn) - position + len(self._open()) * max(0, last - turn)
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_where(case)}"
                 start_s = time.monotonic()
-                self.prestart(in_turn[position:])
                 with progress_of.run(label, left) as progress:
                     self.measure_fresh(case, progress)
                 longest_s = max(longest_s, time.monotonic() - start_s)
@@ -169,20 +168,6 @@ class Repeats:
                 self._release_decided()
             if self.out_of_time:
                 return
-
-    def prestart(self, coming: Sequence[Case]) -> None:
-        """Start processes of the next cases together where possible; each case pays for its own."""
-        first = coming[0]
-        before_s = first.device_time_s
-        with live_progress(self.config, "fresh processes") as progress, first.timing_devices():
-            served = self.workers.prestart(
-                [(each.item, each.platform, each.settings) for each in coming], progress
-            )
-        if served:
-            each_s = (first.device_time_s - before_s) / len(served)
-            first.device_time_s = before_s
-            for number in served:
-                coming[number].device_time_s += each_s
 
     def measure_fresh(self, case: Case, progress: Progress) -> None:
         """Run a case once more; leave its measurement, or why there is none, in the case."""

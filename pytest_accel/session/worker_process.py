@@ -6,13 +6,12 @@ import platform as host
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
-from pytest_accel.distributed.group import Order, Preparation
+from pytest_accel.distributed.group import Order
 from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.distributed.worker import begin_rank
 from pytest_accel.markers import is_benchmark
@@ -61,8 +60,7 @@ class WorkerProcess:
     def pytest_runtestloop(self) -> bool:
         self._config.option.verbose = self._config.stash[_VERBOSITY]
         for order in self._end.orders():
-            answer = self._prepare(order) if isinstance(order, Preparation) else self._run(order)
-            self._end.answer(answer)
+            self._end.answer(self._run(order))
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -98,16 +96,6 @@ class WorkerProcess:
         benchmark = getattr(item, "funcargs", {}).get("benchmark")
         if benchmark is not None:
             self._extra_info = {key: value for key, value in benchmark.extra_info.items() if key != "accel"}
-
-    def _prepare(self, preparation: Preparation) -> dict[str, Any]:
-        """Import modules early; bound first, because threads of an imported module stay where they began."""
-        self._take_platform(preparation.platform)
-        try:
-            for name in preparation.modules:
-                import_module(name)
-        except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
-            return _failure(f"{name} cannot be imported: {type(error).__name__}: {error}")
-        return {"outcome": "passed"}
 
     def _take_platform(self, platform: str) -> None:
         selection = self._config.stash[SELECTION]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import pytest
 
-from pytest_accel.distributed.group import GroupAnswer, Order, Preparation, StartingGroup, WorkerGroup
+from pytest_accel.distributed.group import GroupAnswer, Order, StartingGroup, WorkerGroup
 from pytest_accel.distributed.launch import (
     LocalLauncher,
     RankCommand,
@@ -22,7 +20,6 @@ from pytest_accel.distributed.launch import (
 from pytest_accel.distributed.launcher_session import RemoteLauncher
 from pytest_accel.markers import is_benchmark
 from pytest_accel.options import Settings
-from pytest_accel.platforms.machine import available_cores
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.accel import EXTRA_INFO, SESSION_ID, extra_info
@@ -33,11 +30,6 @@ from pytest_accel.session.selection import SELECTION, TIMER
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.run import Run
 from pytest_accel.storage.codec import decode
-
-MOST_PRESTARTED = 8  # at a time, each with its own copy of what it imports
-CORES_PER_START = 2  # of the host, for importing
-# Imports that take seconds. Where a session has imported one, most of its benchmarks do.
-SLOW_IMPORTS = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torchvision")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +83,6 @@ class Workers:
         self._config = config
         self._group: WorkerGroup | None = None
         self._shape: WorkerShape | None = None
-        self._prestarted = PrestartedWorkers(self._launch)
         # By platform and id of the process group.
         self.device_checks: dict[tuple[PlatformName, str], Mapping[str, Any]] = {}
 
@@ -122,7 +113,7 @@ class Workers:
         )
         try:
             if self._group is None:
-                self._group = self._prestarted.take(shape) or self._start(shape, settings, progress)
+                self._group = self._start(shape, settings, progress)
                 self._shape = shape
             answer = self._group.run(
                 order, timeout_s=settings.timeout_s, waiting=progress.tick, phase=progress.phase
@@ -151,21 +142,8 @@ class Workers:
                     raise KeyboardInterrupt
                 raise pytest.exit.Exception(stop["reason"], stop["returncode"])
 
-    def prestart(
-        self, coming: Sequence[tuple[pytest.Item, PlatformName, Settings]], progress: Progress
-    ) -> list[int]:
-        """Start fresh processes for items that run next; return the positions of those that have one now.
-
-        Not beside another session on these devices: the first item waits for that.
-        """
-        if len(coming) < 2 or self._not_free(*coming[0], progress):
-            return []
-        wanted = [(shape_of(platform, settings), settings) for _, platform, settings in coming]
-        return self._prestarted.start(wanted, progress)
-
     def close(self) -> None:
         """End all processes."""
-        self._prestarted.end()
         self._close_group()
 
     def _not_free(
@@ -211,111 +189,6 @@ class Workers:
             return LocalLauncher(), {}
         launcher = RemoteLauncher(ranks)
         return launcher, {"address": launcher.address, "host": launcher.host}
-
-
-class PrestartedWorkers:
-    """Fresh single-device workers, several started at a time: importing takes most of a start.
-
-    No benchmark runs while they start, and they hold nothing on the device while they wait.
-    """
-
-    def __init__(self, launch: Callable[[WorkerShape, Settings], StartingGroup]) -> None:
-        self._launch = launch
-        self._coming: list[tuple[WorkerShape, StartingGroup]] = []
-        self._waiting: list[tuple[WorkerShape, WorkerGroup]] = []
-        self._given_up = False
-
-    def start(self, wanted: Sequence[tuple[WorkerShape, Settings]], progress: Progress) -> list[int]:
-        """Start workers for the next items unless some are left; return the positions of those that have one.
-
-        After a failure workers are started one by one, so that the item they are for reports what is wrong.
-        """
-        self._end_all_but({shape for shape, _ in wanted})
-        single = [number for number, (shape, _) in enumerate(wanted) if not shape.process_group]
-        chosen = single[: prestart_limit()]
-        if self._waiting or self._given_up or len(chosen) < 2:
-            return []
-        progress.phase(f"starting {len(chosen)} processes", None)
-        try:
-            for number in chosen:
-                shape, settings = wanted[number]
-                self._coming.append((shape, self._launch(shape, settings)))
-            while self._coming:
-                shape, process = self._coming[0]
-                self._waiting.append((shape, process.connect(progress.tick)))
-                del self._coming[0]
-            prepared = self._prepare(max(wanted[number][1].timeout_s for number in chosen), progress)
-        except WorkerError:
-            self._given_up = True
-            self.end()
-            return []
-        except BaseException:
-            self.end()
-            raise
-        self._given_up = not all(prepared)
-        return [number for number, well in zip(chosen, prepared, strict=True) if well]
-
-    def take(self, shape: WorkerShape) -> WorkerGroup | None:
-        """Return a worker of this shape; None where there is none, or it has died."""
-        found = next((each for each in self._waiting if each[0] == shape), None)
-        if found is None:
-            return None
-        if not found[1].alive:
-            self._drop(found)
-            return None
-        self._waiting.remove(found)
-        return found[1]
-
-    def end(self) -> None:
-        """End all of them; after an interrupt the next call ends the rest."""
-        while self._coming:
-            self._coming[-1][1].end()
-            self._coming.pop()
-        self._end_all_but(())
-
-    def _end_all_but(self, shapes: Collection[WorkerShape]) -> None:
-        for each in [each for each in self._waiting if each[0] not in shapes]:
-            self._drop(each)
-
-    def _drop(self, waiting: tuple[WorkerShape, WorkerGroup]) -> None:
-        waiting[1].end()
-        self._waiting.remove(waiting)
-
-    def _prepare(self, timeout_s: float, progress: Progress) -> list[bool]:
-        """Let all import at the same time; drop those that fail."""
-        courses = [
-            group.give(
-                Preparation(platform=str(shape.platform), modules=_modules(shape.platform)),
-                timeout_s=timeout_s,
-            )
-            for shape, group in self._waiting
-        ]
-        answers = [
-            group.answer(course, waiting=progress.tick)
-            for (_, group), course in zip(self._waiting, courses, strict=True)
-        ]
-        prepared = [answer.complete and answer.culprit is None for answer in answers]
-        for each, well in zip(list(self._waiting), prepared, strict=True):
-            if not well:
-                self._drop(each)
-        return prepared
-
-
-@cache
-def prestart_limit() -> int:
-    """Return how many workers start together: as many as this process has cores for."""
-    from pytest_accel.platforms.host import HostFiles, read_quota
-
-    granted = read_quota(HostFiles()).cpus
-    cores = available_cores() if granted is None else min(available_cores(), int(granted))
-    return min(MOST_PRESTARTED, cores // CORES_PER_START)
-
-
-def _modules(platform: PlatformName) -> tuple[str, ...]:
-    """Return what a worker imports early; nothing on the CPU, where it would count as memory of the benchmark."""
-    if platform.device == "cpu":
-        return ()
-    return tuple(name for name in SLOW_IMPORTS if name in sys.modules)
 
 
 # --- answers ------------------------------------------------------------------------------------------

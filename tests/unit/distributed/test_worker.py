@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pytest_accel.distributed.group import Order, Preparation
+from pytest_accel.distributed.group import Order
 from pytest_accel.distributed.messages import ConnectionLost, Listener, ready
 from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.options import WORKER_VARIABLE
@@ -110,19 +110,6 @@ def test_each_order_is_answered_once(start):
         assert connection.receive(LONG_S) == {"kind": "phase", "phase": "begins", "remaining_s": 1.5}
         answer = {"kind": "answer", "number": number, "payload": {"node": ORDER.node_id}}
         assert connection.receive(LONG_S) == answer
-
-
-def test_preparation_is_answered_like_an_order(start):
-    _, connection, _ = start("for given in end.orders():\n    end.answer({'given': repr(given)})\n")
-    preparation = Preparation(platform="cpu", modules=("wave",))
-    connection.send({"kind": "preparation", "number": 1, "preparation": encode(preparation)})
-    assert connection.receive(LONG_S) == {
-        "kind": "answer",
-        "number": 1,
-        "payload": {"given": repr(preparation)},
-    }
-    give(connection, 2)
-    assert connection.receive(LONG_S)["payload"] == {"given": repr(ORDER)}
 
 
 @pytest.mark.parametrize("dismissed", [True, False])

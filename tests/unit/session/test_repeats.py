@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,46 +15,6 @@ from pytest_accel.session.repeats import PlatformShifts, Repeats
 from pytest_accel.stats.verdict import Outcome
 from tests.support.measured import make_case, measurement
 from tests.support.stored import baseline, runs
-
-START_S = 12.0
-
-
-class Waiting:
-    """What `prestart` needs of a case; it takes twelve seconds to start."""
-
-    item = platform = settings = None
-
-    def __init__(self):
-        self.device_time_s = 1.0
-
-    @contextmanager
-    def timing_devices(self):
-        yield
-        self.device_time_s += START_S
-
-
-@pytest.mark.parametrize(
-    ("served", "device_time_s"),
-    [
-        ([0, 1, 2], [5.0, 5.0, 5.0]),
-        ([0, 2], [7.0, 1.0, 7.0]),
-        ([1, 2], [1.0, 7.0, 7.0]),  # the first is a process group's
-        ([], [13.0, 1.0, 1.0]),  # that it came to nothing was its time all the same
-    ],
-)
-def test_start_of_several_processes_is_divided_among_their_cases(monkeypatch, served, device_time_s):
-    monkeypatch.setattr(repeats, "live_progress", lambda config, label: nullcontext())
-    turns = Repeats(
-        config=None,
-        settings=Settings(),
-        cases={},
-        workers=SimpleNamespace(prestart=lambda coming, progress: served),
-        finisher=None,
-        with_scaling=None,
-    )
-    coming = [Waiting() for _ in range(3)]
-    turns.prestart(coming)
-    assert [each.device_time_s for each in coming] == device_time_s
 
 
 class Open:
@@ -90,9 +50,6 @@ class Apart(PlatformShifts):
 
 class Played(Repeats):
     """On a clock that runs alone move."""
-
-    def prestart(self, coming):
-        pass
 
     def measure_fresh(self, case, progress):
         case.measurements.append(1)
@@ -236,9 +193,6 @@ class TestTurns:
                     self.waiting.remove(case)
                     finished.append((case.node_id[-1], case.outcome))
                     session.shouldfail = session.shouldfail or (maxfail and case.outcome is Outcome.REGRESSED)
-
-                def prestart(self, coming):
-                    """Nothing is started here."""
 
                 def measure_fresh(self, case, progress):
                     case.add(measurement(run(further[case.node_id](len(case.measurements) + 1))))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from types import SimpleNamespace
 
 import pytest
@@ -11,160 +9,11 @@ import pytest
 from pytest_accel.distributed.group import GroupAnswer, RankAnswer
 from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.options import Settings
-from pytest_accel.platforms import host as cgroups
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import workers
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.selection import SELECTION
-from pytest_accel.session.workers import PrestartedWorkers, Workers, merge_answers, shape_of
-
-CPU, H200, GROUP = PlatformName("cpu"), PlatformName("h200"), PlatformName("h200", 2)
-WELL = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "passed"}),))
-CANNOT = GroupAnswer(ranks=(RankAnswer(rank=0, payload={"outcome": "failed"}),), culprit=0)
-GONE = GroupAnswer(ranks=(RankAnswer(rank=0),), problem="killed", culprit=0)
-
-
-class Started:
-    """A process on its way, and the group that comes of it; `fails` says at which of its steps, and how."""
-
-    def __init__(self, fails=None, answer=WELL):
-        self.ended = 0
-        self.alive = True
-        self.told = None
-        self._fails = fails or {}
-        self._answer = answer
-
-    def _step(self, name):
-        if error := self._fails.pop(name, None):
-            raise error
-
-    def connect(self, waiting):
-        self._step("connect")
-        return self
-
-    def give(self, preparation, *, timeout_s):
-        self._step("give")
-        self.told = preparation
-
-    def answer(self, course, *, waiting):
-        self._step("answer")
-        return self._answer
-
-    def end(self):
-        self._step("end")
-        self.ended += 1
-
-
-class Host:
-    """Starts what it is given, in order; the rest is well."""
-
-    def __init__(self, *started):
-        self.started = []
-        self._next = list(started)
-        self.prestarted = PrestartedWorkers(self._launch)
-
-    def _launch(self, shape, settings):
-        process = self._next.pop(0) if self._next else Started()
-        process._step("launch")
-        self.started.append(process)
-        return process
-
-    def start(self, *platforms):
-        wanted = [(shape_of(platform, Settings()), Settings()) for platform in platforms]
-        progress = types.SimpleNamespace(phase=lambda text, remaining_s: None, tick=lambda: None)
-        return self.prestarted.start(wanted, progress)
-
-    def take(self, platform):
-        return self.prestarted.take(shape_of(platform, Settings()))
-
-
-@pytest.fixture(autouse=True)
-def _three_at_once(monkeypatch):
-    monkeypatch.setattr(workers, "prestart_limit", lambda: 3)
-
-
-def test_next_items_have_workers_and_others_when_none_is_left():
-    host = Host()
-    assert host.start(CPU, GROUP, CPU, CPU, CPU) == [0, 2, 3]
-    assert host.start(GROUP, CPU, CPU, CPU) == []  # one of them has been taken, say
-    assert [host.take(CPU) for _ in range(3)] == host.started
-    assert host.take(CPU) is None
-    assert host.start(CPU) == []  # alone it is started in its turn
-    assert host.start(CPU, CPU) == [0, 1]
-
-
-@pytest.mark.parametrize("step", ["launch", "connect", "give", "answer"])
-@pytest.mark.parametrize("error", [WorkerError("no room"), KeyboardInterrupt()], ids=repr)
-def test_failure_or_interrupt_of_any_step_ends_all_workers(step, error):
-    host = Host(Started(), Started({step: error}), Started())
-    if isinstance(error, WorkerError):
-        assert host.start(CPU, CPU, CPU) == []
-        assert host.start(CPU, CPU, CPU) == [], "from then on in their turns"
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            host.start(CPU, CPU, CPU)
-    assert len(host.started) == (1 if step == "launch" else 3)
-    assert all(process.ended for process in host.started)
-    assert host.take(CPU) is None
-
-
-def test_interrupted_end_is_completed_by_the_next_call():
-    host = Host(Started({"end": KeyboardInterrupt()}), Started({"connect": KeyboardInterrupt()}), Started())
-    with pytest.raises(KeyboardInterrupt):
-        host.start(CPU, CPU, CPU)
-    host.prestarted.end()
-    assert all(process.ended for process in host.started)
-
-
-@pytest.mark.parametrize("answer", [CANNOT, GONE], ids=["cannot", "gone"])
-def test_failed_preparation_drops_the_worker_and_stops_prestarting(answer):
-    host = Host(Started(), Started(answer=answer), Started())
-    assert host.start(CPU, CPU, CPU) == [0, 2]
-    assert [process.ended for process in host.started] == [0, 1, 0]
-    assert host.take(CPU) is host.started[0]
-    assert host.take(CPU) is host.started[2]
-    assert host.start(CPU, CPU) == []
-
-
-def test_worker_that_died_waiting_is_not_taken():
-    host = Host()
-    host.start(CPU, CPU)
-    first, second = host.started
-    first.alive = False
-    assert host.take(CPU) is None
-    assert first.ended
-    assert host.take(CPU) is second
-
-
-def test_workers_of_shapes_that_are_no_longer_needed_are_ended():
-    host = Host()
-    host.start(CPU, H200)
-    assert host.start(H200, H200) == []  # there is one for the first
-    assert host.start(CPU, CPU) == [0, 1]
-    assert [process.ended for process in host.started] == [1, 1, 0, 0]
-
-
-def test_slow_modules_are_imported_early_but_not_on_the_cpu(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    host = Host()
-    host.start(CPU, H200)
-    on_cpu, on_gpu = [process.told for process in host.started]
-    assert (on_cpu.platform, on_cpu.modules) == ("cpu", ())
-    assert on_gpu.platform == "h200"
-    assert "torch" in on_gpu.modules
-    assert "torchvision" not in on_gpu.modules
-
-
-@pytest.mark.parametrize(
-    ("cores", "granted", "processes"),
-    [(16, None, 8), (16, 5.5, 2), (4, None, 2), (64, 128.0, 8), (2, None, 1)],
-)
-def test_prestart_limit_follows_cores_and_cgroup_quota(monkeypatch, cores, granted, processes):
-    monkeypatch.undo()
-    monkeypatch.setattr(workers, "available_cores", lambda: cores)
-    monkeypatch.setattr(cgroups, "read_quota", lambda files: cgroups.CpuQuota(cpus=granted))
-    assert workers.prestart_limit.__wrapped__() == processes
+from pytest_accel.session.workers import Workers, merge_answers
 
 
 def answered(*payloads, culprit=None):

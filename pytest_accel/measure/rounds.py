@@ -1,25 +1,224 @@
-"""Rounds: blocks of steps timed by pytest-benchmark, the device synchronized at both ends."""
+"""Warm-up, rounds of steps timed by pytest-benchmark, and parts of a step timed after them."""
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean, median
 from typing import Protocol
 
+from pytest_accel.measure.arguments import check_first_step
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.ranks import ALONE, Ranks
-from pytest_accel.measure.warmup import (
-    ProgressListener,
-    Step,
-    WarmUp,
-    frozen_garbage,
-    in_bursts,
-    timed_block,
-)
 from pytest_accel.stats.run import MIN_ROUNDS, Run
+
+Step = Callable[[], object]
+
+# Single steps at the start: the first one compiles and allocates, the others say how long a step is.
+# A training step's loss after the last of them is comparable between machines.
+PILOT_STEPS = 5
+MIN_WARMUP_S = 1.0  # clocks ramp for about a second from idle
+MIN_WINDOW = 4  # blocks
+BLOCK_S = 0.1  # warm-up is observed in blocks of about this length
+# Mean of a burst over its shortest step. A single outlier reaches less.
+UNEVEN = 1.1
+_FROZEN_BY_PYTHON = 1000  # objects at the most: 375 in Python 3.12, none in 3.11 and 3.13
+
+
+class ProgressListener(Protocol):
+    """Receives progress between steps, never inside timed ones."""
+
+    def phase(self, text: str, remaining_s: float | None) -> None: ...
+    def tick(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """Result of a warm-up."""
+
+    first_step_s: float
+    warmup_s: float
+    step_s: float
+    steady: bool
+    burst: int = 1  # steps that come together
+    ready: int = 0  # batches that a loader may have ready after a pause
+
+
+@dataclass(slots=True)
+class DriftDetector:
+    """Decides from blocks of warm-up steps whether they stopped drifting.
+
+    Compares the medians of the last quarter of the blocks and of the quarter before it: windows that grow see slow drifts
+    that short ones miss. Compilation, autotuning, allocator growth and clock ramps all show as a difference; below one
+    percent, or below what the spread of neighbouring blocks explains, counts as steady.
+    """
+
+    max_s: float
+    blocks_s: list[float] = field(default_factory=list)  # mean step time of each block
+    spent_s: float = 0.0
+
+    def observe(self, step_s: float, block_s: float) -> None:
+        self.blocks_s.append(step_s)
+        self.spent_s += block_s
+
+    @property
+    def window(self) -> int:
+        return max(MIN_WINDOW, len(self.blocks_s) // 4)
+
+    @property
+    def steady(self) -> bool:
+        window = self.window
+        if self.spent_s < min(MIN_WARMUP_S, self.max_s) or len(self.blocks_s) < 2 * window:
+            return False
+        before, after = self.blocks_s[-2 * window : -window], self.blocks_s[-window:]
+        return not _drifts(before, after, limit=0.01, errors=2)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.spent_s >= self.max_s
+
+    @property
+    def step_s(self) -> float:
+        return median(self.blocks_s[-2 * self.window :])
+
+
+def steady_rounds(rounds_s: Sequence[float]) -> bool:
+    """Return whether measured rounds kept their level: the second half against the first.
+
+    Wider limits than for the warm-up: the question is whether the run is usable, not whether to wait longer.
+    """
+    half = len(rounds_s) // 2
+    return half < 3 or not _drifts(rounds_s[:half], rounds_s[-half:], limit=0.02, errors=3)
+
+
+def _drifts(before: Sequence[float], after: Sequence[float], *, limit: float, errors: float) -> bool:
+    """Return whether two windows differ by more than `limit` and by more than so many errors of their medians."""
+    change = abs(math.log(median(after) / median(before)))
+    return change >= max(limit, errors * _median_error([*before, *after], len(after)))
+
+
+def _median_error(blocks_s: list[float], window: int) -> float:
+    """Return the standard error of the difference of two window medians, from how much neighbouring blocks differ.
+
+    Neighbours, because deviations from a common centre would take a trend for noise: then nothing ever drifts.
+    """
+    logs = [math.log(block) for block in blocks_s]
+    apart = median(abs(later - earlier) for earlier, later in pairwise(logs))
+    sigma = 1.4826 * apart / math.sqrt(2)  # MAD of a normal, scaled; a difference has twice the variance
+    return sigma * math.sqrt(math.pi / 2) * math.sqrt(2 / window)
+
+
+def warm_up(
+    step: Step,
+    device: Device,
+    progress: ProgressListener,
+    *,
+    max_s: float,
+    after_pilot: Callable[[], None] = lambda: None,
+    pause: Callable[[], None] = lambda: None,
+    at_least: int = 0,
+    burst: int = 1,
+    ranks: Ranks = ALONE,
+) -> WarmUp:
+    """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots.
+
+    Up to `burst` steps may find their batch ready together. Where they do, blocks and rounds are whole bursts. `pause`
+    is for work that takes a moment, such as a garbage collection.
+
+    All ranks decide from the slowest rank's times: they must take the same number of steps, or one of them waits in a
+    collective of a step that no other rank takes.
+    """
+    progress.phase("warming up", None)
+    begin = time.perf_counter()
+    pilots_s = [timed_block(check_first_step(step), 1, device)]
+    pilots_s += [timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
+    after_pilot()
+    pilot_s = ranks.slowest(median(pilots_s[1:]))
+    ready = int(ranks.slowest(at_least))
+    timed_block(step, min(ready, int(max_s / pilot_s)), device)
+    detector = DriftDetector(max_s=max_s)
+    step_s, burst = pilot_s, int(ranks.slowest(burst))
+    if burst * pilot_s > max_s:
+        burst = 1  # finding out whether steps come together would take all the time
+    if burst > 1:
+        step_s, burst = _detect_bursts(step, device, progress, ranks, burst)
+    pause()  # after the bursts, which batches made ready by a pause would hide; before the first round
+    steps = in_bursts(max(1, round(BLOCK_S / step_s)), burst)
+    while not (detector.steady or detector.exhausted):
+        block_s = ranks.slowest(timed_block(step, steps, device))
+        detector.observe(block_s / steps, block_s)
+        progress.tick()
+    return WarmUp(
+        first_step_s=pilots_s[0],
+        warmup_s=time.perf_counter() - begin,
+        step_s=detector.step_s,
+        steady=detector.steady,
+        burst=burst,
+        ready=ready,
+    )
+
+
+def _detect_bursts(
+    step: Step, device: Device, progress: ProgressListener, ranks: Ranks, burst: int
+) -> tuple[float, int]:
+    """Return the mean step time and how many steps come together: one waits for the loader, the others find batches ready."""
+    steps_s = []
+    for _ in range(burst):
+        steps_s.append(timed_block(step, 1, device))
+        progress.tick()
+    mean_s = fmean(steps_s)
+    together = ranks.slowest(mean_s > UNEVEN * min(steps_s))
+    return ranks.slowest(mean_s), burst if together else 1
+
+
+def in_bursts(steps: int, burst: int) -> int:
+    """Return so many steps, rounded up to whole bursts.
+
+    Loader workers that began together deliver together: of three steps one waits, and two find their batch ready. A
+    round of four would wait once or twice, by chance.
+    """
+    return -(-steps // burst) * burst
+
+
+def timed_block(step: Step, steps: int, device: Device) -> float:
+    """Return the seconds of so many steps, the device synchronized at both ends."""
+    device.synchronize()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    device.synchronize()
+    return time.perf_counter() - begin
+
+
+@contextmanager
+def frozen_garbage() -> Iterator[Callable[[], None]]:
+    """Yield a function that collects garbage and freezes what is left.
+
+    The collector stays on, as in real training, but walks only over new objects: the first collection takes half a second
+    of a process with torch in it. Objects that the user froze stay frozen.
+    """
+    ours = False
+
+    def freeze() -> None:
+        nonlocal ours
+        gc.collect()
+        if ours or gc.get_freeze_count() <= _FROZEN_BY_PYTHON:
+            ours = True
+            gc.freeze()
+
+    try:
+        yield freeze
+    finally:
+        if ours:
+            gc.unfreeze()
+
+
+# --- rounds ---------------------------------------------------------------------------------------------
 
 STEPS_PER_ROUND = 10
 # A round this long makes the two timer calls and the synchronization (tens of microseconds on an H200) less than a
@@ -39,8 +238,8 @@ class SynchronizingTimer:
     __name__ = "synchronizing_timer"  # pytest-benchmark writes it into its JSON
 
     def __init__(self) -> None:
-        self.synchronize: Callable[[], None] = _nothing
-        self.between_rounds: Callable[[], None] = _nothing
+        self.synchronize: Callable[[], None] = lambda: None  # no device is bound yet
+        self.between_rounds: Callable[[], None] = lambda: None
         self._inside = False
 
     def __call__(self) -> float:
@@ -49,10 +248,6 @@ class SynchronizingTimer:
             self.between_rounds()
         self.synchronize()
         return time.perf_counter()
-
-
-def _nothing() -> None:
-    """Do nothing: no device is bound yet."""
 
 
 class PedanticBenchmark(Protocol):
@@ -193,3 +388,49 @@ def _delayed(step: Step, device: Device, step_s: float, slowdown: float) -> tupl
         delay()
 
     return delayed, slow_s
+
+
+# --- parts of a step ------------------------------------------------------------------------------------
+
+PILOTS = 3
+MIN_LATENCIES, MAX_LATENCIES = 100, 2000
+
+
+def seconds_per_call(
+    call: Callable[[], object],
+    device: Device,
+    ranks: Ranks,
+    *,
+    budget_s: float,
+    untimed: int = 0,
+    burst: int = 1,
+) -> float:
+    """Time as many calls as fit the budget, in whole bursts; all ranks begin together and take equally many.
+
+    `untimed` calls go before: those that find their batch ready already, for at most four times the budget.
+    """
+    until = time.perf_counter() + 4 * budget_s
+    for _ in range(untimed):
+        call()
+        if time.perf_counter() > until:
+            break
+    burst = int(ranks.slowest(burst))
+    pilots = in_bursts(PILOTS, burst)  # fewer may all find their batch ready
+    pilot_s = timed_block(call, pilots, device) / pilots
+    calls = in_bursts(max(PILOTS, math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))), burst)
+    ranks.barrier()
+    return timed_block(call, calls, device) / calls
+
+
+def latencies(call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float) -> list[float]:
+    """Return the seconds of single calls, the device synchronized after each: the latency of one request."""
+    pilot_s = timed_block(call, PILOTS, device) / PILOTS
+    wanted = math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))
+    return [timed_block(call, 1, device) for _ in range(max(MIN_LATENCIES, min(MAX_LATENCIES, wanted)))]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of them do not exceed."""
+    ordered = sorted(values)
+    needed = math.ceil(round(share * len(ordered), 9))  # in floats, 0.07 * 100 is more than 7
+    return ordered[max(0, needed - 1)]

@@ -23,8 +23,16 @@ from pytest_accel.measure.arguments import (
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.ranks import ALONE, Ranks
-from pytest_accel.measure.rounds import SynchronizingTimer, Timed, launch_time_s, time_rounds
-from pytest_accel.measure.warmup import Step, frozen_garbage, steady_rounds, warm_up
+from pytest_accel.measure.rounds import (
+    Step,
+    SynchronizingTimer,
+    Timed,
+    frozen_garbage,
+    launch_time_s,
+    steady_rounds,
+    time_rounds,
+    warm_up,
+)
 from pytest_accel.options import Settings
 from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.platforms.names import PlatformName

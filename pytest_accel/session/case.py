@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_accel.measure.warmup import PILOT_STEPS
+from pytest_accel.measure.rounds import PILOT_STEPS
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.device_locks import WAITED_S

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from pytest_accel.distributed.processes import ancestry, descendants
-from pytest_accel.measure.nvml_monitor import NvmlMonitor
-from pytest_accel.measure.sampling import SamplingThread
+from pytest_accel.measure.monitor import NvmlMonitor, SamplingThread
 from pytest_accel.measure.validity import assess
 from pytest_accel.power.find import close_sources, from_hook, open_sources, problems
 from pytest_accel.power.source import PowerDevice, PowerSource

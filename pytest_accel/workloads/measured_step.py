@@ -14,8 +14,8 @@ import torch
 from pytest_accel.measure.arguments import ArgumentError, check_tolerance
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
-from pytest_accel.measure.parts import latencies, percentile, seconds_per_call
 from pytest_accel.measure.ranks import Ranks
+from pytest_accel.measure.rounds import latencies, percentile, seconds_per_call
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.device import STEP_FACTS

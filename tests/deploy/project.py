@@ -22,7 +22,6 @@ import types
 import pytest
 
 import pytest_accel.measure.rounds
-import pytest_accel.measure.warmup
 
 
 @pytest.fixture
@@ -30,7 +29,6 @@ def step(monkeypatch):
     now_s, step_s = 0.0, float(pathlib.Path("step_s").read_text())
     ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
     monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
-    monkeypatch.setattr(pytest_accel.measure.warmup, "time", ours)
 
     def step():
         nonlocal now_s

@@ -29,7 +29,6 @@ import types
 import pytest
 
 import pytest_accel.measure.rounds
-import pytest_accel.measure.warmup
 
 
 @pytest.fixture
@@ -37,7 +36,6 @@ def busy(monkeypatch):
     now_s = 0.0
     ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
     monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
-    monkeypatch.setattr(pytest_accel.measure.warmup, "time", ours)
 
     def busy(turns):
         nonlocal now_s

@@ -10,8 +10,7 @@ from statistics import median
 import pytest
 
 from pytest_accel.measure.device import CudaDevice
-from pytest_accel.measure.rounds import launch_time_s
-from pytest_accel.measure.warmup import timed_block
+from pytest_accel.measure.rounds import launch_time_s, timed_block
 
 SUITE = """
     import pytest

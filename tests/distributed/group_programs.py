@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_accel.measure.device import CpuDevice
-from pytest_accel.measure.rounds import SynchronizingTimer, time_rounds
-from pytest_accel.measure.warmup import MIN_WARMUP_S, warm_up
+from pytest_accel.measure.rounds import MIN_WARMUP_S, SynchronizingTimer, time_rounds, warm_up
 from pytest_accel.workloads import InferStep, TrainStep
 from tests.support.pedantic import pedantic_benchmark
 

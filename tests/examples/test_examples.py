@@ -30,7 +30,6 @@ import types
 
 import pytest_accel.measure.device
 import pytest_accel.measure.rounds
-import pytest_accel.measure.warmup
 
 now_s = 0.0
 
@@ -44,7 +43,7 @@ def ticking(tick_s):
     return types.SimpleNamespace(perf_counter=read, process_time=read)
 
 
-pytest_accel.measure.rounds.time = pytest_accel.measure.warmup.time = ticking(0.05)
+pytest_accel.measure.rounds.time = ticking(0.05)
 pytest_accel.measure.device.time = ticking(0.005)
 """
 # Short rounds; few plugins, since each costs time in every process.

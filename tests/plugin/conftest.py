@@ -74,7 +74,6 @@ import pytest
 
 
 import pytest_accel.measure.rounds
-import pytest_accel.measure.warmup
 
 
 class Clock:
@@ -91,7 +90,6 @@ def clock(monkeypatch):
     clock = Clock()
     ours = types.SimpleNamespace(perf_counter=lambda: clock.now_s, process_time=lambda: clock.now_s)
     monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
-    monkeypatch.setattr(pytest_accel.measure.warmup, "time", ours)
     return clock
 """
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_accel.measure.nvml_monitor import NvmlMonitor, foreign_processes
+from pytest_accel.measure.monitor import NvmlMonitor, foreign_processes
 from pytest_accel.measure.validity import ForeignProcess
 from tests.support.fake_nvml import MIB, FakeGpu, FakeSlice
 
@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 description = Path(os.environ["FAKE_NVML"])
 description.write_text(description.read_text().replace("{own}", str(os.getpid())))
-from pytest_accel.measure.nvml_monitor import NvmlMonitor
+from pytest_accel.measure.monitor import NvmlMonitor
 
 wanted = json.loads(os.environ["WANTED"])
 ticks = count(100)

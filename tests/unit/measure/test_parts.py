@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure import parts as module
-from pytest_accel.measure import warmup
-from pytest_accel.measure.parts import (
+from pytest_accel.measure import rounds
+from pytest_accel.measure.ranks import Alone
+from pytest_accel.measure.rounds import (
     MAX_LATENCIES,
     MIN_LATENCIES,
     PILOTS,
@@ -19,7 +19,6 @@ from pytest_accel.measure.parts import (
     percentile,
     seconds_per_call,
 )
-from pytest_accel.measure.ranks import Alone
 
 
 class FakeDevice:
@@ -46,8 +45,7 @@ class FakeDevice:
 def fake(monkeypatch):
     made = FakeDevice()
     clock = types.SimpleNamespace(perf_counter=lambda: made.now_s)
-    for each in (module, warmup):
-        monkeypatch.setattr(each, "time", clock)
+    monkeypatch.setattr(rounds, "time", clock)
     return made
 
 

@@ -12,10 +12,17 @@ from statistics import fmean
 
 import pytest
 
-from pytest_accel.measure import rounds, warmup
+from pytest_accel.measure import rounds
 from pytest_accel.measure.ranks import ALONE, Alone
-from pytest_accel.measure.rounds import SynchronizingTimer, launch_time_s, plan_rounds, time_rounds
-from pytest_accel.measure.warmup import PILOT_STEPS, frozen_garbage, warm_up
+from pytest_accel.measure.rounds import (
+    PILOT_STEPS,
+    SynchronizingTimer,
+    frozen_garbage,
+    launch_time_s,
+    plan_rounds,
+    time_rounds,
+    warm_up,
+)
 from pytest_accel.stats.run import MIN_ROUNDS
 
 
@@ -115,7 +122,6 @@ def fake(monkeypatch):
 def use_clock_of(made, monkeypatch):
     clock = types.SimpleNamespace(perf_counter=lambda: made.now_s, process_time=lambda: made.now_s)
     monkeypatch.setattr(rounds, "time", clock)
-    monkeypatch.setattr(warmup, "time", clock)
     return made
 
 
@@ -381,7 +387,7 @@ class TestBursts:
         def collect() -> None:
             fake.now_s += next(pauses)
 
-        monkeypatch.setattr(warmup.gc, "collect", collect)
+        monkeypatch.setattr(rounds.gc, "collect", collect)
         fake.step_s = step_s
         found = [time_loader(fake, workers, batch_s, seed=seed).run.rounds_s for seed in range(8)]
         first = fmean(first_s / fmean(others_s) for first_s, *others_s in found)

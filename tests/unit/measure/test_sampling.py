@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure.sampling import SamplingThread, next_beat
+from pytest_accel.measure.monitor import SamplingThread, next_beat
 
 PATIENCE_S = 30.0  # no test waits this long
 NEVER_S = 1e6  # longer than any test

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure.rounds import MAX_ROUNDS, MIN_ROUND_S, STEPS_PER_ROUND, plan_rounds
-from pytest_accel.measure.warmup import MIN_WARMUP_S, DriftDetector, comes_in_bursts, steady_rounds
+from pytest_accel.measure.rounds import (
+    MAX_ROUNDS,
+    MIN_ROUND_S,
+    MIN_WARMUP_S,
+    STEPS_PER_ROUND,
+    DriftDetector,
+    plan_rounds,
+    steady_rounds,
+)
 from pytest_accel.stats.run import MIN_ROUNDS
 
 STEP_S = st.floats(1e-9, 1e4)
@@ -78,19 +85,6 @@ class TestPlan:
         for phase in range(3):
             taken = [waits_s[(phase + step) % 3] for step in range(plan.steps_per_round)]
             assert sum(taken) / len(taken) == pytest.approx(sum(waits_s) / 3)
-
-    @pytest.mark.parametrize(
-        ("steps_s", "expected"),
-        [
-            ([0.056, 0.056, 0.494], True),
-            ([0.056, 0.494], True),
-            ([0.05, 0.051, 0.049], False),
-            ([0.5] * 15 + [0.75], False),
-            ([0.1], False),
-        ],
-    )
-    def test_steps_that_come_in_bursts_differ(self, steps_s, expected):
-        assert comes_in_bursts(steps_s) == expected
 
     @pytest.mark.parametrize(
         ("step_s", "budget_s"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -1.0), (math.nan, 1.0)]

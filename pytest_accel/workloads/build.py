@@ -230,9 +230,10 @@ def _memory_format(config: StepConfig, info: ModelInfo) -> str:
 
 
 def _cache_key(config: StepConfig, info: ModelInfo) -> Hashable:
-    """Return what a model's shapes do not tell; None for a user's own model, and for options that are no plain values."""
+    """Return what a model's shapes do not tell; None for a user's own code, and for options that are no plain values."""
     options = config.model_options
-    if info.own or not all(isinstance(value, str | int | float | None) for value in options.values()):
+    own = info.own or config.loss is not None  # a loss may have products of its own
+    if own or not all(isinstance(value, str | int | float | None) for value in options.values()):
         return None
     return info.name, tuple(sorted(options.items()))
 

@@ -121,15 +121,7 @@ class StepConfig:
 
     @classmethod
     def of(
-        cls,
-        task: Task,
-        model: Model,
-        options: Mapping[str, Any],
-        *,
-        device: torch.device | str = "cpu",
-        ranks: Ranks | None = None,
-        data_root: Path | None = None,
-        data_required: bool = False,
+        cls, task: Task, model: Model, options: Mapping[str, Any], *, ranks: Ranks, **session: Any
     ) -> StepConfig:
         """Check keywords that neither a model nor data is needed for; ValueError."""
         known = (TrainOptions if task == "train" else StepOptions).__annotations__
@@ -140,16 +132,8 @@ class StepConfig:
                 raise ValueError(
                     f"{name}: unknown keyword{hint} Arguments of the model's own builder go into model_options={{...}}."
                 )
-        ranks = ranks or Alone()
-        return cls(
-            model=model,
-            task=task,
-            device=torch.device(device),
-            ranks=ranks,
-            data_root=data_root,
-            data_required=data_required,
-            **{**options, "batch_size": _rank_batch_size(options, ranks.size)},
-        )
+        batch_size = _rank_batch_size(options, ranks.size)
+        return cls(model=model, task=task, ranks=ranks, **session, **{**options, "batch_size": batch_size})
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -196,12 +180,6 @@ class StepConfig:
     def forward_batch_size(self) -> int:
         """Samples in one forward pass on one device."""
         return self.micro_batch_size or self.batch_size
-
-    @property
-    def forward_batch(self) -> str:
-        """`batch of 256`: what is on the device at once, for errors."""
-        kind = "batch" if self.micro_batch_size is None else "micro-batch"
-        return f"{kind} of {self.forward_batch_size}"
 
     @property
     def distributed(self) -> bool:

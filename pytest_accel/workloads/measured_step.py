@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 import torch
 
-from pytest_accel.measure.arguments import ArgumentError, check_tolerance
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
 from pytest_accel.measure.ranks import Ranks
@@ -28,10 +28,9 @@ from pytest_accel.workloads.step import InferStep, Step, TrainStep
 from pytest_accel.workloads.tasks.images import evaluation_batches
 
 PERCENTILES = (50, 90, 99)
-AnyStep = TypeVar("AnyStep", TrainStep, InferStep)
 
 
-class _Fixture:
+class Fixture:
     """A fixture's callable; its steps are closed at the end of the test."""
 
     def __init__(self, accel: Accel) -> None:
@@ -44,7 +43,7 @@ class _Fixture:
     def __exit__(self, *_: object) -> None:
         self._steps.close()
 
-    def _build(self, kind: type[AnyStep], model: Model, options: Mapping[str, Any]) -> AnyStep:
+    def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any]) -> Any:
         """Build a step on the benchmark's device with the session's data."""
         accel = self._accel
         defaults: dict[str, Any] = {}
@@ -81,7 +80,7 @@ class _Fixture:
             fail_plainly(str(error))
 
 
-class Train(_Fixture):
+class Train(Fixture):
     """`train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: build a training step and measure it."""
 
     def __call__(
@@ -96,15 +95,12 @@ class Train(_Fixture):
         with self._plain_failures(may_not_fit=may_not_fit):
             step = self._build(TrainStep, model, options)
             metrics = StepMetrics(
-                accel=self._accel,
-                step=step,
-                min_loader_efficiency=min_loader_efficiency,
-                epoch_size=epoch_size,
+                step=step, min_loader_efficiency=min_loader_efficiency, epoch_size=epoch_size
             )
-            return measure_step(step, metrics, loss=step.loss_value)
+            return metrics.measured(self._accel, loss=step.loss_value)
 
 
-class Infer(_Fixture):
+class Infer(Fixture):
     """`infer("resnet50", batch_size=256, precision="bf16")`: build an inference step and measure it."""
 
     def __call__(
@@ -118,18 +114,16 @@ class Infer(_Fixture):
         **options: Unpack[StepOptions],
     ) -> Measurement | None:
         with self._plain_failures(may_not_fit=may_not_fit):
-            step = self._build(InferStep, model, options)
             metrics = StepMetrics(
-                accel=self._accel,
-                step=step,
+                step=self._build(InferStep, model, options),
                 min_loader_efficiency=min_loader_efficiency,
                 epoch_size=epoch_size,
                 latency=latency,
             )
-            return measure_step(step, metrics, loss=None)
+            return metrics.measured(self._accel)
 
 
-class Converge(_Fixture):
+class Converge(Fixture):
     """`converge("zoo/wide_resnet", data="cifar100", batch_size=256, epochs=10, target=0.5)`: train, evaluate, measure."""
 
     def __call__(
@@ -146,7 +140,8 @@ class Converge(_Fixture):
         with self._plain_failures():
             _check_epochs(accel.ranks, options, epochs=epochs, epoch_size=epoch_size)
             step = self._build(TrainStep, model, options)
-            metrics = StepMetrics(accel=accel, step=step, accuracy_tolerance=accuracy_tolerance)
+            # No loss: after epochs it is small, and differs by percents between runs that learned as much.
+            metrics = StepMetrics(step=step, accuracy_tolerance=accuracy_tolerance)
             metrics.check()
             if not accel.benchmark.disabled:
                 with live_progress(accel.item.config, accel.item.name) as progress:
@@ -159,19 +154,15 @@ class Converge(_Fixture):
                         report=lambda text: progress.phase(text, None),
                     )
                 step.configuration |= {"epochs": epochs, "epoch_steps": found.epoch_steps}
-                metrics = StepMetrics(
-                    accel=accel, step=step, accuracy_tolerance=accuracy_tolerance, learned=found.metrics()
-                )
-            # No loss: after epochs it is small, and differs by percents between runs that learned as much.
-            return measure_step(step, metrics, loss=None)
+                metrics = replace(metrics, learned=found.metrics())
+            return metrics.measured(accel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
     """Metrics of a built step beside its throughput."""
 
-    accel: Accel
-    step: TrainStep | InferStep
+    step: Any  # TrainStep | InferStep
     min_loader_efficiency: float | None = None
     epoch_size: int | None = None
     latency: bool = False
@@ -181,10 +172,14 @@ class StepMetrics:
     def check(self) -> None:
         """Refuse metrics that this step does not have, before anything is timed; StepError."""
         data = self.step.configuration["data"]
-        for name in ("epoch_size", "min_loader_efficiency"):
+        for name in ("epoch_size", "min_loader_efficiency", "accuracy_tolerance"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise StepError(f"{name}: {value!r} is not a positive number.")
+        if self.accuracy_tolerance >= 1:
+            raise StepError(
+                f"accuracy_tolerance: {self.accuracy_tolerance!r} is not a fraction between 0 and 1. Write 0.02."
+            )
         if self.min_loader_efficiency is not None and not self.step.loads:
             raise StepError(
                 f"min_loader_efficiency: nothing is loaded here, {data} is synthetic and on the device. "
@@ -195,12 +190,6 @@ class StepMetrics:
                 f"min_loader_efficiency: the batches of {data} differ in shape, and a few of them do not tell what the "
                 "device computes alone. Leave it out, or give all images one shape with image_size=."
             )
-        try:
-            check_tolerance("accuracy", self.accuracy_tolerance)
-        except ArgumentError:
-            raise StepError(
-                f"accuracy_tolerance: {self.accuracy_tolerance!r} is not a fraction between 0 and 1. Write 0.02."
-            ) from None
 
     @property
     def gates(self) -> dict[str, float | None]:
@@ -208,51 +197,49 @@ class StepMetrics:
         gates: dict[str, float | None] = {"loader_efficiency": None} if has_efficiency else {}
         return gates | ({"accuracy": self.accuracy_tolerance} if "accuracy" in self.learned else {})
 
-    def measure(self, step_s: float) -> dict[str, float]:
-        accel, step = self.accel, self.step
-        device, ranks, budget_s = accel.device_, accel.ranks, accel.settings.budget_s / 4
+    def measured(self, accel: Accel, *, loss: Callable[[], float] | None = None) -> Measurement | None:
+        """Measure the step, then its parts."""
+        self.check()
+        step = self.step
+        found = accel.measure(
+            step,
+            work=step.work,
+            unit=step.unit,
+            configuration=step.configuration,
+            flops=step.demand.flops,
+            least_flops=step.demand.least_flops,
+            bytes_moved=step.demand.bytes_moved,
+            precision=str(step.configuration["precision"]),
+            loss=loss,
+            check=step.check,
+            metrics=partial(self._parts, accel),
+            gates=self.gates,
+            warmup_steps=step.buffered,
+            burst=1 if step.varied else step.burst,  # varied steps show no rhythm of a loader
+        )
+        if found is not None:  # of all ranks, so that all of them fail or none
+            check_loader_efficiency(
+                found.run.metrics,
+                self.min_loader_efficiency,
+                work=found.work_per_step,
+                unit=step.unit,
+                resident=found.configuration["data_source"] == "resident",
+            )
+        return found
+
+    def _parts(self, accel: Accel, step_s: float) -> dict[str, float]:
+        step, budget_s = self.step, accel.settings.budget_s / 4
         metrics: dict[str, float] = {}
         if step.loads or self.latency:
             with live_progress(accel.item.config, accel.item.name) as progress:
                 progress.phase("measuring loader and latency", None)
-                metrics |= loader_metrics(step, device, ranks, step_s=step_s, budget_s=budget_s)
+                metrics |= loader_metrics(step, accel.device_, accel.ranks, step_s=step_s, budget_s=budget_s)
                 if self.latency:
-                    metrics |= latency_metrics(step, device, ranks, budget_s=budget_s)
+                    metrics |= latency_metrics(step, accel.device_, accel.ranks, budget_s=budget_s)
         if self.epoch_size is not None:
             metrics["epoch_size"] = self.epoch_size
             metrics["epoch_s"] = step_s * self.epoch_size / (step.work * accel.ranks.size)
         return {**metrics, **self.learned}
-
-
-def measure_step(
-    step: TrainStep | InferStep, metrics: StepMetrics, *, loss: Callable[[], float] | None
-) -> Measurement | None:
-    metrics.check()
-    found = metrics.accel.measure(
-        step,
-        work=step.work,
-        unit=step.unit,
-        configuration=step.configuration,
-        flops=step.flops_per_step,
-        least_flops=step.least_flops_per_step,
-        bytes_moved=step.bytes_per_step,
-        precision=str(step.configuration["precision"]),
-        loss=loss,
-        check=step.check,
-        metrics=metrics.measure,
-        gates=metrics.gates,
-        warmup_steps=step.buffered,
-        burst=1 if step.varied else step.burst,  # varied steps show no rhythm of a loader
-    )
-    if found is not None:  # of all ranks, so that all of them fail or none
-        check_loader_efficiency(
-            found.run.metrics,
-            metrics.min_loader_efficiency,
-            work=found.work_per_step,
-            unit=step.unit,
-            resident=found.configuration["data_source"] == "resident",
-        )
-    return found
 
 
 # --- loader and latency ----------------------------------------------------------------------------
@@ -268,17 +255,15 @@ def loader_metrics(
     """
     if not step.loads:
         return {}
-    compute_s = None
+    computed: dict[str, float] = {}
     if not step.varied:
         with step.computing_only():
             compute_s = seconds_per_call(step, device, ranks, budget_s=budget_s)
+        computed = {"compute_step_s": compute_s, "loader_efficiency": min(1.0, compute_s / step_s)}
     loader_s = seconds_per_call(
         step.load, device, ranks, budget_s=budget_s, untimed=step.buffered, burst=step.burst
     )
-    if compute_s is None:
-        return {"loader_step_s": loader_s}
-    efficiency = min(1.0, compute_s / step_s)
-    return {"loader_step_s": loader_s, "compute_step_s": compute_s, "loader_efficiency": efficiency}
+    return {"loader_step_s": loader_s, **computed}
 
 
 def check_loader_efficiency(
@@ -398,14 +383,12 @@ def train_epochs(
 
 def has_test_set(step: Step) -> bool:
     """Return whether the data is real and labelled."""
-    parts = step.parts
-    return parts is not None and parts.pipeline.order is not None and parts.plan.classifies
+    return step.parts.pipeline.order is not None and step.parts.plan.classifies
 
 
 def steps_for_epochs(step: Step, epochs: int, epoch_size: int | None) -> int:
     """Return the steps that take all samples so many times; synthetic data has no end, and needs a size."""
     parts = step.parts
-    assert parts is not None  # the step is not closed
     if parts.pipeline.order is not None:
         return -(-parts.pipeline.order.steps_for_epochs(epochs) // parts.config.micro_batches)
     if epoch_size is None:
@@ -422,8 +405,7 @@ def evaluate(step: Step) -> float:
     Eager, whatever the step does: it is not timed, and eval mode would be compiled again.
     """
     parts = step.parts
-    assert parts is not None  # the step is not closed
-    model: Any = parts.model
+    model = parts.model
     ranks, device = parts.config.ranks, parts.config.device
     if ranks.size > 1 and torch.distributed.is_initialized():
         for buffer in model.buffers():  # running statistics: DDP shares them at the start of its next step

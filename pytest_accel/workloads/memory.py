@@ -109,7 +109,7 @@ def explained_out_of_memory(config: StepConfig) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise_if_out_of_memory(error, name=config.name, batch=config.forward_batch, device=config.device)
+        raise_if_out_of_memory(error, config)
         raise
 
 
@@ -119,15 +119,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return not ours and (isinstance(error, torch.OutOfMemoryError) or says_out_of_memory(str(error)))
 
 
-def raise_if_out_of_memory(error: RuntimeError, *, name: str, batch: str, device: torch.device) -> None:
+def raise_if_out_of_memory(error: RuntimeError, config: StepConfig) -> None:
     """Raise OutOfMemory from an allocator's error; return when it is another error."""
     if not is_out_of_memory(error):
         return
     lines = str(error).splitlines()
     line = next((line for line in lines if says_out_of_memory(line)), lines[0] if lines else "")
     traceback.clear_frames(error.__traceback__)  # they hold the tensors that the next benchmark needs
-    argument = "micro_batch_size" if batch.startswith("micro") else "batch_size"
+    kind, argument = (
+        ("batch", "batch_size") if config.micro_batch_size is None else ("micro-batch", "micro_batch_size")
+    )
     raise OutOfMemory(
-        f"{name}: a {batch} did not fit in the memory of {device}, and it was NOT made smaller. "
-        f"Choose a smaller {argument}, or a platform with more memory. torch said: {line.strip()}"
+        f"{config.name}: a {kind} of {config.forward_batch_size} did not fit in the memory of {config.device}, and it was "
+        f"NOT made smaller. Choose a smaller {argument}, or a platform with more memory. torch said: {line.strip()}"
     ) from error

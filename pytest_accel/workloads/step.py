@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.measure.errors import StepError
-from pytest_accel.measure.ranks import Ranks
+from pytest_accel.measure.ranks import Alone, Ranks
 from pytest_accel.workloads.build import Parts, assemble
 from pytest_accel.workloads.compile import (
     CUDA_GRAPH_MODES,
@@ -34,7 +35,7 @@ from pytest_accel.workloads.config import (
     Loss,
     Model,
     StepConfig,
-    StepOptions,
+    Task,
     TrainOptions,
     callable_name,
 )
@@ -53,8 +54,10 @@ NO_BENCHMARK = "A step that trains nothing is not a benchmark."
 class Step:
     """A built step: its configuration, work, batches and end."""
 
+    task: ClassVar[Task]
+
     def __init__(self, parts: Parts) -> None:
-        self.parts: Parts | None = parts  # None: closed
+        self.parts: Any = parts  # None: closed
         self.configuration: Configuration = parts.configuration
         self.work: int = parts.plan.work * parts.config.micro_batches
         self.unit: str = parts.plan.unit
@@ -67,17 +70,32 @@ class Step:
         self._source: BatchSource = parts.pipeline.source
         self._compiler = Compiler.of(parts.compile, parts.model, self.device)
         self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and self.device.type == "cuda"
-        self._precision = parts.precision
-        self._cache_key = parts.cache_key
         self._loss_function: Loss | None = None  # of training
         self._states: int | None = None  # of an optimizer that updates every parameter in every step
-        self._demand: Demand | None = None
         self._replay: GraphReplay | None = None
         self._cleanup = ExitStack()
 
     @classmethod
-    def of(cls, config: StepConfig) -> Self:
-        """Build the step; where that fails, no worker of its loader is left behind."""
+    def build(
+        cls,
+        model: Model,
+        *,
+        device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
+        data_root: Path | None = None,
+        data_required: bool = False,
+        **options: Unpack[TrainOptions],
+    ) -> Self:
+        """Build the step; the keywords are the fields of `StepConfig`, those of `StepOptions` for inference."""
+        config = StepConfig.of(
+            cls.task,
+            model,
+            options,
+            device=torch.device(device),
+            ranks=ranks or Alone(),
+            data_root=data_root,
+            data_required=data_required,
+        )
         with explained_out_of_memory(config):
             return cls._of(assemble(config))  # not held here: a traceback would keep the model alive
 
@@ -109,7 +127,7 @@ class Step:
         batches = iter(self._next_batch, None)
         if self._replay is None:
             return body(batches)
-        with self._explained():
+        with explained_out_of_memory(self._config):
             return self._replay(batches)
 
     @property
@@ -129,7 +147,7 @@ class Step:
 
     def load(self) -> None:
         """Take the batches of one step from the loader, and drop them."""
-        with self._explained():
+        with explained_out_of_memory(self._config):
             for _ in range(self._micro_batches):
                 next(self._source)
 
@@ -137,67 +155,39 @@ class Step:
     def computing_only(self) -> Iterator[None]:
         """Run steps on batches that are on the device already, without the loader."""
         source = self._source
-        with self._explained():
+        with explained_out_of_memory(self._config):
             self._source = RotatingSource([tree_map(torch.clone, next(source)) for _ in range(2)])
         try:
             yield
         finally:
             self._source = source
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            self._explain(error)
-            raise
-
-    def _explain(self, error: RuntimeError) -> None:
-        raise_if_out_of_memory(
-            error, name=self.info.name, batch=self._config.forward_batch, device=self.device
-        )
-
     @property
     def facts(self) -> dict[str, str]:
         """What may change with an upgrade: context of the results, no part of the configuration."""
         backend = attention_backend(
-            self.parts and self.parts.model,
-            dtype=self._precision.dtype,
+            self.parts.model,
+            dtype=self.parts.precision.dtype,
             device=self.device,
             training=self._config.training,
         )
         return {} if backend is None else {"attention": backend}
 
-    @property
-    def flops_per_step(self) -> int | None:
-        """The model's floating-point operations, forward and in training backward; None where they cannot be counted."""
-        return self._counted().flops
-
-    @property
-    def least_flops_per_step(self) -> int | None:
-        """Those that no algorithm avoids, for the check against the roofline."""
-        return self._counted().least_flops
-
-    @property
-    def bytes_per_step(self) -> int | None:
-        """Bytes moved through the device's memory at least; None where a cache could hold them."""
-        return self._counted().bytes_moved
-
-    def _counted(self) -> Demand:
+    @cached_property
+    def demand(self) -> Demand:
+        """Operations and bytes of one step; nothing where they cannot be counted."""
         if self.varied:  # the plan has one shape of several
             return Demand()
-        if self._demand is None and self.parts is not None:
-            model, plan = self.parts.model, self.parts.plan
-            self._demand = demand_of(
-                model,
-                count(model, plan, loss=self._loss_function, cache_key=self._cache_key),
-                input_bytes=self.parts.destination.dtype.itemsize,
-                compute=self._precision.dtype.itemsize,
-                states=self._states,
-                cache_bytes=cache_bytes(self.device),
-                micro_batches=self._micro_batches,
-            )
-        return self._demand or Demand()
+        model, plan = self.parts.model, self.parts.plan
+        return demand_of(
+            model,
+            count(model, plan, loss=self._loss_function, cache_key=self.parts.cache_key),
+            input_bytes=self.parts.destination.dtype.itemsize,
+            compute=self.parts.precision.dtype.itemsize,
+            states=self._states,
+            cache_bytes=cache_bytes(self.device),
+            micro_batches=self._micro_batches,
+        )
 
     def close(self) -> None:
         """Free the model, its batches and compiled code, and restore the backend flags."""
@@ -226,6 +216,8 @@ class Step:
 class TrainStep(Step):
     """Forward, loss, backward, update: one batch of training."""
 
+    task = "train"
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         config, model, precision = parts.config, parts.model, parts.precision
@@ -235,12 +227,10 @@ class TrainStep(Step):
             else NamedLoss(callable_name(config.loss), config.loss)
         )
         self._loss_function = named.function
-        if config.loss is not None:
-            self._cache_key = None  # it may have products of its own
         if config.sharding is not None:
             check_shardable(model, self.info.task, precision)
             # Counted before sharding. Bytes are not known: weights come from other devices, in another type.
-            self._demand = replace(self._counted(), bytes_moved=None)
+            self.demand = replace(self.demand, bytes_moved=None)
             shard(model, config.ranks, precision, self.device, seed=config.seed)
         trainable = {
             name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
@@ -266,34 +256,9 @@ class TrainStep(Step):
         self._wrapped: Any = data_parallel(model, config.ranks) if parallel else model
         self._forward_loss: Any = self._compile_forward(parts, named.function)
         self._trainable = tuple(trainable.values())
-        self._sampled = _sample_tensors(trainable)
-        self._before = {name: _sample(parameter) for name, parameter in self._sampled.items()}
+        self._sampled = [(parameter, _sample(parameter)) for parameter in _evenly(self._trainable)]
         self.loss: Any = None  # of the last step, on the device
         self._begin(parts)
-
-    @classmethod
-    def build(
-        cls,
-        model: Model,
-        *,
-        device: torch.device | str = "cpu",
-        ranks: Ranks | None = None,
-        data_root: Path | None = None,
-        data_required: bool = False,
-        **options: Unpack[TrainOptions],
-    ) -> Self:
-        """Build a training step; the keywords are the fields of `StepConfig`."""
-        return cls.of(
-            StepConfig.of(
-                "train",
-                model,
-                options,
-                device=device,
-                ranks=ranks,
-                data_root=data_root,
-                data_required=data_required,
-            )
-        )
 
     def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:
         """Return the model and its loss as one compiled function of inputs and targets."""
@@ -333,7 +298,7 @@ class TrainStep(Step):
     def _train(self, batches: Iterator[Batch]) -> Any:
         self._optimizer.zero_grad(set_to_none=True)
         loss = accumulate(lambda: self._backward(batches), self._micro_batches, self._wrapped)
-        with self._explained():
+        with explained_out_of_memory(self._config):
             self._update()
         return loss
 
@@ -348,7 +313,7 @@ class TrainStep(Step):
             self._scaler.scale(loss).backward()
         except RuntimeError as error:
             inputs = targets = loss = None  # the traceback keeps this frame, and with it the autograd graph
-            self._explain(error)
+            raise_if_out_of_memory(error, self._config)
             raise
         return loss.detach()
 
@@ -365,12 +330,6 @@ class TrainStep(Step):
             raise StepError(f"{self.info.name}: no step has run yet. Call the step before reading its loss.")
         return float(self.loss)
 
-    def parameters_moved(self) -> bool:
-        """Return whether training changed any sampled parameter since the step was built."""
-        return any(
-            not torch.equal(_sample(self._sampled[name]), before) for name, before in self._before.items()
-        )
-
     def check(self) -> None:
         """Raise StepError unless the loss is finite, a gradient is not zero and the parameters moved."""
         value, name = self.loss_value(), self.info.name
@@ -383,7 +342,7 @@ class TrainStep(Step):
         gradients = (parameter.grad for parameter in self._trainable)
         if not any(gradient is not None and bool(local(gradient).any()) for gradient in gradients):
             raise StepError(f"{name}: every gradient is zero after {self.steps} steps. {NO_BENCHMARK}")
-        if self.parameters_moved():
+        if any(not torch.equal(_sample(parameter), before) for parameter, before in self._sampled):
             return
         scale = self._scaler.get_scale()
         if self._scaler.is_enabled() and scale < self._scaler._init_scale:  # noqa: SLF001 - it has no getter
@@ -398,11 +357,13 @@ class TrainStep(Step):
     def _release(self) -> None:
         super()._release()
         self._optimizer = self._scaler = self._forward_loss = self._wrapped = self.loss = None
-        self._trainable, self._sampled, self._before = (), {}, {}
+        self._trainable, self._sampled = (), []
 
 
 class InferStep(Step):
     """One batch through a model in eval and inference mode, with weights in the precision itself."""
+
+    task = "infer"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -413,30 +374,6 @@ class InferStep(Step):
         if parts.replay:
             self._replay = GraphReplay(self._infer, batches=1, device=self.device)
         self._begin(parts)
-
-    @classmethod
-    def build(
-        cls,
-        model: Model,
-        *,
-        device: torch.device | str = "cpu",
-        ranks: Ranks | None = None,
-        data_root: Path | None = None,
-        data_required: bool = False,
-        **options: Unpack[StepOptions],
-    ) -> Self:
-        """Build an inference step; the keywords are the fields of `StepConfig`."""
-        return cls.of(
-            StepConfig.of(
-                "infer",
-                model,
-                options,
-                device=device,
-                ranks=ranks,
-                data_root=data_root,
-                data_required=data_required,
-            )
-        )
 
     def __call__(self) -> None:
         self.steps += 1
@@ -450,17 +387,17 @@ class InferStep(Step):
                 return self._forward(inputs)
         except RuntimeError as error:
             inputs = None  # as above
-            self._explain(error)
+            raise_if_out_of_memory(error, self._config)
             raise
 
     def check(self) -> None:
         """Raise StepError unless every number of the last output is finite. Waits for the device."""
         if self.output is None:
             raise StepError(f"{self.info.name}: no step has run yet. Call the step before checking it.")
-        for tensor in _tensors_in(self.output):
-            if not bool(torch.isfinite(tensor).all()):
+        for tensor in tree_leaves(self.output):
+            if isinstance(tensor, torch.Tensor) and not bool(torch.isfinite(tensor).all()):
                 raise StepError(
-                    f"{self.info.name}: the output has numbers that are not finite in {self._precision.name}. "
+                    f"{self.info.name}: the output has numbers that are not finite in {self._config.precision}. "
                     "Choose a precision with a wider range (bf16, fp32)."
                 )
 
@@ -484,22 +421,12 @@ def accumulate(backward: Callable[[], Any], micro_batches: int, model: Any) -> A
     return total
 
 
-def _sample_tensors(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _evenly(parameters: Sequence[Any]) -> list[Any]:
     """Choose up to SAMPLED_TENSORS parameters, evenly from the first to the last."""
-    names = list(parameters)
-    number = min(SAMPLED_TENSORS, len(names))
-    chosen = [names[index * (len(names) - 1) // max(1, number - 1)] for index in range(number)]
-    return {name: parameters[name] for name in chosen}
+    number = min(SAMPLED_TENSORS, len(parameters))
+    return [parameters[index * (len(parameters) - 1) // max(1, number - 1)] for index in range(number)]
 
 
 def _sample(parameter: Any) -> torch.Tensor:
     """Copy the first elements of a parameter to the host; of a sharded one, those of this rank."""
     return local(parameter.detach()).flatten()[:SAMPLED_ELEMENTS].to("cpu", torch.float32, copy=True)
-
-
-def _tensors_in(output: Any) -> Iterable[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, Mapping | list | tuple):
-        for value in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors_in(value)

@@ -71,8 +71,8 @@ def train_in_shards(group):
         found["fsdp"] = losses(step)
         found["here"] = sum(local(parameter).numel() for parameter in step._trainable)
         found["configuration"] = step.configuration
-        found["flops"] = step.flops_per_step
-        found["bytes"] = step.bytes_per_step
+        found["flops"] = step.demand.flops
+        found["bytes"] = step.demand.bytes_moved
     with build(group, sharding="fsdp", precision="bf16", model_options=GPT | {"checkpoint": True}) as step:
         found["bf16"] = losses(step)
     return found

@@ -45,8 +45,8 @@ def test_accumulated_gradients_and_loss_equal_those_of_the_whole_batch(size, see
 def test_step_counts_the_whole_batch():
     with build() as whole, build(micro_batch_size=4) as step:
         assert step.work == whole.work == 12
-        assert step.flops_per_step == whole.flops_per_step
-        assert step.least_flops_per_step == whole.least_flops_per_step
+        assert step.demand.flops == whole.demand.flops
+        assert step.demand.least_flops == whole.demand.least_flops
         assert next(step._source)[0].shape[0] == 4
         step()
         step.check()

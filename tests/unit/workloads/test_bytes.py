@@ -72,7 +72,7 @@ class TestSteps:
             return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
         with kind.build(layer, data="mnist", batch_size=4, **choices) as step:
-            return step.bytes_per_step
+            return step.demand.bytes_moved
 
     @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16", 2)])
     def test_inference_reads_weights_in_its_precision(self, precision, size):
@@ -94,5 +94,5 @@ class TestSteps:
 
 def test_small_model_has_no_byte_count():
     with TrainStep.build("zoo/gpt-tiny", batch_size=2, sequence=16) as step:
-        assert step.flops_per_step
-        assert step.bytes_per_step is None
+        assert step.demand.flops
+        assert step.demand.bytes_moved is None

@@ -6,7 +6,9 @@ from functools import cache, partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads.compile import resolve_compile
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import RotatingSource
@@ -47,8 +49,8 @@ def resolved(built):
                 "micro_batch_size": batch_size // micro_batches if micro_batches > 1 else None,
                 **chosen,
             },
-            device=device,
-            ranks=ranks,
+            device=torch.device(device),
+            ranks=ranks or Alone(),
         )
         return resolve_compile(
             config,

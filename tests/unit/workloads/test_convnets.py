@@ -46,7 +46,7 @@ def test_autoencoder_learns_its_input():
             step()
         step.check()
         assert step.loss_value() < 0.6 * first
-        assert step.flops_per_step > 0
+        assert step.demand.flops > 0
 
 
 def test_millions_are_compared_to_the_given_digits():

@@ -144,7 +144,7 @@ class TestOnce:
 
     def ask(self, model="zoo/wide_resnet-tiny", kind=InferStep, **choices):
         with kind.build(model, **{"batch_size": 2, "image_size": 32} | choices) as step:
-            return step.flops_per_step
+            return step.demand.flops
 
     def test_same_configuration_is_counted_once(self, made):
         assert self.ask() == self.ask() == self.ask(precision="bf16") > 0

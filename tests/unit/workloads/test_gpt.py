@@ -102,7 +102,7 @@ def test_recomputation_is_not_counted_as_work():
     for checkpoint in (False, True):
         options = {"layers": 1, "width": 32, "heads": 2, "checkpoint": checkpoint}
         with TrainStep.build("zoo/gpt-tiny", batch_size=1, model_options=options) as step:
-            counts.add(step.flops_per_step)
+            counts.add(step.demand.flops)
             assert step.configuration["model.checkpoint"] is checkpoint
     assert len(counts) == 1
     assert None not in counts

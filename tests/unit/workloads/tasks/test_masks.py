@@ -147,7 +147,7 @@ def test_training_step_reports_its_configuration(model):
         for _ in range(2):
             step()
         step.check()
-        assert step.flops_per_step > 1e6
+        assert step.demand.flops > 1e6
         assert (step.work, step.unit) == (2, "images")
         facts = step.configuration
     expected = {

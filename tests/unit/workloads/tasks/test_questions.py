@@ -195,7 +195,7 @@ def test_training_step_reports_its_configuration():
         # A layer's four projections, its two wide ones, the head; scores and what is made of them. Backward is twice that.
         weights = 4 * 32**2 + 2 * 32 * 64 + 2 * 32
         tokens = 2 * 64
-        assert step.flops_per_step == 3 * (2 * weights * tokens + 4 * 64 * tokens * 32)
+        assert step.demand.flops == 3 * (2 * weights * tokens + 4 * 64 * tokens * 32)
 
 
 @pytest.mark.parametrize("build", [TrainStep.build, InferStep.build])

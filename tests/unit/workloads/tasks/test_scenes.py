@@ -11,6 +11,7 @@ from torch import nn
 from pytest_accel.workloads import InferStep, StepError, TrainStep, build_model
 from pytest_accel.workloads.data.detection import MANY_SCALES, ONE_SCALE
 from pytest_accel.workloads.data.sources import LoaderSource
+from pytest_accel.workloads.flops import Demand
 from pytest_accel.workloads.measured_step import StepMetrics
 from pytest_accel.workloads.tasks.scenes import plan_scenes
 from tests.support.detection_sets import coco_annotations, write_coco
@@ -88,7 +89,7 @@ def test_training_step_of_a_detector_reports_its_configuration(model):
             step()
         step.check()
         assert (step.work, step.unit) == (2, "images")
-        assert step.flops_per_step > 1e8
+        assert step.demand.flops > 1e8
         named = {
             name: step.configuration[name]
             for name in ("data", "data_source", "input_shape", "bucket", "labels", "max_gt", "loss")
@@ -266,15 +267,15 @@ def test_images_of_several_shapes_have_no_operation_count_and_no_efficiency(root
     with in_several_shapes(root) as step:
         assert step.configuration["bucket"] == "800x1088 800x1344 1088x800 1344x800"
         assert step.configuration["input_shape"].startswith("3x800x1088 3x800x1344 ")
-        assert (step.flops_per_step, step.least_flops_per_step, step.bytes_per_step) == (None, None, None)
-        metrics = StepMetrics(accel=None, step=step, min_loader_efficiency=0.9)
+        assert step.demand == Demand()
+        metrics = StepMetrics(step=step, min_loader_efficiency=0.9)
         assert metrics.gates == {}
         with pytest.raises(
             StepError, match=r"min_loader_efficiency: the batches of coco differ in shape.*image_size="
         ):
             metrics.check()
     with train(DINO, data_root=root, workers=0) as step:
-        assert step.flops_per_step > 1e8  # they have one
+        assert step.demand.flops > 1e8  # they have one
 
 
 def test_ranks_read_different_images(root, opened):

@@ -41,7 +41,7 @@ COMPILE_MODES = (
     "max-autotune",
     "max-autotune-no-cudagraphs",
 )  # of torch.compile
-REPORT_FORMATS = {".html": "report", ".md": "summary", ".txt": "metrics"}  # by suffix
+REPORT_FORMATS = {".html": "report", ".md": "summary"}  # by suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +162,8 @@ def _parse_reports(text: str) -> tuple[str, ...]:
     wrong = [file for file in files if Path(file).suffix.lower() not in REPORT_FORMATS]
     if wrong or not files:
         raise ValueError(
-            "is no file of a known format. Write a name that ends in .html (a page), .md (a Markdown summary) or .txt "
-            "(OpenMetrics); several are separated by commas."
+            "is no file of a known format. Write a name that ends in .html (a page) or .md (a Markdown summary); "
+            "several are separated by commas."
         )
     return files
 
@@ -339,8 +339,8 @@ OPTIONS = (
     Option(
         "report",
         _parse_reports,
-        "write a report; its suffix is its format: .html (a page; needs pytest-accel[report]), .md (Markdown), .txt "
-        "(OpenMetrics). Repeatable",
+        "write a report; its suffix is its format: .html (a page; needs pytest-accel[report]) or .md (Markdown). "
+        "Repeatable",
         "FILE",
         kind="list",
         target="reports",

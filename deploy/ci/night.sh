@@ -31,7 +31,7 @@
 #   ACCEL_LAUNCHER      words before it, for platforms of several nodes: srun --kill-on-bad-exit=0 --wait=300
 #   ACCEL_PYTEST_ARGS   more arguments of pytest, separated by blanks; what has blanks itself is given to night.sh
 #
-# In ACCEL_OUT: doctor.txt, results.json, junit.xml, summary.md, metrics.txt, report.html (where plotly and jinja2 are),
+# In ACCEL_OUT: doctor.txt, results.json, junit.xml, summary.md, report.html (where plotly and jinja2 are),
 # changes.txt (what the history says), status, and proposal.md where somebody must decide about a baseline or mend it.
 # Where ACCEL_OUT is set, copies of history.sqlite and baselines/ too: they are for artifacts.
 # In ACCEL_STATE, beside the above: lock-PLATFORM, held while a night runs; recording-PLATFORM, there until a first
@@ -115,7 +115,7 @@ for lasts in "$state" "$baselines" "$(folder "$(dirname -- "$history")")"; do
         refuse "ACCEL_OUT: $out holds $lasts, which lasts, and what an earlier night left in ACCEL_OUT is removed. Name a folder for tonight alone."
 done
 # A folder that is used again must not tell of another night.
-rm -rf -- "$out"/{doctor.txt,results.json,junit.xml,summary.md,metrics.txt,report.html,changes.txt,history.sqlite,baselines,proposal.md,status}
+rm -rf -- "$out"/{doctor.txt,results.json,junit.xml,summary.md,report.html,changes.txt,history.sqlite,baselines,proposal.md,status}
 
 # --- judge or record --------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ fi
 arguments=(
     "${suites[@]}" -m "${ACCEL_SELECT:-$platform and not sweep}" --accel-require
     "--accel-baselines=$baselines" "--accel-history=$history"
-    "--accel-json=$out/results.json" "--accel-report=$out/summary.md" "--accel-report=$out/metrics.txt"
+    "--accel-json=$out/results.json" "--accel-report=$out/summary.md"
     "--junitxml=$out/junit.xml" ${ACCEL_DATA:+"--accel-data=$ACCEL_DATA"}
 )
 if [[ -z $unreported ]]; then

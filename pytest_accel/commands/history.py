@@ -18,7 +18,6 @@ from pytest_accel.stats.quantities import counted
 if TYPE_CHECKING:
     from pytest_accel.report.history import Shift, Track
     from pytest_accel.stats.changepoints import Trend
-    from pytest_accel.stats.results import SessionResults
     from pytest_accel.stats.verdict import Verdict
     from pytest_accel.storage.history import History, HistoryBenchmark, Point
 
@@ -58,8 +57,8 @@ def _kept(text: str) -> dict[str, int]:
     ),
     argument(
         "--export",
-        choices=("jsonl", "csv", "github-action-benchmark"),
-        help="jsonl and csv have series, github-action-benchmark the newest session",
+        choices=("jsonl", "csv"),
+        help="the series as JSON lines, or as a table with a row for each run",
     ),
     argument("-o", "--output", metavar="FILE", help="with --export: where to (standard output)"),
     argument(
@@ -127,8 +126,7 @@ def _list(history: History, args: argparse.Namespace) -> None:
 
 def _show(history: History, args: argparse.Namespace) -> None:
     """Print the series of one benchmark; the shape alone where several have the name."""
-    from pytest_accel.report.exports import json_lines
-    from pytest_accel.report.history import overview, series_table
+    from pytest_accel.report.history import json_lines, overview, series_table
 
     tracks = _tracks(history, args)
     if args.json:
@@ -157,15 +155,11 @@ def _changes(history: History, args: argparse.Namespace) -> int:
 
 
 def _export(history: History, args: argparse.Namespace) -> None:
-    from pytest_accel.report import exports
+    from pytest_accel.report.history import csv_text, json_lines
 
-    match args.export:
-        case "jsonl":
-            _write(args.output, "".join(f"{line}\n" for line in exports.json_lines(_tracks(history, args))))
-        case "csv":
-            _write(args.output, exports.csv_text(_tracks(history, args)))
-        case "github-action-benchmark":
-            _write(args.output, exports.github_action_benchmark(_newest(history)))
+    tracks = _tracks(history, args)
+    lines = (f"{line}\n" for line in json_lines(tracks))
+    _write(args.output, csv_text(tracks) if args.export == "csv" else "".join(lines))
 
 
 def _import(history: History, files: list[Path]) -> None:
@@ -266,19 +260,6 @@ def _shifts(history: History, trend: Trend[Point]) -> tuple[Shift, ...]:
     keys = {point.environment for point in trend.points}
     found = {key: environment for key in keys if (environment := history.environment(key)) is not None}
     return shifts(trend, found)
-
-
-def _newest(history: History) -> SessionResults:
-    """Return the newest session that measured something valid."""
-    from pytest_accel.storage.history import belongs_to_series
-
-    for each in history.sessions():
-        session = history.session(each.session)
-        if any(map(belongs_to_series, session.results)):
-            return session
-    raise ValueError(
-        f"{history.path}: no session in it measured anything valid. The next one that does is kept."
-    )
 
 
 def _write(output: str | None, text: str) -> None:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    argument(
-        "results", nargs="?", metavar="RESULTS.json", help="what --accel-json or --benchmark-json wrote"
-    ),
+    argument("results", nargs="?", metavar="RESULTS.json", help="what --accel-json wrote"),
     argument(
         "--session", metavar="ID", help="a session of the history, by a beginning of its id (the newest)"
     ),

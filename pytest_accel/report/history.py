@@ -1,11 +1,14 @@
-"""History as text: a line of blocks, tables, and change points with what changed around them."""
+"""History as text, JSON lines and CSV: tables, change points with what changed around them."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_accel.report.terminal import Cell, Column, changed, lines_of
 from pytest_accel.stats.changepoints import MIN_VALUES
@@ -15,18 +18,23 @@ from pytest_accel.stats.quantities import counted, inert, percent, printable, se
 from pytest_accel.stats.verdict import THROUGHPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_accel.stats.changepoints import ChangePoint, HasThroughput, Trend
     from pytest_accel.stats.environment import Environment
     from pytest_accel.stats.results import Result
     from pytest_accel.stats.verdict import Verdict
-    from pytest_accel.storage.history import Point, Pruned, SessionFacts
+    from pytest_accel.storage.history import HistoryRun, Point, Pruned, SessionFacts
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a line of blocks
 _NARROWEST = 0.04  # of the level: smaller movements look flat
 _SHORT = 12  # digits of a revision
+_PEAK_MEMORY = "peak_memory_bytes"
+_FACTS = (
+    *("platform", "benchmark", "at", "session", "host", "revision", "status", "loss"),
+    *("work_per_step", "unit", "environment", "configuration"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,3 +227,60 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table; a title that ends in `>` is of figures."""
     columns = [Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles]
     return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])
+
+
+# --- exports ----------------------------------------------------------------------------------------
+
+
+def json_lines(tracks: Iterable[Track]) -> Iterator[str]:
+    """Yield a line a benchmark and session, with all its runs."""
+    for track in tracks:
+        for point in track.points:
+            yield json.dumps(
+                {
+                    **_facts(track, point),
+                    "step_time_s": point.step_time_s,
+                    "throughput": point.throughput,
+                    "runs": [{"step_time_s": run.step_time_s, **_metrics(run)} for run in point.runs],
+                }
+            )
+
+
+def csv_text(tracks: Sequence[Track]) -> str:
+    """Return a row a run."""
+    runs = [
+        (track, point, position, run)
+        for track in tracks
+        for point in track.points
+        for position, run in enumerate(point.runs)
+    ]
+    names = sorted({name for *_, run in runs for name in _metrics(run)})
+    rows = (
+        {
+            **_facts(track, point),
+            "run": position,
+            "step_time_s": run.step_time_s,
+            "throughput": point.work_per_step / run.step_time_s,
+            **{f"metrics.{name}": value for name, value in _metrics(run).items()},
+        }
+        for track, point, position, run in runs
+    )
+    return _csv([*_FACTS, "run", "step_time_s", "throughput", *(f"metrics.{name}" for name in names)], rows)
+
+
+def _facts(track: Track, point: Point) -> dict[str, Any]:
+    named = {"platform": track.platform, "benchmark": track.key}
+    return {name: named[name] if name in named else getattr(point, name) for name in _FACTS}
+
+
+def _metrics(run: HistoryRun) -> dict[str, float]:
+    own = {} if run.peak_memory_bytes is None else {_PEAK_MEMORY: run.peak_memory_bytes}
+    return {**run.metrics, **own}
+
+
+def _csv(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -200,9 +200,7 @@ class Outputs:
         self.append_to_history(results)
         self.report_to_ci(results)
         for file in self.settings.reports:
-            write = {"report": self.write_report, "summary": _write_summary, "metrics": _write_metrics}[
-                _format_of(file)
-            ]
+            write = self.write_report if _format_of(file) == "report" else _write_summary
             self.write("report", file, partial(write, results))
         failed = not self.complete and results.exit_status == pytest.ExitCode.OK
         final = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
@@ -290,13 +288,6 @@ def _write_summary(results: SessionResults, path: Path) -> None:
     from pytest_accel.storage.files import write_atomic
 
     write_atomic(path, render_summary(results))
-
-
-def _write_metrics(results: SessionResults, path: Path) -> None:
-    from pytest_accel.report.exports import render_metrics
-    from pytest_accel.storage.files import write_atomic
-
-    write_atomic(path, render_metrics(results))
 
 
 def _make_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel._version import __version__
 from pytest_accel.session.case import Case
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, percent
+from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineStore, LedgerEntry
-from pytest_accel.storage.codec import encode
 from pytest_accel.storage.files import is_writable_folder, nearest_folder
+from pytest_accel.storage.results import render
 
 
 def refuse_unwritable(root: Path) -> None:
@@ -53,13 +54,13 @@ def record(
 
     An interrupted recording appends its runs; an interrupted update leaves the old baseline alone.
     """
-    settings = case.settings
+    settings, at = case.settings, now().isoformat(timespec="seconds")
     incomplete = len(case.measurements) < settings.record
     if not case.measurements:
         return
     if case.problem or case.skipped or case.unfit or (settings.update and incomplete):
         why = case.problem or (case.unfit.text if case.unfit else "the recording was not finished")
-        case.problem = f"{why}\n{_kept(case)}"
+        _refuse(case, why, _keep(case, session_id, at))
         return
     latest, auto = case.latest, _auto(case)
     # Few runs resolve little: an interrupted recording stores no tolerance.
@@ -67,7 +68,7 @@ def record(
     write = store.replace if settings.update else store.append
     try:
         line = LedgerEntry(
-            at=now().isoformat(timespec="seconds"),
+            at=at,
             action="update" if settings.update else "record",
             reason=settings.reason,
             runs=len(case.runs),
@@ -85,9 +86,10 @@ def record(
     except ValueError as error:
         # Only a BaselineError names its file; other values are refused before there is one.
         place = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "
-        case.problem = f"{place}{error}\n{_kept(case)}"
+        _refuse(case, f"{place}{error}", _keep(case, session_id, at))
         return
-    case.recorded = f"recorded {counted(len(case.runs), 'run')}, {_precision(case)}"
+    precision = percent(interval(case.runs, case.policy).relative_high)
+    case.recorded = f"recorded {counted(len(case.runs), 'run')}, ± {precision}"
     stored = file.benchmarks[case.key]
     if case.entry and case.entry.anchor and not stored.anchor:
         case.recorded += "; its anchor could be compared with nothing any more, and is gone"
@@ -95,6 +97,11 @@ def record(
     if auto is not None:
         before = case.entry.tolerance if case.entry else None
         case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=before)
+
+
+def _refuse(case: Case, why: str, kept: Path) -> None:
+    measured = counted(len(case.runs), "run")
+    case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) is kept in {kept}."
 
 
 def _tolerance(case: Case, chosen: float | None) -> float | None:
@@ -132,24 +139,32 @@ def refuse_disturbed(case: Case) -> None:
     )
 
 
-def _kept(case: Case) -> str:
-    return f"Nothing was recorded; what was measured ({counted(len(case.runs), 'run')}) is kept in {_keep(case)}."
-
-
-def _precision(case: Case) -> str:
-    return f"± {percent(interval(case.runs, case.policy).relative_high)}"
-
-
-def _keep(case: Case) -> Path:
-    """Write the runs to a temporary file that `pytest-accel baseline accept` reads."""
-    plain = {
-        "node_id": case.key,
-        "disk_name": case.disk_name,
-        "suite": case.suite,
-        "measurements": [encode(each) for each in case.measurements],
-    }
+def _keep(case: Case, session_id: str, at: str) -> Path:
+    """Write the runs to a temporary file of results that `pytest-accel baseline accept` reads."""
+    latest = case.latest
+    result = Result(
+        benchmark=case.node_id,
+        suite=case.suite,
+        platform=str(case.platform),
+        disk_name=case.disk_name,
+        status=Ending.RECORDED,
+        key=case.key,
+        unit=latest.unit,
+        work_per_step=latest.work_per_step,
+        configuration=latest.configuration,
+        runs=tuple(case.runs),
+    )
+    session = SessionResults(
+        session=session_id,
+        at=at,
+        duration_s=0.0,
+        exit_status=1,
+        version=__version__,
+        environments={each.environment.key: each.environment for each in case.measurements},
+        results=(result,),
+    )
     with tempfile.NamedTemporaryFile(
-        "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False
+        "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False, encoding="utf-8"
     ) as file:
-        json.dump(plain, file)
+        file.write(render(session))
     return Path(file.name)

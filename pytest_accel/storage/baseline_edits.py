@@ -29,7 +29,7 @@ from pytest_accel.stats.comparison import (
 from pytest_accel.stats.environment import Environment, describe, diff_identity
 from pytest_accel.stats.quantities import counted, percent, printable
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
-from pytest_accel.stats.run import MAX_RUNS, Run, Scalar, node_id_of, suite_of
+from pytest_accel.stats.run import MAX_RUNS, Run, Scalar, node_id_of
 from pytest_accel.stats.verdict import Outcome, Policy
 from pytest_accel.storage.baselines import (
     Action,
@@ -43,9 +43,8 @@ from pytest_accel.storage.baselines import (
     runs_of_platform,
     without_unused,
 )
-from pytest_accel.storage.codec import FormatError, decode, loads
-from pytest_accel.storage.files import format_errors, is_writable_folder, nearest_folder
-from pytest_accel.storage.results import ResultsError, decode_measurement, parse, read_results_text
+from pytest_accel.storage.files import is_writable_folder, nearest_folder
+from pytest_accel.storage.results import read_results
 
 # Runs that a verdict selected are biased: the slow ones, or the fast ones.
 _SELECTED_BY = frozenset({Outcome.REGRESSED, Outcome.IMPROVED})
@@ -91,67 +90,26 @@ class Candidate:
 
 
 def read_candidates(path: Path, platform: str = "") -> list[Candidate]:
-    """Return the runs of a file of --accel-json or --benchmark-json, or of a recording that could not be written."""
-    text, where = read_results_text(path), str(path)
-    with format_errors(where, ResultsError):
-        top = loads(text)
-        if isinstance(top, dict) and {"measurements", "node_id"} <= top.keys():
-            return [_unsaved_candidate(top, where, platform)]
-    session = parse(text, where)
-    if not session.version and not platform:
-        raise EditError(
-            f"{path}: pytest-benchmark's JSON does not name the variant of the platform. Name the folder of its "
-            "baselines with --platform (`pytest-accel platform` shows it), or accept a file of --accel-json."
-        )
+    """Return the runs of a file of --accel-json, or of a recording that could not be written."""
+    session = read_results(path)
     return [_candidate(result, session, platform) for result in session.results if result.runs]
 
 
 def _candidate(result: Result, session: SessionResults, platform: str) -> Candidate:
     folder = platform or result.disk_name
-    # pytest-benchmark's JSON has the platform without its variant.
-    is_variant = not session.version and folder.startswith(f"{result.platform}-")
     regressed = any(verdict.outcome is Outcome.REGRESSED for verdict in result.verdicts)
     used = {run.environment for run in result.runs}
     return Candidate(
         key=result.key or result.benchmark,
         suite=result.suite,
         platform=folder,
-        measured_on="" if folder == result.disk_name or is_variant else result.disk_name,
+        measured_on="" if folder == result.disk_name else result.disk_name,
         status=Outcome.REGRESSED if regressed else result.status,
         configuration=result.configuration,
         work_per_step=result.work_per_step,
         unit=result.unit,
         runs=result.runs,
         environments={key: each for key, each in session.environments.items() if key in used},
-    )
-
-
-def _unsaved_candidate(top: Mapping[str, object], where: str, platform: str) -> Candidate:
-    """Return the runs of a recording whose baseline could not be written."""
-    key = decode(str, top["node_id"], "node_id")
-    values = decode(tuple[object, ...], top["measurements"], "measurements")
-    measured = [decode_measurement(each, f"measurements[{at}]") for at, each in enumerate(values)]
-    if not measured:
-        raise FormatError("measurements", "it holds no measurement", "Record again with --accel-record.")
-    named = decode(str, top.get("disk_name", ""), "disk_name")
-    folder = platform or named
-    if not folder:
-        raise EditError(
-            f"{where}: it does not name its platform. Name the folder of its baselines with --platform; "
-            "`pytest-accel platform` shows those of this machine."
-        )
-    last = measured[-1]
-    return Candidate(
-        key=key,
-        suite=decode(str, top.get("suite", suite_of(node_id_of(key).partition("::")[0])), "suite"),
-        platform=folder,
-        measured_on=named if named != folder else "",
-        status=Ending.RECORDED,
-        configuration=last.configuration,
-        work_per_step=last.work_per_step,
-        unit=last.work_unit or last.unit,
-        runs=tuple(run for each in measured for run in each.runs),
-        environments={each.environment.key: each.environment for each in measured},
     )
 
 

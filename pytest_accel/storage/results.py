@@ -1,17 +1,14 @@
-"""Results of a session as a JSON file; pytest-benchmark's JSON with our measurements is read too."""
+"""Results of a session as a JSON file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.results import Ending, Result, SessionResults, Status
-from pytest_accel.stats.run import Run, Scalar, baseline_key, suite_of
-from pytest_accel.stats.verdict import Outcome
+from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.storage.baselines import (
     MAX_WORK,
     check_environments,
@@ -19,7 +16,7 @@ from pytest_accel.storage.baselines import (
     check_tolerance,
     decode_environment,
 )
-from pytest_accel.storage.codec import FormatError, decode, encode, known_keys, loads, without_keys
+from pytest_accel.storage.codec import FormatError, decode, encode, loads, without_keys
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.files import StorageError, format_errors, is_special_file, read_text, write_atomic
 
@@ -39,7 +36,7 @@ class ResultsError(StorageError):
 
 
 def read_results(path: Path) -> SessionResults:
-    """Return what `--accel-json` wrote, or pytest-benchmark's `--benchmark-json` with our measurements in it."""
+    """Return what `--accel-json` wrote."""
     return parse(read_results_text(path), str(path))
 
 
@@ -87,12 +84,10 @@ def parse(text: str, where: str) -> SessionResults:
         top = loads(text)
         if not isinstance(top, dict):
             raise FormatError("", "this is no file of results", _REMEDY)
-        if is_benchmark_json(top):
-            return _read_benchmark_json(top)
         return _read_session(top)
 
 
-_REMEDY = "Name a file that --accel-json or --benchmark-json wrote."
+_REMEDY = "Name a file that --accel-json wrote."
 
 
 def _read_session(top: dict[str, Any]) -> SessionResults:
@@ -134,112 +129,3 @@ def _check_result(result: Result, environments: Mapping[str, Environment], place
         raise FormatError(f"{place}.tolerance", str(error).removeprefix("tolerance: ")) from None
     check_environments(result.runs, environments, f"{place}.runs")
     check_environments(result.baseline, environments, f"{place}.baseline")
-
-
-# --- measurements in other files --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OutcomePart:
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementPart:
-    """The parts of a stored measurement that results and baselines need; its other keys are for people."""
-
-    run: Run
-    work_per_step: float
-    environment: Environment
-    configuration: Mapping[str, Scalar] = field(default_factory=dict)  # an empty one is left out when written
-    unit: str = ""  # images; images/s where `work_unit` is given
-    work_unit: str = ""
-    platform: str = ""
-    steady: bool = True
-    invalid: str = ""
-    verdict: _OutcomePart | None = None
-    further_runs: tuple[Run, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 0 < self.work_per_step <= MAX_WORK:
-            raise ValueError(f"work_per_step: {self.work_per_step!r} is not in 0 < work <= {MAX_WORK:g}")
-
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """The runs that were judged; where the first was disturbed, others were judged in its place."""
-        key = self.environment.key
-        found = self.further_runs if self.invalid else (self.run, *self.further_runs)
-        return tuple(replace(run, environment=key) for run in found)
-
-    @property
-    def status(self) -> Status:
-        """The outcome of its verdict; without one the file does not say whether the test passed."""
-        return self.verdict.outcome if self.verdict else Ending.NOT_MEASURED
-
-
-def decode_measurement(value: object, place: str) -> MeasurementPart:
-    plain = known_keys(MeasurementPart, value)
-    if isinstance(plain, dict):
-        plain["verdict"] = known_keys(_OutcomePart, plain.get("verdict"))
-    return decode(MeasurementPart, plain, place)
-
-
-def is_benchmark_json(top: Mapping[str, object]) -> bool:
-    return "kind" not in top and "benchmarks" in top and "machine_info" in top
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BenchmarkPart:
-    """A benchmark of pytest-benchmark's JSON."""
-
-    fullname: str
-    extra_info: Mapping[str, object] = field(default_factory=dict)
-
-
-def _read_benchmark_json(top: dict[str, Any]) -> SessionResults:
-    """Return the results in pytest-benchmark's JSON; tests that failed before they were measured are not in it."""
-    benchmarks = decode(tuple[object, ...], top["benchmarks"], "benchmarks")
-    environments: dict[str, Environment] = {}
-    results: list[Result] = []
-    session = ""
-    for index, value in enumerate(benchmarks):
-        place = f"benchmarks[{index}]"
-        each = decode(_BenchmarkPart, known_keys(_BenchmarkPart, value), place)
-        if "accel" not in each.extra_info:
-            continue
-        measured = decode_measurement(each.extra_info["accel"], f"{place}.extra_info.accel")
-        environments[measured.environment.key] = measured.environment
-        results.append(_result(each.fullname, measured))
-        session = session or measured.run.session
-    if not results:
-        raise FormatError(
-            "", "no benchmark here was measured by pytest-accel", "Name a file that --accel-json wrote."
-        )
-    return SessionResults(
-        session=session,
-        at=decode(str, top.get("datetime", ""), "datetime"),
-        duration_s=0.0,
-        exit_status=0,
-        version="",
-        environments=environments,
-        results=tuple(results),
-    )
-
-
-def _result(fullname: str, measured: MeasurementPart) -> Result:
-    path, _, _ = fullname.partition("::")
-    return Result(
-        benchmark=fullname,
-        suite=suite_of(path),
-        platform=measured.platform,
-        disk_name=measured.platform,
-        status=measured.status,
-        key=baseline_key(fullname, measured.configuration),
-        file=path,
-        unit=measured.work_unit or measured.unit,
-        work_per_step=measured.work_per_step,
-        steady=measured.steady,
-        configuration=measured.configuration,
-        runs=measured.runs,
-        environment=measured.environment.key,
-    )

@@ -30,7 +30,7 @@ needs_jq = pytest.mark.skipif(
 needs_curl = pytest.mark.skipif(
     shutil.which("curl") is None, reason="curl is not installed: tests/deploy/install.sh"
 )
-ALWAYS = {"results.json", "junit.xml", "summary.md", "metrics.txt", "changes.txt", "doctor.txt", "status"}
+ALWAYS = {"results.json", "junit.xml", "summary.md", "changes.txt", "doctor.txt", "status"}
 ARTIFACTS = {*ALWAYS, "report.html", "history.sqlite", "baselines"}
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.storage.baseline_edits import read_candidates
+
 REASON = "--accel-reason=a new driver"
 
 
@@ -268,9 +270,9 @@ class TestRecording:
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*cannot be written*", "*what was measured (1 run) is kept in *.json."])
         kept = Path(re.search(r"kept in (\S+\.json)", result.stdout.str())[1])
-        content = json.loads(kept.read_text())
-        assert content["node_id"] == "test_suite.py::test_step"
-        assert content["measurements"][0]["run"]["rounds_s"]
+        (result,) = read_candidates(kept)
+        assert result.key == "test_suite.py::test_step"
+        assert len(result.runs) == 1
 
     def test_runs_before_one_that_fails_are_kept_and_not_recorded(self, bench, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -285,7 +287,8 @@ class TestRecording:
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*what was measured (1 run) is kept in *.json."])
         (kept,) = tmp_path.glob("pytest-accel-unsaved-*.json")
-        assert len(json.loads(kept.read_text())["measurements"]) == 1
+        (candidate,) = read_candidates(kept)
+        assert len(candidate.runs) == 1
         assert not bench.baseline_path.exists()
 
     @pytest.mark.parametrize("off", ["--benchmark-disable", "--benchmark-skip"])

@@ -153,17 +153,10 @@ class TestExport:
         ask("--export", "csv", "swin_t", "-o", "out/history.csv")
         assert len((project / "out" / "history.csv").read_text().splitlines()) == 1 + 24 * 2
 
-    def test_the_newest_session_for_the_github_action(self, ask):
-        assert len(json.loads(ask("--export", "github-action-benchmark"))) == 2
-
     def test_a_slowed_session_is_not_passed_on(self, ask, project):
         runs = make_runs(random.Random(1), 0.1, session="slowed", metrics={"slowdown_felt": 0.1})
         slowed = make_session([make_result(runs=runs)], session="slowed", at="2027-01-01T00:00:00+00:00")
         History(project / ".accel/history.sqlite").append(slowed)
-        exported = json.loads(ask("--export", "github-action-benchmark"))
-        assert [entry["name"] for entry in exported] == [
-            f"bench_suites/test_cnn.py::test_cnn[{model}] (gh200)" for model in ("resnet50", "swin_t")
-        ]
         assert "slowed" not in ask("--export", "jsonl")
 
     def test_a_place_that_cannot_be_written(self, ask, project):
@@ -230,8 +223,6 @@ class TestKeeping:
         History(project / "old.sqlite").append(replace(night(0), at="2001-01-01T00:00:00+00:00"))
         ask("--history", "old.sqlite", "--prune", "30d", "--yes")
         assert ask("--history", "old.sqlite") == "no session is left in it\n"
-        exported = ("--history", "old.sqlite", "--export", "github-action-benchmark")
-        assert "no session in it measured anything valid" in ask(*exported, status=2)
 
 
 def test_help_imports_nothing_heavy():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +14,8 @@ from pytest_accel.report.history import (
     BLOCKS,
     WIDTH,
     Track,
+    csv_text,
+    json_lines,
     overview,
     pruned_line,
     series_table,
@@ -118,3 +124,25 @@ class TestText:
         assert pruned_line(pruned, is_done=False) == (
             "would remove 2 sessions, 3 stay (4,096 -> 2,048 bytes, 50.0 % less)"
         )
+
+
+def exported(key: str) -> Track:
+    runs = (
+        HistoryRun(step_time_s=0.05, metrics={"mfu": 0.3}),
+        HistoryRun(step_time_s=0.04, peak_memory_bytes=7, metrics={"mfu": 0.4}),
+    )
+    return Track(platform="h200", key=key, points=(point(1, 1, runs=runs, work_per_step=100.0),))
+
+
+def test_json_line_is_a_session_with_its_runs_and_csv_row_a_run():
+    (line,) = map(json.loads, json_lines([exported("t.py::test_a[x, y]")]))
+    assert (line["platform"], line["benchmark"], line["session"]) == ("h200", "t.py::test_a[x, y]", "s1")
+    assert line["runs"] == [
+        {"step_time_s": 0.05, "mfu": 0.3},
+        {"step_time_s": 0.04, "mfu": 0.4, "peak_memory_bytes": 7},
+    ]
+    text = csv_text([exported("t.py::test_a[x, y]"), exported('"quoted"\nkey')])
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["run"], float(row["throughput"])) for row in rows[:2]] == [("0", 2000.0), ("1", 2500.0)]
+    assert [row["metrics.peak_memory_bytes"] for row in rows[:2]] == ["", "7"]
+    assert rows[3]["benchmark"] == '"quoted"\nkey'

@@ -61,7 +61,7 @@ def test_unstorable_value_fails_the_test_and_keeps_the_runs(tmp_path):
     problem, kept = found.problem.splitlines()
     assert problem.endswith("cannot be stored: work_per_step: 0.0 is not in 0 < work <= 1e+18")
     path = Path(kept.removesuffix(".").rpartition(" ")[2])
-    assert json.loads(path.read_text())["node_id"] == KEY
+    assert json.loads(path.read_text())["results"][0]["benchmark"] == KEY
     path.unlink()
     assert not (tmp_path / "h200").exists()
 

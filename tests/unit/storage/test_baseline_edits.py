@@ -24,9 +24,7 @@ from pytest_accel.storage.baseline_edits import (
     set_tolerance,
 )
 from pytest_accel.storage.baselines import BaselineError, BaselineStore, parse, render
-from pytest_accel.storage.codec import encode
 from pytest_accel.storage.files import StorageError
-from tests.support.measured import measurement
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, result, results_file, runs
 
 AT = "2026-02-01T10:00:00+00:00"
@@ -275,37 +273,12 @@ class TestAccept:
         assert "Choose the other 1 with -k" in text
         assert not (root / "h200" / "gpt.json").exists()
 
-    def test_a_failed_test_of_pytest_benchmarks_json(self, root, tmp_path):
-        path = tmp_path / "b.json"
-        path.write_text(self.benchmark_json())
-        with pytest.raises(EditError, match="nothing says how it ended"):
-            accept(BaselineStore(root), read_candidates(path, "h200"), reason="x", replace=False, at=AT)
-        path.write_text(self.benchmark_json(verdict={"outcome": "no-baseline"}))
-        accept(BaselineStore(root), read_candidates(path, "h200"), reason="x", replace=False, at=AT)
-        assert len(stored(root).runs) == 1
-
-    def benchmark_json(self, **more) -> str:
-        (run,) = runs(1, session="b")
-        measured = measurement(run)
-        info = {"platform": "h200", **encode(measured), **more}
-        return json.dumps(
-            {"machine_info": {}, "benchmarks": [{"fullname": KEY, "extra_info": {"accel": info}}]}
-        )
-
     @pytest.mark.parametrize("folder", ["a100", "h200-nvl"])
     def test_a_folder_that_the_file_contradicts(self, root, tmp_path, folder):
         path = results_file(tmp_path / "r.json", result())
         with pytest.raises(EditError, match="its file says that it was measured on h200"):
             accept(BaselineStore(root), read_candidates(path, folder), reason="x", replace=False, at=AT)
         assert not root.exists()
-
-    def test_the_json_of_pytest_benchmark_knows_no_variant_but_its_platform(self, root, tmp_path):
-        path = tmp_path / "b.json"
-        path.write_text(self.benchmark_json(verdict={"outcome": "no-baseline"}))
-        (candidate,) = read_candidates(path, "h200-nvl")
-        assert not candidate.measured_on
-        (candidate,) = read_candidates(path, "h2000")
-        assert candidate.measured_on == "h200"
 
     def test_runs_of_a_machine_that_is_not_of_the_folder(self, root):
         path = results_file(root.parent / "r.json", result())
@@ -365,25 +338,6 @@ class TestAccept:
             self.take(root, result(bad))
         assert not any(line.startswith("::") for line in str(caught.value).splitlines())
         assert "\x1b" not in str(caught.value)
-
-    def test_what_a_recording_left_behind(self, root, tmp_path):
-        path = self.unsaved(tmp_path, disk_name="h200", suite="cnn")
-        accept(BaselineStore(root), read_candidates(path), reason="disk was full", replace=False, at=AT)
-        assert len(stored(root).runs) == 3
-        assert [line.action for line in stored(root).ledger] == ["accept"]
-
-    def test_one_that_does_not_say_its_platform(self, root, tmp_path):
-        path = self.unsaved(tmp_path)
-        with pytest.raises(EditError, match="--platform"):
-            read_candidates(path)
-        (candidate,) = read_candidates(path, "h200")
-        assert (candidate.platform, candidate.suite) == ("h200", "cnn")
-
-    def unsaved(self, tmp_path, **more) -> Path:
-        plain = [encode(measurement(run)) for run in runs(3, session="kept")]
-        path = tmp_path / "pytest-accel-unsaved-x.json"
-        path.write_text(json.dumps({"node_id": KEY, **more, "measurements": plain}))
-        return path
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"node_id": "x", "measurements": []}'])
     def test_no_results(self, tmp_path, text):

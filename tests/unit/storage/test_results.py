@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -102,68 +101,7 @@ def test_a_path_that_is_no_file(tmp_path, name):
         read_results(tmp_path / name)
 
 
-def benchmark_json(**accel):
-    absent = dict.fromkeys(("first_step_s", "warmup_s", "peak_memory_bytes", "loss"))
-    times = {"rounds_s": [0.01] * 6, "steps_per_round": 10}
-    run = {"session": "s", "environment": "", "metrics": {"mfu": 0.4}, **times, **absent}
-    measured = {
-        "platform": "h200",
-        "work_per_step": 256.0,
-        "work_unit": "images",
-        "steady": True,
-        "run": run,
-        "configuration": {"data_source": "cifar100"},
-        "environment": {"identity": {"device_name": "H200"}, "context": {}},
-        **accel,
-    }
-    benchmarks = [
-        {"fullname": "bench_suites/test_cnn.py::test_cnn[a]", "extra_info": {"accel": measured}},
-        {"fullname": "other.py::test_other", "extra_info": {}},
-    ]
-    return json.dumps({"machine_info": {}, "datetime": "2026-11-15T10:00:00", "benchmarks": benchmarks})
-
-
-def test_the_json_of_pytest_benchmark_is_read_too():
-    verdict = {"outcome": "regressed"}
-    further = {"session": "s", "rounds_s": [0.011] * 6, "steps_per_round": 10, "environment": ""}
-    session = parse(benchmark_json(verdict=verdict, further_runs=[further]), "b.json")
-    (result,) = session.results
-    assert result.status is Outcome.REGRESSED
-    assert result.key == "bench_suites/test_cnn.py::test_cnn[a] (data)"
-    assert result.suite == "cnn"
-    assert [run.rounds_s[0] for run in result.runs] == [0.01, 0.011]
-    assert result.metrics == {}  # of the newest run
-    assert session.environments[result.environment].identity == {"device_name": "H200"}
-
-
-def test_a_module_of_either_name_is_one_suite():
-    text = benchmark_json().replace("test_cnn.py", "cnn_test.py")
-    assert parse(text, "b.json").results[0].suite == "cnn"
-
-
-def test_a_benchmark_json_of_somebody_else_is_refused():
-    with pytest.raises(ResultsError, match="no benchmark here was measured by pytest-accel"):
-        parse(json.dumps({"machine_info": {}, "benchmarks": []}), "b.json")
-
-
 def test_torn_results_get_the_remedy_of_results():
     with pytest.raises(ResultsError, match="cut off") as caught:
         parse(render(make_session())[:-40], "results.json")
     assert caught.value.remedy == "Write it again with --accel-json."
-
-
-@pytest.mark.parametrize("value", [None, [], {}, "x", 1e300, 10**400])
-@pytest.mark.parametrize(
-    "key", ["platform", "work_per_step", "run", "environment", "configuration", "verdict", "further_runs"]
-)
-def test_wrong_value_in_benchmark_json_is_one_error_or_read(key, value):
-    with suppress(ResultsError):
-        parse(benchmark_json(**{key: value}), "b.json")
-
-
-@pytest.mark.parametrize("change", [{"fullname": 3}, {"extra_info": []}, {"extra_info": {"accel": []}}])
-def test_benchmark_of_a_wrong_form_is_refused_with_its_place(change):
-    content = json.loads(benchmark_json())
-    content["benchmarks"][0] |= change
-    with pytest.raises(ResultsError, match=r"benchmarks\[0\]"):
-        parse(json.dumps(content), "b.json")

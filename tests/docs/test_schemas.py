@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from pytest_accel.stats.results import Ending
@@ -20,7 +19,6 @@ from pytest_accel.storage.files import StorageError
 from tests.docs import schemas
 from tests.support.damage import ABSENT, damaged
 from tests.support.results import make_result, make_session
-from tests.unit.storage.test_history import results_
 from tests.unit.storage.test_schema import GOOD, files
 
 ROOT = Path(__file__).parents[2]
@@ -77,12 +75,6 @@ def test_committed_baseline_is_valid(path):
 @given(file=files())
 def test_every_written_baseline_is_valid(file):
     assert faults("baseline", json.loads(baselines.render(file))) == []
-
-
-@settings(max_examples=25)
-@given(found=st.lists(results_, max_size=3).map(tuple))
-def test_every_written_result_is_valid(found):
-    assert faults("results", json.loads(results.render(make_session(found)))) == []
 
 
 @pytest.mark.parametrize("status", [*Outcome, *Ending], ids=lambda status: status.value)

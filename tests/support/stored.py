@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
@@ -110,11 +114,11 @@ def result(
     )
 
 
-def results_file(
-    path: Path, *results: Result, environments: Sequence[Environment] = (H200, UPGRADED, CAPPED)
-) -> Path:
-    """A file of --accel-json."""
-    session = SessionResults(
+def results_of(
+    *results: Result, environments: Sequence[Environment] = (H200, UPGRADED, CAPPED)
+) -> SessionResults:
+    """A session with these results."""
+    return SessionResults(
         session="fresh",
         at="2026-02-01T09:30:00+00:00",
         duration_s=10.0,
@@ -123,5 +127,26 @@ def results_file(
         environments={each.key: each for each in environments},
         results=results,
     )
-    write_results(path, session)
+
+
+def results_file(
+    path: Path, *results: Result, environments: Sequence[Environment] = (H200, UPGRADED, CAPPED)
+) -> Path:
+    """A file of --accel-json."""
+    write_results(path, results_of(*results, environments=environments))
     return path
+
+
+@contextmanager
+def as_nobody(folder: Path) -> Iterator[None]:
+    """Without root's right to read and write everything, but with the way to a folder open."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    for each in (folder, *folder.parents):
+        if each != Path("/tmp") and each.stat().st_mode & 0o011 != 0o011:  # its group stays root's
+            each.chmod(each.stat().st_mode | 0o011)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -13,7 +13,6 @@ import pytest
 
 from pytest_accel import cli
 from pytest_accel.stats.results import SessionResults
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from pytest_accel.storage.history import History
 from pytest_accel.storage.results import write_results
 from tests.support.results import AT, NOW, THEN, make_result, make_runs, make_session
@@ -83,29 +82,9 @@ class TestLooking:
         text = ask("resnet50", "--limit", "3")
         assert "verdict" in text
         assert [line.split()[2] for line in text.splitlines()[-3:]] == ["night-021", "night-022", "night-023"]
-        assert [each["session"] for each in json.loads(ask("swin_t", "--limit", "1", "--json"))] == [
-            "night-023"
-        ]
-
-    def test_a_metric_that_decided_is_named(self, ask, project):
-        """The rows keep the loss of throughput alone; what else was judged is in the document of the session."""
-        ok = make_result(name="test_cnn[resnet50]", throughput=6600)
-        energy = Verdict(
-            outcome=Outcome.REGRESSED,
-            tolerance=0.05,
-            slowdown=Estimate(point=0.08, low=0.06, high=0.1),
-            of="energy_per_step_j",
-        )
-        by_energy = replace(ok, status=Outcome.REGRESSED, failed=True, verdicts=(*ok.verdicts, energy))
-        slower = make_result(Outcome.REGRESSED, name="test_cnn[resnet50]", throughput=6600)
-        history = History(project / ".accel" / "history.sqlite")
-        for number, each in enumerate((by_energy, slower), start=30):
-            at = (AT + timedelta(days=number)).isoformat()
-            history.append(make_session([each], session=f"night-{number:03d}", at=at))
-        first, second = ask("resnet50", "--limit", "2").splitlines()[-2:]
-        assert "regressed: energy 8.0 % more" in first
-        assert "regressed, " in second
-        assert "% slower" in second
+        (point,) = json.loads(ask("swin_t", "--limit", "1", "--json"))
+        assert (point["session"], len(point["step_times_s"])) == ("night-023", 2)
+        assert point["throughput"] == pytest.approx(4400, rel=0.02)
 
     def test_from_a_folder_below(self, ask, project, monkeypatch):
         (project / "bench_suites").mkdir()
@@ -143,27 +122,6 @@ class TestChanges:
         ask("--changes", "--fail", "swin_t")
 
 
-class TestExport:
-    def test_lines_to_standard_output(self, ask):
-        lines = ask("--export", "jsonl").splitlines()
-        assert len(lines) == 48
-        assert json.loads(lines[0])["session"] == "night-000"
-
-    def test_a_file(self, ask, project):
-        ask("--export", "csv", "swin_t", "-o", "out/history.csv")
-        assert len((project / "out" / "history.csv").read_text().splitlines()) == 1 + 24 * 2
-
-    def test_a_slowed_session_is_not_passed_on(self, ask, project):
-        runs = make_runs(random.Random(1), 0.1, session="slowed", metrics={"slowdown_felt": 0.1})
-        slowed = make_session([make_result(runs=runs)], session="slowed", at="2027-01-01T00:00:00+00:00")
-        History(project / ".accel/history.sqlite").append(slowed)
-        assert "slowed" not in ask("--export", "jsonl")
-
-    def test_a_place_that_cannot_be_written(self, ask, project):
-        (project / "file").write_text("")
-        assert "Name another place" in ask("--export", "csv", "-o", "file/x.csv", status=2)
-
-
 class TestKeeping:
     def test_results_of_another_machine_are_added_once(self, ask, project):
         write_results(project / "a.json", night(40))
@@ -180,8 +138,6 @@ class TestKeeping:
             lines = ask("--import", "0.json", "1.json").splitlines()
             assert len(lines) == 2
             assert all(line.isprintable() and not line.startswith("::") for line in lines)
-        History(project / "::error::d.sqlite").append(night(41))
-        assert not ask("--import", "::error::d.sqlite").startswith("::")
 
     def test_a_bad_file_adds_nothing(self, ask, project):
         write_results(project / "a.json", night(40))
@@ -194,27 +150,17 @@ class TestKeeping:
         ask("--history", "new/history.sqlite", "--import", "a.json")
         assert "night-040" in ask("--history", "new/history.sqlite")
 
-    def test_another_history_is_taken_in(self, ask, project):
-        for number in (23, 50):
-            History(project / "other.sqlite").append(night(number))
-        assert ask("--import", "other.sqlite") == "other.sqlite  1 added, 1 there already, 0 damaged\n"
-        assert "night-050" in ask("--limit", "1")
-        assert "Name another with --history" in ask("--import", ".accel/history.sqlite", status=2)
-
     def test_pruning_is_said_first_and_done_with_yes(self, ask):
         assert ask("--prune", "4").splitlines()[1] == "nothing was removed: --yes does it"
         assert len(json.loads(ask("--json", "--limit", "99"))) == 24
         assert ask("--prune", "4", "--yes").startswith("removed 20 sessions, 4 stay")
         assert len(json.loads(ask("--json", "--limit", "99"))) == 4
 
-    def test_pruning_keeps_what_fits_into_bytes(self, ask):
-        assert ask("--prune", "1G", "--yes").startswith("removed 0 sessions, 24 stay")
-
-    @pytest.mark.parametrize("kept", ["0", "x", "1.5M", "", "-3", "30w"])
+    @pytest.mark.parametrize("kept", ["0", "x", "20M", "", "-3", "30w", "9999999"])
     def test_what_is_no_bound_is_refused_with_examples(self, ask, kept, capsys):
         with pytest.raises(SystemExit):
             ask(f"--prune={kept}")
-        assert "is none of 400d (days), 30 (sessions), 20M" in capsys.readouterr().err
+        assert "is neither 400d (days) nor 30 (sessions)" in capsys.readouterr().err
 
     def test_two_actions_are_refused(self, ask):
         assert "--changes and --prune are two actions" in ask("--changes", "--prune", "3", status=2)

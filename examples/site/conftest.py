@@ -26,7 +26,8 @@ def pytest_accel_platforms(config):
 def fit_devices():
     """No figure from a GPU that throttles, is in use or has memory errors: `pytest-accel doctor` looks first."""
     doctor = [sys.executable, "-m", "pytest_accel.cli", "doctor", "--json"]
-    findings = json.loads(subprocess.run(doctor, check=False, capture_output=True, text=True).stdout)
+    shown = subprocess.run(doctor, check=False, capture_output=True, text=True).stdout
+    findings = json.loads(shown)["findings"]
     problems = [each for each in findings if each["group"] == "devices" and each["level"] == "problem"]
     assert not problems, "\n".join(
         f"{each['subject']}: {each['text']} -> {each['remedy']}" for each in problems

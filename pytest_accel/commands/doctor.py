@@ -6,16 +6,23 @@ import argparse
 import json
 import os
 import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_accel.commands.project import BASELINES, baselines_folder, data_folder, find_project
 from pytest_accel.commands.registry import argument, command
+from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
+from pytest_accel.platforms.numa import format_list
+from pytest_accel.stats.quantities import counted, gibibytes, printable
 
 if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue, Variant
-    from pytest_accel.platforms.machine import DetectedDevice, Machine
+    from pytest_accel.platforms.machine import Machine
 
+WARNED = "Measuring works; figures may be noisier, or of another kind"
 _IMAGE_WARNED = "The image works, except for what is listed there"
 
 
@@ -33,16 +40,14 @@ _IMAGE_WARNED = "The image works, except for what is listed there"
 )
 def doctor(args: argparse.Namespace) -> int:
     """Show the platforms that this machine is, and its state; exit status 1 where something would spoil measurements."""
-    from pytest_accel.doctor.doctor import Roots, examine
-    from pytest_accel.doctor.findings import Level, to_plain, worst
-    from pytest_accel.report.doctor import WARNED, screen
+    from pytest_accel.doctor import doctor as checks
+    from pytest_accel.doctor import software
 
     found: dict[str, Any] = {}
     lines: list[str] = []
+    findings: Sequence[Finding]
     if args.image:
-        from pytest_accel.doctor import image
-
-        findings = image.examine(os.environ)
+        findings = software.examine_image(os.environ)
     else:
         from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
         from pytest_accel.platforms.machine import detect
@@ -51,7 +56,8 @@ def doctor(args: argparse.Namespace) -> int:
         machine = detect(catalogue)
         found = _machine_json(machine, catalogue)
         lines = [*_machine_lines(machine), *_platform_lines(machine, catalogue), ""]
-        findings = examine(Roots(data=data_folder(args), baselines=baselines_folder(args)), os.environ)
+        roots = checks.Roots(data=data_folder(args), baselines=baselines_folder(args))
+        findings = checks.examine(roots, os.environ)
     if args.json:
         print(json.dumps({**found, "findings": to_plain(findings)}, indent=2))
     else:
@@ -61,55 +67,51 @@ def doctor(args: argparse.Namespace) -> int:
     return int(worst(findings) is Level.PROBLEM)
 
 
-def _machine_lines(machine: Machine) -> list[str]:
-    lines = [f"cpu          {machine.cpu.name} ({machine.cpu.model}), {machine.cpu.cores} cores available"]
+# --- the machine and its platforms ------------------------------------------------------------------
+
+
+def _machine_lines(machine: Machine) -> Iterator[str]:
+    yield f"cpu          {machine.cpu.name} ({machine.cpu.model}), {machine.cpu.cores} cores available"
     for device in machine.devices:
-        known = "not in the catalogue" if device.key is None else device.key
-        lines.append(f"device {device.index:<5} {device.name}, {_memory(device)}: {known}")
+        memory = "memory unknown" if device.memory_bytes is None else gibibytes(device.memory_bytes)
+        yield f"device {device.index:<5} {device.name}, {memory}: {device.key or 'not in the catalogue'}"
     for variant in dict.fromkeys(device.variant for device in machine.devices if device.variant is not None):
-        lines += [f"             {line}" for line in _variant_lines(variant)]
+        yield from (f"             {line}" for line in _variant_lines(variant))
     if not machine.devices:
-        lines.append("device       none")
-    lines += [f"problem      {problem}" for problem in machine.problems]
+        yield "device       none"
+    yield from (f"problem      {problem}" for problem in machine.problems)
     if any(device.key is None for device in machine.devices):
-        lines.append(
-            "             Name it in pyproject.toml: [tool.pytest-accel.platforms.NAME] patterns = ['…']"
-        )
-    return lines
+        yield "             Name it in pyproject.toml: [tool.pytest-accel.platforms.NAME] patterns = ['…']"
 
 
-def _variant_lines(variant: Variant) -> list[str]:
+def _variant_lines(variant: Variant) -> Iterator[str]:
     figures = ((variant.memory_gb, "GB"), (variant.bandwidth_gb_s, "GB/s"), (variant.tdp_w, "W"))
     known = [f"{value:g} {unit}" for value, unit in figures if value is not None]
-    peaks = ", ".join(f"{name} {value:g}" for name, value in variant.peaks_tflops.items())
-    lines = [f"{variant.title or 'variant'}: {', '.join(filter(None, [*known, variant.interconnect]))}"]
-    lines += [f"dense peak in TFLOP/s: {peaks}"] if peaks else []
-    return [*lines, f"source: {variant.source}"] if variant.source else lines
+    yield f"{variant.title or 'variant'}: {', '.join(filter(None, [*known, variant.interconnect]))}"
+    if variant.peaks_tflops:
+        peaks = (f"{name} {value:g}" for name, value in variant.peaks_tflops.items())
+        yield f"dense peak in TFLOP/s: {', '.join(peaks)}"
+    if variant.source:
+        yield f"source: {variant.source}"
 
 
-def _platform_lines(machine: Machine, catalogue: Catalogue) -> list[str]:
-    """Return the platforms that this machine is, then why it is not the others of its devices."""
+def _platform_lines(machine: Machine, catalogue: Catalogue) -> Iterator[str]:
+    """Yield the platforms that this machine is, then why it is not the others of its devices."""
     satisfied = machine.satisfied(catalogue)
-    lines = ["platforms"]
-    lines += [f"  {name:<13}baselines/{machine.disk_name(catalogue.parse(name))}/" for name in satisfied]
+    yield "platforms"
+    for name in satisfied:
+        yield f"  {name:<13}baselines/{machine.disk_name(catalogue.parse(name))}/"
     here = {"cpu", *(device.key for device in machine.devices)}
     others = [catalogue.parse(name) for name in catalogue.names() if name not in satisfied]
     for each in others:
         if each.device in here:
-            lines.append(f"  {each!s:<13}no: {machine.missing(each, catalogue)}")
+            yield f"  {each!s:<13}no: {machine.missing(each, catalogue)}"
     absent = dict.fromkeys(each.device for each in others if each.device not in here)
     if absent:
-        lines.append(f"  {', '.join(absent)}: no such device here")
-    return lines
-
-
-def _memory(device: DetectedDevice) -> str:
-    return "memory unknown" if device.memory_bytes is None else f"{device.memory_bytes / (1 << 30):.1f} GiB"
+        yield f"  {', '.join(absent)}: no such device here"
 
 
 def _machine_json(machine: Machine, catalogue: Catalogue) -> dict[str, Any]:
-    from dataclasses import asdict
-
     satisfied = machine.satisfied(catalogue)
     others = [name for name in catalogue.names() if name not in satisfied]
     return {
@@ -117,3 +119,64 @@ def _machine_json(machine: Machine, catalogue: Catalogue) -> dict[str, Any]:
         "platforms": {name: machine.disk_name(catalogue.parse(name)) for name in satisfied},
         "missing": {name: machine.missing(catalogue.parse(name), catalogue) for name in others},
     }
+
+
+# --- findings ---------------------------------------------------------------------------------------
+
+
+def screen(findings: Sequence[Finding], *, width: int = 100, warned: str = WARNED) -> list[str]:
+    """Return lines by group, each finding with its remedy, and the conclusion last."""
+    lines: list[str] = []
+    column = max((len(printable(finding.subject)) for finding in findings), default=0) + 2
+    for group in dict.fromkeys(finding.group for finding in findings):
+        lines.append(printable(group))
+        for finding in _merged([each for each in findings if each.group == group]):
+            mark = finding.level.name if finding.level is not Level.OK else "ok" if finding.known else "-"
+            first = f"  {mark:<9}{printable(finding.subject):<{column}}"
+            indent = " " * len(first)
+            text = f"{finding.of}: {finding.text}" if finding.of else finding.text
+            lines += _wrapped(text, first, indent, width)
+            if finding.remedy:
+                lines += _wrapped(finding.remedy, f"{indent}-> ", f"{indent}   ", width)
+    return [*lines, "", *_wrapped(verdict(findings, warned=warned), "", "", width)]
+
+
+def verdict(findings: Sequence[Finding], *, warned: str = WARNED) -> str:
+    """Return one sentence on the machine; `warned` is what warnings alone mean."""
+    problems = [finding for finding in findings if finding.level is Level.PROBLEM]
+    warnings = [finding for finding in findings if finding.level is Level.WARNING]
+    if not problems and not warnings:
+        return "Nothing stands in the way of a measurement."
+    counts = [counted(len(problems), "problem")] if problems else []
+    counts += [counted(len(warnings), "warning")] if warnings else []
+    named = (f"{finding.of} {finding.subject}".strip() for finding in problems or warnings)
+    meaning = "Do not measure before this is put right" if problems else warned
+    return f"{', '.join(counts)}. {meaning}: {', '.join(dict.fromkeys(named))}."
+
+
+def _merged(findings: Sequence[Finding]) -> list[Finding]:
+    """Merge findings that differ only in the number of their device (`GPU 0-2,5`), and sort them by subject."""
+    alike: dict[Finding, list[int]] = {}
+    subjects = list(dict.fromkeys(finding.subject for finding in findings))
+    for finding in sorted(findings, key=lambda each: subjects.index(each.subject)):
+        kind, _, number = finding.of.rpartition(" ")
+        if number.isdecimal():
+            alike.setdefault(replace(finding, of=kind), []).append(int(number))
+        else:
+            alike[finding] = []
+    return [
+        replace(finding, of=f"{finding.of} {format_list(numbers)}") if numbers else finding
+        for finding, numbers in alike.items()
+    ]
+
+
+def _wrapped(text: str, first: str, indent: str, width: int) -> list[str]:
+    """Wrap a text, with room for at least a phrase; paths and commands stay whole, so that they can be copied."""
+    return textwrap.wrap(
+        printable(text),
+        max(width, len(indent) + 30),
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from pytest_accel.doctor import gpus, host, software
-from pytest_accel.doctor.findings import Finding, Pending, Sheet, begin
+from pytest_accel.doctor.findings import Finding, Sheet
+from pytest_accel.doctor.gpus import DEVICES
 from pytest_accel.platforms import amd, graphcore
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.numa import allowed_cpus
@@ -22,7 +24,6 @@ T = TypeVar("T")
 # Without persistence mode the driver initializes every GPU when it is queried: seconds for each of eight.
 DEVICES_LIMIT_S = 30.0
 FILES_LIMIT_S = 5.0
-_DEVICES = Sheet(group=gpus.GROUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,67 +42,80 @@ def examine(
     files, cpus = HostFiles(root=roots.host), allowed_cpus()
     folders = host.folders(roots.host, environ, data=roots.data, baselines=roots.baselines)
     # All begin at once, so that checks that hang cost their limit once.
-    driver = begin(partial(gpus.examine, files, environ, cpus))
-    others = begin(partial(_other_devices, files, environ))
+    nvidia = Check(DEVICES, "NVIDIA's driver", partial(gpus.examine, files, environ, cpus))
+    others = Check(DEVICES, "AMD's or Graphcore's driver", partial(_other_devices, files, environ))
     checks = [
-        ("cpu", "/sys", begin(partial(host.examine_cpus, files, cpus))),
-        ("memory", "/proc", begin(partial(host.examine_memory, files))),
-        ("network", "a folder of LD_LIBRARY_PATH", begin(partial(software.examine_network, files, environ))),
-        *((host.DISK, str(each.path), begin(partial(host.examine_folder, each))) for each in folders),
+        Check(host.CPU, "/sys", partial(host.examine_cpus, files, cpus)),
+        Check(host.MEMORY, "/proc", partial(host.examine_memory, files)),
+        Check(
+            software.NETWORK,
+            "a folder of LD_LIBRARY_PATH",
+            partial(software.examine_network, files, environ),
+        ),
+        *(Check(host.DISK, str(each.path), partial(host.examine_folder, each)) for each in folders),
     ]
-    devices, found = _waited(driver, DEVICES_LIMIT_S, _DEVICES, "NVIDIA's driver", gpus.NvidiaState())
-    found += devices.findings
-    (amd_gpus, listed), late = _waited(
-        others, DEVICES_LIMIT_S, _DEVICES, "AMD's or Graphcore's driver", (0, ())
-    )
-    found += (*late, *listed)
+    state, found = nvidia.wait(DEVICES_LIMIT_S, gpus.NvidiaState())
+    (amd_gpus, listed), late = others.wait(DEVICES_LIMIT_S, (0, []))
+    found += [*state.findings, *late, *listed]
     if not found:
-        found += (_DEVICES.ok("device", "none: benchmarks of the platform cpu can run, others are skipped"),)
-    installed = partial(
-        software.examine, files, environ, nvidia=devices.gpus, amd=amd_gpus, cuda=devices.cuda
-    )
-    checks.insert(0, ("software", "the installed packages", begin(installed)))
-    for group, what, pending in checks:
-        checked, late = _waited(pending, FILES_LIMIT_S, Sheet(group=group), what, [])
-        found += (*late, *checked)
+        found = [DEVICES.ok("device", "none: benchmarks of the platform cpu can run, others are skipped")]
+    installed = partial(software.examine, files, environ, nvidia=state.gpus, amd=amd_gpus, cuda=state.cuda)
+    checks.insert(0, Check(software.SOFTWARE, "the installed packages", installed))
+    for check in checks:
+        checked, late = check.wait(FILES_LIMIT_S, [])
+        found += [*late, *checked]
     # Last, after our own threads have ended, so that it observes other processes only.
-    load = begin(partial(host.examine_load, files, cpus, pause))
-    observed, late = _waited(load, FILES_LIMIT_S, Sheet(group="load"), "/proc", [])
+    observed, late = Check(host.LOAD, "/proc", partial(host.examine_load, files, cpus, pause)).wait(
+        FILES_LIMIT_S, []
+    )
     return (*found, *late, *observed)
 
 
-def _waited(
-    pending: Pending[T], limit_s: float, sheet: Sheet, what: str, instead: T
-) -> tuple[T, tuple[Finding, ...]]:
-    """Return the result of a check; `instead` and a finding if it hangs or raises."""
-    try:
-        result = pending.wait(limit_s)
-    except Exception as error:  # noqa: BLE001 -- one broken check must not cost the others
-        text = f"this check failed: {type(error).__name__}: {error}"
-        return instead, (sheet.warning("doctor", text, "Please report it, with this line and `--json`."),)
-    if result is None:
-        return instead, (
-            sheet.problem(
-                "hangs",
-                f"{what} did not answer within {limit_s:g} s",
-                "Benchmarks would hang there as well: `dmesg` says why a driver or a file server is stuck.",
-            ),
-        )
-    return result, ()
+@dataclass(slots=True)
+class Check(Generic[T]):
+    """A call in a daemon thread, begun at once: a lost GPU or a dead file server may block it forever."""
+
+    sheet: Sheet
+    what: str  # does not answer, if it hangs
+    call: Callable[[], T]
+    started_s: float = field(default_factory=time.monotonic)
+    results: list[T] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def wait(self, limit_s: float, instead: T) -> tuple[T, list[Finding]]:
+        """Return the result; `instead` and a finding if the call raises or takes longer than that since its start."""
+        if self.done.wait(max(0.0, self.started_s + limit_s - time.monotonic())):
+            return (self.results[0] if self.results else instead), self.problems
+        text = f"{self.what} did not answer within {limit_s:g} s"
+        remedy = "Benchmarks would hang there as well: `dmesg` says why a driver or a file server is stuck."
+        return instead, [self.sheet.problem("hangs", text, remedy)]
+
+    def _run(self) -> None:
+        try:
+            self.results.append(self.call())
+        except Exception as error:  # noqa: BLE001 -- one broken check must not cost the others
+            text = f"this check failed: {type(error).__name__}: {error}"
+            remedy = "Please report it, with this line and `--json`."
+            self.problems.append(self.sheet.warning("doctor", text, remedy))
+        finally:
+            self.done.set()
 
 
-def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, tuple[Finding, ...]]:
+def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     """Return the number of AMD GPUs, and findings on all devices of other vendors than NVIDIA."""
-    sysfs = files.root / "sys/class"
-    cards, problems = amd.find(environ, topology=sysfs / "kfd/kfd/topology/nodes", drm=sysfs / "drm")
+    cards, problems = amd.find(environ, sys=files.root / "sys")
     ipus, ipu_problems = graphcore.find()
     findings = []
     for device in (*cards, *ipus):
         memory = "" if device.memory_bytes is None else f", {gibibytes(device.memory_bytes)}"
-        sheet = Sheet(group=gpus.GROUP, of=f"{device.vendor} {device.index}")
+        sheet = Sheet(group=DEVICES.group, of=f"{device.vendor} {device.index}")
         findings.append(sheet.ok("device", f"{device.name}{memory} (its sensors are not checked)"))
     findings += [
-        _DEVICES.warning("visible", problem, "Check the driver and *_VISIBLE_DEVICES.")
+        DEVICES.warning("visible", problem, "Check the driver and *_VISIBLE_DEVICES.")
         for problem in (*problems, *ipu_problems)
     ]
-    return len(cards), tuple(findings)
+    return len(cards), findings

@@ -1,15 +1,11 @@
-"""Findings of the doctor: level, text, remedy; and the call of a check with a time limit."""
+"""Findings of the doctor: level, text, remedy."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
-
-T = TypeVar("T")
+from functools import partialmethod
 
 
 class Level(StrEnum):
@@ -22,20 +18,15 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One checked subject, and the remedy if it needs one."""
+    """One checked subject, and the remedy of a warning or a problem."""
 
     group: str  # devices, software, cpu, memory, load, network, disk
     subject: str  # such as power limit
     text: str
     level: Level = Level.OK
-    remedy: str = ""  # of every warning and problem, and of nothing else
+    remedy: str = ""
     of: str = ""  # the device, if there are several: GPU 0
     known: bool = True  # False: not reported here, so that nothing was checked
-
-    def __post_init__(self) -> None:
-        if (self.level is Level.OK) != (not self.remedy):
-            needs = "needs no" if self.level is Level.OK else "needs a"
-            raise ValueError(f"the finding on {self.subject!r} is {self.level.value}: it {needs} remedy.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +39,11 @@ class Sheet:
     def ok(self, subject: str, text: str) -> Finding:
         return Finding(group=self.group, of=self.of, subject=subject, text=text)
 
-    def warning(self, subject: str, text: str, remedy: str) -> Finding:
-        level = Level.WARNING
+    def _bad(self, level: Level, subject: str, text: str, remedy: str) -> Finding:
         return Finding(group=self.group, of=self.of, subject=subject, text=text, level=level, remedy=remedy)
 
-    def problem(self, subject: str, text: str, remedy: str) -> Finding:
-        level = Level.PROBLEM
-        return Finding(group=self.group, of=self.of, subject=subject, text=text, level=level, remedy=remedy)
+    warning = partialmethod(_bad, Level.WARNING)
+    problem = partialmethod(_bad, Level.PROBLEM)
 
     def unknown(self, subject: str, why: str) -> Finding:
         """Return a finding that is no warning, because there is nothing to do about it here."""
@@ -70,36 +59,3 @@ def worst(findings: Iterable[Finding]) -> Level:
 def to_plain(findings: Iterable[Finding]) -> list[dict[str, str | bool]]:
     """Return findings as JSON values, every field included."""
     return [{**asdict(finding), "level": finding.level.value} for finding in findings]
-
-
-@dataclass(slots=True)
-class Pending(Generic[T]):
-    """A call in a daemon thread: a lost GPU or a dead file server may block it forever."""
-
-    started_s: float = field(default_factory=time.monotonic)
-    results: list[T] = field(default_factory=list)
-    errors: list[Exception] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
-
-    def wait(self, limit_s: float) -> T | None:
-        """Return the result, or raise the call's error; None if it takes longer than that since its start."""
-        self.done.wait(max(0.0, self.started_s + limit_s - time.monotonic()))
-        if self.errors:
-            raise self.errors[0]
-        return self.results[0] if self.results else None
-
-
-def begin(call: Callable[[], T]) -> Pending[T]:
-    """Start a call; `wait` gives its result."""
-    pending: Pending[T] = Pending()
-
-    def run() -> None:
-        try:
-            pending.results.append(call())
-        except Exception as error:  # noqa: BLE001 -- raised in `wait`
-            pending.errors.append(error)
-        finally:
-            pending.done.set()
-
-    threading.Thread(target=run, daemon=True).start()
-    return pending

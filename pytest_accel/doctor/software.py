@@ -1,24 +1,26 @@
-"""Checks of the software that uses the devices: torch's build, slowing variables, container, NCCL's network.
-
-torch is never imported: its files are read.
-"""
+"""Checks of installed software: torch's build, slowing variables, container, NCCL's network, and the packages of an image."""
 
 from __future__ import annotations
 
+import os
 import platform
 import re
-from collections.abc import Callable, Mapping
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms.environment import container
-from pytest_accel.platforms.host import HostFiles
+from pytest_accel.platforms.host import HostFiles, read_file
 from pytest_accel.stats.environment import safe_variables
 from pytest_accel.stats.quantities import counted
 
-SOFTWARE, NETWORK = Sheet(group="software"), Sheet(group="network")
+SOFTWARE, NETWORK, PACKAGES = (Sheet(group=group) for group in ("software", "network", "packages"))
 _OFF = frozenset({"", "0", "n", "no", "false"})
 # Debugging settings that are easily left behind; each slows every step.
 _SLOWING = {
@@ -57,34 +59,28 @@ class TorchBuild:
 
 
 def examine(
-    files: HostFiles,
-    environ: Mapping[str, str],
-    *,
-    nvidia: int,
-    amd: int,
-    cuda: tuple[int, int] | None,
-    find_torch: Callable[[], TorchBuild | None] | None = None,
+    files: HostFiles, environ: Mapping[str, str], *, nvidia: int, amd: int, cuda: tuple[int, int] | None
 ) -> list[Finding]:
     """Check torch's build for the GPUs (`nvidia` and `amd` are their numbers, `cuda` the driver's newest)."""
-    torch = (find_torch or installed_torch)()
+    facts = container(files, environ)
+    names = ("image_name", "container_image", "container_name", "nvidia_container")
+    named = [facts["container_runtime"]] if "container_runtime" in facts else []
+    named += [facts[name] for name in names if name in facts][:1]
     return [
-        judge_torch(torch, nvidia=nvidia, amd=amd, cuda=cuda),
+        judge_torch(installed_torch(), nvidia=nvidia, amd=amd, cuda=cuda),
         slowing_variables(environ),
-        _container(files, environ),
+        SOFTWARE.ok("container", ", ".join(named) or "none found"),
     ]
 
 
-def installed_torch(
-    distribution: Callable[[str], metadata.Distribution] = metadata.distribution,
-) -> TorchBuild | None:
+def installed_torch() -> TorchBuild | None:
     """Return torch's build; PyPI's wheels have no +cu128 in their metadata, but torch/version.py has it."""
     try:
-        found = distribution("torch")
-        version = found.version or "version unknown"
-        place = Path(str(found.locate_file("torch/version.py")))
+        found = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
         return None
-    text = HostFiles(root=place.parent).text(place.name)
+    version = found.version or "version unknown"
+    text, _ = read_file(Path(str(found.locate_file("torch/version.py"))))
     local = version.partition("+")[2]
     fields = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^'\n]*)'", text, re.MULTILINE))
     if fields.get("hip") or local.startswith("rocm"):
@@ -97,27 +93,19 @@ def installed_torch(
 
 def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[int, int] | None) -> Finding:
     if torch is None:
-        return SOFTWARE.warning(
-            "torch",
-            "not installed: only benchmarks of your own steps can run",
-            "pip install 'pytest-accel[suites]'",
-        )
+        text = "not installed: only benchmarks of your own steps can run"
+        return SOFTWARE.warning("torch", text, "pip install 'pytest-accel[suites]'")
     built = {"cuda": "for CUDA", "rocm": "for ROCm", "cpu": "for the CPU only"}.get(torch.kind, "")
     version = f" {torch.cuda[0]}.{torch.cuda[1]}" if torch.cuda else ""
     text = f"{torch.version}, built {built}{version}" if built else f"{torch.version}, build unknown"
     needed = ("CUDA", "cuda") if nvidia else ("ROCm", "rocm") if amd else ("", torch.kind)
     if torch.kind and torch.kind != needed[1]:
-        return SOFTWARE.problem(
-            "torch",
-            f"{text}: it cannot use the GPU that is here",
-            f"Install a build of torch for {needed[0]} (pytorch.org, 'Get started').",
-        )
+        remedy = f"Install a build of torch for {needed[0]} (pytorch.org, 'Get started')."
+        return SOFTWARE.problem("torch", f"{text}: it cannot use the GPU that is here", remedy)
     if torch.cuda and cuda and torch.cuda[0] > cuda[0]:
-        return SOFTWARE.problem(
-            "torch",
-            f"{text}; the driver runs CUDA {cuda[0]}.{cuda[1]} at most",
-            f"Upgrade the driver, or install a build for CUDA {cuda[0]} or older.",
-        )
+        remedy = f"Upgrade the driver, or install a build for CUDA {cuda[0]} or older."
+        text += f"; the driver runs CUDA {cuda[0]}.{cuda[1]} at most"
+        return SOFTWARE.problem("torch", text, remedy)
     return SOFTWARE.ok("torch", text)
 
 
@@ -127,16 +115,6 @@ def slowing_variables(environ: Mapping[str, str]) -> Finding:
         words = "; ".join(f"{name} is set: {_SLOWING[name]}" for name in slowing)
         return SOFTWARE.warning("variables", words, f"unset {' '.join(slowing)}")
     return SOFTWARE.ok("variables", "none that slows every step")
-
-
-def _container(files: HostFiles, environ: Mapping[str, str]) -> Finding:
-    facts = container(files, environ)
-    runtime = facts.get("container_runtime", "")
-    names = ("image_name", "container_image", "container_name", "nvidia_container")
-    named = next((facts[name] for name in names if name in facts), "")
-    if not runtime and not named:
-        return SOFTWARE.ok("container", "none found")
-    return SOFTWARE.ok("container", f"{runtime or 'image'}{f', {named}' if named else ''}")
 
 
 # --- the network between GPUs and nodes -------------------------------------------------------------
@@ -189,11 +167,129 @@ def _has_plugin(files: HostFiles, environ: Mapping[str, str]) -> bool:
 def _nccl_variables(environ: Mapping[str, str]) -> Finding:
     found = {name: value for name, value in safe_variables(environ).items() if name.startswith("NCCL_")}
     slowing = [name for name in _SLOWING_NCCL if found.get(name, "").lower() not in _OFF]
-    if slowing:
-        words = "; ".join(f"{name}={found[name]}: {_SLOWING_NCCL[name]}" for name in slowing)
-        return NETWORK.warning("variables", words, f"unset {' '.join(slowing)}")
+    words = [f"{name}={found[name]}: {_SLOWING_NCCL[name]}" for name in slowing]
     if found.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-        text = f"NCCL_DEBUG={found['NCCL_DEBUG']}: NCCL prints while it measures"
-        return NETWORK.warning("variables", text, "unset NCCL_DEBUG")
+        slowing.append("NCCL_DEBUG")
+        words.append(f"NCCL_DEBUG={found['NCCL_DEBUG']}: NCCL prints while it measures")
+    if slowing:
+        return NETWORK.warning("variables", "; ".join(words), f"unset {' '.join(slowing)}")
     shown = ", ".join(f"{name}={value}" for name, value in sorted(found.items()))
     return NETWORK.ok("variables", shown or "no NCCL_* is set")
+
+
+# --- an image, where it is built: no GPU is needed --------------------------------------------------
+
+OURS = "pytest-accel"
+IMPORT_LIMIT_S = 300.0  # importing torch from a cold disk of a cluster takes a minute
+
+# Distribution: its module, and what does not work without it; empty where nothing would.
+_USED = {
+    "pytest": ("pytest", ""),
+    "pytest-benchmark": ("pytest_benchmark", ""),
+    "torch": (
+        "torch",
+        "train, infer, converge and the suites do not work; accel.measure with steps of your own does",
+    ),
+    "torchvision": (
+        "torchvision",
+        "models by a plain name ('resnet50') and JPEGs do not work; timm/..., zoo/... and your own do",
+    ),
+    "timm": ("timm", "models named timm/... and DINO on Swin-L do not work"),
+    "segmentation-models-pytorch": ("segmentation_models_pytorch", "the segmentation suite does not work"),
+    "transformers": ("transformers", "the bert suite does not work"),
+    "scipy": ("scipy", "DINO cannot be trained: it matches boxes with it"),
+    "nvidia-ml-py": (
+        "pynvml",
+        "no NVIDIA GPU is found, so that its benchmarks are skipped, and no energy is read",
+    ),
+    "scikit-learn": ("sklearn", "the data set 'digits' cannot be read"),
+    "plotly": ("plotly", "--accel-report does not work"),
+}
+
+
+def examine_image(environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Check the packages of an image by their versions and by importing them, each in another process."""
+    from packaging.requirements import Requirement  # pytest depends on it
+
+    needed = {each.name: str(each.specifier) for each in map(Requirement, metadata.requires(OURS) or ())}
+    torch = installed_torch()
+    findings = [_package(name, needed.get(name, ""), torch) for name in _USED]
+    findings.append(_plugin(environ))
+    if torch is not None:
+        findings += [judge_torch(torch, nvidia=0, amd=0, cuda=None), _compiler(environ)]
+    return [*findings, slowing_variables(environ)]
+
+
+def try_import(module: str, *, limit_s: float = IMPORT_LIMIT_S) -> str:
+    """Import a module in another process; return the error in one line, empty if there is none."""
+    try:
+        done = subprocess.run(  # noqa: S603 -- our own program, in our own Python
+            [sys.executable, "-c", f"import {module}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {limit_s:g} s"
+    if done.returncode < 0:
+        return f"signal {-done.returncode} ended the process that imported it"
+    lines = done.stderr.decode("utf-8", "replace").splitlines() or [f"exit status {done.returncode}"]
+    return lines[-1] if done.returncode else ""
+
+
+def is_within(version: str, required: str) -> bool:
+    """Whether a version meets a requirement; NVIDIA's builds (2.6.0a0+ecf3bae40a.nv25.01) count as their release."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return SpecifierSet(required).contains(Version(version).base_version)
+    except InvalidVersion:
+        return True  # a local build; importing it says more
+
+
+def _package(name: str, required: str, torch: TorchBuild | None) -> Finding:
+    module, without = _USED[name]
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        # A torch for CUDA that finds no GPU skips every benchmark.
+        is_problem = not without or (name == "nvidia-ml-py" and torch is not None and torch.kind == "cuda")
+        report = PACKAGES.problem if is_problem else PACKAGES.warning
+        # torchvision and timm depend on torch: the image's own build must stay.
+        pinned = f" 'torch=={torch.version}'" if torch and name in ("torchvision", "timm") else ""
+        return report(name, f"missing{without and f': {without}'}", f"pip install {name}{pinned}")
+    if error := try_import(module):
+        remedy = f"Repair it{without and f': {without}'}. A library of the base image may be missing, or of another version."
+        return PACKAGES.problem(name, f"{version} cannot be imported: {error}", remedy)
+    if not is_within(version, required):
+        report = PACKAGES.warning if without else PACKAGES.problem
+        return report(name, f"{version}, and {required} is needed", f"pip install '{name}{required}'")
+    return PACKAGES.ok(name, version)
+
+
+def _plugin(environ: Mapping[str, str]) -> Finding:
+    points = metadata.entry_points(group="pytest11")
+    if not any(each.value == "pytest_accel.plugin" for each in points):
+        text = "pytest does not find it: the package has no entry point here"
+        return PACKAGES.problem("plugin", text, f"Install {OURS} again, with pip.")
+    if environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
+        text = "PYTEST_DISABLE_PLUGIN_AUTOLOAD is set: pytest loads it only where it is named"
+        return PACKAGES.warning("plugin", text, "Unset it, or run pytest with -p benchmark -p accel.")
+    return PACKAGES.ok("plugin", f"{OURS} {metadata.version(OURS)}, found by pytest")
+
+
+def _compiler(environ: Mapping[str, str]) -> Finding:
+    """Check for a C compiler and Python's headers: Triton compiles its launchers with them."""
+    candidates = [environ["CC"]] if environ.get("CC") else ["gcc", "cc", "clang"]
+    paths = [path for each in candidates if (path := shutil.which(each, path=environ.get("PATH")))]
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    missing = [] if paths else [f"no C compiler ({', '.join(candidates)})"]
+    missing += [] if headers.exists() else [f"no {headers}"]
+    if missing:
+        text = f"{', '.join(missing)}: torch.compile cannot build its kernels"
+        remedy = "Install gcc, libc6-dev and Python's headers (python3-dev), or run with --accel-compile=off."
+        return SOFTWARE.warning("compiler", text, remedy)
+    return SOFTWARE.ok("compiler", f"{paths[0]}, {headers}")

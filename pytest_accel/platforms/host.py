@@ -12,9 +12,6 @@ MOST_BYTES = 1 << 18  # /proc/stat of a thousand CPUs is 150 KB
 MOST_NAMES = 10_000  # entries of one folder
 REFUSED = "permission denied"
 
-_CGROUPS = "sys/fs/cgroup"
-_NO_LIMIT_BYTES = 1 << 60  # version 1 writes "none" as the largest number of pages
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFiles:
@@ -22,13 +19,9 @@ class HostFiles:
 
     root: Path = Path("/")
 
-    def attempt(self, path: str) -> tuple[str, str]:
-        """Return the stripped text, or why there is none."""
-        text, why = read_file(self.root / path)
-        return text, f"/{path}: {why}" if why else ""
-
     def text(self, path: str) -> str:
-        return self.attempt(path)[0]
+        """Return the stripped text; empty if it cannot be read."""
+        return read_file(self.root / path)[0]
 
     def lines(self, path: str) -> list[str]:
         return self.text(path).splitlines()
@@ -73,106 +66,52 @@ def whole_number(text: str) -> int | None:
 
 
 def number_fields(lines: list[str]) -> dict[str, int]:
-    """Parse lines of a name and a number, such as `nr_periods 12`; other lines are ignored."""
+    """Parse lines of a name and a number, such as `inactive_file 12`; other lines are ignored."""
     words = (line.split() for line in lines)
     found = ((word[0], whole_number(word[1])) for word in words if len(word) == 2)
     return {name: number for name, number in found if number is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuQuota:
-    """CPU time limit in CPUs, the smallest of all groups above this process; None without one."""
-
-    cpus: float | None = None
-    throttled: int = 0  # periods in which the group had to wait
-    periods: int = 0
-    unreadable: str = ""  # the file and its content
+# --- control groups (version 2) ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """Memory limit, the smallest of all groups above this process, and the use without reclaimable cache."""
+    """A memory limit, and the use without reclaimable cache."""
 
-    limit_bytes: int | None = None
-    used_bytes: int | None = None
-    kills: int = 0  # processes that the kernel killed because of the limit
-    unreadable: str = ""
+    limit_bytes: int
+    used_bytes: int
 
 
-def read_quota(files: HostFiles) -> CpuQuota:
-    found = [_quota_of(files, folder) for folder in _group_folders(files, "cpu")]
-    limited = [quota for quota in found if quota.cpus is not None]
-    unreadable = next((quota for quota in found if quota.unreadable), CpuQuota())
-    return min(limited, key=lambda quota: quota.cpus or 0, default=unreadable)
+def cpu_quota(files: HostFiles) -> float | None:
+    """Return the CPU time limit in CPUs, the smallest of all groups above this process; None without one."""
+    found = []
+    for folder in _group_folders(files):
+        numbers = [whole_number(word) or 0 for word in files.text(f"{folder}/cpu.max").split()]
+        if len(numbers) == 2 and all(numbers):  # "150000 100000"; "max 100000" is no limit
+            found.append(numbers[0] / numbers[1])
+    return min(found, default=None)
 
 
-def read_memory_limit(files: HostFiles) -> MemoryLimit:
-    found = [_memory_limit_of(files, folder) for folder in _group_folders(files, "memory")]
-    limited = [each for each in found if each.limit_bytes is not None]
-    unreadable = next((each for each in found if each.unreadable), MemoryLimit())
-    return min(limited, key=lambda each: each.limit_bytes or 0, default=unreadable)
+def memory_limit(files: HostFiles) -> MemoryLimit | None:
+    """Return the smallest memory limit of all groups above this process; None without one."""
+    found = []
+    for folder in _group_folders(files):
+        if limit := whole_number(files.text(f"{folder}/memory.max")):  # "max" is no limit
+            used = whole_number(files.text(f"{folder}/memory.current")) or 0
+            cache = number_fields(files.lines(f"{folder}/memory.stat")).get("inactive_file", 0)
+            found.append(MemoryLimit(limit_bytes=limit, used_bytes=max(0, used - cache)))
+    return min(found, key=lambda each: each.limit_bytes, default=None)
 
 
-def _group_folders(files: HostFiles, controller: str) -> Iterator[str]:
-    """Yield the folders of this process's groups and of those above, in every hierarchy that may limit it.
+def _group_folders(files: HostFiles) -> Iterator[str]:
+    """Yield the folders of this process's group and of those above.
 
     In a container the file often names a path of the host that is not mounted: then the mount's root counts.
     """
     for line in files.lines("proc/self/cgroup"):
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            mounts = [_CGROUPS, f"{_CGROUPS}/unified"]
-        elif controller in controllers.split(","):
-            mounts = list(dict.fromkeys([f"{_CGROUPS}/{controllers}", f"{_CGROUPS}/{controller}"]))
-        else:
-            continue
-        group = PurePosixPath("/", path.lstrip("/"))
-        above = [] if ".." in group.parts else [group, *group.parents]  # "..": outside our namespace
-        for mount in mounts:
-            for each in above or [PurePosixPath("/")]:
-                yield mount + (f"{each}" if each.name else "")
-
-
-def _quota_of(files: HostFiles, folder: str) -> CpuQuota:
-    text = files.text(f"{folder}/cpu.max")  # "max 100000", "150000 100000"
-    place = f"/{folder}/cpu.max"
-    if not text:
-        quota = files.text(f"{folder}/cpu.cfs_quota_us")  # version 1; -1: none
-        text = f"{'max' if quota.startswith('-') else quota} {files.text(f'{folder}/cpu.cfs_period_us')}"
-        place = f"/{folder}/cpu.cfs_quota_us"
-        if not quota:
-            return CpuQuota()
-    words = text.split()
-    if words[0] == "max":
-        return CpuQuota()
-    numbers = [whole_number(word) for word in words]
-    if len(numbers) != 2 or not numbers[0] or not numbers[1]:
-        return CpuQuota(unreadable=f"{place} says {text.strip()[:40]!r}")
-    stat = number_fields(files.lines(f"{folder}/cpu.stat"))
-    return CpuQuota(
-        cpus=numbers[0] / numbers[1], throttled=stat.get("nr_throttled", 0), periods=stat.get("nr_periods", 0)
-    )
-
-
-def _memory_limit_of(files: HostFiles, folder: str) -> MemoryLimit:
-    for limit_name, used_name, cache_name, events in (
-        ("memory.max", "memory.current", "inactive_file", "memory.events"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"),
-    ):
-        text = files.text(f"{folder}/{limit_name}")
-        if not text or text == "max":
-            continue
-        limit = whole_number(text)
-        if not limit:
-            return MemoryLimit(unreadable=f"/{folder}/{limit_name} says {text[:40]!r}")
-        if limit >= _NO_LIMIT_BYTES:
-            continue
-        used = whole_number(files.text(f"{folder}/{used_name}"))
-        cache = number_fields(files.lines(f"{folder}/memory.stat")).get(cache_name, 0)
-        return MemoryLimit(
-            limit_bytes=limit,
-            used_bytes=None if used is None else max(0, used - cache),
-            kills=number_fields(files.lines(f"{folder}/{events}")).get("oom_kill", 0),
-        )
-    return MemoryLimit()
+        if line.startswith("0::"):
+            group = PurePosixPath("/", line.removeprefix("0::").lstrip("/"))
+            outside = ".." in group.parts  # of our namespace
+            for each in [PurePosixPath("/")] if outside else [group, *group.parents]:
+                yield f"sys/fs/cgroup{each}".rstrip("/")

@@ -179,7 +179,7 @@ def _query_nvml(nvml: Nvml, uuid: str, host: Topology, sys: Path) -> DeviceAffin
 
 def _from_kfd(uuid: str, sys: Path) -> DeviceAffinity | None:
     """Return the affinity of an AMD GPU, whose UUID is `GPU-<unique_id>`, by its bus address."""
-    for _, properties in topology_nodes(sys / "class/kfd/kfd/topology/nodes"):
+    for _, properties in topology_nodes(sys):
         unique_id = properties.get("unique_id")
         if unique_id and uuid.lower() == f"gpu-{unique_id:016x}":
             where = properties.get("location_id", 0)  # packed as by PCI: bus, then device and function

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_accel.platforms.machine import DetectedDevice, select_visible, uses_ordinals
 
 # NVML's return codes (nvml.h), where its own words are unclear.
-_REASONS = {
+REASONS = {
     4: "no permission to talk to the driver",
     9: "driver not loaded",
     12: "driver library not found",
@@ -143,7 +143,7 @@ def close(nvml: Nvml) -> None:
 
 def reason(error: Exception) -> str:
     """Return why NVML refused, in words."""
-    known = _REASONS.get(getattr(error, "value", 0))
+    known = REASONS.get(getattr(error, "value", 0))
     return known or str(error).lower() or type(error).__name__
 
 

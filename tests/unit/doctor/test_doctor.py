@@ -16,22 +16,19 @@ import pytest
 import pytest_accel.doctor
 from pytest_accel.doctor import doctor, gpus, host
 from pytest_accel.doctor.doctor import Roots, examine
-from pytest_accel.doctor.findings import Finding, Level, begin, to_plain, worst
+from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
 
 # Recorded in a container of one of two NUMA nodes, control groups of version 2; shortened.
 HOST = {
     "proc/stat": "cpu 1 0 1 9 0 0 0 0 0 0\ncpu0 1 0 1 9 0 0 0 0 0 0\nintr 3\n",
-    "proc/loadavg": "0.10 0.20 0.30 1/99 123\n",
     "proc/meminfo": "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n",
     "proc/cpuinfo": "processor\t: 0\nmodel name\t: Example CPU\n",
-    "proc/self/cgroup": "3:memory:/job\n0::/job\n",
+    "proc/self/cgroup": "0::/job\n",
     "proc/driver/nvidia/version": "NVRM version: 580\n",
     "sys/fs/cgroup/job/cpu.max": "max 100000\n",
-    "sys/fs/cgroup/job/cpu.stat": "nr_periods 0\nnr_throttled 0\n",
-    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "8589934592\n",
-    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000\n",
-    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 100\n",
-    "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill 0\n",
+    "sys/fs/cgroup/job/memory.max": "8589934592\n",
+    "sys/fs/cgroup/job/memory.current": "1000\n",
+    "sys/fs/cgroup/job/memory.stat": "inactive_file 100\n",
     "sys/devices/system/cpu/online": "0-1\n",
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
     "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0\n",
@@ -39,8 +36,6 @@ HOST = {
     "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 8388608 kB\n",
     "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
     "sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec\n",
-    "sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n",
-    "sys/bus/pci/devices/0000:17:00.0/class": "0x030200\n",
     "run/.containerenv": 'engine="podman"\n',
     "dev/shm/": "",
 }
@@ -159,17 +154,10 @@ def test_amds_gpus_are_named(tree):
     )  # this repository's torch is not AMD's, if it is there
 
 
-def test_deadlines_hand_over_results_and_errors(never):
-    assert begin(lambda: 7).wait(30) == 7
-    assert begin(never).wait(0.01) is None
-    with pytest.raises(ZeroDivisionError):
-        begin(lambda: 1 / 0).wait(30)
-
-
 def test_this_very_machine_without_torch():
     code = (
         "import sys\nfrom pytest_accel.doctor.doctor import Roots, examine\n"
-        "from pytest_accel.report.doctor import screen\n"
+        "from pytest_accel.commands.doctor import screen\n"
         "found = examine(Roots())\nprint(len(screen(found)) > 15, [f for f in found if f.subject == 'doctor'])\n"
         "print(sorted({'torch', 'numpy', 'amdsmi'} & set(sys.modules)))"
     )
@@ -183,17 +171,6 @@ def test_this_very_machine_without_torch():
 
 SICK = Finding(group="devices", subject="ECC", text="off", level=Level.WARNING, remedy="Turn it on.")
 LOST = Finding(group="devices", subject="device", text="gone", level=Level.PROBLEM, remedy="Restart.")
-
-
-@pytest.mark.parametrize("level", [Level.WARNING, Level.PROBLEM])
-def test_warning_and_problem_need_a_remedy(level):
-    with pytest.raises(ValueError, match=r"'ECC' is .*: it needs a remedy"):
-        Finding(group="devices", subject="ECC", text="off", level=level)
-
-
-def test_ok_needs_no_remedy():
-    with pytest.raises(ValueError, match="needs no remedy"):
-        Finding(group="devices", subject="ECC", text="on", remedy="Sleep.")
 
 
 def test_worst_level_counts():

@@ -1,26 +1,13 @@
-"""AMD GPUs: the kernel's topology, a fake amdsmi, HIP's rules of visibility."""
-
-import sys
-import types
+"""AMD GPUs: the kernel's topology, and HIP's rules of visibility."""
 
 import pytest
 
 from pytest_accel.platforms import amd
-from pytest_accel.platforms.amd import AmdGpu, visible_devices
+from pytest_accel.platforms.amd import visible_devices
 from pytest_accel.platforms.catalogue import load_catalogue
-from pytest_accel.platforms.machine import identified
+from pytest_accel.platforms.machine import DetectedDevice, identified
 
 GIB = 1 << 30
-
-
-@pytest.fixture(autouse=True)
-def no_amdsmi(monkeypatch):
-    """As without ROCm, where importing it raises KeyError: what `import` of a None entry does not do."""
-    finder = types.SimpleNamespace(
-        find_spec=lambda name, *_: (_ for _ in ()).throw(KeyError(name)) if name == "amdsmi" else None
-    )
-    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
 
 
 @pytest.fixture
@@ -28,7 +15,7 @@ def sysfs(tmp_path):
     """Write nodes as the kernel does: a CPU, then GPUs of (device id, simds, GiB, product name)."""
 
     def write(*gpus):
-        topology, drm = tmp_path / "nodes", tmp_path / "drm"
+        topology, drm = tmp_path / "class/kfd/kfd/topology/nodes", tmp_path / "class/drm"
         _node(topology / "0", {"cpu_cores_count": 64, "simd_count": 0}, [(0, 512 * GIB)])
         for index, (device_id, simds, gib, product) in enumerate(gpus, 1):
             properties = {
@@ -40,7 +27,7 @@ def sysfs(tmp_path):
                 folder = drm / f"renderD{127 + index}" / "device"
                 folder.mkdir(parents=True)
                 (folder / "product_name").write_text(product + "\n")
-        return {"topology": topology, "drm": drm}
+        return tmp_path
 
     return write
 
@@ -60,11 +47,11 @@ def keys(devices):
 
 
 def test_a_machine_without_the_driver_has_nothing_and_no_problem(tmp_path):
-    assert amd.find({}, topology=tmp_path / "none") == ([], [])
+    assert amd.find({}, sys=tmp_path / "none") == ([], [])
 
 
 def test_mi300x_from_the_topology(sysfs):
-    devices, problems = amd.find({}, **sysfs(*[(0x74A1, 1216, 192, "")] * 8))
+    devices, problems = amd.find({}, sys=sysfs(*[(0x74A1, 1216, 192, "")] * 8))
     assert problems == []
     assert keys(devices) == [("mi300x", "")] * 8
     assert devices[0].name == "AMD Instinct MI300X"
@@ -77,17 +64,17 @@ def test_mi300x_from_the_topology(sysfs):
     [(440, "", "mi250x"), (416, "", ""), (416, "AMD INSTINCT MI250 (MCM) OAM AC MBA", "")],
 )
 def test_the_gcds_of_an_mi250_are_told_apart_by_their_compute_units(sysfs, simds, product, variant):
-    devices, _ = amd.find({}, **sysfs(*[(0x740C, simds, 64, product)] * 2))
+    devices, _ = amd.find({}, sys=sysfs(*[(0x740C, simds, 64, product)] * 2))
     assert keys(devices) == [("mi250", variant)] * 2
 
 
 def test_a_partition_is_not_the_device(sysfs):
-    devices, _ = amd.find({}, **sysfs(*[(0x74A1, 152, 24, "")] * 8))
+    devices, _ = amd.find({}, sys=sysfs(*[(0x74A1, 152, 24, "")] * 8))
     assert keys(devices) == [(None, None)] * 8
 
 
 def test_an_unknown_card_is_named_by_its_id(sysfs):
-    devices, _ = amd.find({}, **sysfs((0x1234, 240, 16, "")))
+    devices, _ = amd.find({}, sys=sysfs((0x1234, 240, 16, "")))
     assert devices[0].name == "AMD device 0x1234"
 
 
@@ -106,36 +93,13 @@ def test_an_unknown_card_is_named_by_its_id(sysfs):
     ],
 )
 def test_visible_devices_as_hip_reads_them(environ, expected):
-    gpus = [AmdGpu(name="X", serial=letter, memory_bytes=None, compute_units=None) for letter in "abcd"]
+    gpus = [DetectedDevice(index=0, name="X", uuid=f"GPU-{letter}") for letter in "abcd"]
     devices = visible_devices(gpus, environ)
     assert [device.uuid for device in devices] == [f"GPU-{letter}" for letter in expected]
     assert [device.index for device in devices] == list(range(len(expected)))
 
 
 def test_hidden_gpus_are_told(sysfs):
-    devices, problems = amd.find({"HIP_VISIBLE_DEVICES": ""}, **sysfs((0x74A1, 1216, 192, "")))
+    devices, problems = amd.find({"HIP_VISIBLE_DEVICES": ""}, sys=sysfs((0x74A1, 1216, 192, "")))
     assert devices == []
     assert "leaves none of 1 x AMD Instinct MI300X" in problems[0]
-
-
-def test_amdsmi_is_asked_first_where_it_works(sysfs, monkeypatch):
-    module = types.ModuleType("amdsmi")
-    module.amdsmi_init = module.amdsmi_shut_down = lambda: None
-    module.amdsmi_get_processor_handles = lambda: ["handle"]
-    module.amdsmi_get_gpu_asic_info = lambda _: {
-        "market_name": "AMD Instinct MI250X / MI250", "asic_serial": "0xDEADBEEF", "num_compute_units": 110,
-    }  # fmt: skip
-    module.amdsmi_get_gpu_memory_total = lambda *_: 64 * GIB
-    module.AmdSmiMemoryType = types.SimpleNamespace(VRAM=0)
-    monkeypatch.setitem(sys.modules, "amdsmi", module)
-    (device,), _ = amd.find({}, **sysfs((0x74A1, 1216, 192, "")))
-    assert (device.name, device.uuid) == ("AMD Instinct MI250X", "GPU-deadbeef")
-
-
-def test_a_failing_amdsmi_falls_back_to_the_kernel(sysfs, monkeypatch):
-    module = types.ModuleType("amdsmi")
-    module.amdsmi_init = module.amdsmi_shut_down = lambda: None
-    module.amdsmi_get_processor_handles = lambda: 1 / 0
-    monkeypatch.setitem(sys.modules, "amdsmi", module)
-    (device,), _ = amd.find({}, **sysfs((0x74A1, 1216, 192, "")))
-    assert device.name == "AMD Instinct MI300X"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_accel.commands.doctor import screen, verdict
 from pytest_accel.doctor.findings import Finding, Level
-from pytest_accel.report.doctor import screen, verdict
 
 
 def finding(subject, text="fine", *, level=Level.OK, group="devices", **more):

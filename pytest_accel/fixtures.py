@@ -219,7 +219,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     With --accel-require and --accel-data it fails.
     """
     from pytest_accel.options import data_root
-    from pytest_accel.session.fitting import fail_plainly
+    from pytest_accel.session.device import fail_plainly
     from pytest_accel.workloads.data.errors import DataError, DataMissing
     from pytest_accel.workloads.data.sets import find_set
 

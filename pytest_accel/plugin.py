@@ -80,14 +80,28 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     refuse_unknown_names(config, items)
     settings = config.stash[SETTINGS]
-    if settings.require or settings.output_files or _is_worker(config) or needs_hardware(config, items):
-        from pytest_accel.session.start import start
+    worker = _is_worker(config)
+    if not (settings.require or settings.output_files or worker or needs_hardware(config, items)):
+        return
+    from pytest_accel.session.selection import select_platforms
 
-        start(config, items)
+    selection = select_platforms(config, items)
+    if worker:
+        from pytest_accel.session.worker_process import WorkerProcess
+
+        config.pluginmanager.register(WorkerProcess(config, items), "accel-worker")
+    elif not _only_lists(config):
+        from pytest_accel.session.session import register_session
+
+        register_session(config, items, selection)
 
 
 def _is_worker(config: pytest.Config) -> bool:
     return config.pluginmanager.has_plugin("accel-rank-end")
+
+
+def _only_lists(config: pytest.Config) -> bool:
+    return bool(config.getoption("collectonly", default=False))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -97,7 +111,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Report files that were not written, as under xdist, where workers collect: old ones could be taken for new."""
     unseen = not config.pluginmanager.has_plugin("accel-outputs")
-    if unseen and not config.getoption("collectonly", default=False):
+    if unseen and not _only_lists(config):
         for option, file in config.stash[SETTINGS].output_files:
             terminalreporter.write_line(f"--accel-{option}={file}: nothing was written", yellow=True)
 
@@ -105,8 +119,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail --accel-require where no benchmark was collected here, as under xdist."""
-    unseen = not session.config.pluginmanager.has_plugin("accel-session")
-    listing = session.config.getoption("collectonly", default=False)
-    required = session.config.stash[SETTINGS].require and not _is_worker(session.config)
-    if required and unseen and not listing and exitstatus == pytest.ExitCode.OK:
+    config = session.config
+    unseen = not (
+        config.pluginmanager.has_plugin("accel-session") or _is_worker(config) or _only_lists(config)
+    )
+    if unseen and config.stash[SETTINGS].require and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -36,11 +36,14 @@ from pytest_accel.measure.rounds import (
 from pytest_accel.options import Settings
 from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.session.device import BINDING, environment_of
-from pytest_accel.session.device_locks import exclusive_devices
-from pytest_accel.session.fitting import fail_plainly
+from pytest_accel.session.device import (
+    BINDING,
+    environment_of,
+    exclusive_devices,
+    fail_plainly,
+    live_progress,
+)
 from pytest_accel.session.observation import Observation, Observed
-from pytest_accel.session.progress import live_progress
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.measurement import Measurement, merge
 from pytest_accel.stats.roofline import Roofline

@@ -1,28 +1,38 @@
-"""The device of an item: opening it, binding the process to its CPUs, its environment."""
+"""The device of an item: opening it, its environment, its lock, running out of its memory; progress meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import platform as host
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
-from pytest_accel.distributed.affinity import Bound, bind_rank
+from pytest_accel.distributed.affinity import bind_rank
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
-from pytest_accel.options import Settings
+from pytest_accel.measure.locks import LockedError, lock_devices
+from pytest_accel.options import Settings, settings_of
 from pytest_accel.platforms.environment import read_environment
 from pytest_accel.platforms.machine import DetectedDevice, Machine
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.session.selection import SELECTION, PlatformSelection
+from pytest_accel.report.terminal import Progress
+from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.run import Scalar
 
 if TYPE_CHECKING:
-    from pytest_accel.distributed.worker import RankConnection  # noqa: F401 - in the string below
+    from pytest_accel.distributed.worker import RankConnection
+    from pytest_accel.measure.ranks import Ranks
 
 RANK_END = pytest.StashKey["RankConnection"]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
+WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
+IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 
@@ -53,37 +63,13 @@ def hardware_of(machine: Machine, platform: PlatformName, local_rank: int) -> De
     return fitting[local_rank] if local_rank < len(fitting) else fitting[0] if len(fitting) == 1 else None
 
 
-@contextmanager
-def bound_to(item: pytest.Item, settings: Settings) -> Iterator[None]:
-    """Bind this process to the CPUs near an item's device while the item runs."""
-    selection = item.config.stash[SELECTION]
-    bound = _bind(selection, selection.platform_of(item), settings.bind, local_rank=0, local_size=1)
-    item.config.stash[BINDING] = bound.describe()
-    try:
-        yield
-    finally:
-        bound.restore()
-
-
 def bind_worker(config: pytest.Config, platform: PlatformName) -> None:
-    """Bind a worker process for its lifetime."""
-    place = config.stash[RANK_END].place
-    bound = _bind(
-        config.stash[SELECTION],
-        platform,
-        place.bind,
-        local_rank=place.local_rank,
-        local_size=place.local_size,
-    )
-    config.stash[BINDING] = bound.describe()
-
-
-def _bind(
-    selection: PlatformSelection, platform: PlatformName, mode: str, *, local_rank: int, local_size: int
-) -> Bound:
-    devices = [hardware_of(selection.machine, platform, rank) for rank in range(local_size)]
+    """Bind a worker process, for its lifetime, to the CPUs near its device."""
+    place, machine = config.stash[RANK_END].place, config.stash[SELECTION].machine
+    devices = [hardware_of(machine, platform, rank) for rank in range(place.local_size)]
     uuids = [device.uuid if device else None for device in devices]
-    return bind_rank(mode=mode, device_uuids=uuids, local_rank=local_rank)
+    bound = bind_rank(mode=place.bind, device_uuids=uuids, local_rank=place.local_rank)
+    config.stash[BINDING] = bound.describe()
 
 
 def environment_of(
@@ -105,6 +91,188 @@ def environment_of(
         cpu_model=f"{cpu.name} ({cpu.model})",
     )
     facts = item.stash.get(STEP_FACTS, {})
-    if platform.devices > 1 or not binding.startswith("none"):
+    if binding and (platform.devices > 1 or not binding.startswith("none")):
         facts = {"binding": binding, **facts}
     return replace(read, context={**read.context, **facts})
+
+
+# --- failures ---------------------------------------------------------------------------------------
+
+
+class DoesNotFit(Skipped):
+    """Ends a test as pytest's skip does; raised by `does_not_fit` alone."""
+
+    __module__ = "builtins"  # as pytest's own, so that reports show its bare name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """What did not fit, and where; the session decides whether it did before."""
+
+    text: str
+    environment: Environment
+    configuration: Mapping[str, Scalar] | None = None  # None: it was not built
+    nothing_built: bool = False  # known before anything was built: the device is untouched
+
+
+UNFIT = pytest.StashKey[Unfit]()
+CONFIGURATION = pytest.StashKey[Mapping[str, Scalar]]()  # of the step that was built, before it is measured
+
+
+def fail_plainly(text: str) -> NoReturn:
+    """Fail a test with these words alone, without a traceback."""
+    raise pytest.fail.Exception(text, pytrace=False) from None
+
+
+def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -> NoReturn:
+    """End the test of a benchmark; `text` says what did not fit in which memory.
+
+    For fixtures, from any rank of a process group.
+    """
+    settings = settings_of(item)
+    here = environment_of(item, settings, *open_device(item, settings))
+    built = item.stash.get(CONFIGURATION, None)
+    item.stash[UNFIT] = Unfit(text=text, environment=here, configuration=built, nothing_built=nothing_built)
+    raise DoesNotFit(text, _use_item_location=True) from None
+
+
+# --- progress ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
+    """Show progress on the terminal behind pytest's own line; silent where there is no terminal.
+
+    A worker has none: it sends its phases to the session.
+    """
+    rank = config.stash.get(RANK_END, None)
+    if rank is not None:
+        yield _WorkerProgress(rank)
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    shown = None
+    if reporter is not None and reporter.isatty and reporter.hasmarkup:
+        shown = reporter._tw  # noqa: SLF001 - the writer knows how much of the line is taken
+    progress = Progress(label, shown, lambda: _uncaptured(config))
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def write_log(config: pytest.Config, text: str) -> None:
+    """Write a line at once where output is a log; on a terminal the live line shows it."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or reporter.isatty or config.getoption("verbose") < 0:
+        return
+    with _uncaptured(config):
+        reporter.ensure_newline()
+        reporter.write_line(text)
+        reporter.flush()  # what stays in the buffer of a pipe would be captured with the item's output
+
+
+def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+
+class _WorkerProgress(Progress):
+    """Sends phases to the session, which shows those of rank 0."""
+
+    def __init__(self, rank: RankConnection) -> None:
+        super().__init__("", None)
+        self._rank = rank
+
+    def phase(self, text: str, remaining_s: float | None) -> None:
+        self._rank.say(text, remaining_s)
+
+
+# --- locks of all devices of a benchmark ---------------------------------------------------------------------
+
+
+@contextmanager
+def exclusive_devices(
+    item: pytest.Item, settings: Settings, ranks: Ranks, hardware: DetectedDevice | None
+) -> Iterator[None]:
+    """Hold the locks of all devices that measure together; the host has none.
+
+    One rank of each node locks all devices of the node, node after node: if each rank locked its own, two process
+    groups could deadlock.
+    """
+    if settings.lock == "off":
+        yield
+        return
+    found = ranks.gather((host.node(), hardware.uuid if hardware else ""))
+    # A rank reports its wait before its session takes it for a hang.
+    patience = IN_RANK if RANK_END in item.config.stash else 1.0
+    with ExitStack() as held:
+        for leader, uuids in by_leader(dict(enumerate(found))).items():
+            problem = ""
+            if ranks.rank == leader:
+                with live_progress(item.config, item.name) as progress:
+                    waiting = _report_waiting(item.config, progress, item.name)
+                    locks = lock_devices(
+                        uuids,
+                        mode=settings.lock,
+                        waiting=waiting,
+                        unlocked=lambda text: warnings.warn(pytest.PytestWarning(text), stacklevel=1),
+                        timeout_s=patience * settings.timeout_s,
+                    )
+                    problem = _entered(item.config, held, locks)
+            if problems := [each for each in ranks.gather(problem) if each]:
+                fail_plainly(problems[0])
+        yield
+
+
+def by_leader(ranks: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
+    """Return the lowest rank of each node, in the order of node names, with the devices of the node."""
+    nodes = sorted({node for node, uuid in ranks.values() if uuid})
+    return {
+        min(rank for rank, (where, _) in ranks.items() if where == node): frozenset(
+            uuid for where, uuid in ranks.values() if where == node and uuid
+        )
+        for node in nodes
+    }
+
+
+def wait_until_free(
+    config: pytest.Config, settings: Settings, uuids: Iterable[str], progress: Progress, *, label: str
+) -> str:
+    """Wait until these devices are free, before ranks are ordered to measure; return why they are not, or nothing.
+
+    Nothing is held afterwards: the ranks lock the devices themselves, and wait for whoever was faster.
+    """
+    waiting = _report_waiting(config, progress, label)
+    with ExitStack() as held:
+        locks = lock_devices(
+            uuids,
+            mode=settings.lock,
+            waiting=waiting,
+            unlocked=lambda _: None,
+            timeout_s=settings.timeout_s,
+        )
+        return _entered(config, held, locks)
+
+
+def _entered(config: pytest.Config, held: ExitStack, locks: AbstractContextManager[None]) -> str:
+    """Enter locks until `held` is closed, and count the time; return why that failed, or nothing."""
+    begun_s = time.monotonic()
+    try:
+        held.enter_context(locks)
+    except LockedError as error:
+        return str(error)
+    finally:
+        config.stash[WAITED_S] = config.stash.get(WAITED_S, 0.0) + time.monotonic() - begun_s
+    return ""
+
+
+def _report_waiting(config: pytest.Config, progress: Progress, label: str) -> Callable[[str], None]:
+    reported: set[str] = set()
+
+    def waiting(text: str) -> None:
+        if text not in reported:  # once in a log
+            write_log(config, f"{label}: {text}")
+        reported.add(text)
+        progress.phase(text, None)
+
+    return waiting

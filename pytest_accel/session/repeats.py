@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import pytest
 
 from pytest_accel.options import SESSION_START_S, Settings
 from pytest_accel.report.terminal import Progress, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
-from pytest_accel.session.progress import RunProgress
+from pytest_accel.session.device import live_progress, write_log
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, is_expected_to_fail
 from pytest_accel.session.workers import ItemResult, Workers
@@ -112,6 +114,25 @@ def _member(case: Case) -> ShiftMember:
 def _is_regressed(case: Case) -> bool:
     """Whether its throughput regressed: the platform's clocks say little of other metrics."""
     return case.verdict is not None and case.verdict.outcome is Outcome.REGRESSED
+
+
+class RunProgress:
+    """Progress of runs in fresh processes, with the remaining time estimated from earlier ones."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._durations_s: list[float] = []
+
+    @contextmanager
+    def run(self, label: str, runs_left: int) -> Iterator[Progress]:
+        """Show one run; `runs_left` counts it and all that are still to come."""
+        mean_s = fmean(self._durations_s) if self._durations_s else None
+        write_log(self._config, label + (f", about {seconds(mean_s * runs_left)} left" if mean_s else ""))
+        start_s = time.monotonic()
+        with live_progress(self._config, label) as progress:
+            progress.phase("measuring", mean_s * runs_left if mean_s else None)
+            yield progress
+        self._durations_s.append(time.monotonic() - start_s)
 
 
 @dataclass(slots=True, kw_only=True)

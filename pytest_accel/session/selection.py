@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pytest_accel.markers import is_benchmark, wanted_platforms
+from pytest_accel.markers import CATALOGUE, is_benchmark, wanted_platforms
 from pytest_accel.measure.rounds import SynchronizingTimer
-from pytest_accel.options import Settings
+from pytest_accel.options import SETTINGS, Settings
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.machine import Machine, detect
 from pytest_accel.platforms.names import PlatformName
@@ -83,6 +83,16 @@ class PlatformSelection:
                 pytest.fail(f"{chosen.missing} (--accel-require)", pytrace=False)
             # The skip is shown at the test and not at this line.
             raise pytest.skip.Exception(chosen.missing, _use_item_location=True)
+
+
+def select_platforms(config: pytest.Config, items: Iterable[pytest.Item]) -> PlatformSelection:
+    """Start the selection, of a session or of a worker, once benchmarks were collected."""
+    selection = PlatformSelection(config, config.stash[SETTINGS], config.stash[CATALOGUE])
+    config.stash[SELECTION] = selection
+    for item in filter(is_benchmark, items):
+        set_timer(item)
+    config.pluginmanager.register(selection, "accel-selection")
+    return selection
 
 
 def choose_platform(

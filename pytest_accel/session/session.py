@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import signal
+import threading
 import time
-from collections.abc import Generator, Mapping
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
 
@@ -19,11 +21,9 @@ from pytest_accel.report.terminal import note, vanished_line
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.case import Case
-from pytest_accel.session.device import bound_to
-from pytest_accel.session.fitting import UNFIT, Unfit
+from pytest_accel.session.device import UNFIT, live_progress
 from pytest_accel.session.launcher import launcher_refusal
 from pytest_accel.session.outputs import Outputs
-from pytest_accel.session.progress import live_progress, show_uncaptured, signals_as_interrupts
 from pytest_accel.session.recording import refuse_too_many_runs, refuse_unwritable
 from pytest_accel.session.references import References
 from pytest_accel.session.repeats import Repeats
@@ -59,16 +59,19 @@ NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that 
 
 def register_session(config: pytest.Config, items: list[pytest.Item], selection: PlatformSelection) -> None:
     """Register the plugin objects of a session with these collected items."""
-    settings, catalogue = config.stash[SETTINGS], config.stash[CATALOGUE]
+    settings, benchmarks = config.stash[SETTINGS], any(map(is_benchmark, items))
+    if benchmarks:
+        _refuse_switched_off(config)
+        data_root(settings, config)  # refuses a folder that does not exist
     config.stash[SESSION_ID] = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-    collected = {item.nodeid: platforms_of(item, catalogue) for item in items}
+    collected = {item.nodeid: platforms_of(item, config.stash[CATALOGUE]) for item in items}
     session = BenchmarkSession(config, settings, selection, collected)
     config.pluginmanager.register(session, "accel-session")
-    if (any(map(is_benchmark, items)) or settings.output_files) and not is_xdist_worker(config):
+    if (benchmarks or settings.output_files) and not is_xdist_worker(config):
         config.pluginmanager.register(Outputs(session), "accel-outputs")
 
 
-def refuse_switched_off(config: pytest.Config) -> None:
+def _refuse_switched_off(config: pytest.Config) -> None:
     """Refuse to run benchmarks without pytest-benchmark, or to record with its timing switched off."""
     if not config.pluginmanager.has_plugin("benchmark"):
         raise pytest.UsageError("benchmarks are timed by pytest-benchmark: leave out -p no:benchmark.")
@@ -78,7 +81,28 @@ def refuse_switched_off(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 f"{option} switches off what --accel-record records: leave one of them out."
             )
-    data_root(config.stash[SETTINGS], config)  # refuses a folder that does not exist
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """Treat SIGTERM (end of a job's time) and SIGHUP (end of a connection) as Ctrl-C: results are kept.
+
+    Only in the main thread: Python lets no other one set signal handlers.
+    """
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGTERM, signal.SIGHUP) if main else ()
+    ours = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class BenchmarkSession:
@@ -122,7 +146,7 @@ class BenchmarkSession:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Find the cases and read their baselines: a bad file is reported before anything is measured."""
-        if self.config.getoption("collectonly", default=False) or is_xdist_worker(self.config):
+        if is_xdist_worker(self.config):
             return
         benchmarks = list(filter(is_benchmark, session.items))
         refuse_shared_ids(benchmarks, self.config.rootpath)
@@ -171,8 +195,9 @@ class BenchmarkSession:
             if shape is not None:
                 reports = self.run_in_workers(item, shape, nextitem)
             else:
-                with bound_to(item, settings_of(item)):
-                    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if case is not None:
+            self.conclude(case, reports)
         if case is not None and case.undecided:
             case.pending_reports = reports
             self.repeats.waiting.append(case)
@@ -197,8 +222,7 @@ class BenchmarkSession:
     def run_in_workers(
         self, item: pytest.Item, shape: WorkerShape, nextitem: pytest.Item | None
     ) -> list[pytest.TestReport]:
-        """Run an item on every rank; return the reports that it would have had here."""
-        case = self.cases.get(item.nodeid)
+        """Run an item on every rank; return its reports, and keep its measurement as if it had been made here."""
         start_s = time.monotonic()
         if refusal := launcher_refusal(self.config):
             found = ItemResult.failed(refusal)
@@ -210,71 +234,63 @@ class BenchmarkSession:
                 )
         record_warnings(item, found.warnings)
         reports = reports_of_workers(item, found, nextitem, seconds=time.monotonic() - start_s)
-        call = next((report for report in reports if report.when == "call"), None)
-        skipped = next((report for report in reports if report.skipped), None)
-        if case is not None and found.unfit is not None and skipped is not None:
-            self.conclude_unfit(case, found.unfit, skipped)
-        elif case is not None and call is not None:
-            self.take(case, found)
-            if call.passed or is_strict_xpass(call):
-                self.conclude(case, call)
-        show_uncaptured(self.config, reports)
-        return reports
-
-    def take(self, case: Case, found: ItemResult) -> None:
-        """Keep a measurement of workers as if it had been made here."""
+        case = self.cases.get(item.nodeid)
+        if found.unfit is not None:
+            item.stash[UNFIT] = found.unfit
         if found.measuring_off:
-            case.item.stash[MEASURING_OFF] = True
-        if found.measurement is not None:
-            measured = self.with_scaling(case, found.measurement)
-            case.item.stash[MEASUREMENT] = measured
-            add_to_pytest_benchmark(case.item, case.platform, measured, found)
+            item.stash[MEASURING_OFF] = True
+        if case is not None and found.measurement is not None:
+            measured = item.stash[MEASUREMENT] = self.with_scaling(case, found.measurement)
+            add_to_pytest_benchmark(item, case.platform, measured, found)
+        self.show_uncaptured(reports)
+        return reports
 
     def with_scaling(self, case: Case, measured: Measurement) -> Measurement:
         return with_scaling(case, measured, self.store, self.selection.machine)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # after pytest's own treatment of xfail
-    def pytest_runtest_makereport(
-        self, item: pytest.Item
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Judge a benchmark that runs in this process."""
-        report = yield
-        case, unfit = self.cases.get(item.nodeid), item.stash.get(UNFIT, None)
-        if case is not None:
-            report.sections = without_traces(report.sections)
-        if case is not None and report.when == "call" and (report.passed or is_strict_xpass(report)):
-            self.conclude(case, report)
-        elif case is not None and unfit is not None and report.skipped and report.when != "teardown":
-            self.conclude_unfit(case, unfit, report)
-        return report
-
-    def conclude(self, case: Case, report: pytest.TestReport) -> None:
-        """Judge the measurement of a call; an open verdict waits for repeats."""
-        measurement = case.item.stash.get(MEASUREMENT, None)
-        if measurement is None:
-            if not case.item.stash.get(MEASURING_OFF, False):
-                fail(
-                    report,
-                    f"{case.label} takes `accel` but measured nothing: {CALL_MEASURE}, "
-                    "or take accel_device where only the device is needed",
-                    case.item,
-                )
+    def show_uncaptured(self, reports: Sequence[pytest.TestReport]) -> None:
+        """Show with -s what rank 0 printed: its process had to capture it."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or self.config.getoption("capture", default="fd") != "no":
             return
-        case.add(measurement)
-        case.judge()
-        if not case.undecided:
-            self.finisher.apply(case, report)
+        for title, text in reports[-1].sections:
+            if title.startswith("Captured std"):
+                reporter.ensure_newline()
+                reporter.write_line(text.rstrip("\n"))
 
-    def conclude_unfit(self, case: Case, unfit: Unfit, report: pytest.TestReport) -> None:
-        """Judge a benchmark that did not fit in memory; it needs no repeat."""
-        case.unfit = unfit
-        case.judge()
-        does_not_fit_report(case, report)
+    def conclude(self, case: Case, reports: Sequence[pytest.TestReport]) -> None:
+        """Judge what the reports are of; an open verdict waits for repeats, what did not fit needs none."""
+        for report in reports:
+            report.sections = without_traces(report.sections)
+        unfit = case.item.stash.get(UNFIT, None)
+        skipped = next((each for each in reports if each.skipped and each.when != "teardown"), None)
+        call = next((each for each in reports if each.when == "call"), None)
+        if unfit is not None and skipped is not None:
+            case.unfit = unfit
+            case.judge()
+            does_not_fit_report(case, skipped)
+        elif call is not None and (call.passed or is_strict_xpass(call)):
+            self.conclude_call(case, call)
+
+    def conclude_call(self, case: Case, report: pytest.TestReport) -> None:
+        measurement = case.item.stash.get(MEASUREMENT, None)
+        if measurement is not None:
+            case.add(measurement)
+            case.judge()
+            if not case.undecided:
+                self.finisher.apply(case, report)
+        elif not case.item.stash.get(MEASURING_OFF, False):
+            fail(
+                report,
+                f"{case.label} takes `accel` but measured nothing: {CALL_MEASURE}, "
+                "or take accel_device where only the device is needed",
+                case.item,
+            )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         ours = bool(self.cases) or any(self.shape_of(item) for item in session.items)
-        with signals_as_interrupts(active=ours):
+        with signals_as_interrupts() if ours else nullcontext():
             try:
                 if self.settings.record:  # not in the loop, which would tear down for their sake
                     self.repeats.waiting = list(self.cases.values())
@@ -286,8 +302,7 @@ class BenchmarkSession:
                 self.repeats.release_all()
                 for report in self.repeats.shifts.reports():
                     self.config.hook.pytest_runtest_logreport(report=report)
-        if not self.config.getoption("collectonly", default=False):
-            self.report_vanished()
+        self.report_vanished()
         return result
 
     def report_vanished(self) -> None:
@@ -321,9 +336,7 @@ class BenchmarkSession:
 
     @property
     def measured_nothing(self) -> bool:
-        off = self.config.getoption("collectonly", default=False)
-        measured = any(case.measurements for case in self.cases.values())
-        return self.settings.require and not off and not measured
+        return self.settings.require and not any(case.measurements for case in self.cases.values())
 
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

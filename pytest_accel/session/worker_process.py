@@ -18,8 +18,7 @@ from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.options import Settings
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
-from pytest_accel.session.device import RANK_END, bind_worker, open_device
-from pytest_accel.session.fitting import UNFIT, fail_plainly
+from pytest_accel.session.device import RANK_END, UNFIT, bind_worker, fail_plainly, open_device
 from pytest_accel.session.selection import SELECTION, is_xdist_worker
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.storage.codec import encode

@@ -23,8 +23,7 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.accel import EXTRA_INFO, SESSION_ID, extra_info
-from pytest_accel.session.device_locks import wait_until_free
-from pytest_accel.session.fitting import Unfit
+from pytest_accel.session.device import Unfit, wait_until_free
 from pytest_accel.session.launcher import LAUNCHER_RANKS, bound_by_launcher, worker_arguments
 from pytest_accel.session.selection import SELECTION, TIMER
 from pytest_accel.stats.measurement import Measurement

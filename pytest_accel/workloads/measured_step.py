@@ -18,9 +18,7 @@ from pytest_accel.measure.ranks import Ranks
 from pytest_accel.measure.rounds import latencies, percentile, seconds_per_call
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
-from pytest_accel.session.device import STEP_FACTS
-from pytest_accel.session.fitting import CONFIGURATION, does_not_fit, fail_plainly
-from pytest_accel.session.progress import live_progress
+from pytest_accel.session.device import CONFIGURATION, STEP_FACTS, does_not_fit, fail_plainly, live_progress
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.workloads.config import Model, StepOptions, TrainOptions
 from pytest_accel.workloads.data.errors import DataError

@@ -30,7 +30,6 @@ import pytest_accel.report.github
 # pytester forgets what a run imported: without this every one would make hundreds of dataclasses anew.
 import pytest_accel.report.markdown
 import pytest_accel.session.session
-import pytest_accel.session.start
 import pytest_accel.session.worker_process
 import pytest_accel.storage.history  # noqa: F401 - as the others
 from pytest_accel.stats.environment import fingerprint

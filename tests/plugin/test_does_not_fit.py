@@ -8,7 +8,7 @@ import pytest_accel.distributed.group
 
 PROPERTIES = {"accel.suite": "suite", "accel.tolerance": "0.0500"}
 UNFIT = """
-from pytest_accel.session.fitting import does_not_fit
+from pytest_accel.session.device import does_not_fit
 
 TEXT = "resnet50: a batch of 4096 did not fit in the memory of cpu"
 """
@@ -100,7 +100,7 @@ class TestUsedToFit:
         stored.write(
             UNFIT
             + f"""
-from pytest_accel.session.fitting import CONFIGURATION
+from pytest_accel.session.device import CONFIGURATION
 
 @pytest.mark.parametrize("batch", [4096])
 def test_step(accel, batch):

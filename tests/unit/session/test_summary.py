@@ -9,7 +9,7 @@ import pytest
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
-from pytest_accel.session.fitting import Unfit
+from pytest_accel.session.device import Unfit
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.summary import device_check_lines, idle_ranks
 from pytest_accel.session.table import (

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pytest_accel.session.progress import signals_as_interrupts
+from pytest_accel.session.session import signals_as_interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +23,9 @@ def defaults():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_the_end_of_a_job_is_an_interrupt_and_nothing_stays(number):
-    with pytest.raises(KeyboardInterrupt, match=number.name), signals_as_interrupts(active=True):
+    with pytest.raises(KeyboardInterrupt, match=number.name), signals_as_interrupts():
         signal.raise_signal(number)
     assert signal.getsignal(number) is signal.SIG_DFL
-
-
-def test_not_asked_for_nothing_is_set():
-    with signals_as_interrupts(active=False):
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_in_another_thread_signals_are_left_alone():
@@ -38,7 +33,7 @@ def test_in_another_thread_signals_are_left_alone():
     found = []
 
     def session():
-        with signals_as_interrupts(active=True):
+        with signals_as_interrupts():
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=session)

@@ -200,12 +200,12 @@ def accel_optimizer(accel_device: torch.device) -> Built:
 @pytest.fixture
 def accel_precision(accel_device: torch.device) -> Iterator[Built]:
     """`accel_precision("bf16")`: set the backend flags until the test ends; `.autocast(device)` is its context."""
-    from pytest_accel.workloads.precision import Precision
+    from pytest_accel.workloads.precision import check_precision
 
     with ExitStack() as flags:
 
         def choose(name: str, *, cudnn_benchmark: bool = True) -> Precision:
-            precision = Precision.named(name, device=accel_device)
+            precision = check_precision(name, accel_device)
             flags.enter_context(precision.flags(cudnn_benchmark=cudnn_benchmark))
             return precision
 

@@ -16,8 +16,8 @@ from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.models.detection import FROZEN, DinoLoss, Scenes, calibrate
 from pytest_accel.workloads.models.dino import build_dino
 from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS
-from pytest_accel.workloads.tasks.masks import AUXILIARY_WEIGHT, plan_masks
-from pytest_accel.workloads.tasks.scenes import ScenePlan, plan_scenes
+from pytest_accel.workloads.tasks.masks import AUXILIARY_WEIGHT, MaskPlan
+from pytest_accel.workloads.tasks.scenes import ScenePlan, resizing_of
 
 CLASSES, IGNORED = 19, 255  # of Cityscapes
 
@@ -26,13 +26,10 @@ def segmentation_step(comparison: Comparison, device: torch.device) -> Step:
     """Return a step of segmentation-models-pytorch's model in a plain loop."""
     name = comparison.model.removeprefix("zoo/")
     model = (_segformer(name) if name in SEGFORMERS else DeepLabWithAuxiliary(name)).to(device).train()
-    plan = plan_masks(
-        "cityscapes",
-        batch_size=comparison.batch_size,
-        image_size=comparison.options.get("image_size"),
-        crop=CROPS[name],
-    )
-    images, masks = plan.make(0, seed=0, device=device, dtype=torch.float32, memory_format="contiguous")
+    size = comparison.options.get("image_size")
+    crop = (size, size) if size else CROPS[name]
+    plan = MaskPlan(name="cityscapes", batch_size=comparison.batch_size, crop=crop)
+    images, masks = plan.make(0, seed=0, device=device)
 
     def of_head(logits: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(logits, masks, ignore_index=IGNORED)
@@ -106,17 +103,13 @@ def dino_step(comparison: Comparison, device: torch.device) -> Step:
 
 
 def _plan(comparison: Comparison) -> ScenePlan:
-    return plan_scenes(
-        "coco",
-        batch_size=comparison.batch_size,
-        model=comparison.model,
-        image_size=comparison.options.get("image_size"),
-    )
+    resizing = resizing_of(comparison.model, comparison.options.get("image_size"))
+    return ScenePlan(name="coco", batch_size=comparison.batch_size, resizing=resizing)
 
 
 def _batch(plan: ScenePlan, device: torch.device) -> tuple[Scenes, torch.Tensor]:
     """Return a batch with as many images and boxes as ours."""
-    scenes, targets = plan.make(0, seed=0, device=device, dtype=torch.float32, memory_format="contiguous")
+    scenes, targets = plan.make(0, seed=0, device=device)
     return scenes, targets
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,25 +11,33 @@ from torch import nn
 
 from pytest_accel.measure.device import is_nvidia, widen_device_queues
 from pytest_accel.measure.errors import check_whole
-from pytest_accel.workloads.compile import check_compile, resolve_compile, why_not_replayed
+from pytest_accel.workloads.compile import check_compile, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
 from pytest_accel.workloads.data.segmentation import IGNORE
 from pytest_accel.workloads.data.sets import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import output_classes
-from pytest_accel.workloads.input_pipeline import Destination, InputPipeline, ModelTask, Plan
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelTask, Plan
 from pytest_accel.workloads.kernels import replace_slow_layers
 from pytest_accel.workloads.memory import check_fits, fits_unsharded, model_state
 from pytest_accel.workloads.models.build import ModelInfo, build_model, check_model_options, task_of
-from pytest_accel.workloads.optimizers import check_updates, optimizer_states
+from pytest_accel.workloads.optimizers import check_updates
 from pytest_accel.workloads.parallel import check_sharding
-from pytest_accel.workloads.precision import Precision
+from pytest_accel.workloads.precision import check_precision
 from pytest_accel.workloads.tasks import DATA_OF, check_data, task_of_data
 from pytest_accel.workloads.tasks.images import ImagePlan
-from pytest_accel.workloads.tasks.masks import plan_masks
-from pytest_accel.workloads.tasks.scenes import plan_scenes
-from pytest_accel.workloads.tasks.text import TokenPlan, plan_questions
+from pytest_accel.workloads.tasks.masks import MaskPlan
+from pytest_accel.workloads.tasks.scenes import ScenePlan
+from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
 
+PLANS: dict[ModelTask, type[Plan]] = {
+    "classification": ImagePlan,
+    "reconstruction": ImagePlan,
+    "detection": ScenePlan,
+    "segmentation": MaskPlan,
+    "language": TokenPlan,
+    "answering": QuestionPlan,
+}
 # Increase it when the work of a step changes under the same keywords: stored baselines are stale then. Not where the same
 # work is done faster.
 DEFINITION = 1
@@ -37,17 +45,13 @@ DEFINITION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A model and the source of its batches on the device, with every choice resolved."""
+    """A model and the source of its batches on the device."""
 
-    config: StepConfig
+    config: StepConfig  # with every choice resolved
     model: nn.Module
     info: ModelInfo
     plan: Plan  # of a micro-batch, where a step takes several
     pipeline: InputPipeline
-    destination: Destination
-    precision: Precision
-    compile: str | None
-    replay: bool
     configuration: Configuration
     cache_key: Hashable  # of FLOP counts; None: not cached
 
@@ -57,11 +61,9 @@ def assemble(config: StepConfig) -> Parts:
     device = config.device
     if device.type == "cuda":
         widen_device_queues()
-    check_sharding(config)
-    precision = Precision.named(config.precision, device=device)
-    _check(config, precision)
+    _check(config)
     options = _model_options(config)
-    state = model_state(config, options, optimizer_states=optimizer_states(config))
+    state = model_state(config, options)
     if state is not None:
         check_fits(config.name, state, device)
     # Without room for all of it, a sharded model is built on the meta device and initialized shard by shard.
@@ -77,39 +79,19 @@ def assemble(config: StepConfig) -> Parts:
     )
     _check_parameters(config.millions, info)
     plan = _plan(config, model, info)
-    memory_format = _memory_format(config, info)
-    # Inference has half-precision weights: autocast would cast all of them in every step.
-    dtype = torch.float32 if config.training else precision.dtype
-    model = model.to(memory_format=MEMORY_FORMATS[memory_format]).train(config.training)
+    config = replace(config, memory_format=_memory_format(config, info))
+    model = model.to(memory_format=MEMORY_FORMATS[config.memory_format]).train(config.training)
     if not config.training:
-        model = model.to(dtype)
-    # Of the global batch where there is one, so that the number is the same on any number of ranks.
-    whole = plan.of_batch(config.micro_batch_size or config.global_batch_size or plan.batch_size)
-    destination = Destination(
-        device=device,
-        dtype=dtype,
-        memory_format=memory_format,
-        seed=config.seed,
-        ranks=config.ranks,
-        rotation=whole.rotation(dtype, config.micro_batches),
-    )
-    pipeline = plan.open(config, destination)
+        model = model.to(config.dtype)
+    pipeline = plan.open(config)
     if config.replay and pipeline.varied:
         pipeline.source.close()
         raise ValueError("replay: batches differ in shape here, and one is recorded. Leave replay out.")
     cache_key = _cache_key(config, info)
-    # A loss or an optimizer of the user's own may wait for the device, and so may a model.
-    own_code = config.loss is not None or not isinstance(config.optimizer, str) or info.own
-    compile_mode, replay = resolve_compile(
-        config,
-        model,
-        plan,
-        pipeline,
-        cache_key=cache_key,
-        recordable=not (own_code or why_not_replayed(config, precision)),
-    )
-    if compile_mode is not None and memory_format == "channels_last" and is_nvidia(device.type):
-        replace_slow_layers(model, precision.name)
+    mode, replay = resolve_compile(config, model, info, plan, pipeline, cache_key=cache_key)
+    config = replace(config, compile=mode, replay=replay)
+    if mode is not None and config.memory_format == "channels_last" and is_nvidia(device.type):
+        replace_slow_layers(model, config.precision)
     configuration: Configuration = {
         "definition": DEFINITION,
         "task": config.task,
@@ -120,25 +102,20 @@ def assemble(config: StepConfig) -> Parts:
         "input_shape": plan.input_shape,
         **plan.described,
         **pipeline.configuration,
-        "precision": precision.name,
-        "memory_format": memory_format,
-        "compile": compile_mode,
+        "precision": config.precision,
+        "memory_format": config.memory_format,
+        "compile": mode,
         "cudnn_benchmark": config.cudnn_benchmark,
         "seed": config.seed,
+        **({"replay": True} if replay else {}),
+        **{f"model.{name}": _plain(value) for name, value in config.model_options.items()},
     }
-    if replay:
-        configuration["replay"] = True
-    configuration |= {f"model.{name}": _plain(value) for name, value in config.model_options.items()}
     return Parts(
         config=config,
         model=model,
         info=info,
         plan=plan,
         pipeline=pipeline,
-        destination=destination,
-        precision=precision,
-        compile=compile_mode,
-        replay=replay,
         configuration=configuration,
         cache_key=cache_key,
     )
@@ -147,12 +124,14 @@ def assemble(config: StepConfig) -> Parts:
 # --- checks before anything is built ---------------------------------------------------------------
 
 
-def _check(config: StepConfig, precision: Precision) -> None:
+def _check(config: StepConfig) -> None:
+    check_precision(config.precision, config.device)
+    check_sharding(config)
     check_updates(config)
     check_data(config.data)
     _check_sizes(config)
     check_model_options(config)
-    check_compile(config, precision)
+    check_compile(config)
 
 
 def _check_sizes(config: StepConfig) -> None:
@@ -249,10 +228,8 @@ def _plain(value: object) -> str | int | float | bool | None:
 
 
 def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:
-    name = config.data or DATA_OF[info.task][0]
     plan = make_plan(
-        name,
-        _task(name, info),
+        config.data or DATA_OF[info.task][0],
         info,
         batch_size=config.forward_batch_size,
         num_classes=config.num_classes,
@@ -269,88 +246,34 @@ def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:
     return plan
 
 
-def _task(name: str, info: ModelInfo) -> ModelTask:
-    """Return the model's task; a user's own model has that of its data."""
-    if name in DATA_OF[info.task]:
-        return info.task
-    if info.own and (task := task_of_data(name)) is not None:
-        return task
-    valid = ", ".join(DATA_OF[info.task])
-    raise ValueError(f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}.")
-
-
-def make_plan(
-    name: str,
-    task: ModelTask,
-    info: ModelInfo,
-    *,
-    batch_size: int,
-    num_classes: int | None = None,
-    sequence: int | None = None,
-    vocabulary: int | None = None,
-) -> Plan:
-    """Fit a data set to a model: its input size, channels and vocabulary."""
-    if task == "detection":
-        return plan_scenes(
-            name, batch_size=batch_size, model=info.name, image_size=info.image_size, classes=num_classes
-        )
-    if task == "segmentation":
-        return plan_masks(
-            name, batch_size=batch_size, image_size=info.image_size, crop=info.crop, labels=num_classes
-        )
-    if task == "answering":
-        return plan_questions(
-            name,
-            batch_size=batch_size,
-            model=info.name,
-            positions=info.sequence,
-            tokens=info.vocabulary,
-            sequence=sequence,
-            vocabulary=vocabulary,
-        )
-    if task == "language":
-        sequence, vocabulary = sequence or info.sequence, vocabulary or info.vocabulary
-        if not sequence or not vocabulary:
+def make_plan(name: str, info: ModelInfo, **sizes: Any) -> Plan:
+    """Fit a data set to a model; a user's own model has the task of its data."""
+    if name not in DATA_OF[info.task]:
+        task = task_of_data(name) if info.own else None
+        if task is None:
+            valid = ", ".join(DATA_OF[info.task])
             raise ValueError(
-                f"data: {name!r} for {info.name} needs sequence= and vocabulary=: the model does not give them."
+                f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}."
             )
-        return TokenPlan(name=name, batch_size=batch_size, vocabulary=vocabulary, sequence=sequence)
-    images = IMAGE_SETS[name]
-    size = info.image_size or images.image_size
-    return ImagePlan(
-        name=name,
-        batch_size=batch_size,
-        classes=num_classes or images.classes,
-        shape=(info.channels or images.channels, size, size),
-        reconstructs=task == "reconstruction",
-    )
+        info = replace(info, task=task)
+    return PLANS[info.task].fit(name, info, **sizes)
 
 
-def make_batch(
-    data: str,
-    *,
-    batch_size: int,
-    device: torch.device,
-    image_size: int | None = None,
-    sequence: int | None = None,
-    vocabulary: int | None = None,
-    seed: int = 0,
-    rank: int = 0,
-) -> Batch:
-    """Make one synthetic batch for a user's own model: inputs and targets, in fp32 or as token numbers."""
+def make_batch(data: str, *, device: torch.device, seed: int = 0, rank: int = 0, **sizes: Any) -> Batch:
+    """Make one synthetic batch for a user's own model: inputs and targets, in fp32 or as token numbers.
+
+    `sizes` are `batch_size`, and where they apply `image_size`, `sequence` and `vocabulary`.
+    """
     check_data(data)
-    sizes = {
-        "batch_size": batch_size,
-        "image_size": image_size,
-        "sequence": sequence,
-        "vocabulary": vocabulary,
-    }
     for argument, size in sizes.items():
         check_whole(argument, size)
-    task = task_of_data(data)
-    assert task is not None  # checked above
-    model = ModelInfo(
-        name="the model", task=task, parameters=0, convolutional=False, image_size=image_size, own=True
+    image_size = sizes.pop("image_size", None)
+    info = ModelInfo(
+        name="the model",
+        task=task_of_data(data) or "classification",
+        parameters=0,
+        convolutional=False,
+        image_size=image_size,
+        own=True,
     )
-    plan = make_plan(data, task, model, batch_size=batch_size, sequence=sequence, vocabulary=vocabulary)
-    return plan.make(0, seed=seed, rank=rank, device=device, dtype=torch.float32, memory_format="contiguous")
+    return make_plan(data, info, **sizes).make(0, seed=seed, rank=rank, device=device)

@@ -25,8 +25,7 @@ from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.input_pipeline import InputPipeline, Plan
 from pytest_accel.workloads.memory import is_out_of_memory
-from pytest_accel.workloads.models.build import task_of
-from pytest_accel.workloads.precision import Precision
+from pytest_accel.workloads.models.build import ModelInfo, task_of
 
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 # Below these a step waits for its launches, so they are recorded. Measured on an H200, which needs 5 ms for 2 TFLOP:
@@ -91,7 +90,7 @@ def compiled_apart(model: nn.Module) -> list[nn.Module] | None:
     return getattr(model, "compiled_apart", None)
 
 
-def check_compile(config: StepConfig, precision: Precision) -> None:
+def check_compile(config: StepConfig) -> None:
     """Refuse a mode or a replay that is not possible, before a model is built."""
     mode = config.compile
     if mode in CUDA_GRAPH_MODES and config.sharding:
@@ -105,18 +104,18 @@ def check_compile(config: StepConfig, precision: Precision) -> None:
         )
     if mode is not None and mode not in {"auto", *COMPILE_MODES}:
         raise unknown_value("compile", mode, ("auto", *COMPILE_MODES), remedy="None leaves the model eager.")
-    if config.replay and (reason := why_not_replayed(config, precision)):
+    if config.replay and (reason := why_not_replayed(config)):
         raise ValueError(f"replay: {reason} Leave replay out.")
 
 
 def resolve_compile(
     config: StepConfig,
     model: nn.Module,
+    info: ModelInfo,
     plan: Plan,
     pipeline: InputPipeline,
     *,
     cache_key: Hashable,
-    recordable: bool,
 ) -> tuple[str | None, bool]:
     """Return the compile mode of a step, and whether the whole step is replayed as a CUDA graph.
 
@@ -136,6 +135,9 @@ def resolve_compile(
     most = max(LAUNCH_BOUND_FLOPS, flops_a_layer * _count_layers(model))
     flops = passes * counted.flops if counted is not None else math.inf
     possible = config.device.type == "cuda" and not config.distributed and not pipeline.varied
+    # A loss or an optimizer of the user's own may wait for the device, and so may a model.
+    own_code = config.loss is not None or not isinstance(config.optimizer, str) or info.own
+    recordable = not own_code and why_not_replayed(config) is None
     whole = possible and recordable and not pipeline.threaded and flops < LAUNCH_BOUND_FLOPS
     if config.replay or (config.replay is None and whole):
         return "default", True
@@ -159,7 +161,7 @@ def _is_mostly_batch_norm(model: nn.Module) -> bool:
 # --- replay of a whole step ------------------------------------------------------------------------
 
 
-def why_not_replayed(config: StepConfig, precision: Precision) -> str | None:
+def why_not_replayed(config: StepConfig) -> str | None:
     """Return why a step cannot be recorded, as far as its keywords tell; None: it can."""
     if config.device.type != "cuda":
         return f"launches are recorded on CUDA devices, and this is {config.device}."
@@ -171,8 +173,8 @@ def why_not_replayed(config: StepConfig, precision: Precision) -> str | None:
         return "in a process group the ranks wait for each other in the middle of a step."
     if task_of(config.model) == "detection":
         return "detectors wait for the device in the middle of a step."
-    if config.training and precision.scales_loss:
-        return f"in {precision.name} the host counts the steps that overflowed."
+    if config.training and config.precision == "fp16":
+        return "in fp16 the host counts the steps that overflowed."
     return None
 
 

@@ -13,6 +13,7 @@ import torch
 
 from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.measure.ranks import Alone, Ranks
+from pytest_accel.workloads.precision import PRECISIONS
 
 Task = Literal["train", "infer"]
 Model: TypeAlias = str | Callable[..., Any]
@@ -170,6 +171,11 @@ class StepConfig:
     @property
     def training(self) -> bool:
         return self.task == "train"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of inputs, and in inference of weights: autocast would cast all of them in every step."""
+        return torch.float32 if self.training else PRECISIONS[self.precision].dtype
 
     @property
     def micro_batches(self) -> int:

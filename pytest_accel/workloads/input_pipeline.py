@@ -9,22 +9,25 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import gcd
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.measure.ranks import Ranks
-from pytest_accel.workloads.config import Configuration, Loss, StepConfig
+from pytest_accel.workloads.config import SOURCES, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.errors import DataError, DataMissing, Split, SyntheticDataWarning
 from pytest_accel.workloads.data.loader import HostBatches, LoaderConfig, spare_cpus
 from pytest_accel.workloads.data.order import TrainingOrder
 from pytest_accel.workloads.data.sources import Batch, BatchSource, LoaderSource, RotatingSource
 
+if TYPE_CHECKING:
+    from pytest_accel.workloads.models.build import ModelInfo
+
 ModelTask: TypeAlias = Literal[
     "classification", "reconstruction", "language", "detection", "segmentation", "answering"
 ]
-RealData = TypeVar("RealData")
 
+SYNTHETIC_TOKENS = "tokens"  # data that is never real
 READERS_FOR_A_DECODER = 6  # they only read: on an H200 six keep up with 16,000 images/s decoded on the device
 # Distinct synthetic batches: a single one would stay in a CPU's cache, and a model memorizes it within ten steps.
 ROTATION = 4
@@ -38,18 +41,6 @@ class NamedLoss(NamedTuple):
 
     name: str
     function: Loss
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """Device and type that the model reads, and the ranks that share the samples."""
-
-    device: torch.device
-    dtype: torch.dtype
-    memory_format: str
-    seed: int
-    ranks: Ranks
-    rotation: int  # distinct synthetic batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +61,17 @@ class Plan(ABC):
 
     name: str  # of the data
     batch_size: int  # of one forward pass on one rank
-    unit: ClassVar[str]  # of the work of a step
+    unit: ClassVar[str] = "images"  # of the work of a step
+    sources: ClassVar[tuple[str, ...]] = SOURCES
+    decoders: ClassVar[tuple[str, ...]] = ("auto",)
     reconstructs: bool = False  # the target of an input is the input
     classifies: bool = False  # has an accuracy
     classes: int | None = None  # that a model must have at least; None: its output does not tell
 
-    @property
+    @classmethod
     @abstractmethod
-    def work(self) -> int:
-        """Units in one batch."""
-
-    @property
-    @abstractmethod
-    def input_shape(self) -> str:
-        """Of one sample: 3x224x224."""
+    def fit(cls, name: str, info: ModelInfo, *, batch_size: int, **sizes: Any) -> Self:
+        """Fit a data set to a model; `sizes` are num_classes, sequence and vocabulary as a benchmark gives them."""
 
     @property
     @abstractmethod
@@ -95,30 +83,46 @@ class Plan(ABC):
         """Return one synthetic batch on the generator's device."""
 
     @abstractmethod
-    def on_meta(self) -> Batch:
-        """Return a batch on the meta device, in fp32."""
-
-    @abstractmethod
-    def batch_bytes(self, dtype: torch.dtype) -> int:
-        """Return the size of a synthetic batch on the device."""
-
-    @abstractmethod
     def loss(self, label_smoothing: float) -> NamedLoss:
         """Return the task's own loss."""
 
     @abstractmethod
-    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
-        """Open the source of its batches; DataError where real data is required and cannot be read."""
+    def find(self, root: Path | None, split: Split) -> Any:
+        """Return the real data; DataMissing where there is none."""
 
-    def of_batch(self, batch_size: int) -> Self:
-        return replace(self, batch_size=batch_size)  # type: ignore[type-var] # all of them are dataclasses
+    @abstractmethod
+    def read(self, config: StepConfig, data: Any) -> InputPipeline:
+        """Return the batches of real data."""
+
+    @property
+    def work(self) -> int:
+        """Units in one batch."""
+        return self.batch_size
+
+    @property
+    def input_shape(self) -> str:
+        """Of one sample: 3x224x224."""
+        return shape_name(*next(iter(tree_leaves(self.on_meta()))).shape[1:])
+
+    def on_meta(self) -> Batch:
+        """Return a batch on the meta device, in fp32."""
+        sample = replace(self, batch_size=1)  # type: ignore[type-var] # all of them are dataclasses
+        inputs, targets = tree_map(
+            lambda one: torch.empty((self.batch_size, *one.shape[1:]), device="meta", dtype=one.dtype),
+            sample.draw(torch.Generator(), torch.float32, "contiguous"),
+        )
+        return inputs, inputs if self.reconstructs else targets
 
     def rotation(self, dtype: torch.dtype, micro_batches: int = 1) -> int:
         """Return the number of distinct synthetic batches: ROTATION, or at least two within ROTATION_BYTES.
 
         It shares no factor with the micro-batches of a step: every step would otherwise see the same ones.
         """
-        fewest = max(2, min(ROTATION, ROTATION_BYTES // self.batch_bytes(dtype)))
+        leaves = tree_leaves(self.on_meta())
+        size = sum(
+            each.numel() * (dtype if each.is_floating_point() else each.dtype).itemsize for each in leaves
+        )
+        fewest = max(2, min(ROTATION, ROTATION_BYTES // size))
         return next(number for number in count(fewest) if gcd(number, micro_batches) == 1)
 
     def make(
@@ -127,48 +131,91 @@ class Plan(ABC):
         *,
         seed: int,
         device: torch.device,
-        dtype: torch.dtype,
-        memory_format: str,
+        dtype: torch.dtype = torch.float32,
+        memory_format: str = "contiguous",
         rank: int = 0,
     ) -> Batch:
         """Return one synthetic batch. The same seed, index and rank give the same batch."""
         random = torch.Generator(device).manual_seed(rank_seed(rank, seed * ROTATION + index))
         return self.draw(random, dtype, memory_format)
 
-    def synthetic(self, to: Destination) -> InputPipeline:
+    def open(self, config: StepConfig) -> InputPipeline:
+        """Open the source of its batches; DataError where real data is required and cannot be read."""
+        for option, valid in (("source", self.sources), ("decode", self.decoders)):
+            value = getattr(config, option)
+            if value not in valid:
+                raise ValueError(
+                    f"{option}: {value!r} is not possible for {self.name}. Valid: {', '.join(valid)}. Or leave it out."
+                )
+        if config.workers is not None and "loader" not in self.sources:
+            raise ValueError(
+                f"workers: {self.name} is read from memory, without a loader. Leave workers out."
+            )
+        data = self.real_data(config, "train" if config.training else "test")
+        if data is not None:
+            return self.read(config, data)
+        if config.decode != "auto":
+            raise ValueError("decode: synthetic images are not encoded. Leave it out, or give --accel-data.")
+        return self.synthetic(config)
+
+    def real_data(self, config: StepConfig, split: Split) -> Any:
+        """Return real data under the root, or None where synthetic data is to replace it."""
+        if config.source == "synthetic" or self.name == SYNTHETIC_TOKENS:
+            return None
+        try:
+            return self.find(config.data_root, split)
+        except DataMissing as missing:
+            if config.data_required:
+                raise DataError(
+                    f"{missing}\nReal data is required here, and nothing replaces it: name its root with --accel-data."
+                ) from None
+            if config.data_root is not None:
+                reason = str(missing).replace("\n", " ")
+                warnings.warn(f"{reason} Synthetic data replaces it.", SyntheticDataWarning, stacklevel=2)
+            return None
+
+    def synthetic(self, config: StepConfig) -> InputPipeline:
         """Rotate through a few batches that are made once on the device."""
+        if config.source == "loader" or config.workers is not None:
+            raise ValueError(
+                f"source: a loader reads files, and {self.name} is not here. Name its root with --accel-data, or leave source "
+                "and workers out."
+            )
+        # Of the global batch where there is one, so that the number is the same on any number of ranks.
+        size = config.micro_batch_size or config.global_batch_size or self.batch_size
+        whole = replace(self, batch_size=size)  # type: ignore[type-var]
+        rotation = whole.rotation(config.dtype, config.micro_batches)
         batches = [
             self.make(
                 index,
-                seed=to.seed,
-                rank=to.ranks.rank,
-                device=to.device,
-                dtype=to.dtype,
-                memory_format=to.memory_format,
+                seed=config.seed,
+                rank=config.ranks.rank,
+                device=config.device,
+                dtype=config.dtype,
+                memory_format=config.memory_format,
             )
-            for index in range(to.rotation)
+            for index in range(rotation)
         ]
-        configuration: Configuration = {"data_source": "synthetic", "distinct_batches": to.rotation}
+        configuration: Configuration = {"data_source": "synthetic", "distinct_batches": rotation}
         return InputPipeline(source=RotatingSource(batches), configuration=configuration)
 
     def order(
-        self,
-        to: Destination,
-        *,
-        length: int,
-        shuffle: bool = True,
-        groups: tuple[int, ...] | None = None,
+        self, config: StepConfig, *, length: int, groups: tuple[int, ...] | None = None
     ) -> TrainingOrder:
-        """Return the samples of a set that this rank takes, step after step."""
+        """Return the samples of a set that this rank takes, step after step; shuffled in training."""
         return TrainingOrder(
             length=length,
             batch_size=self.batch_size,
-            rank=to.ranks.rank,
-            world=to.ranks.size,
-            seed=to.seed,
-            shuffle=shuffle,
+            rank=config.ranks.rank,
+            world=config.ranks.size,
+            seed=config.seed,
+            shuffle=config.training,
             groups=groups,
         )
+
+
+def shape_name(*sizes: int) -> str:
+    return "x".join(map(str, sizes))
 
 
 def rank_seed(rank: int, seed: int) -> int:
@@ -198,74 +245,23 @@ def smoothed_cross_entropy(label_smoothing: float) -> Loss:
     return cross_entropy
 
 
-# --- real data -------------------------------------------------------------------------------------
-
-
-def split_of(config: StepConfig) -> Split:
-    return "train" if config.training else "test"
-
-
-def open_real_data(config: StepConfig, open_set: Callable[[Path | None], RealData]) -> RealData | None:
-    """Open real data under the root, or return None where synthetic data is to replace it."""
-    if config.source == "synthetic":
-        return None
-    try:
-        return open_set(config.data_root)
-    except DataMissing as missing:
-        if config.data_required:
-            raise DataError(
-                f"{missing}\nReal data is required here, and nothing replaces it: name its root with --accel-data."
-            ) from None
-        if config.data_root is not None:
-            reason = str(missing).replace("\n", " ")
-            warnings.warn(f"{reason} Synthetic data replaces it.", SyntheticDataWarning, stacklevel=2)
-        return None
-
-
-def check_pipeline(
-    config: StepConfig, data: str, *, sources: tuple[str, ...], decoders: tuple[str, ...] = ("auto",)
-) -> None:
-    """Refuse a source, workers or a decoder that this data does not have."""
-    if config.source not in sources:
-        raise ValueError(
-            f"source: {config.source!r} is not possible for {data}. Valid: {', '.join(sources)}. Or leave it out."
-        )
-    if config.workers is not None and "loader" not in sources:
-        raise ValueError(f"workers: {data} is read from memory, without a loader. Leave workers out.")
-    if config.decode not in decoders:
-        raise ValueError(
-            f"decode: {config.decode!r} is not possible for {data}. Valid: {', '.join(decoders)}. Or leave it out."
-        )
-
-
-def check_synthetic(config: StepConfig, data: str) -> None:
-    """Refuse what needs files, where there are none."""
-    if config.source == "loader" or config.workers is not None:
-        raise ValueError(
-            f"source: a loader reads files, and {data} is not here. Name its root with --accel-data, or leave source "
-            "and workers out."
-        )
-    if config.decode != "auto":
-        raise ValueError("decode: synthetic images are not encoded. Leave it out, or give --accel-data.")
-
-
 def through_loader(
-    config: StepConfig, to: Destination, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
+    config: StepConfig, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
 ) -> LoaderSource:
     """Return batches that worker processes read, and that `arrive` finishes on the device."""
-    loading = loading_of(config, to.ranks.rank)
-    batches = HostBatches(reader, sampler, loading, for_device=to.device.type != "cpu")
-    return LoaderSource(batches, arrive, to.device, loading=loading)
+    loading = loading_of(config)
+    batches = HostBatches(reader, sampler, loading, for_device=config.device.type != "cpu")
+    return LoaderSource(batches, arrive, config.device, loading=loading)
 
 
-def loading_of(config: StepConfig, rank: int, *, readers_only: bool = False) -> LoaderConfig:
+def loading_of(config: StepConfig, *, readers_only: bool = False) -> LoaderConfig:
     default = min(spare_cpus(), READERS_FOR_A_DECODER) if readers_only else spare_cpus()
     return LoaderConfig(
         workers=default if config.workers is None else config.workers,
         prefetch=config.prefetch,
         pinned=config.pinned,
         cpus=config.cpus,
-        first_cpu=rank * (config.cpus or 0),
+        first_cpu=config.ranks.rank * (config.cpus or 0),
     )
 
 

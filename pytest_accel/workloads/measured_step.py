@@ -22,6 +22,7 @@ from pytest_accel.session.device import CONFIGURATION, STEP_FACTS, does_not_fit,
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.workloads.config import Model, StepOptions, TrainOptions
 from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.precision import PRECISIONS
 from pytest_accel.workloads.step import InferStep, Step, TrainStep
 from pytest_accel.workloads.tasks.images import evaluation_batches
 
@@ -411,8 +412,8 @@ def evaluate(step: Step) -> float:
     right, seen = torch.zeros((), device=device, dtype=torch.long), 0
     model.eval()
     try:
-        with torch.inference_mode(), parts.precision.autocast(device):
-            for inputs, labels in evaluation_batches(parts.config, parts.plan, parts.destination):
+        with torch.inference_mode(), PRECISIONS[parts.config.precision].autocast(device):
+            for inputs, labels in evaluation_batches(parts.config, parts.plan):
                 right += (model(inputs).argmax(-1) == labels).sum()
                 seen += len(labels)
     finally:

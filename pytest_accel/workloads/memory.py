@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError, says_
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.models.gpt import GPT_SHAPES, gpt_shape
+from pytest_accel.workloads.models.gpt import GPT_SHAPES
+from pytest_accel.workloads.optimizers import optimizer_states
 
 FP32_BYTES = 4
 UNSHARDED_SHARE = 0.8  # of a device's memory, for all fp32 weights before they are sharded
@@ -38,20 +39,14 @@ class ModelState:
         return self.parameters * FP32_BYTES
 
 
-def model_state(
-    config: StepConfig, options: Mapping[str, Any], *, optimizer_states: int
-) -> ModelState | None:
-    """Return the state of a named GPT without building it; None for models that fit anywhere, or are not known.
-
-    `optimizer_states` are the tensors that the optimizer keeps of each parameter.
-    """
+def model_state(config: StepConfig, options: Mapping[str, Any]) -> ModelState | None:
+    """Return the state of a named GPT without building it; None for models that fit anywhere, or are not known."""
     name = config.name.removeprefix("zoo/") if isinstance(config.model, str) else ""
     if name not in GPT_SHAPES:
         return None
-    tensors = 2 + optimizer_states if config.training else 1
     return ModelState(
-        parameters=gpt_shape(name, **options).parameters,
-        bytes_each=FP32_BYTES * tensors,
+        parameters=replace(GPT_SHAPES[name], **options).parameters,
+        bytes_each=FP32_BYTES * (2 + optimizer_states(config) if config.training else 1),
         shards=config.ranks.size if config.sharding else 1,
     )
 

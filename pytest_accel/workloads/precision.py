@@ -23,18 +23,6 @@ class Precision:
     tf32: bool  # may what stays in fp32 run on TF32 units?
     scales_loss: bool = False  # fp16 gradients underflow without a GradScaler
 
-    @classmethod
-    def named(cls, name: str, *, device: torch.device) -> Precision:
-        """Return the policy, or say why this kind of device cannot follow it."""
-        if name not in PRECISIONS:
-            raise unknown_value("precision", name, PRECISIONS)
-        if reason := _unsupported(name, device):
-            valid = ", ".join(other for other in PRECISIONS if not _unsupported(other, device))
-            raise ValueError(
-                f"precision: {name!r} is not possible on {device}: {reason}. Valid there: {valid}."
-            )
-        return PRECISIONS[name]
-
     @property
     def dtype(self) -> torch.dtype:
         return getattr(torch, self.compute)
@@ -69,6 +57,16 @@ PRECISIONS = {
     "bf16": Precision(name="bf16", compute="bfloat16", tf32=True),
     "fp16": Precision(name="fp16", compute="float16", tf32=True, scales_loss=True),
 }
+
+
+def check_precision(name: str, device: torch.device) -> Precision:
+    """Return the policy; ValueError where this kind of device cannot follow it."""
+    if name not in PRECISIONS:
+        raise unknown_value("precision", name, PRECISIONS)
+    if reason := _unsupported(name, device):
+        valid = ", ".join(other for other in PRECISIONS if not _unsupported(other, device))
+        raise ValueError(f"precision: {name!r} is not possible on {device}: {reason}. Valid there: {valid}.")
+    return PRECISIONS[name]
 
 
 def _unsupported(name: str, device: torch.device) -> str | None:

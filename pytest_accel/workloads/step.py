@@ -46,6 +46,7 @@ from pytest_accel.workloads.memory import explained_out_of_memory, raise_if_out_
 from pytest_accel.workloads.models.gpt import attention_backend
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
 from pytest_accel.workloads.parallel import blocks_of, check_shardable, data_parallel, local, shard
+from pytest_accel.workloads.precision import PRECISIONS
 
 SAMPLED_TENSORS, SAMPLED_ELEMENTS = 16, 1024  # of the parameters, to see that they move
 NO_BENCHMARK = "A step that trains nothing is not a benchmark."
@@ -66,10 +67,11 @@ class Step:
         self.steps = 0  # called so far
         self.varied: bool = parts.pipeline.varied  # batches differ in shape, and in cost
         self._config = parts.config
+        self._precision = PRECISIONS[parts.config.precision]
         self._micro_batches = parts.config.micro_batches
         self._source: BatchSource = parts.pipeline.source
-        self._compiler = Compiler.of(parts.compile, parts.model, self.device)
-        self._cuda_graphs = parts.compile in CUDA_GRAPH_MODES and self.device.type == "cuda"
+        self._compiler = Compiler.of(parts.config.compile, parts.model, self.device)
+        self._cuda_graphs = parts.config.compile in CUDA_GRAPH_MODES and self.device.type == "cuda"
         self._loss_function: Loss | None = None  # of training
         self._states: int | None = None  # of an optimizer that updates every parameter in every step
         self._replay: GraphReplay | None = None
@@ -111,7 +113,7 @@ class Step:
         """Set the process's flags and generators; the last line of building, so that nothing leaks."""
         # Held until close(): compiled code is guarded on these flags.
         with ExitStack() as held:
-            held.enter_context(parts.precision.flags(cudnn_benchmark=self._config.cudnn_benchmark))
+            held.enter_context(self._precision.flags(cudnn_benchmark=self._config.cudnn_benchmark))
             held.enter_context(self._compiler.limits(parts.model))
             self._cleanup = held.pop_all()
         # Dropout and stochastic depth draw from the process's generator while the step runs.
@@ -167,7 +169,7 @@ class Step:
         """What may change with an upgrade: context of the results, no part of the configuration."""
         backend = attention_backend(
             self.parts.model,
-            dtype=self.parts.precision.dtype,
+            dtype=self._precision.dtype,
             device=self.device,
             training=self._config.training,
         )
@@ -182,8 +184,8 @@ class Step:
         return demand_of(
             model,
             count(model, plan, loss=self._loss_function, cache_key=self.parts.cache_key),
-            input_bytes=self.parts.destination.dtype.itemsize,
-            compute=self.parts.precision.dtype.itemsize,
+            input_bytes=self._config.dtype.itemsize,
+            compute=self._precision.dtype.itemsize,
             states=self._states,
             cache_bytes=cache_bytes(self.device),
             micro_batches=self._micro_batches,
@@ -220,7 +222,7 @@ class TrainStep(Step):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        config, model, precision = parts.config, parts.model, parts.precision
+        config, model, precision = parts.config, parts.model, self._precision
         named = (
             parts.plan.loss(config.label_smoothing)
             if config.loss is None
@@ -241,7 +243,7 @@ class TrainStep(Step):
         if optimizer == "auto":  # as the papers of these families train
             optimizer = "sgd" if self.info.convolutional else "adamw"
         self._optimizer, described = build_step_optimizer(config, optimizer, trainable)
-        if parts.replay:
+        if parts.config.replay:
             make_capturable(self._optimizer)
             self._replay = GraphReplay(self._train, batches=self._micro_batches, device=self.device)
         self._scaler = precision.scaler(self.device)
@@ -262,7 +264,7 @@ class TrainStep(Step):
 
     def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:
         """Return the model and its loss as one compiled function of inputs and targets."""
-        wrapped, precision, device = self._wrapped, parts.precision, self.device
+        wrapped, precision, device = self._wrapped, self._precision, self.device
         reconstructs, micro_batches = parts.plan.reconstructs, self._micro_batches
         sharded = parts.config.sharding is not None
         # Shards block by block: between blocks weights are gathered and freed.
@@ -371,7 +373,7 @@ class InferStep(Step):
         self._compiler.apart(apart or ())
         self._forward: Any = parts.model if apart is not None else self._compiler(parts.model)
         self.output: Any = None  # of the last step, on the device
-        if parts.replay:
+        if parts.config.replay:
             self._replay = GraphReplay(self._infer, batches=1, device=self.device)
         self._begin(parts)
 

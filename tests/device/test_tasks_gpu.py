@@ -64,8 +64,8 @@ def test_sharded_model_learns_as_the_unsharded_one(group, mode, checkpoint):
     options = {"precision": "bf16", "compile": mode, "lr": 1e-3, **GPT}
     with TrainStep.build("zoo/gpt-tiny", device=group.device, **options) as step:
         expected = losses(step, 20)
-    options = {"model_options": {"checkpoint": checkpoint}, "sharding": "fsdp"}
-    with TrainStep.build("zoo/gpt-tiny", device=group.device, ranks=group, **options | options) as step:
+    options |= {"model_options": {"checkpoint": checkpoint}, "sharding": "fsdp"}
+    with TrainStep.build("zoo/gpt-tiny", device=group.device, ranks=group, **options) as step:
         found = losses(step, 20)
         assert step.configuration["sharding"] == "fsdp"
     assert expected[-1] < expected[0]  # a few batches in turn can be learnt by heart
@@ -86,9 +86,7 @@ def gradients(device, micro_batch_size=None, **options):
         "zoo/gpt-tiny", device=device, micro_batch_size=micro_batch_size, **GPT | options
     ) as step:
         plan = TokenPlan(name="tokens", **GPT)
-        inputs, targets = plan.make(
-            0, seed=7, rank=0, device=device, dtype=torch.float32, memory_format="contiguous"
-        )
+        inputs, targets = plan.make(0, seed=7, device=device)
         size = micro_batch_size or GPT["batch_size"]
         step._source = RotatingSource(list(zip(inputs.split(size), targets.split(size), strict=True)))
         step()

@@ -81,7 +81,7 @@ def test_both_ranks_come_to_the_end_and_no_worker_is_left(ran):
 def test_low_loader_efficiency_fails_once(ran):
     _, output = ran
     assert "min_loader_efficiency: " in output
-    assert "were asked for: the loader alone gives" in output
+    assert "were required: the loader alone gives" in output
     assert "waits in" not in output
 
 

@@ -11,12 +11,10 @@ from pytest_accel.workloads.build import make_plan
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import count
-from pytest_accel.workloads.input_pipeline import Destination, Plan
+from pytest_accel.workloads.input_pipeline import Plan
 from pytest_accel.workloads.models.build import ModelInfo
-from pytest_accel.workloads.tasks import DATA_OF, task_of_data
-
-CPU = torch.device("cpu")
-_DEFAULTS: dict[str, Any] = {"device": CPU, "dtype": torch.float32, "memory_format": "contiguous", "seed": 0}
+from pytest_accel.workloads.tasks import DATA_OF
+from pytest_accel.workloads.tasks.scenes import ScenePlan, resizing_of
 
 
 class Rank(Alone):
@@ -27,23 +25,24 @@ class Rank(Alone):
 
 
 def made(plan: Plan, index: int = 0, **changes: Any) -> Batch:
-    return plan.make(index, **_DEFAULTS | changes)
+    return plan.make(index, **{"seed": 0, "device": torch.device("cpu")} | changes)
 
 
-def going_to(rank: int = 0, world: int = 1, **changes: Any) -> Destination:
-    return Destination(**_DEFAULTS | {"rotation": 3} | changes, ranks=Rank(rank, world))
-
-
-def step_config(task: str = "train", **options: Any) -> StepConfig:
+def step_config(task: str = "train", *, rank: int = 0, world: int = 1, **options: Any) -> StepConfig:
     """Return a configuration with any model."""
-    return StepConfig(**{"model": "resnet18", "task": task, "batch_size": 4, **options})
+    defaults = {"model": "resnet18", "batch_size": 4, "memory_format": "contiguous"}
+    return StepConfig(task=task, ranks=Rank(rank, world), **defaults | options)
 
 
 def plan_data(data: str | None, info: ModelInfo, **sizes: Any) -> Plan:
     """Return the plan of a data set for a built model."""
-    name = data or DATA_OF[info.task][0]
-    task = info.task if name in DATA_OF[info.task] else task_of_data(name) or info.task
-    return make_plan(name, task, info, **sizes)
+    return make_plan(data or DATA_OF[info.task][0], info, **sizes)
+
+
+def scene_plan(
+    model: str = "zoo/dino-tiny", *, image_size: int | None = 64, batch_size: int = 2, **changes: Any
+) -> ScenePlan:
+    return ScenePlan(name="coco", batch_size=batch_size, resizing=resizing_of(model, image_size), **changes)
 
 
 def counted_flops(model: torch.nn.Module, plan: Plan, *, loss: Any = None) -> int | None:

@@ -66,11 +66,7 @@ GPT_SHAPES = {
 
 def build_gpt(name: str, **changes: Any) -> GPT:
     """Return the named GPT; keyword arguments change single sizes of its shape."""
-    return GPT(gpt_shape(name, **changes))
-
-
-def gpt_shape(name: str, **changes: Any) -> GptShape:
-    return replace(GPT_SHAPES[name], **changes)
+    return GPT(replace(GPT_SHAPES[name], **changes))
 
 
 class CausalAttention(nn.Module):

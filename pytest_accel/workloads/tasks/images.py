@@ -5,22 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
-from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig
+from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, StepConfig
 from pytest_accel.workloads.data.encoded import EncodedImages
-from pytest_accel.workloads.data.errors import SlowDecodingWarning
+from pytest_accel.workloads.data.errors import SlowDecodingWarning, Split
 from pytest_accel.workloads.data.images import ArrayImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
     ArrayReader,
     EncodedReader,
     HostBatches,
-    LoaderConfig,
     PhotographReader,
     Reader,
     SyntheticReader,
@@ -32,22 +31,22 @@ from pytest_accel.workloads.data.sources import (
     Batch,
     BatchSource,
     DecodingSource,
-    LoaderSource,
     ResidentSource,
     SplitSource,
 )
 from pytest_accel.workloads.input_pipeline import (
-    Destination,
     InputPipeline,
     NamedLoss,
     Plan,
     loading_configuration,
     loading_of,
-    open_real_data,
     rank_seed,
     smoothed_cross_entropy,
-    split_of,
+    through_loader,
 )
+
+if TYPE_CHECKING:
+    from pytest_accel.workloads.models.build import ModelInfo
 
 EVALUATION_BATCH = 256
 # Small batches cost the parent process more than their bytes do: one at a time, a WideResNet at batch 32 kept 75 % of
@@ -69,19 +68,30 @@ class ImagePlan(Plan):
     classes: int  # labels are in range(classes)
     shape: tuple[int, int, int]  # channels, height, width
     reconstructs: bool = False
-    unit: ClassVar[str] = "images"
+    decoders: ClassVar[tuple[str, ...]] = DECODERS
+
+    @classmethod
+    def fit(
+        cls, name: str, info: ModelInfo, *, batch_size: int, num_classes: int | None = None, **_: Any
+    ) -> Self:
+        images = IMAGE_SETS[name]
+        size, channels = info.image_size or images.image_size, info.channels or images.channels
+        if images.channels not in {1, channels}:
+            raise ValueError(
+                f"data: the images of {name} have {images.channels} channels, and the model reads {channels}. "
+                "Give the model as many: only grey images are widened."
+            )
+        return cls(
+            name=name,
+            batch_size=batch_size,
+            classes=num_classes or images.classes,
+            shape=(channels, size, size),
+            reconstructs=info.task == "reconstruction",
+        )
 
     @property
     def classifies(self) -> bool:  # type: ignore[override] # a class attribute of the base
         return not self.reconstructs
-
-    @property
-    def work(self) -> int:
-        return self.batch_size
-
-    @property
-    def input_shape(self) -> str:
-        return "x".join(map(str, self.shape))
 
     @property
     def described(self) -> Configuration:
@@ -92,194 +102,153 @@ class ImagePlan(Plan):
         labels = torch.randint(self.classes, (self.batch_size,), generator=random, device=random.device)
         return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), labels
 
-    def on_meta(self) -> Batch:
-        inputs = torch.empty((self.batch_size, *self.shape), device="meta")
-        labels = torch.empty(self.batch_size, device="meta", dtype=torch.long)
-        return inputs, inputs if self.reconstructs else labels
-
-    def batch_bytes(self, dtype: torch.dtype) -> int:
-        return self.batch_size * prod(self.shape) * dtype.itemsize
-
     def loss(self, label_smoothing: float) -> NamedLoss:
         if self.reconstructs:
             return NamedLoss("mse", F.mse_loss)
         return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
 
-    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
-        images = _images(config, self, split=split_of(config))
-        _check_channels(self)
-        if config.decode != "auto" and not isinstance(images, EncodedImages):
-            raise ValueError(
-                f"decode: {config.decode!r} is for encoded photographs, and {self.name} has none here. "
-                "Give them with --accel-data, or leave it out."
-            )
-        if images is None:
-            wants_loader = config.source == "loader" or config.workers is not None
-            return _synthetic_bytes(config, self, to) if wants_loader else self.synthetic(to)
+    def find(self, root: Path | None, split: Split) -> Images:
+        return open_images(root, self.name, split)
+
+    def synthetic(self, config: StepConfig) -> InputPipeline:
+        """Rotate through batches on the device, or read synthetic bytes through a loader: without a disk and a decoder."""
+        if config.source != "loader" and config.workers is None:
+            return Plan.synthetic(self, config)  # super() does not work in a class with slots
+        channels, size, _ = self.shape
+        reader = SyntheticReader(
+            channels=channels, size=size, classes=self.classes, seed=rank_seed(config.ranks.rank, config.seed)
+        )
+        order = self.order(config, length=IMAGE_SETS[self.name].train_images)
+        finish = _finish(config, self, augment=False)
+        source = _through_loader(config, reader, order, finish, image_bytes=size**2 * channels)
+        configuration: Configuration = {"data_source": "host-synthetic", **loading_configuration(config)}
+        return InputPipeline(source=source, configuration=configuration)
+
+    def read(self, config: StepConfig, data: Images) -> InputPipeline:
+        """Return arrays that are resident on the device, or what a loader reads."""
+        self._check(config, data)
+        augment = config.augment and config.training
+        configuration: Configuration = {"data_images": len(data)}
         if config.training:
-            _check_labels(images, self)
-        return _real(config, self, to, images)
+            configuration["augment"] = augment
+        if isinstance(data, ArrayImages):
+            order = self.order(config, length=len(data))
+            finish = _finish(config, self, augment=augment)
+            if config.source != "loader" and config.workers is None:
+                source: BatchSource = ResidentSource(data, order, finish, config.device)
+                configuration["data_source"] = "resident"
+            else:
+                size = data.images[0].numel()
+                source = _through_loader(config, ArrayReader(images=data), order, finish, image_bytes=size)
+                configuration |= {"data_source": "arrays", **loading_configuration(config)}
+            return InputPipeline(source=source, configuration=configuration, order=order)
+        order = self.order(config, length=len(data), groups=data.groups if data.storage == "shards" else None)
+        on_device = is_nvidia(config.device.type) and config.decode != "host"  # nvJPEG
+        if on_device:
+            source = _decoded_on_device(config, self, data, order, augment=augment)
+        else:  # cropped by the decoding worker
+            source = _through_loader(
+                config,
+                PhotographReader(images=data, size=self.shape[1]),
+                order,
+                _finish(config, self, augment=False),
+                image_bytes=3 * self.shape[1] ** 2,
+                augment=augment,
+            )
+        configuration |= {"data_source": data.storage, **loading_configuration(config)}
+        configuration["decode"] = "device" if on_device else "host"
+        return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
+
+    def _check(self, config: StepConfig, data: Images) -> None:
+        encoded = isinstance(data, EncodedImages)
+        if config.source == "resident" and encoded:
+            raise ValueError(
+                f"source: {self.name} is too large to be resident on a device. Write source='loader'."
+            )
+        if config.decode != "auto" and not encoded:
+            raise ValueError(
+                f"decode: {config.decode!r} is for encoded photographs, and {self.name} has none. Leave it out."
+            )
+        if config.decode == "device" and not is_nvidia(config.device.type):
+            raise ValueError(f"decode: {config.device} has no decoder for JPEG. Write decode='host'.")
+        most = int(data.labels.max())
+        # On CUDA a label without a class is a device-side assertion, which ends the process.
+        if config.training and most >= self.classes and not self.reconstructs:
+            raise ValueError(
+                f"num_classes: {self.classes} are too few for {self.name}, whose images here have labels up to {most}. "
+                f"Leave num_classes out: the set has {IMAGE_SETS[self.name].classes}."
+            )
 
 
-def evaluation_batches(config: StepConfig, plan: Plan, to: Destination) -> Iterator[Batch]:
+def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
     """Yield the test images, each once over all ranks, as the model reads them; the last batch may be smaller."""
-    assert isinstance(plan, ImagePlan)  # only these classify
-    images = _images(replace(config, data_required=True, source="auto"), plan, split="test")
-    assert images is not None  # required
+    images = plan.real_data(replace(config, data_required=True, source="auto"), "test")
     order = EvaluationOrder(
-        length=len(images), batch_size=EVALUATION_BATCH, rank=to.ranks.rank, world=to.ranks.size
+        length=len(images), batch_size=EVALUATION_BATCH, rank=config.ranks.rank, world=config.ranks.size
     )
-    finish = _finish(plan, to, augment=False)
-    loading = loading_of(config, to.ranks.rank)
+    finish = _finish(config, plan, augment=False)
+    loading = loading_of(config)
+    reader: Reader = PhotographReader(images=images, size=plan.shape[1])
     if isinstance(images, ArrayImages):
-        loading = replace(loading, workers=0)
-    reader = _reader(images, plan, on_device=False)
-    batches = HostBatches(reader, order.requests(), loading, for_device=to.device.type != "cpu")
+        loading, reader = replace(loading, workers=0), ArrayReader(images=images)
+    batches = HostBatches(reader, order.requests(), loading, for_device=config.device.type != "cpu")
     try:
         for pixels, labels in batches:
-            yield finish(pixels.to(to.device, non_blocking=True)), labels.to(to.device, non_blocking=True)
+            pixels, labels = (each.to(config.device, non_blocking=True) for each in (pixels, labels))  # noqa: PLW2901
+            yield finish(pixels), labels
     finally:
         batches.close()
 
 
-def _images(config: StepConfig, plan: ImagePlan, *, split: Literal["train", "test"]) -> Images | None:
-    """Return the real data set, or None where synthetic data is to replace it."""
-    images = open_real_data(config, lambda root: open_images(root, plan.name, split))
-    if config.source == "resident" and isinstance(images, EncodedImages):
-        raise ValueError(
-            f"source: {plan.name} is too large to be resident on a device. Write source='loader'."
-        )
-    return images
-
-
-def _check_channels(plan: ImagePlan) -> None:
-    known, channels = IMAGE_SETS[plan.name], plan.shape[0]
-    if known.channels not in {1, channels}:
-        raise ValueError(
-            f"data: the images of {plan.name} have {known.channels} channels, and the model reads {channels}. "
-            "Give the model as many: only grey images are widened."
-        )
-
-
-def _check_labels(images: Images, plan: ImagePlan) -> None:
-    """Refuse labels that the model has no class for: on CUDA a device-side assertion, which ends the process."""
-    most = int(images.labels.max())
-    if most >= plan.classes and not plan.reconstructs:
-        raise ValueError(
-            f"num_classes: {plan.classes} are too few for {plan.name}, whose images here have labels up to {most}. "
-            f"Leave num_classes out: the set has {IMAGE_SETS[plan.name].classes}."
-        )
-
-
-def _synthetic_bytes(config: StepConfig, plan: ImagePlan, to: Destination) -> InputPipeline:
-    """Return synthetic bytes through the loader: all of the way to the device, without a disk and a decoder."""
-    loading = loading_of(config, to.ranks.rank)
-    order = plan.order(to, length=IMAGE_SETS[plan.name].train_images)
-    channels, size, _ = plan.shape
-    reader = SyntheticReader(
-        channels=channels, size=size, classes=plan.classes, seed=rank_seed(to.ranks.rank, to.seed)
+def _decoded_on_device(
+    config: StepConfig, plan: ImagePlan, images: EncodedImages, order: TrainingOrder, *, augment: bool
+) -> DecodingSource:
+    if not widen_device_queues():
+        warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
+    loading = loading_of(config, readers_only=True)
+    return DecodingSource(
+        HostBatches(EncodedReader(images=images), order.requests(augment=False), loading, for_device=False),
+        images,
+        CropResize(_model_input(config, plan)),
+        config.device,
+        loading=loading,
+        seed=rank_seed(config.ranks.rank, config.seed) if augment else None,
     )
-    finish = _finish(plan, to, augment=False)
-    source = _through_loader(reader, order, loading, finish, to, image_bytes=size**2 * channels)
-    configuration: Configuration = {"data_source": "host-synthetic", **loading_configuration(config)}
-    return InputPipeline(source=source, configuration=configuration)
-
-
-def _real(config: StepConfig, plan: ImagePlan, to: Destination, images: Images) -> InputPipeline:
-    """Return arrays that are resident on the device, or what a loader reads."""
-    photographs = images if isinstance(images, EncodedImages) else None
-    groups = photographs.groups if photographs and photographs.storage == "shards" else None
-    order = plan.order(to, length=len(images), shuffle=config.training, groups=groups)
-    augment = config.augment and config.training
-    configuration: Configuration = {"data_images": len(images)}
-    if config.training:
-        configuration["augment"] = augment
-    if isinstance(images, ArrayImages) and config.source != "loader" and config.workers is None:
-        source: BatchSource = ResidentSource(images, order, _finish(plan, to, augment=augment), to.device)
-        return InputPipeline(
-            source=source, configuration={"data_source": "resident", **configuration}, order=order
-        )
-    on_device = photographs is not None and _decodes_on_device(config, to.device)
-    loading = loading_of(config, to.ranks.rank, readers_only=on_device)
-    reader = _reader(images, plan, on_device=on_device)
-    if photographs and on_device:
-        if not widen_device_queues():
-            warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
-        source = DecodingSource(
-            HostBatches(reader, order.requests(augment=False), loading, for_device=False),
-            photographs,
-            CropResize(_model_input(plan, to)),
-            to.device,
-            loading=loading,
-            seed=rank_seed(to.ranks.rank, to.seed) if augment else None,
-        )
-    else:
-        # Photographs are cropped by the decoding worker; small images by the device, on arrival.
-        crop_on_host = augment and photographs is not None
-        source = _through_loader(
-            reader,
-            order,
-            loading,
-            _finish(plan, to, augment=augment and not crop_on_host),
-            to,
-            image_bytes=images.images[0].numel()
-            if isinstance(images, ArrayImages)
-            else 3 * plan.shape[1] ** 2,
-            augment=crop_on_host,
-        )
-    configuration |= {"data_source": photographs.storage if photographs else "arrays"}
-    configuration |= loading_configuration(config)
-    if photographs:
-        configuration["decode"] = "device" if on_device else "host"
-    return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
 
 
 def _through_loader(
+    config: StepConfig,
     reader: Reader,
     order: TrainingOrder,
-    loading: LoaderConfig,
     finish: PixelTransform,
-    to: Destination,
     *,
     image_bytes: int,
     augment: bool = False,
 ) -> BatchSource:
     """Return pixels through worker processes; small batches for a device come several at once."""
-    on_device = to.device.type != "cpu"
+    loading = loading_of(config)
+    on_device = config.device.type != "cpu"
     at_once = min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)) if on_device else 1
     at_once = max(1, at_once) if loading.workers else 1
     sampler = order.requests(augment=augment, at_once=at_once)
-    batches = HostBatches(reader, sampler, loading, for_device=on_device)
-    source = LoaderSource(batches, lambda batch: (finish(batch[0]), batch[1]), to.device, loading=loading)
+    source = through_loader(config, reader, sampler, lambda batch: (finish(batch[0]), batch[1]))
     return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
 
 
-def _reader(images: Images, plan: ImagePlan, *, on_device: bool) -> Reader:
-    if isinstance(images, ArrayImages):
-        return ArrayReader(images=images)
-    return EncodedReader(images=images) if on_device else PhotographReader(images=images, size=plan.shape[1])
+def _finish(config: StepConfig, plan: ImagePlan, *, augment: bool) -> PixelTransform:
+    seed = rank_seed(config.ranks.rank, config.seed)
+    return PixelTransform(_model_input(config, plan), augment=augment, seed=seed)
 
 
-def _finish(plan: ImagePlan, to: Destination, *, augment: bool) -> PixelTransform:
-    return PixelTransform(_model_input(plan, to), augment=augment, seed=rank_seed(to.ranks.rank, to.seed))
-
-
-def _model_input(plan: ImagePlan, to: Destination) -> ModelInput:
+def _model_input(config: StepConfig, plan: ImagePlan) -> ModelInput:
     known = IMAGE_SETS[plan.name]
     return ModelInput(
         channels=plan.shape[0],
         size=plan.shape[1],
-        device=to.device,
-        dtype=to.dtype,
-        memory_format=MEMORY_FORMATS[to.memory_format],
+        device=config.device,
+        dtype=config.dtype,
+        memory_format=MEMORY_FORMATS[config.memory_format],
         mean=known.mean,
         std=known.std,
         mirrors=known.mirrors,
     )
-
-
-def _decodes_on_device(config: StepConfig, device: torch.device) -> bool:
-    able = is_nvidia(device.type)  # nvJPEG
-    if config.decode == "device" and not able:
-        raise ValueError(f"decode: {device} has no decoder for JPEG. Write decode='host'.")
-    return able and config.decode != "host"

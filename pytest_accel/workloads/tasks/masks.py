@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.errors import existing_root
+from pytest_accel.workloads.data.errors import Split, existing_root
 from pytest_accel.workloads.data.pixels import scale_and_shift
 from pytest_accel.workloads.data.segmentation import (
     CITYSCAPES_CLASSES,
     IGNORE,
     SCALES,
     CityscapesSet,
-    SegmentationBatch,
     SegmentationReader,
     SegmentationTransform,
     open_cityscapes,
@@ -26,19 +26,17 @@ from pytest_accel.workloads.data.segmentation import (
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
-    Destination,
     InputPipeline,
     NamedLoss,
     Plan,
-    check_pipeline,
-    check_synthetic,
     files_configuration,
     no_smoothing,
-    open_real_data,
     rank_seed,
-    split_of,
     through_loader,
 )
+
+if TYPE_CHECKING:
+    from pytest_accel.workloads.models.build import ModelInfo
 
 CROP = (512, 1024)  # where neither the model nor the user says one: the smaller of those of the studies
 AUXILIARY_WEIGHT = 0.4  # of a second head's loss, as DeepLabV3+ is trained
@@ -51,18 +49,16 @@ class MaskPlan(Plan):
     name: str
     batch_size: int
     crop: tuple[int, int] = CROP  # height, width
-    labels: int = (
-        CITYSCAPES_CLASSES  # beside IGNORE; not `classes`: the last dimension of the output is a width
-    )
-    unit: ClassVar[str] = "images"
+    labels: int = CITYSCAPES_CLASSES  # not `classes`: the last dimension of the output is a width
+    sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "loader")
+    decoders: ClassVar[tuple[str, ...]] = ("auto", "host")
 
-    @property
-    def work(self) -> int:
-        return self.batch_size
-
-    @property
-    def input_shape(self) -> str:
-        return "x".join(map(str, (3, *self.crop)))
+    @classmethod
+    def fit(
+        cls, name: str, info: ModelInfo, *, batch_size: int, num_classes: int | None = None, **_: Any
+    ) -> Self:
+        crop = (info.image_size, info.image_size) if info.image_size else info.crop or CROP
+        return cls(name=name, batch_size=batch_size, crop=crop, labels=num_classes or CITYSCAPES_CLASSES)
 
     @property
     def described(self) -> Configuration:
@@ -74,40 +70,37 @@ class MaskPlan(Plan):
         images = torch.addcmul(shift, drawn.pixels.to(torch.float32), scale)
         return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), drawn.masks.to(torch.int64)
 
-    def on_meta(self) -> Batch:
-        images = torch.empty((self.batch_size, 3, *self.crop), device="meta")
-        return images, torch.empty((self.batch_size, *self.crop), device="meta", dtype=torch.int64)
-
-    def batch_bytes(self, dtype: torch.dtype) -> int:
-        height, width = self.crop
-        return self.batch_size * height * width * (3 * dtype.itemsize + torch.int64.itemsize)
-
     def loss(self, label_smoothing: float) -> NamedLoss:
         no_smoothing(label_smoothing, "segmentation")
         return NamedLoss("pixel_cross_entropy", _both_heads(self.labels))
 
-    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
-        check_pipeline(config, self.name, sources=("auto", "synthetic", "loader"), decoders=("auto", "host"))
-        images = open_real_data(
-            config, lambda root: open_cityscapes(existing_root(root, "cityscapes"), split_of(config))
+    def find(self, root: Path | None, split: Split) -> CityscapesSet:
+        return open_cityscapes(existing_root(root, "cityscapes"), split)
+
+    def read(self, config: StepConfig, data: CityscapesSet) -> InputPipeline:
+        if self.labels < CITYSCAPES_CLASSES:
+            raise ValueError(
+                f"num_classes: {self.labels} are too few for {self.name}, whose masks have {CITYSCAPES_CLASSES}. "
+                "Leave it out."
+            )
+        augment = config.augment and config.training
+        finish = SegmentationTransform(
+            crop=self.crop,
+            device=config.device,
+            dtype=config.dtype,
+            memory_format=MEMORY_FORMATS[config.memory_format],
+            scales=SCALES if augment else (1.0, 1.0),
+            mirror=augment,
+            seed=rank_seed(config.ranks.rank, config.seed),
         )
-        if images is not None:
-            return _real(config, self, to, images)
-        check_synthetic(config, self.name)
-        return self.synthetic(to)
-
-
-def plan_masks(
-    name: str,
-    *,
-    batch_size: int,
-    image_size: int | None = None,
-    crop: tuple[int, int] | None = None,
-    labels: int | None = None,
-) -> MaskPlan:
-    """Return the plan in the given size, else in the model's."""
-    size = crop or CROP if image_size is None else (image_size, image_size)
-    return MaskPlan(name=name, batch_size=batch_size, crop=size, labels=labels or CITYSCAPES_CLASSES)
+        order = self.order(config, length=len(data))
+        reader = SegmentationReader(data, size=tuple(data.read(0)[1].shape))  # all have this size: it checks
+        sampler = order.requests(augment=False)  # random crops are cut on the device
+        return InputPipeline(
+            source=through_loader(config, reader, sampler, lambda batch: finish(batch.pixels, batch.masks)),
+            configuration=files_configuration(config, images=len(data)),
+            order=order,
+        )
 
 
 def _both_heads(labels: int) -> Loss:
@@ -148,33 +141,3 @@ def _cross_entropy(logits: Any, masks: Any, labels: int) -> Any:
         )
     total = F.cross_entropy(logits, masks, ignore_index=IGNORE, reduction="sum")
     return total / (masks != IGNORE).sum().clamp(min=1)
-
-
-def _real(config: StepConfig, plan: MaskPlan, to: Destination, images: CityscapesSet) -> InputPipeline:
-    if plan.labels < CITYSCAPES_CLASSES:
-        raise ValueError(
-            f"num_classes: {plan.labels} are too few for {plan.name}, whose masks have {CITYSCAPES_CLASSES}. Leave it out."
-        )
-    size = tuple(images.read(0)[1].shape)  # of all images: the reader checks it
-    augment = config.augment and config.training
-    finish = SegmentationTransform(
-        crop=plan.crop,
-        device=to.device,
-        dtype=to.dtype,
-        memory_format=MEMORY_FORMATS[to.memory_format],
-        scales=SCALES if augment else (1.0, 1.0),
-        mirror=augment,
-        seed=rank_seed(to.ranks.rank, to.seed),
-    )
-    order = plan.order(to, length=len(images), shuffle=config.training)
-    reader = SegmentationReader(images, size=size)
-    sampler = order.requests(augment=False)  # random crops are cut on the device
-
-    def arrive(batch: SegmentationBatch) -> Batch:
-        return finish(batch.pixels, batch.masks)
-
-    return InputPipeline(
-        source=through_loader(config, to, reader, sampler, arrive),
-        configuration=files_configuration(config, images=len(images)),
-        order=order,
-    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -26,22 +27,21 @@ from pytest_accel.workloads.data.detection import (
     open_coco,
     synthetic_detection,
 )
-from pytest_accel.workloads.data.errors import existing_root
+from pytest_accel.workloads.data.errors import Split, existing_root
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
-    Destination,
     InputPipeline,
     NamedLoss,
     Plan,
-    check_pipeline,
-    check_synthetic,
     files_configuration,
     no_smoothing,
-    open_real_data,
-    split_of,
+    shape_name,
     through_loader,
 )
 from pytest_accel.workloads.models.detection import DinoLoss, Predictions, Scenes, Targets
+
+if TYPE_CHECKING:
+    from pytest_accel.workloads.models.build import ModelInfo
 
 _DINO_LOSS = DinoLoss()
 
@@ -53,9 +53,17 @@ class ScenePlan(Plan):
     name: str
     batch_size: int
     resizing: Resizing  # of photographs; its largest landscape bucket is the shape of synthetic images
-    classes: int = COCO_CLASSES  # labels are in range(classes)
+    labels: int = COCO_CLASSES  # labels are in range(labels); a model may tell more apart
     max_gt: int = MAX_GT
-    unit: ClassVar[str] = "images"
+    sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "loader")
+    decoders: ClassVar[tuple[str, ...]] = ("auto", "host")
+
+    @classmethod
+    def fit(
+        cls, name: str, info: ModelInfo, *, batch_size: int, num_classes: int | None = None, **_: Any
+    ) -> Self:
+        resizing = resizing_of(info.name, info.image_size)
+        return cls(name=name, batch_size=batch_size, resizing=resizing, labels=num_classes or COCO_CLASSES)
 
     @property
     def bucket(self) -> Bucket:
@@ -63,76 +71,63 @@ class ScenePlan(Plan):
         return max(landscape, key=prod)
 
     @property
-    def work(self) -> int:
-        return self.batch_size
-
-    @property
-    def input_shape(self) -> str:
-        return _shape(3, *self.bucket)
-
-    @property
     def described(self) -> Configuration:
-        return {
-            "bucket": _shape(*self.bucket),
-            "labels": self.classes,  # a model may tell more apart
-            "max_gt": self.max_gt,
-        }
+        return {"bucket": shape_name(*self.bucket), "labels": self.labels, "max_gt": self.max_gt}
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
         drawn = synthetic_detection(
-            self.batch_size, self.bucket, max_gt=self.max_gt, generator=random, classes=self.classes
+            self.batch_size, self.bucket, max_gt=self.max_gt, generator=random, classes=self.labels
         )
         return as_scenes(random.device, dtype, memory_format)(drawn)
-
-    def on_meta(self) -> Batch:
-        size = (self.batch_size, self.max_gt)
-        with torch.device("meta"):
-            targets = Targets(
-                labels=torch.empty(size, dtype=torch.long),
-                boxes=torch.empty(*size, 4),
-                valid=torch.empty(size, dtype=torch.bool),
-            )
-            images = torch.empty(self.batch_size, 3, *self.bucket)
-            return Scenes(images, torch.empty(self.batch_size, 2, dtype=torch.long), targets), targets
-
-    def batch_bytes(self, dtype: torch.dtype) -> int:
-        return self.batch_size * 3 * prod(self.bucket) * dtype.itemsize
 
     def loss(self, label_smoothing: float) -> NamedLoss:
         no_smoothing(label_smoothing, "detection")
         return NamedLoss("detection", detection_loss)
 
-    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
-        check_pipeline(config, self.name, sources=("auto", "synthetic", "loader"), decoders=("auto", "host"))
-        images = open_real_data(config, lambda root: open_coco(existing_root(root, "coco"), split_of(config)))
-        if images is not None:
-            return _real(config, self, to, images)
-        check_synthetic(config, self.name)
-        return self.synthetic(to)
+    def find(self, root: Path | None, split: Split) -> CocoSet:
+        return open_coco(existing_root(root, "coco"), split)
+
+    def read(self, config: StepConfig, data: CocoSet) -> InputPipeline:
+        most = int(data.labels.max(initial=0))
+        if most >= self.labels:  # on CUDA a device-side assertion, which ends the process
+            raise ValueError(
+                f"num_classes: {self.labels} are too few for {self.name}, whose boxes here have labels up to {most}. "
+                f"Leave num_classes out: the set has {COCO_CLASSES}."
+            )
+        resizing = self.resizing
+        if not config.training:  # as detectors are evaluated
+            resizing = replace(resizing, short_sides=(max(resizing.short_sides),))
+        order = BucketOrder(
+            sizes=data.sizes,
+            resizing=resizing,
+            batch_size=self.batch_size,
+            rank=config.ranks.rank,
+            world=config.ranks.size,
+            seed=config.seed,
+        )
+        max_gt = max_gt_of(data)
+        reader = DetectionReader(data, max_gt=max_gt)
+        sampler = order.requests(augment=config.augment and config.training)
+        arrive = as_scenes(config.device, config.dtype, config.memory_format)
+        return InputPipeline(
+            source=through_loader(config, reader, sampler, arrive),
+            configuration=files_configuration(config, images=len(data))
+            | {
+                "short_sides": f"{min(resizing.short_sides)} to {max(resizing.short_sides)}",
+                "input_shape": " ".join(shape_name(3, *bucket) for bucket in resizing.buckets),
+                "bucket": " ".join(shape_name(*bucket) for bucket in resizing.buckets),
+                "max_gt": max_gt,
+            },
+            order=self.order(config, length=len(data)),  # for the length of an epoch alone
+            varied=len(resizing.buckets) > 1,
+        )
 
 
-def plan_scenes(
-    name: str,
-    *,
-    batch_size: int,
-    model: str | None = None,
-    image_size: int | None = None,
-    classes: int | None = None,
-) -> ScenePlan:
-    """Return the plan of photographs in the sizes that a model is trained on, or in squares of `image_size` pixels.
-
-    DINO has its own sizes. All others have those of torchvision's detectors, a user's own too.
-    """
-    resizing = MANY_SCALES if model is not None and model.startswith("zoo/dino-") else ONE_SCALE
+def resizing_of(model: str, image_size: int | None = None) -> Resizing:
+    """Return DINO's own sizes, those of torchvision's detectors for all others, or squares of `image_size` pixels."""
     if image_size is not None:
-        square = (image_size, image_size)
-        resizing = Resizing(short_sides=(image_size,), longest=image_size, buckets=(square,))
-    return ScenePlan(
-        name=name,
-        batch_size=batch_size,
-        resizing=resizing,
-        classes=classes or COCO_CLASSES,
-    )
+        return Resizing(short_sides=(image_size,), longest=image_size, buckets=((image_size, image_size),))
+    return MANY_SCALES if model.startswith("zoo/dino-") else ONE_SCALE
 
 
 def detection_loss(output: Any, targets: Targets) -> torch.Tensor:
@@ -161,50 +156,3 @@ def as_scenes(
         return Scenes(images, sizes, targets), Targets(*(each.clone() for each in targets))
 
     return arrive
-
-
-def _real(config: StepConfig, plan: ScenePlan, to: Destination, images: CocoSet) -> InputPipeline:
-    _check_labels(images, plan)
-    resizing = plan.resizing
-    if not config.training:  # as detectors are evaluated
-        resizing = replace(resizing, short_sides=(max(resizing.short_sides),))
-    order = BucketOrder(
-        sizes=images.sizes,
-        resizing=resizing,
-        batch_size=plan.batch_size,
-        rank=to.ranks.rank,
-        world=to.ranks.size,
-        seed=to.seed,
-    )
-    max_gt = max_gt_of(images)
-    reader, sampler = (
-        DetectionReader(images, max_gt=max_gt),
-        order.requests(augment=config.augment and config.training),
-    )
-    arrive = as_scenes(to.device, to.dtype, to.memory_format)
-    configuration = files_configuration(config, images=len(images)) | {
-        "short_sides": f"{min(resizing.short_sides)} to {max(resizing.short_sides)}",
-        "input_shape": " ".join(_shape(3, *bucket) for bucket in resizing.buckets),
-        "bucket": " ".join(_shape(*bucket) for bucket in resizing.buckets),
-        "max_gt": max_gt,
-    }
-    return InputPipeline(
-        source=through_loader(config, to, reader, sampler, arrive),
-        configuration=configuration,
-        order=plan.order(to, length=len(images)),  # for the length of an epoch alone
-        varied=len(resizing.buckets) > 1,
-    )
-
-
-def _check_labels(images: CocoSet, plan: ScenePlan) -> None:
-    """Refuse labels that the model has no class for: on CUDA a device-side assertion, which ends the process."""
-    most = int(images.labels.max(initial=0))
-    if most >= plan.classes:
-        raise ValueError(
-            f"num_classes: {plan.classes} are too few for {plan.name}, whose boxes here have labels up to {most}. "
-            f"Leave num_classes out: the set has {COCO_CLASSES}."
-        )
-
-
-def _shape(*sizes: int) -> str:
-    return "x".join(map(str, sizes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch.nn import functional as F
@@ -15,8 +15,6 @@ from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.data.squad import (
     SEQUENCE,
     VOCABULARY,
-    Answers,
-    Questions,
     QuestionSource,
     Windows,
     open_squad,
@@ -24,18 +22,15 @@ from pytest_accel.workloads.data.squad import (
 )
 from pytest_accel.workloads.data.text import Sequences, TokenFile, TokenSource, open_texts
 from pytest_accel.workloads.input_pipeline import (
-    Destination,
     InputPipeline,
     NamedLoss,
     Plan,
-    check_pipeline,
     no_smoothing,
-    open_real_data,
     smoothed_cross_entropy,
-    split_of,
 )
 
-SYNTHETIC_TOKENS = "tokens"  # data that is never real
+if TYPE_CHECKING:
+    from pytest_accel.workloads.models.build import ModelInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +42,25 @@ class TokenPlan(Plan):
     vocabulary: int
     sequence: int
     unit: ClassVar[str] = "tokens"
+    sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic")
+
+    @classmethod
+    def fit(
+        cls,
+        name: str,
+        info: ModelInfo,
+        *,
+        batch_size: int,
+        sequence: int | None = None,
+        vocabulary: int | None = None,
+        **_: Any,
+    ) -> Self:
+        sequence, vocabulary = sequence or info.sequence, vocabulary or info.vocabulary
+        if not sequence or not vocabulary:
+            raise ValueError(
+                f"data: {name!r} for {info.name} needs sequence= and vocabulary=: the model does not give them."
+            )
+        return cls(name=name, batch_size=batch_size, vocabulary=vocabulary, sequence=sequence)
 
     @property
     def classes(self) -> int:  # type: ignore[override] # a class attribute of the base
@@ -57,10 +71,6 @@ class TokenPlan(Plan):
         return self.batch_size * self.sequence
 
     @property
-    def input_shape(self) -> str:
-        return str(self.sequence)
-
-    @property
     def described(self) -> Configuration:
         return {"vocabulary": self.vocabulary}
 
@@ -69,42 +79,28 @@ class TokenPlan(Plan):
         tokens = torch.randint(self.vocabulary, size, generator=random, device=random.device)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    def on_meta(self) -> Batch:
-        tokens = torch.empty((self.batch_size, self.sequence), device="meta", dtype=torch.long)
-        return tokens, torch.empty_like(tokens)
-
-    def batch_bytes(self, dtype: torch.dtype) -> int:  # noqa: ARG002 - integers
-        return 2 * self.batch_size * self.sequence * torch.long.itemsize
-
     def loss(self, label_smoothing: float) -> NamedLoss:
         return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
 
-    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
-        check_pipeline(config, self.name, sources=("auto", "synthetic"))
-        if self.name == SYNTHETIC_TOKENS:
-            return self.synthetic(to)
-        file = open_real_data(config, lambda root: _open_texts(root, self))
-        if file is None:
-            return self.synthetic(to)
-        sequences = Sequences(file, length=self.sequence)
-        order = self.order(to, length=len(sequences), shuffle=config.training)
+    def find(self, root: Path | None, split: Split) -> TokenFile:  # noqa: ARG002 - texts have one
+        root = existing_root(root, self.name)
+        file = open_texts(root)
+        # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
+        if file.vocabulary > self.vocabulary:
+            raise DataError(
+                f"vocabulary: that under {root / 'gpt2'} has {file.vocabulary} tokens, and the model knows "
+                f"{self.vocabulary}.\nPass vocabulary={file.vocabulary}, or put the vocabulary there that the model is for."
+            )
+        return file
+
+    def read(self, config: StepConfig, data: TokenFile) -> InputPipeline:
+        sequences = Sequences(data, length=self.sequence)
+        order = self.order(config, length=len(sequences))
         return InputPipeline(
-            source=TokenSource(sequences, order, to.device),
+            source=TokenSource(sequences, order, config.device),
             configuration={"data_source": "texts", "data_sequences": len(sequences)},
             order=order,
         )
-
-
-def _open_texts(root: Path | None, plan: TokenPlan) -> TokenFile:
-    root = existing_root(root, plan.name)
-    file = open_texts(root)
-    # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
-    if file.vocabulary > plan.vocabulary:
-        raise DataError(
-            f"vocabulary: that under {root / 'gpt2'} has {file.vocabulary} tokens, and the model knows "
-            f"{plan.vocabulary}.\nPass vocabulary={file.vocabulary}, or put the vocabulary there that the model is for."
-        )
-    return file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +112,32 @@ class QuestionPlan(Plan):
     vocabulary: int
     sequence: int
     unit: ClassVar[str] = "sequences"
+    sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "resident")
 
-    @property
-    def work(self) -> int:
-        return self.batch_size
-
-    @property
-    def input_shape(self) -> str:
-        return str(self.sequence)
+    @classmethod
+    def fit(
+        cls,
+        name: str,
+        info: ModelInfo,
+        *,
+        batch_size: int,
+        sequence: int | None = None,
+        vocabulary: int | None = None,
+        **_: Any,
+    ) -> Self:
+        # What its embeddings do not hold would be a device-side assertion on CUDA, which ends the process.
+        for argument, given, most in (
+            ("sequence", sequence, info.sequence),
+            ("vocabulary", vocabulary, info.vocabulary),
+        ):
+            if given and most and given > most:
+                raise ValueError(f"{argument}: {given} is too much for {info.name}. Valid: {most} or less.")
+        return cls(
+            name=name,
+            batch_size=batch_size,
+            vocabulary=vocabulary or info.vocabulary or VOCABULARY,
+            sequence=sequence or min(SEQUENCE, info.sequence or SEQUENCE),
+        )
 
     @property
     def described(self) -> Configuration:
@@ -132,56 +146,28 @@ class QuestionPlan(Plan):
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:  # noqa: ARG002 - integers, without channels
         return synthetic_squad(self.batch_size, self.sequence, self.vocabulary, random)
 
-    def on_meta(self) -> Batch:
-        def empty(*size: int) -> Any:
-            return torch.empty(size, device="meta", dtype=torch.long)
-
-        tokens, places = (self.batch_size, self.sequence), (self.batch_size,)
-        return Questions(*(empty(*tokens) for _ in range(3))), Answers(empty(*places), empty(*places))
-
-    def batch_bytes(self, dtype: torch.dtype) -> int:  # noqa: ARG002 - integers
-        return self.batch_size * (3 * self.sequence + 2) * torch.long.itemsize
-
     def loss(self, label_smoothing: float) -> NamedLoss:
         no_smoothing(label_smoothing, "question answering")
         return NamedLoss("span_cross_entropy", span_cross_entropy)
 
-    def open(self, config: StepConfig, to: Destination) -> InputPipeline:
-        check_pipeline(config, self.name, sources=("auto", "synthetic", "resident"))
-        windows = open_real_data(config, lambda root: _open_squad(root, split_of(config), self))
-        if windows is None:
-            return self.synthetic(to)
-        order = self.order(to, length=len(windows), shuffle=config.training)
+    def find(self, root: Path | None, split: Split) -> Windows:
+        root = existing_root(root, self.name)
+        windows = open_squad(root, split, sequence=self.sequence)
+        most = int(windows.tokens.max())
+        if most >= self.vocabulary:
+            raise DataError(
+                f"vocabulary: that under {root} gives tokens up to {most}, and the model knows {self.vocabulary}.\n"
+                f"Use the vocabulary that the model was made for: bert-base-uncased has {VOCABULARY} tokens."
+            )
+        return windows
+
+    def read(self, config: StepConfig, data: Windows) -> InputPipeline:
+        order = self.order(config, length=len(data))
         return InputPipeline(
-            source=QuestionSource(windows, order, to.device),
-            configuration={"data_source": "resident", "data_windows": len(windows)},
+            source=QuestionSource(data, order, config.device),
+            configuration={"data_source": "resident", "data_windows": len(data)},
             order=order,
         )
-
-
-def plan_questions(
-    name: str,
-    *,
-    batch_size: int,
-    model: str = "",
-    positions: int | None = None,
-    tokens: int | None = None,
-    sequence: int | None = None,
-    vocabulary: int | None = None,
-) -> QuestionPlan:
-    """Fit windows to a model of so many positions and tokens, by default the published ones.
-
-    What its embeddings do not hold is refused: on CUDA it would be a device-side assertion, which ends the process.
-    """
-    for argument, given, most in (("sequence", sequence, positions), ("vocabulary", vocabulary, tokens)):
-        if given and most and given > most:
-            raise ValueError(f"{argument}: {given} is too much for {model}. Valid: {most} or less.")
-    return QuestionPlan(
-        name=name,
-        batch_size=batch_size,
-        vocabulary=vocabulary or tokens or VOCABULARY,
-        sequence=sequence or min(SEQUENCE, positions or SEQUENCE),
-    )
 
 
 def span_cross_entropy(logits: Any, answers: Any) -> Any:
@@ -194,16 +180,3 @@ def span_cross_entropy(logits: Any, answers: Any) -> Any:
         )
     start, end = logits
     return (F.cross_entropy(start, answers.start) + F.cross_entropy(end, answers.end)) / 2
-
-
-def _open_squad(root: Path | None, split: Split, plan: QuestionPlan) -> Windows:
-    root = existing_root(root, plan.name)
-    windows = open_squad(root, split, sequence=plan.sequence)
-    # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
-    most = int(windows.tokens.max())
-    if most >= plan.vocabulary:
-        raise DataError(
-            f"vocabulary: that under {root} gives tokens up to {most}, and the model knows {plan.vocabulary}.\n"
-            f"Use the vocabulary that the model was made for: bert-base-uncased has {VOCABULARY} tokens."
-        )
-    return windows

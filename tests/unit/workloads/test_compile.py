@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads.compile import resolve_compile
@@ -35,7 +36,6 @@ def resolved(built):
         micro_batches=1,
         varied=False,
         threaded=False,
-        recordable=True,
         device="cuda",
         ranks=None,
         **chosen,
@@ -55,10 +55,10 @@ def resolved(built):
         return resolve_compile(
             config,
             module,
+            info,
             plan_data(data, info, batch_size=batch_size),
             InputPipeline(source=RotatingSource(()), configuration={}, threaded=threaded, varied=varied),
             cache_key=(model, data),  # counted once
-            recordable=recordable,
         )
 
     return resolve
@@ -93,10 +93,10 @@ SHORT = ("zoo/wide_resnet", "cifar100", 32)
 
 
 def test_step_that_cannot_be_recorded_whole_is_recorded_in_parts(resolved):
-    assert resolved(*SHORT, recordable=False) == PARTS
+    assert resolved(*SHORT, loss=F.cross_entropy) == PARTS
     assert resolved(*SHORT, replay=False) == PARTS
     assert (
-        resolved(*SHORT, recordable=False, micro_batches=2) == LAUNCHED
+        resolved(*SHORT, loss=F.cross_entropy, micro_batches=2) == LAUNCHED
     )  # parts cannot accumulate gradients
     assert resolved(*SHORT, micro_batches=2) == WHOLE
 

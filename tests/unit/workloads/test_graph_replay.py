@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 
 from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.workloads import TrainStep, build
-from pytest_accel.workloads.compile import CALLS_BEFORE_RECORDING, GraphReplay, _raise_cause, make_capturable
+from pytest_accel.workloads.compile import (
+    CALLS_BEFORE_RECORDING,
+    GraphReplay,
+    _raise_cause,
+    make_capturable,
+    resolve_compile,
+)
 
 CPU = torch.device("cpu")
 
@@ -135,15 +142,14 @@ def test_steps_that_cannot_be_recorded_are_refused_before_they_are_built(choices
 )
 def test_steps_with_user_code_are_not_recorded_by_default(monkeypatch, options, recordable):
     """User code may wait for the device, which a recording cannot."""
-    facts = {}
+    found = []
 
-    def resolve(*_, **known):
-        facts.update(known)
+    def resolve(config, *known, **more):
+        found.append(resolve_compile(replace(config, device=torch.device("cuda")), *known, **more))
         return None, False
 
-    monkeypatch.setattr(build, "why_not_replayed", lambda *_, **__: None)  # this is no CUDA device
     monkeypatch.setattr(build, "resolve_compile", resolve)
     with TrainStep.build(
         **{"model": "zoo/wide_resnet-tiny", "data": "cifar100", "batch_size": 2, "image_size": 32, **options}
     ):
-        assert facts["recordable"] is recordable
+        assert found == [("default", True) if recordable else ("reduce-overhead", False)]

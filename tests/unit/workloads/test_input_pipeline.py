@@ -22,7 +22,7 @@ from tests.support.data_sets import (
     write_mnist,
     write_shards,
 )
-from tests.support.plans import going_to, step_config
+from tests.support.plans import step_config
 from tests.support.processes import children
 
 SHAPES = {
@@ -65,8 +65,8 @@ def roots(tmp_path_factory):
 def opened():
     sources = []
 
-    def make(name, *, task="train", plan=None, to=None, **choices):
-        found = (plan or plan_for(name)).open(step_config(task, **choices), to or going_to())
+    def make(name, *, task="train", plan=None, **choices):
+        found = (plan or plan_for(name)).open(step_config(task, **choices))
         sources.append(found.source)
         return found
 
@@ -152,14 +152,14 @@ def test_missing_set_is_synthetic(opened, tmp_path, root):
     root = tmp_path if root == "empty" else root and tmp_path / "nowhere"
     found = opened("cifar100", data_root=root)
     assert isinstance(found.source, RotatingSource)
-    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
+    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 4}
     assert found.order is None
     check_batches(found, plan_for("cifar100"))
 
 
 def test_synthetic_source_does_not_read_a_set(opened, roots):
     found = opened("cifar100", data_root=roots["cifar100"], source="synthetic")
-    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
+    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 4}
 
 
 @pytest.mark.parametrize("choices", [{"workers": 1}, {"workers": 0}, {"source": "loader"}])
@@ -179,7 +179,7 @@ def test_ranks_draw_different_samples(opened, roots):
     root, seen = roots["cifar100"], []
     images = open_images(root, "cifar100", "train")
     for rank in range(2):
-        found = opened("cifar100", data_root=root, to=going_to(rank, 2), plan=plan_for("cifar100", 10))
+        found = opened("cifar100", data_root=root, rank=rank, world=2, plan=plan_for("cifar100", 10))
         seen.append(next(found.source)[1].tolist())
     assert Counter(seen[0] + seen[1]) == Counter(images.labels.tolist())
 
@@ -258,7 +258,7 @@ def test_labels_without_an_output_of_the_model_are_refused(opened, roots):
 
 def test_color_images_are_not_converted_to_grey(opened, roots):
     with pytest.raises(ValueError, match="cifar100 have 3 channels, and the model reads 1"):
-        opened("cifar100", data_root=roots["cifar100"], plan=plan_for("cifar100", shape=(1, 32, 32)))
+        TrainStep.build("zoo/wide_resnet-tiny", data="cifar100", batch_size=2, model_options={"channels": 1})
     found = opened("mnist", data_root=roots["mnist"], plan=plan_for("mnist", shape=(3, 32, 32)))
     check_batches(found, plan_for("mnist", shape=(3, 32, 32)))
 
@@ -274,10 +274,10 @@ def test_color_images_are_not_converted_to_grey(opened, roots):
 def test_evaluation_covers_the_test_set_once_over_all_ranks(roots, name, folder, world, monkeypatch):
     monkeypatch.setattr("pytest_accel.workloads.tasks.images.EVALUATION_BATCH", 3)
     images = open_images(roots[folder], name, "test")
-    choices = step_config(data_root=roots[folder], workers=0)
     found = []
     for rank in range(world):
-        for inputs, labels in evaluation_batches(choices, plan_for(name), going_to(rank, world)):
+        choices = step_config(data_root=roots[folder], workers=0, rank=rank, world=world)
+        for inputs, labels in evaluation_batches(choices, plan_for(name)):
             assert inputs.shape == (len(labels), *SHAPES[name][1])
             found += labels.tolist()
     assert sorted(found) == sorted(images.labels.tolist())
@@ -285,9 +285,7 @@ def test_evaluation_covers_the_test_set_once_over_all_ranks(roots, name, folder,
 
 def test_evaluation_closed_early_leaves_no_worker(roots):
     before = children()
-    batches = evaluation_batches(
-        step_config(data_root=roots["food101"], workers=1), plan_for("food101"), going_to()
-    )
+    batches = evaluation_batches(step_config(data_root=roots["food101"], workers=1), plan_for("food101"))
     next(batches)
     assert len(children() - before) == 1
     batches.close()

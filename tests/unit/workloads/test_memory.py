@@ -43,7 +43,7 @@ def memory(monkeypatch):
 def test_memory_formula_counts_the_parameters_of_a_model(name, options):
     model, info = build_model(f"zoo/{name}", device="meta", **options)
     assert all(parameter.is_meta for parameter in model.parameters())
-    state = model_state(step_config(model=f"zoo/{name}"), options, optimizer_states=2)
+    state = model_state(step_config(model=f"zoo/{name}", optimizer="adamw"), options)
     assert state == ModelState(parameters=info.parameters, bytes_each=16)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_accel.workloads.precision import PRECISIONS, Precision, _new_switches
+from pytest_accel.workloads.precision import PRECISIONS, _new_switches, check_precision
 
 CPU = torch.device("cpu")
 
@@ -89,20 +89,20 @@ def test_flags_are_restored_when_the_step_fails():
 @pytest.mark.parametrize("name", ["tf32", "fp16"])
 def test_precision_that_a_cpu_lacks_is_refused_with_the_valid_ones(name):
     with pytest.raises(ValueError, match=rf"precision: '{name}' is not possible on cpu") as error:
-        Precision.named(name, device=CPU)
+        check_precision(name, CPU)
     assert str(error.value).endswith("Valid there: fp32, bf16.")
 
 
 def test_old_gpu_refuses_bf16(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ValueError, match=r"needs compute capability 8\.0, this device has 7\.5") as error:
-        Precision.named("bf16", device=torch.device("cuda"))
+        check_precision("bf16", torch.device("cuda"))
     assert str(error.value).endswith("Valid there: fp32, fp16.")
 
 
 def test_unknown_precision_names_the_nearest():
     with pytest.raises(ValueError, match=r"Did you mean 'bf16'.*Valid: bf16, fp16, fp32, tf32"):
-        Precision.named("bf61", device=CPU)
+        check_precision("bf61", CPU)
 
 
 def test_only_fp16_scales_its_loss():

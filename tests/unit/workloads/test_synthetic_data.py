@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from pytest_accel.workloads.build import _task, make_batch, make_plan
+from pytest_accel.workloads.build import make_batch
 from pytest_accel.workloads.input_pipeline import ROTATION_BYTES
 from pytest_accel.workloads.models.build import ModelInfo
 from pytest_accel.workloads.tasks import check_data
 from pytest_accel.workloads.tasks.masks import MaskPlan
-from pytest_accel.workloads.tasks.scenes import plan_scenes
 from pytest_accel.workloads.tasks.text import QuestionPlan
-from tests.support.plans import plan_data
+from tests.support.plans import plan_data, scene_plan
 
 CPU = torch.device("cpu")
 
@@ -69,7 +68,7 @@ def test_images_have_the_memory_format_and_dtype_of_the_call():
 
 def test_large_batches_are_few_but_at_least_two():
     assert plan_data(None, IMAGES, batch_size=2).rotation(torch.float32) == 4
-    three = ROTATION_BYTES // (3 * 64 * 64 * 4) // 3
+    three = ROTATION_BYTES // (3 * 64 * 64 * 4 + 8) // 3
     assert plan_data(None, IMAGES, batch_size=three).rotation(torch.float32) == 3
     assert plan_data(None, IMAGES, batch_size=10**6).rotation(torch.float32) == 2
 
@@ -86,7 +85,7 @@ def test_large_batches_are_few_but_at_least_two():
 def test_data_that_does_not_fit_is_refused(data, model, match):
     def plan():
         check_data(data)
-        make_plan(data, _task(data, model), model, batch_size=2)
+        plan_data(data, model, batch_size=2)
 
     with pytest.raises(ValueError, match=match):
         plan()
@@ -95,7 +94,7 @@ def test_data_that_does_not_fit_is_refused(data, model, match):
 PLANS = [
     plan_data(None, IMAGES, batch_size=2),
     plan_data(None, TOKENS, batch_size=2),
-    plan_scenes("coco", batch_size=2, model="zoo/dino-tiny", image_size=64),
+    scene_plan(),
     MaskPlan(name="cityscapes", batch_size=2, crop=(16, 32)),
     QuestionPlan(name="squad", batch_size=2, vocabulary=30522, sequence=64),
 ]

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_accel.workloads.models import dino
 from pytest_accel.workloads.models.detection import DinoLoss, Scenes, Targets, match
 from pytest_accel.workloads.models.dino import DINO_SHAPES, DinoShape, build_dino
-from pytest_accel.workloads.tasks.scenes import plan_scenes
-from tests.support.plans import counted_flops
+from tests.support.plans import counted_flops, scene_plan
 
 MOST = 6  # boxes of an image, with padding
 
@@ -190,7 +189,7 @@ def stages_of(model):
 
 
 def test_recomputation_is_not_counted_as_work():
-    counts, plan = [], plan_scenes("coco", batch_size=1, image_size=96)
+    counts, plan = [], scene_plan(batch_size=1, image_size=96)
     for checkpoint in (False, True):
         model = dino.Dino(replace(TINY_SWIN, checkpoint=checkpoint))
         counts.append(counted_flops(model, plan, loss=DinoLoss()))

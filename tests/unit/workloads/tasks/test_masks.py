@@ -13,7 +13,7 @@ from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import LoaderSource
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from tests.support.detection_sets import write_cityscapes
-from tests.support.plans import going_to, made, plan_data, step_config
+from tests.support.plans import made, plan_data, step_config
 
 pytest.importorskip("segmentation_models_pytorch")
 
@@ -49,8 +49,8 @@ def root(tmp_path_factory):
 def opened():
     sources = []
 
-    def feed(plan=plan(), *, task="train", to=None, **choices):  # noqa: B008 - frozen
-        found = plan.open(step_config(task, **choices), to or going_to())
+    def feed(plan=plan(), *, task="train", **choices):  # noqa: B008 - frozen
+        found = plan.open(step_config(task, **choices))
         sources.append(found.source)
         return found
 
@@ -225,7 +225,7 @@ def test_inference_reads_whole_validation_images_in_order(opened, root):
 def test_ranks_read_different_images_and_the_same_seed_the_same(opened, root):
     batches = [
         next(
-            opened(plan(crop=(32, 64)), to=going_to(rank, 2), data_root=root, workers=0, augment=False).source
+            opened(plan(crop=(32, 64)), rank=rank, world=2, data_root=root, workers=0, augment=False).source
         )[0]
         for rank in (0, 1, 0)
     ]
@@ -236,7 +236,7 @@ def test_ranks_read_different_images_and_the_same_seed_the_same(opened, root):
 def test_ranks_crop_the_same_image_differently(opened, tmp_path):
     write_cityscapes(tmp_path, images=1, size=(32, 64))
     batches = [
-        next(opened(to=going_to(rank, 2), data_root=tmp_path, workers=0).source)[0] for rank in (0, 1, 0)
+        next(opened(rank=rank, world=2, data_root=tmp_path, workers=0).source)[0] for rank in (0, 1, 0)
     ]
     assert torch.equal(batches[0], batches[2])
     assert not torch.equal(batches[0], batches[1])

@@ -17,7 +17,7 @@ from pytest_accel.workloads.data.squad import Answers, open_squad
 from pytest_accel.workloads.models import bert
 from pytest_accel.workloads.models.build import build_model, task_of
 from pytest_accel.workloads.tasks.text import QuestionPlan, span_cross_entropy
-from tests.support.plans import going_to, made, step_config
+from tests.support.plans import made, step_config
 from tests.support.vocabularies import PIECES, write_wordpiece
 
 pytest.importorskip("transformers")
@@ -64,7 +64,7 @@ def plan_for(batch_size=2, **changes):
 
 
 def opened(plan, task="train", rank=0, world=1, **choices):
-    return plan.open(step_config(task, **choices), going_to(rank, world))
+    return plan.open(step_config(task, rank=rank, world=world, **choices))
 
 
 # The model.
@@ -240,7 +240,7 @@ def test_incomplete_squad_is_synthetic_or_an_error(root, lacking):
     (root / lacking).rename(root / "elsewhere")
     with pytest.warns(SyntheticDataWarning, match=f"{lacking}.* Synthetic data replaces it"):
         found = opened(plan_for(), data_root=root)
-    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
+    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 4}
     with pytest.raises(DataError, match=r"(?s)not found.*Real data is required"):
         opened(plan_for(), data_root=root, data_required=True)
 

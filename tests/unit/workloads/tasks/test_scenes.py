@@ -13,18 +13,14 @@ from pytest_accel.workloads.data.detection import MANY_SCALES, ONE_SCALE
 from pytest_accel.workloads.data.sources import LoaderSource
 from pytest_accel.workloads.flops import Demand
 from pytest_accel.workloads.measured_step import StepMetrics
-from pytest_accel.workloads.tasks.scenes import plan_scenes
 from tests.support.detection_sets import coco_annotations, write_coco
-from tests.support.plans import going_to, made, plan_data, step_config
+from tests.support.plans import made, plan_data, step_config
+from tests.support.plans import scene_plan as plan
 
 DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
 STEP = {"data": "coco", "batch_size": 2, "image_size": 64}
 # Fewer regions: a step is mostly made of their 1,024 units.
 SMALL = {RCNN: {"model_options": {"box_batch_size_per_image": 16}, "clip": 1.0}, DINO: {"clip": 0.1}}
-
-
-def plan(model=DINO, batch_size=2, image_size=64, **changes):
-    return plan_scenes("coco", batch_size=batch_size, model=model, image_size=image_size, **changes)
 
 
 def train(model, **changes):
@@ -43,8 +39,8 @@ def root(tmp_path_factory):
 def opened():
     sources = []
 
-    def feed(plan=plan(), *, task="train", to=None, **choices):  # noqa: B008 - frozen
-        found = plan.open(step_config(task, **choices), to or going_to())
+    def feed(plan=plan(), *, task="train", **choices):  # noqa: B008 - frozen
+        found = plan.open(step_config(task, **choices))
         sources.append(found.source)
         return found
 
@@ -73,7 +69,7 @@ def test_synthetic_batch_has_scenes_and_a_copy_of_their_targets():
 
 
 def test_synthetic_batches_have_the_largest_landscape_bucket():
-    for model, resizing in ((DINO, MANY_SCALES), (RCNN, ONE_SCALE), (None, ONE_SCALE)):
+    for model, resizing in ((DINO, MANY_SCALES), (RCNN, ONE_SCALE), ("own", ONE_SCALE)):
         found = plan(model, image_size=None)
         assert (found.resizing, found.bucket) == (resizing, (800, 1344))
     assert plan(image_size=96).bucket == (96, 96)
@@ -280,7 +276,7 @@ def test_images_of_several_shapes_have_no_operation_count_and_no_efficiency(root
 
 def test_ranks_read_different_images(root, opened):
     first, second = (
-        next(opened(to=going_to(rank, 2), data_root=root, workers=0).source)[0].images for rank in (0, 1)
+        next(opened(rank=rank, world=2, data_root=root, workers=0).source)[0].images for rank in (0, 1)
     )
     assert not torch.equal(first, second)
 
@@ -290,7 +286,7 @@ def test_ranks_read_different_images(root, opened):
 
 def test_too_few_classes_for_real_labels_are_refused(root, opened):
     with pytest.raises(ValueError, match="num_classes: 2 are too few for coco"):
-        opened(plan(classes=2), data_root=root)
+        opened(plan(labels=2), data_root=root)
 
 
 # torchvision's detectors.

@@ -8,9 +8,8 @@ from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.data.errors import DataError, SyntheticDataWarning
 from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.tasks.masks import MaskPlan
-from pytest_accel.workloads.tasks.scenes import plan_scenes
 from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
-from tests.support.plans import going_to, step_config
+from tests.support.plans import scene_plan, step_config
 
 pytest.importorskip("segmentation_models_pytorch")
 pytest.importorskip("transformers")
@@ -24,7 +23,7 @@ SIZES = {
 }
 DATA = {DINO: "coco", SEGFORMER: "cityscapes", BERT: "squad", GPT: "oscar"}
 PLANS = [
-    plan_scenes("coco", batch_size=2, model=DINO, image_size=64),
+    scene_plan(),
     MaskPlan(name="cityscapes", batch_size=2, crop=(16, 32)),
     QuestionPlan(name="squad", batch_size=2, vocabulary=30522, sequence=64),
     TokenPlan(name="oscar", batch_size=2, vocabulary=1024, sequence=16),
@@ -86,12 +85,12 @@ def test_options_that_do_not_fit_a_task_are_refused_with_the_remedy(model, optio
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_missing_set_becomes_synthetic_unless_it_is_required(plan, tmp_path, recwarn):
     def opened(**options):
-        return plan.open(step_config(**options), going_to())
+        return plan.open(step_config(**options))
 
     for options in ({}, {"data_root": tmp_path, "source": "synthetic"}):
         found = opened(**options)
         assert isinstance(found.source, RotatingSource)
-        assert found.configuration == {"data_source": "synthetic", "distinct_batches": 3}
+        assert found.configuration == {"data_source": "synthetic", "distinct_batches": 4}
     assert not recwarn.list
     with pytest.warns(SyntheticDataWarning, match="not found.*Synthetic data replaces it"):
         assert isinstance(opened(data_root=tmp_path).source, RotatingSource)

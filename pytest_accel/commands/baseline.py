@@ -40,13 +40,12 @@ def show(args: argparse.Namespace) -> int:
     from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
     from pytest_accel.stats.baseline_quality import platform_prior
     from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
-    from pytest_accel.storage.sources import find_source
+    from pytest_accel.storage.sources import stored_files
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     if args.check:
         return _check(folder)
-    source = f"platform:{args.platform}" if args.platform else f"file:{folder}"
-    files = find_source(source, folder).files
+    files = stored_files(folder, args.platform)
     priors = {
         platform: platform_prior(runs_of_platform(BaselineStore(folder), platform))
         for platform in {file.platform for file in files}
@@ -222,10 +221,10 @@ def _vanished(path: Path) -> set[tuple[str, str]]:
 def _files(folder: Path, platform: str) -> list[BaselineFile]:
     """Return the files of a platform or of all; refuse those in the wrong folder before anything is changed."""
     from pytest_accel.storage.baselines import BaselineStore
-    from pytest_accel.storage.sources import find_source
+    from pytest_accel.storage.sources import stored_files
 
     found = []
-    for file in find_source(f"platform:{platform}" if platform else f"file:{folder}", folder).files:
+    for file in stored_files(folder, platform):
         stored = BaselineStore(folder).read(file.platform, file.suite)
         if stored is None:
             raise ValueError(

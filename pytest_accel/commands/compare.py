@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.project import BASELINES, KEYWORD, baselines_folder, by_keyword
@@ -14,7 +13,6 @@ from pytest_accel.stats.quantities import counted
 
 if TYPE_CHECKING:
     from pytest_accel.storage.comparison import Comparison
-    from pytest_accel.storage.sources import ComparisonSource
 
 
 @command(
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
         "sets",
         nargs="+",
         metavar="SET",
-        help="a platform (h200), a folder of baselines, a file of --accel-json or --benchmark-json, git:REV or "
-        "REV:PATH, or a study (nrp, olivia/single); platform:, file:, git: and published: say which. Ratios are to the first",
+        help="a platform (h200), a folder of baselines, a file of --accel-json, git:REV or REV:PATH, or a study "
+        "(nrp, olivia/single). Ratios are to the first",
     ),
     argument(
         "--metric",
@@ -33,9 +31,7 @@ if TYPE_CHECKING:
         help="throughput, energy, scaling, mfu (these are the default), memory, time, first-step, accuracy, "
         "power, clocks, or a metric of your own; repeatable",
     ),
-    argument(
-        "--format", choices=("table", "markdown", "csv", "json", "latex"), default="table", help="(table)"
-    ),
+    argument("--format", choices=("table", "markdown", "json"), default="table", help="(table)"),
     KEYWORD,
     BASELINES,
     argument(
@@ -49,13 +45,14 @@ if TYPE_CHECKING:
 )
 def compare(args: argparse.Namespace) -> int:
     """Show sets of figures side by side, and what the gate says of two sets of runs of one platform."""
+    from pytest_accel.report.baselines import new_ledger_lines
     from pytest_accel.report.comparison import render
     from pytest_accel.storage.comparison import compare as compared
     from pytest_accel.storage.sources import read_sources
 
-    gathered = read_sources(args.sets, baselines_folder(args))
+    sources = read_sources(args.sets, baselines_folder(args))
     found = compared(
-        [side for each in gathered for side in each.sides],
+        [side for each in sources for side in each.sides],
         metrics=args.metric,
         tolerance=_tolerance(args.tolerance),
         wanted=by_keyword(args.keyword),
@@ -63,26 +60,10 @@ def compare(args: argparse.Namespace) -> int:
     if not found.rows and args.keyword:
         raise ValueError(f"-k {args.keyword!r} selects none of the benchmarks of {', '.join(args.sets)}.")
     print(render(found, args.format), end="")
-    if args.format == "table":
-        for line in _baseline_changes(gathered, args.sets, baselines_folder(args)):
+    if args.format == "table" and len(sources) == 2:
+        for line in new_ledger_lines(sources[0].files, sources[1].files):
             print(line)
     return _status(found) if args.fail_on_regression else 0
-
-
-def _baseline_changes(
-    sources: Sequence[ComparisonSource], names: Sequence[str], folder: Path
-) -> Iterator[str]:
-    """Yield the changes of stored runs and ledgers where two baselines of one platform are compared."""
-    from pytest_accel.report.baselines import change_lines
-    from pytest_accel.storage.comparison import baseline_changes
-
-    # `compare git:main h200` is of the h200 only, whatever else the revision holds.
-    named = {name.removeprefix("platform:") for name in names}
-    platforms = {name for name in named if "/" not in name and (folder / name).is_dir()}
-    if len(sources) == 2 and len(platforms) < 2 and all(each.files for each in sources):
-        yield ""
-        yield "CHANGES OF THE BASELINE"
-        yield from change_lines(baseline_changes(sources[0].files, sources[1].files, platforms))
 
 
 def _tolerance(text: str) -> float | None:

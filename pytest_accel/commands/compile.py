@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import itertools
 import os
 import re
 import shlex
@@ -12,11 +11,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import argument, command, count, duration
 from pytest_accel.stats.quantities import counted, seconds
@@ -26,14 +25,12 @@ if TYPE_CHECKING:
 
 _MAX_JOBS = 8  # unless more are asked for: each takes gigabytes of the host and of the device
 _CORES_PER_JOB = 2
-_FEWER = 3  # times fewer side by side, where several ran out of memory
 _THREADS, _CACHE, _ADDOPTS = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR", "PYTEST_ADDOPTS"
 _TUNED = "*/*.best_config"  # the variant of a kernel that torch's autotuner chose
 _SHOWN_LINES = 8
 _OUTCOMES = {
     "compiled": "compiled",
     "found": "compiled before",
-    "unkept": "compiled, and torch cannot keep it",
     "passed": "built, nothing to compile",
     "skipped": "skipped",
     "unfit": "does not fit on the device",
@@ -89,7 +86,7 @@ def compile_(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Compilation:
-    """List the benchmarks and compile them; what found no memory is tried again beside fewer, then alone."""
+    """List the benchmarks and compile them side by side; what found no memory is tried again alone."""
 
     folder: Path
     runner: Runner
@@ -97,7 +94,6 @@ class _Compilation:
     timeout_s: float
     begun_at: float = field(default_factory=time.time)
     outcomes: dict[str, str] = field(default_factory=dict)  # by node id
-    numbers: Iterator[int] = field(default_factory=itertools.count)  # of logs
     total: int = 0
 
     @property
@@ -116,14 +112,10 @@ class _Compilation:
         begun_s = self.runner.clock()
         alone, others, arguments = self._list(for_pytest)
         self.total = len(alone) + len(others)
-        try:
-            for at_once in (self.jobs, self.jobs // _FEWER):
-                if min(at_once, len(others)) > 1:
-                    self._compile(others, arguments, at_once=at_once)
-                    others = [name for name in others if self.outcomes[name] == "no room"]
-            self._compile([*others, *alone], arguments, at_once=1)
-        finally:
-            self._forget_tuning()
+        if self.jobs > 1:
+            self._compile(others, arguments, at_once=self.jobs)
+            others = [name for name in others if self.outcomes[name] == "no room"]
+        self._compile([*others, *alone], arguments, at_once=1)
         if self.runner.signals.count:
             raise InterruptedRunError
         self._summarize(self.runner.clock() - begun_s)
@@ -154,58 +146,52 @@ class _Compilation:
         return distributed, others, answer["arguments"]
 
     def _compile(self, node_ids: Sequence[str], arguments: Sequence[str], *, at_once: int) -> None:
-        if not node_ids:
-            return
-        title = f"compiling, {at_once} side by side" if at_once > 1 else "compiling, one after the other"
-        # What is in the variable is among the arguments.
-        environ = {name: value for name, value in self.runner.environ.items() if name != _ADDOPTS}
-        runner = replace(self.runner, environ=environ)
-        jobs = runner.run_side_by_side(
-            list(self._jobs(node_ids, arguments)), at_once=at_once, timeout_s=self.timeout_s, title=title
-        )
-        with closing(jobs):
-            for job, status, took_s in jobs:
-                self._take(job, status, took_s, alone=at_once == 1)
-                self._forget_tuning()  # not only at the end, which a time limit may cut off
-
-    def _jobs(self, node_ids: Sequence[str], arguments: Sequence[str]) -> Iterator[Job]:
         from pytest_accel.commands.runner import Job
         from pytest_accel.commands.worker import step_arguments
 
-        for node_id in node_ids:
-            log = self.folder / f"{next(self.numbers)}.log"
+        title = f"compiling, {at_once} side by side" if at_once > 1 else "compiling, one after the other"
+        # What is in the variable is among the arguments.
+        environ = {name: value for name, value in self.runner.environ.items() if name != _ADDOPTS}
+        jobs = []
+        for number, node_id in enumerate(node_ids):
+            log = self.folder / f"{at_once}-{number}.log"
             words = ["-m", "pytest", *step_arguments(node_id, log.with_suffix(".json")), *arguments]
-            yield Job(name=node_id, command=(sys.executable, *words), log=log)
+            jobs.append(Job(name=node_id, command=(sys.executable, *words), log=log))
+        runner = replace(self.runner, environ=environ)
+        running = runner.run_all(jobs, at_once=at_once, timeout_s=self.timeout_s, title=title)
+        try:
+            with closing(running):
+                for job, status, took_s in running:
+                    self._take(job, status, took_s, alone=at_once == 1)
+                    self._forget_tuning()  # not only at the end, which a time limit may cut off
+        finally:
+            self._forget_tuning()
 
     def _take(self, job: Job, status: int | None, took_s: float, *, alone: bool) -> None:
+        from pytest_accel.commands.runner import describe_exit, last_lines
         from pytest_accel.commands.worker import read_answer
 
         answer = {} if status is None else read_answer(job.log.with_suffix(".json"))
-        outcome, text = self._outcome(job, status, answer)
-        if outcome == "no room" and alone:
-            outcome = "failed"
-        elif outcome == "unfit" and not alone:
-            outcome = "no room"
+        if status is None:
+            outcome, text = (
+                "failed",
+                f"it took longer than {seconds(self.timeout_s)} and was ended (--timeout)",
+            )
+        elif "end" in answer:
+            outcome, text = answer["end"]["outcome"], answer["end"]["text"]
+        else:  # killed, as where the host's memory ran out, or broken off
+            outcome = "no room" if status < 0 else "failed"
+            text = "\n".join([f"it {describe_exit(status)}", *last_lines(job.log, _SHOWN_LINES - 1)])
+        if outcome == "passed":
+            outcome = "compiled" if answer["compiled"] else "found" if answer["found"] else "passed"
+        elif outcome in ("no room", "unfit"):
+            outcome = "no room" if not alone else "failed" if outcome == "no room" else outcome
         self.outcomes[job.name] = outcome
         say = self.runner.console.say
         say(f"[{self.done}/{self.total}] {job.name}: {_OUTCOMES[outcome]}, {seconds(took_s)}")
         if outcome == "failed":
             for line in text.strip().splitlines()[:_SHOWN_LINES]:
                 say(f"    {line}")
-
-    def _outcome(self, job: Job, status: int | None, answer: Mapping[str, Any]) -> tuple[str, str]:
-        """Return a key of `_OUTCOMES`, and the reason of a failure."""
-        from pytest_accel.commands.runner import describe_exit, last_lines
-
-        if status is None:
-            return "failed", f"it took longer than {seconds(self.timeout_s)} and was ended (--timeout)"
-        if "end" not in answer:
-            text = "\n".join([f"it {describe_exit(status)}", *last_lines(job.log, _SHOWN_LINES - 1)])
-            return ("no room" if status < 0 else "failed"), text  # killed, as where the host's memory ran out
-        outcome, text = answer["end"]["outcome"], answer["end"]["text"]
-        if outcome == "passed":
-            outcome = next((word for word in ("compiled", "found", "unkept") if answer[word]), outcome)
-        return (outcome if outcome in _OUTCOMES else "failed"), text
 
     def _forget_tuning(self) -> None:
         """Remove what torch's autotuner chose: it timed kernels beside other processes. The session tunes again."""

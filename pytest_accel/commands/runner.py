@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -81,9 +82,9 @@ def last_lines(log: Path, lines: int = 8) -> list[str]:
     return [printable(line) for line in shown[-lines:]]
 
 
-def describe_exit(status: int) -> str:
-    """Return how a subprocess ended: "ended with status 3", "was killed by SIGSEGV"."""
-    return with_verb(exit_words(status))
+def describe_exit(status: int | None) -> str:
+    """Return how a subprocess ended: "ended with status 3", "was killed by SIGSEGV"; None where it took too long."""
+    return "took too long and was ended" if status is None else with_verb(exit_words(status))
 
 
 class Signals:
@@ -118,32 +119,11 @@ def runner_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One of several commands that run side by side."""
+    """One command of a runner."""
 
     name: str
     command: tuple[str, ...]
     log: Path
-
-
-class _Stop:
-    """A process that is being stopped: interrupt first, then SIGTERM, then SIGKILL."""
-
-    def __init__(self, process: subprocess.Popen[bytes], clock: Callable[[], float]) -> None:
-        self._process = process
-        self._clock = clock
-        self._stops = list(_STOPS)
-        self._until_s = clock()
-
-    @property
-    def is_over(self) -> bool:
-        return self._process.poll() is not None or (not self._stops and self._clock() >= self._until_s)
-
-    def go_on(self, *, hurry: bool = False) -> None:
-        """Send the next signal once the last one had its time; a second Ctrl-C does not wait for that."""
-        if self._stops and not self.is_over and (hurry or self._clock() >= self._until_s):
-            number, patience_s = self._stops.pop(0)
-            signal_group(self._process.pid, number)
-            self._until_s = self._clock() + patience_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,7 +131,19 @@ class _Running:
     job: Job
     process: subprocess.Popen[bytes]
     begun_s: float
-    stop: _Stop | None = None  # set where it took too long
+    stops: deque[tuple[signal.Signals, float]] = field(default_factory=lambda: deque(_STOPS))
+    patience_s: float = 0.0  # until when the last signal has time
+    is_late: bool = False
+
+    def is_over(self, now_s: float) -> bool:
+        return self.process.poll() is not None or (not self.stops and now_s >= self.patience_s)
+
+    def stop(self, now_s: float, *, hurry: bool = False) -> None:
+        """Send the next signal once the last one had its time; a second Ctrl-C does not wait for that."""
+        if self.stops and not self.is_over(now_s) and (hurry or now_s >= self.patience_s):
+            number, patience_s = self.stops.popleft()
+            signal_group(self.process.pid, number)
+            self.patience_s = now_s + patience_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,106 +152,81 @@ class Runner:
 
     signals: Signals
     console: Console
-    held: tuple[int, ...] = ()  # descriptors that subprocesses inherit, so that their locks stay held
     environ: Mapping[str, str] = field(default_factory=runner_environment)
     clock: Callable[[], float] = time.monotonic
 
-    def run(self, command: Sequence[str], log: Path, *, title: str, timeout_s: float | None = None) -> int:
-        """Return the exit status, negative for the signal that killed it; InterruptedRunError when we ended it."""
-        self._refuse_interrupted()
-        begun_s = self.clock()
-        self.console.show(title)
-        process = self._start(command, log)
-        try:
-            while process.poll() is None:
-                self._wait(process)
-                lasted_s = self.clock() - begun_s
-                self.console.show(title, " ".join([seconds(lasted_s), *last_lines(log, 1)]))
-                if self.signals.count:
-                    self.console.say(f"interrupted: waiting for {title.partition(':')[0]} to end")
-                    raise InterruptedRunError
-                if timeout_s is not None and lasted_s > timeout_s:
-                    self.console.say(f"{title}: no answer within {seconds(timeout_s)}")
-                    break
-        finally:
-            self._end(process)
-            self.console.clear()
-        return process.returncode
+    def run(
+        self, command: Sequence[str], log: Path, *, title: str, timeout_s: float = math.inf
+    ) -> int | None:
+        """Return the exit status of one command, as `run_all` does."""
+        job = Job(name=title, command=tuple(command), log=log)
+        ((_, status, _),) = self.run_all([job], title=title, timeout_s=timeout_s)
+        return status
 
-    def run_side_by_side(
-        self, jobs: Sequence[Job], *, at_once: int, timeout_s: float, title: str
+    def run_all(
+        self, jobs: Sequence[Job], *, title: str, timeout_s: float, at_once: int = 1
     ) -> Generator[tuple[Job, int | None, float]]:
-        """Yield jobs as they end, with exit status and seconds; None for one stopped after `timeout_s`.
+        """Yield jobs as they end, with exit status and seconds; None for one ended after `timeout_s`.
 
-        Nothing is left running after InterruptedRunError or `close`.
+        The status is negative for the signal that killed it. Nothing is left running after InterruptedRunError or `close`.
         """
         waiting, running = deque(jobs), list[_Running]()
         try:
             while waiting or running:
-                while waiting and len(running) < at_once:
-                    self._refuse_interrupted()
-                    job = waiting.popleft()
-                    process = self._start(job.command, job.log)
-                    running.append(_Running(job=job, process=process, begun_s=self.clock()))
-                self._wait(running[0].process)
                 if self.signals.count:
                     self.console.say(f"interrupted: waiting for what is running to end ({len(running)})")
                     raise InterruptedRunError
-                for each in [each for each in running if self._is_over(each, timeout_s)]:
-                    running.remove(each)
-                    signal_group(each.process.pid, signal.SIGKILL)  # its own subprocesses
-                    status = None if each.stop else each.process.returncode
-                    yield each.job, status, self.clock() - each.begun_s
-                names = ", ".join(each.job.name.rpartition("::")[2] for each in running)
-                self.console.show(title, f"{len(waiting)} waiting, {names}")
+                while waiting and len(running) < at_once:
+                    job = waiting.popleft()
+                    running.append(_Running(job=job, process=self._start(job), begun_s=self.clock()))
+                self.console.show(title, _detail(running, len(waiting), self.clock()))
+                with suppress(subprocess.TimeoutExpired):
+                    running[0].process.wait(_POLL_S)
+                for each in list(running):
+                    each.is_late = each.is_late or self.clock() - each.begun_s > timeout_s
+                    if each.is_late:
+                        each.stop(self.clock())
+                    if each.is_over(self.clock()):
+                        running.remove(each)
+                        signal_group(each.process.pid, signal.SIGKILL)  # its own subprocesses
+                        status = None if each.is_late else each.process.returncode
+                        yield each.job, status, self.clock() - each.begun_s
         finally:
-            self._end(*(each.process for each in running))
-            for each in running:
-                signal_group(each.process.pid, signal.SIGKILL)
+            self._end(running)
             self.console.clear()
 
-    def _is_over(self, running: _Running, timeout_s: float) -> bool:
-        if running.stop is None and self.clock() - running.begun_s > timeout_s:
-            running.stop = _Stop(running.process, self.clock)
-        if running.stop is None:
-            return running.process.poll() is not None
-        running.stop.go_on()
-        return running.stop.is_over
-
-    def _start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        with log.open("wb") as output:
+    def _start(self, job: Job) -> subprocess.Popen[bytes]:
+        with job.log.open("wb") as output:
             try:
                 # A session of its own: Ctrl-C on the terminal reaches us alone, and the command once, from us.
                 return subprocess.Popen(  # noqa: S603 - what the user named
-                    list(command),
+                    list(job.command),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=dict(self.environ),
                     start_new_session=True,
-                    pass_fds=self.held,
                 )
             except OSError as error:
                 raise ValueError(
-                    f"{shlex.join(command[:3])} ... cannot be started: {error.strerror}. Try it by hand."
+                    f"{shlex.join(job.command[:3])} ... cannot be started: {error.strerror}. Try it by hand."
                 ) from None
 
-    def _refuse_interrupted(self) -> None:
-        if self.signals.count:
-            raise InterruptedRunError
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        try:
-            process.wait(_POLL_S)
-        except subprocess.TimeoutExpired:
-            return
-
-    def _end(self, *processes: subprocess.Popen[bytes]) -> None:
+    def _end(self, running: Sequence[_Running]) -> None:
         """Stop all of them at once."""
-        stops = [_Stop(process, self.clock) for process in processes]
         heard = self.signals.count
-        while not all(each.is_over for each in stops):
+        while left := [each for each in running if not each.is_over(self.clock())]:
             hurry, heard = self.signals.count != heard, self.signals.count
-            for each in stops:
-                each.go_on(hurry=hurry)
-            self._wait(next((process for process in processes if process.poll() is None), processes[0]))
+            for each in left:
+                each.stop(self.clock(), hurry=hurry)
+            with suppress(subprocess.TimeoutExpired):
+                left[0].process.wait(_POLL_S)
+        for each in running:
+            signal_group(each.process.pid, signal.SIGKILL)
+
+
+def _detail(running: Sequence[_Running], waiting: int, now_s: float) -> str:
+    if len(running) == 1:
+        return " ".join([seconds(now_s - running[0].begun_s), *last_lines(running[0].job.log, 1)])
+    names = ", ".join(each.job.name.rpartition("::")[2] for each in running)
+    return f"{waiting} waiting, {names}"

@@ -12,7 +12,8 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,10 @@ from pytest_accel.stats.quantities import counted, seconds
 
 if TYPE_CHECKING:
     from pytest_accel.commands.runner import Runner
-    from pytest_accel.commands.upgrade_folder import UpgradeFolder, UpgradePlan
-    from pytest_accel.stats.paired import FilledSlot, Progress
+    from pytest_accel.stats.paired import PairedBenchmark
+    from pytest_accel.stats.results import SessionResults
 
+_FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
 _BROKEN = 3  # pytest's status of an internal error
 _WRONG_USE = (4, 5)  # pytest's: a second attempt would end the same
 _PROBE_TIMEOUT_S = 600.0  # an image may have to be fetched first
@@ -50,17 +52,12 @@ _OVERWRITTEN = frozenset({"--accel-report", "--benchmark-json", "--junitxml", "-
         metavar="N",
         help=f"at most N blocks of four processes (old new new old, then new old old new); default {DEFAULT_BLOCKS}",
     ),
-    argument(
-        "--keep",
-        metavar="DIR",
-        help="the folder of all results (accel-upgrade/TIME-ID); named again, it resumes after the last complete block",
-    ),
+    argument("--keep", metavar="DIR", help="a new folder for all results (accel-upgrade/TIME-ID)"),
     runs_pytest=True,
 )
 def upgrade(args: argparse.Namespace) -> int:
     """Measure an old and a new environment in alternation; exit status 1 where something got slower or is lost."""
     from pytest_accel.commands.runner import INTERRUPTED, Console, InterruptedRunError, Runner, signals_noted
-    from pytest_accel.commands.upgrade_folder import open_folder
 
     _refuse_arguments(args.for_pytest)
     if not MIN_BLOCKS <= args.blocks <= MAX_BLOCKS:
@@ -69,28 +66,24 @@ def upgrade(args: argparse.Namespace) -> int:
             f"processes. Name {MIN_BLOCKS} to {MAX_BLOCKS}."
         )
     environments = {"old": environment_of("OLD", args.old), "new": environment_of("NEW", args.new)}
-    folder = open_folder(args.keep, Path.cwd())
-    with folder.held() as lock, signals_noted() as signals:
-        runner = Runner(signals=signals, console=Console(sys.stderr), held=(lock,))
+    with signals_noted() as signals:
         work = _Upgrade(
             environments=environments,
-            folder=folder,
-            plan=_plan(environments, args.blocks, args.for_pytest),
+            folder=_new_folder(args.keep),
+            blocks=args.blocks,
             arguments=tuple(args.for_pytest),
-            runner=runner,
-            resume=_resume(environments, args, folder),
-            filled=[],
+            runner=Runner(signals=signals, console=Console(sys.stderr)),
         )
         try:
             work.measure()
             return work.report()
         except InterruptedRunError:
-            text, status = f"interrupted. Complete blocks are kept in {folder.shown}.", INTERRUPTED
+            text, status = "interrupted.", INTERRUPTED
         except _UnfinishedError as error:
-            text, status = f"{error}\nCorrect it.", error.status
-        if any(progress.verdict for progress in work.progress().values()):
+            text, status = str(error), error.status
+        if any(each.verdict for each in work.progress().values()):
             work.report(status)
-    runner.console.say(f"{text} Resume with:\n    {work.resume}")
+    work.say(f"{text}\nResults and logs are in {work.shown}; what complete blocks decided is reported.")
     return status
 
 
@@ -107,50 +100,39 @@ class _Upgrade:
     """Probe both, then measure blocks until every benchmark is decided or the blocks are used up."""
 
     environments: Mapping[str, UpgradeEnvironment]
-    folder: UpgradeFolder
-    plan: UpgradePlan
+    folder: Path  # results and logs of each process
+    blocks: int  # at most
     arguments: tuple[str, ...]  # pytest's
     runner: Runner
-    resume: str  # the command that goes on
-    filled: list[FilledSlot]
+    sessions: dict[Slot, SessionResults] = field(default_factory=dict)  # finished
+
+    @property
+    def shown(self) -> Path:
+        from pytest_accel.storage.files import relative_path
+
+        return relative_path(Path.cwd(), self.folder)
 
     def measure(self) -> None:
-        plan = self.folder.adopt(self.plan)
-        self.folder.write(plan)
-        self.folder.write(replace(plan, found=self._probe(plan)))
-        self.filled.extend(self.folder.filled())
-        done = max((each.slot.block for each in self.filled), default=0)
-        if done:
-            self._say(f"{counted(done, 'block')} complete already: {self._summary()}")
-        if aside := self.folder.set_unfinished_aside(done + 1):
-            self._say(f"the files of an unfinished block are now in {self.folder.shown / aside.name}")
-        for block in range(done + 1, self.plan.blocks + 1):
-            if self.filled and not any(each.is_open for each in self.progress().values()):
+        self._probe()
+        for block in range(1, self.blocks + 1):
+            if self.sessions and not any(each.is_open for each in self.progress().values()):
                 return
             self._measure_block(block)
-            self._say(f"after block {block}: {self._summary()}")
+            self.say(f"after block {block}: {self._summary()}")
 
-    def _probe(self, plan: UpgradePlan) -> dict[str, Mapping[str, str]]:
-        """Return what is in both environments; ValueError where they cannot be compared."""
-        found: dict[str, Mapping[str, str]] = {}
+    def _probe(self) -> None:
+        """Say what is in both environments; ValueError where they cannot be compared."""
+        ours = []
         for side, environment in self.environments.items():
-            now, before = environment.probe(self.runner, self.folder.root), plan.found.get(side, {})
-            if differing := [name for name in now if name in before and before[name] != now[name]]:
-                changes = ", ".join(f"{name} {before[name]} -> {now[name]}" for name in differing)
-                raise ValueError(
-                    f"{environment.shown} is not what was measured in {self.folder.shown} any more ({changes}). "
-                    "Begin in another folder."
-                )
-            versions = ", ".join(f"{name} {now[name]}" for name in ("torch", "python", "pytest") if now[name])
-            self._say(f"{side}: {versions}, pytest-accel {now['pytest_accel']}")
-            found[side] = now
-        old, new = found["old"]["pytest_accel"], found["new"]["pytest_accel"]
-        if old != new:
+            facts = environment.probe(self.runner, self.folder)
+            versions = [f"{name} {facts[name]}" for name in ("torch", "python", "pytest") if facts[name]]
+            self.say(f"{side}: {', '.join(versions)}, pytest-accel {facts['pytest_accel']}")
+            ours.append(facts["pytest_accel"])
+        if ours[0] != ours[1]:
             raise ValueError(
-                f"the old environment has pytest-accel {old}, the new one {new}. Install the same version in both: "
-                "else the plugin's own upgrade is measured too."
+                f"the old environment has pytest-accel {ours[0]}, the new one {ours[1]}. Install the same version in "
+                "both: else the plugin's own upgrade is measured too."
             )
-        return found
 
     def _measure_block(self, block: int) -> None:
         from pytest_accel.stats.paired import ATTEMPTS
@@ -171,90 +153,116 @@ class _Upgrade:
         """Run one process; one that breaks off is started once more."""
         from pytest_accel.commands.runner import InterruptedRunError
         from pytest_accel.commands.worker import exclude_arguments
-        from pytest_accel.stats.paired import FilledSlot
+        from pytest_accel.storage.results import read_results
 
+        again = f"-again{slot.attempt - 1}" if slot.attempt > 1 else ""
+        stem = self.folder / f"{slot.block:02d}-{slot.place}-{slot.side}{again}"
+        results, log = stem.with_suffix(".json"), stem.with_suffix(".log")
         ours = [
             "--continue-on-collection-errors",  # what cannot be imported there is lost; the rest is judged
-            f"--accel-baselines={self.folder.root / 'baselines'}",  # there are none: nothing is repeated
+            f"--accel-baselines={self.folder / 'baselines'}",  # there are none: nothing is repeated
             "--accel-missing-baseline=warn",
-            f"--accel-json={self.folder.results(slot)}",
-            f"--accel-history={self.folder.root / 'history.sqlite'}",
+            f"--accel-json={results}",
+            f"--accel-history={self.folder / 'history.sqlite'}",
         ]
         if excluded:
-            ours += exclude_arguments(self.folder.write_excluded(slot, excluded))
-        title = f"block {slot.block} of {self.plan.blocks}, {slot.place}/{RUNS_PER_BLOCK} {slot.side}"
+            ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)
+        title = f"block {slot.block} of {self.blocks}, {slot.place}/{RUNS_PER_BLOCK} {slot.side}"
         title += ", once more" if slot.attempt > 1 else ""
         title += f": {counted(len(wanted), 'benchmark')}" if wanted else ""
-        environment, log = self.environments[slot.side], self.folder.log(slot)
+        environment = self.environments[slot.side]
         for is_last in (False, True):
             # Ours before the user's own: those may end in paths after `--`.
             words = environment.python("-m", "pytest", *ours, *self.arguments)
             status = self.runner.run(words, log, title=title)
             if self.runner.signals.count:
                 raise InterruptedRunError
-            session = self.folder.session(slot)
-            if session is not None:
-                self.filled.append(FilledSlot(slot=slot, session=session))
+            session = read_results(results) if results.exists() else None
+            if session is not None and session.exit_status in _FINISHED:
+                self.sessions[slot] = session
                 return
             if is_last or status in _WRONG_USE:
-                raise _unfinished(environment, status, log, self.folder.shown / log.name)
-            self._say(f"{title}: it broke off ({self.folder.shown / log.name}), and is started once more")
+                raise _unfinished(environment, status, log)
+            self.say(f"{title}: it broke off ({self.shown / log.name}), and is started once more")
 
-    def progress(self) -> dict[str, Progress]:
+    def progress(self) -> dict[str, PairedBenchmark]:
         from pytest_accel.stats.paired import follow
 
-        return follow(self.filled, self.plan.blocks)
+        return follow(self.sessions, self.blocks)
 
     def _summary(self) -> str:
         from pytest_accel.report.upgrade import effect_word
+        from pytest_accel.stats.paired import Effect
 
-        known = [each for each in self.progress().values() if not each.is_elsewhere]
-        counts = Counter(effect_word(each.effect) if each.effect else "open" for each in known)
+        known = [each for each in self.progress().values() if each.effect is not Effect.SKIPPED]
+        counts = Counter("open" if each.is_open else effect_word(each.effect) for each in known)
         words = ", ".join(f"{number} {word}" for word, number in counts.items()) or "no benchmark"
-        return f"{words} ({seconds(sum(each.session.duration_s for each in self.filled))})"
+        return f"{words} ({seconds(self._duration_s)})"
+
+    @property
+    def _duration_s(self) -> float:
+        return sum(each.duration_s for each in self.sessions.values())
 
     def report(self, status: int | None = None) -> int:
         """Print the comparison, write upgrade.json and upgrade.md, and return the exit status."""
         from pytest_accel.report.github import append_step_summary
         from pytest_accel.report.remedies import with_values
         from pytest_accel.report.upgrade import UpgradeContext, as_json, markdown, screen
+        from pytest_accel.stats.environment import safe_arguments
         from pytest_accel.stats.paired import Effect, assess
         from pytest_accel.storage.files import write_atomic
 
-        found = assess(self.filled, self.plan.blocks)
+        found = assess(self.sessions, self.blocks)
         if status is None:
             is_strict = ("--accel-inconclusive", "fail") in with_values(self.arguments)
             status = int(found.status or (is_strict and bool(found.count(Effect.INCONCLUSIVE))))
         context = UpgradeContext(
-            old=self.plan.old,
-            new=self.plan.new,
-            folder=str(self.folder.shown),
-            blocks=self.plan.blocks,
-            processes=len(self.filled),
-            duration_s=sum(each.session.duration_s for each in self.filled),
-            resume=self.resume,
+            old=self.environments["old"].command,
+            new=self.environments["new"].command,
+            arguments=safe_arguments(self.arguments),
+            folder=str(self.shown),
+            blocks=self.blocks,
+            processes=len(self.sessions),
+            duration_s=self._duration_s,
             status=status,
         )
         page = markdown(found, context)
-        write_atomic(self.folder.root / "upgrade.json", as_json(found, context))
-        write_atomic(self.folder.root / "upgrade.md", page)
+        write_atomic(self.folder / "upgrade.json", as_json(found, context))
+        write_atomic(self.folder / "upgrade.md", page)
         if problem := append_step_summary(os.environ, page):
-            self._say(problem)
+            self.say(problem)
         print("\n".join(screen(found, context)))
         return status
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         self.runner.console.say(line)
 
 
-def _unfinished(environment: UpgradeEnvironment, status: int, log: Path, shown: Path) -> _UnfinishedError:
+def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) -> _UnfinishedError:
     from pytest_accel.commands.runner import describe_exit, last_lines
 
-    ended_well = status in (0, 1)
+    ended_well = status in _FINISHED
     what = "nothing was measured there" if ended_well else f"pytest {describe_exit(status)} there"
-    code = 1 if ended_well else status if 2 <= status <= 5 else _BROKEN
+    code = 1 if ended_well else status if status in (2, *_WRONG_USE) else _BROKEN
     end = "\n".join(f"    {line}" for line in last_lines(log))
-    return _UnfinishedError(f"{environment.shown}: {what}. {shown} ends with:\n{end}", code)
+    return _UnfinishedError(f"{environment.shown}: {what}. {log.name} ends with:\n{end}", code)
+
+
+def _new_folder(named: str | None) -> Path:
+    """Return the folder that `--keep` names, else a new one; it is created and empty."""
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    root = Path(named) if named else Path("accel-upgrade", name)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if any(root.iterdir()):
+            raise ValueError(f"--keep {root}: it is not empty. Name a new folder.")
+        if not named:
+            (root.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"{root} cannot be written to: {error.strerror}. Name a folder with --keep that can."
+        ) from None
+    return root.resolve()
 
 
 def _refuse_arguments(arguments: Sequence[str]) -> None:
@@ -274,34 +282,6 @@ def _refuse_arguments(arguments: Sequence[str]) -> None:
                 "--accel-slowdown after -- would slow both. Give it to the new one alone: "
                 "'env PYTEST_ADDOPTS=--accel-slowdown=10% CMD'."
             )
-
-
-def _plan(
-    environments: Mapping[str, UpgradeEnvironment], blocks: int, arguments: Sequence[str]
-) -> UpgradePlan:
-    """Return the plan without what looks like a credential: the folder is handed round."""
-    from pytest_accel.commands.upgrade_folder import UpgradePlan
-    from pytest_accel.stats.environment import fingerprint, safe_arguments
-
-    full = {side: each.words for side, each in environments.items()} | {"arguments": tuple(arguments)}
-    return UpgradePlan(
-        kind="pytest-accel upgrade plan",
-        old=environments["old"].command,
-        new=environments["new"].command,
-        blocks=blocks,
-        arguments=safe_arguments(arguments),
-        fingerprints={name: fingerprint(words) for name, words in full.items()},
-    )
-
-
-def _resume(
-    environments: Mapping[str, UpgradeEnvironment], args: argparse.Namespace, folder: UpgradeFolder
-) -> str:
-    blocks = [f"--blocks={args.blocks}"] if args.blocks != DEFAULT_BLOCKS else []
-    both = [environments["old"].command, environments["new"].command]
-    return shlex.join(
-        ["pytest-accel", "upgrade", *both, *blocks, "--keep", str(folder.shown), "--", *args.for_pytest]
-    )
 
 
 # --- environments -----------------------------------------------------------------------------------
@@ -329,7 +309,6 @@ print(sys.argv[1] + json.dumps({
     "seen": str(os.path.exists(sys.argv[2]) and os.access(os.path.dirname(sys.argv[2]), os.W_OK)),
 }), flush=True)
 """
-_KEPT = ("python", "executable", "pytest", "torch", "pytest_accel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,7 +354,7 @@ class UpgradeEnvironment:
                 + f"Try it by hand: {self.command} python3 --version"
             )
         self._check(facts, folder)
-        return {name: facts[name] for name in _KEPT}
+        return facts
 
     def _check(self, facts: Mapping[str, str], folder: Path) -> None:
         here = Path.cwd()
@@ -415,14 +394,10 @@ def environment_of(name: str, given: str) -> UpgradeEnvironment:
     return UpgradeEnvironment(name=name, words=words)
 
 
-def _answer(log: Path) -> Mapping[str, str] | None:
-    for line in reversed(log.read_text(encoding="utf-8", errors="replace").splitlines()):
-        if line.startswith(_MARK):
-            try:
-                content = json.loads(line.removeprefix(_MARK))
-            except ValueError:
-                return None
-            if isinstance(content, dict) and {*_KEPT, "folder", "seen"} <= content.keys():
-                return {name: str(value) for name, value in content.items()}
-            return None
-    return None
+def _answer(log: Path) -> dict[str, str] | None:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    answer = next((line.removeprefix(_MARK) for line in reversed(lines) if line.startswith(_MARK)), None)
+    try:
+        return None if answer is None else dict(json.loads(answer))
+    except ValueError:  # cut off
+        return None

@@ -1,4 +1,4 @@
-"""Text of baselines: stored runs and their quality, changes between two baselines, and faults of a folder."""
+"""Text of baselines: stored runs and their quality, ledgers, and faults of a folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from pytest_accel.report.terminal import Cell, Column, lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, NoisePrior, baseline_quality
-from pytest_accel.stats.environment import TITLES, Environment, describe
+from pytest_accel.stats.comparison import Value, figures
+from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
+from pytest_accel.stats.verdict import THROUGHPUT
 from pytest_accel.storage.baseline_check import BaselineCheck
-from pytest_accel.storage.baselines import LedgerEntry
+from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry, Removal
 from pytest_accel.storage.codec import encode
-from pytest_accel.storage.comparison import BaselineChange, ChangeKind, StoredBenchmark
 
 _ENVIRONMENT_FACTS = (
     "device_name",
@@ -30,10 +31,22 @@ _ENVIRONMENT_FACTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownBenchmark(StoredBenchmark):
+class ShownBenchmark:
     """A stored benchmark with the noise prior of its platform."""
 
+    file: BaselineFile
+    key: str
+    entry: BaselineEntry
     prior: NoisePrior = DEFAULT_PRIOR
+
+    @property
+    def throughput(self) -> Value:
+        return figures(self.entry.runs, self.entry.work_per_step, self.entry.unit)[THROUGHPUT]
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of its newest run."""
+        return self.file.environments[self.entry.runs[-1].environment]
 
     @property
     def quality(self) -> BaselineQuality:
@@ -120,12 +133,16 @@ def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     for line, benchmarks in sorted(found.items(), key=lambda each: each[0].at):
         yield f"ledger {ledger_line(line)} ({counted(benchmarks, 'benchmark')})"
     for removal in dict.fromkeys(gone for each in stored for gone in each.file.removed):
-        yield printable(f"ledger {removal.at} prune {removal.benchmark}: {removal.reason}")
+        yield f"ledger {removal_line(removal)}"
 
 
 def ledger_line(line: LedgerEntry) -> str:
     reason = f": {line.reason}" if line.reason else ""
     return printable(f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}{reason}")
+
+
+def removal_line(removal: Removal) -> str:
+    return printable(f"{removal.at} prune {removal.benchmark}: {removal.reason}")
 
 
 def shown_json(stored: Iterable[ShownBenchmark]) -> list[dict[str, Any]]:
@@ -160,45 +177,20 @@ def _as_json(each: ShownBenchmark) -> dict[str, Any]:
     }
 
 
-# --- changes between two baselines ------------------------------------------------------------------
+# --- ledgers ----------------------------------------------------------------------------------------
 
 
-def change_lines(changes: Sequence[BaselineChange]) -> list[str]:
-    """Return a paragraph for each benchmark that changed, and the counts."""
-    if not changes:
-        return ["Nothing differs."]
-    lines = [line for each in changes for line in _change_lines(each)]
-    counts = {kind: sum(1 for each in changes if each.kind is kind) for kind in ChangeKind}
-    kinds = ", ".join(f"{count} {kind.value}" for kind, count in counts.items() if count)
-    return [*lines, f"{counted(len(changes), 'benchmark')}: {kinds}."]
+def new_ledger_lines(old: Sequence[BaselineFile], new: Sequence[BaselineFile]) -> list[str]:
+    """Return the lines of ledgers that only the newer baselines of the same platforms have, each once."""
+    platforms = {file.platform for file in old}
+    known = {line for file in old for line in _all_ledger_lines(file)}
+    found = [line for file in new if file.platform in platforms for line in _all_ledger_lines(file)]
+    return [f"new in the ledger: {line}" for line in dict.fromkeys(found) if line not in known]
 
 
-def _change_lines(each: BaselineChange) -> Iterator[str]:
-    stored = each.stored
-    yield printable(f"{each.kind.value}  {stored.file.platform}  {stored.key}{_change_figures(each)}")
-    if each.configuration:
-        yield printable(f"    configuration: {', '.join(each.configuration)}")
-    if each.environment:
-        yield printable(f"    environment: {describe(each.environment)}")
-    for line in each.ledger:
-        yield f"    ledger: {ledger_line(line)}"
-    if each.removal:
-        yield printable(f"    ledger: {each.removal.at} prune: {each.removal.reason}")
-    if each.kind not in {ChangeKind.LEDGER, ChangeKind.RENAMED} and not each.ledger and not each.removal:
-        yield "    ledger: no line about this change"
-
-
-def _change_figures(each: BaselineChange) -> str:
-    if each.kind is ChangeKind.RENAMED and each.old:
-        return f", which was {each.old.key}"
-    if each.old is None or each.new is None:
-        value = each.stored.throughput
-        return f": {si(value.value)} {value.unit}, {counted(each.added_runs or each.removed_runs, 'run')}"
-    old, new, gain = each.old.throughput, each.new.throughput, each.gain
-    by = "" if gain is None else f" ({abs(100 * gain):.1f} % {'faster' if gain >= 0 else 'slower'})"
-    runs = [f"+{counted(each.added_runs, 'run')}"] if each.added_runs else []
-    runs += [f"-{counted(each.removed_runs, 'run')}"] if each.removed_runs else []
-    return f": {si(old.value)} -> {si(new.value)} {new.unit}{by}" + (f", {', '.join(runs)}" if runs else "")
+def _all_ledger_lines(file: BaselineFile) -> Iterator[str]:
+    yield from (ledger_line(line) for entry in file.benchmarks.values() for line in entry.ledger)
+    yield from map(removal_line, file.removed)
 
 
 # --- faults -----------------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
-"""Comparisons: a workload a row, a platform a column; as table, Markdown, LaTeX, CSV and JSON."""
+"""Comparisons: a workload a row, a platform a column; as table, Markdown and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +16,7 @@ from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 from pytest_accel.storage.codec import encode
+from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side
 from pytest_accel.storage.references import DOUBTS
 
@@ -36,20 +34,28 @@ TITLES = {
     "memory_clock_mhz": "memory clock",
     "temperature_c": "peak temperature",
 }
-_FIELDS = (
-    *("benchmark", "key", "table", "metric", "unit", "set", "platform", "published", "value", "low", "high"),
-    *("ratio", "ratio_to", "flags", "differs", "verdict"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One table: of one metric, or one table of a study."""
+class TextTable:
+    """A table of texts, for the terminal and for Markdown."""
 
-    title: str
+    title: str = ""
     headings: tuple[str, ...]
     left: tuple[bool, ...]  # which columns are text
     rows: tuple[tuple[str, ...], ...]
+
+    def lines(self) -> list[str]:
+        columns = [
+            Column(title=printable(heading), right=not left)
+            for heading, left in zip(self.headings, self.left, strict=True)
+        ]
+        return lines_of(columns, [[TableCell(text=printable(text)) for text in row] for row in self.rows])
+
+    def markdown(self) -> list[str]:
+        rules = ["---" if left else "---:" for left in self.left]
+        rows = [map(prose, self.headings), rules, *(map(prose, row) for row in self.rows)]
+        return [table_row(row) for row in rows]
 
 
 def render(comparison: Comparison, form: str) -> str:
@@ -60,23 +66,18 @@ def render(comparison: Comparison, form: str) -> str:
 # --- tables ----------------------------------------------------------------------------------
 
 
-def sections(comparison: Comparison) -> list[Section]:
-    """Return the tables, without empty columns."""
+def tables(comparison: Comparison) -> list[TextTable]:
+    """Return a table for each metric, or each table of a study; without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
         metric = TITLES.get(row.metric, row.metric.replace("_", " "))
         grouped.setdefault(row.table if comparison.is_of_one_study else metric, []).append(row)
-    return [_section(title, rows, comparison) for title, rows in grouped.items()]
-
-
-def _section(title: str, rows: Sequence[Row], comparison: Comparison) -> Section:
-    columns = list(_columns(rows, comparison))
-    return Section(
-        title=printable(title),
-        headings=tuple(printable(heading) for heading, _, _ in columns),
-        left=tuple(left for _, left, _ in columns),
-        rows=tuple(zip(*(map(printable, texts) for _, _, texts in columns), strict=True)),
-    )
+    found = []
+    for title, rows in grouped.items():
+        headings, left, texts = zip(*_columns(rows, comparison), strict=True)
+        cells = tuple(zip(*texts, strict=True))
+        found.append(TextTable(title=title, headings=headings, left=left, rows=cells))
+    return found
 
 
 def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, bool, list[str]]]:
@@ -129,7 +130,8 @@ def _short_verdict(each: Judged) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return what the marks mean, what differs, what one side lacks; then the verdicts in words."""
-    return [*_sets(comparison), *_marks(comparison), *_unmatched(comparison), *_verdicts(comparison)]
+    found = [*_sets(comparison), *_marks(comparison), *_unmatched(comparison), *_verdicts(comparison)]
+    return [printable(line) for line in found]
 
 
 def _sets(comparison: Comparison) -> Iterator[str]:
@@ -138,18 +140,17 @@ def _sets(comparison: Comparison) -> Iterator[str]:
     for side in comparison.sides:
         platform = "" if side.platform in side.label else f" ({side.platform})"
         sources.append(f"{side.group if side.published else side.label + platform}: {side.about}")
-    yield from map(printable, dict.fromkeys(sources))
+    yield from dict.fromkeys(sources)
     for side in comparison.sides:
         slowed = sum(was_slowed(run) for entry in side.entries.values() for run in entry.runs)
         if slowed:
-            text = f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
-            yield note(printable(side.label), text)
+            yield note(side.label, f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown")
 
 
 def _marks(comparison: Comparison) -> Iterator[str]:
     cells = [cell for row in comparison.rows for cell in row.cells]
     if any(cell.ratio is not None for cell in cells):
-        held = dict.fromkeys(printable(side.label) for side in comparison.held_to if side is not None)
+        held = dict.fromkeys(side.label for side in comparison.held_to if side is not None)
         yield f"x is against {', '.join(held)}; above 1 is better."
     if any(side.published for side in comparison.sides):
         yield f"{PUBLISHED} published, and not measured by pytest-accel."
@@ -162,25 +163,23 @@ def _marks(comparison: Comparison) -> Iterator[str]:
 
 def _unmatched(comparison: Comparison) -> Iterator[str]:
     """Yield how many rows have no counterpart, and what is not alike between those that have one."""
-    if len(comparison.sides) > 1 and not comparison.is_of_one_study:
-        alone = [f"{count} only in {printable(label)}" for label, count in comparison.alone.items() if count]
+    sides = comparison.sides
+    if len(sides) > 1 and not comparison.is_of_one_study:
+        alone = [f"{count} only in {label}" for label, count in comparison.alone.items() if count]
         if alone:
             yield f"Rows without a counterpart: {', '.join(alone)}."
-        side_by_side = any(
-            {comparison.sides[i].published for i, cell in enumerate(row.cells) if cell.value} == {True, False}
-            for row in comparison.rows
-        )
-        if {side.published for side in comparison.sides} == {True, False} and not side_by_side:
+        kinds = [{sides[i].published for i, c in enumerate(row.cells) if c.value} for row in comparison.rows]
+        if {side.published for side in sides} == {True, False} and {True, False} not in kinds:
             yield (
                 "No benchmark here names a figure of that study in that unit: a file of --accel-json knows the "
                 "references of its benchmarks (docs/references.md), a baseline does not."
             )
     found: dict[str, str] = {}
     for row in comparison.rows:
-        for cell, side in zip(row.cells, comparison.sides, strict=True):
+        for cell, side in zip(row.cells, sides, strict=True):
             if cell.differs:
                 found.setdefault(f"{row.name}, {side.label}", cell.differs)
-    yield from (printable(f"{UNLIKE} {what}: {why}") for what, why in found.items())
+    yield from (f"{UNLIKE} {what}: {why}" for what, why in found.items())
 
 
 def _verdicts(comparison: Comparison) -> Iterator[str]:
@@ -189,11 +188,10 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
         found = each.judgement
         for verdict in found.verdicts:
             if verdict.outcome is not Outcome.OK:
-                yield printable(verdict_line(f"{each.name} ({each.side.label})", verdict))
+                yield verdict_line(f"{each.name} ({each.side.label})", verdict)
         if found.outcome is Outcome.REGRESSED:
             changes = f"changed since {each.baseline.label}: {describe(found.changes)}"
-            none = "nothing in the recorded environment changed"
-            yield f"    {printable(changes) if found.changes else none}"
+            yield f"    {changes if found.changes else 'nothing in the recorded environment changed'}"
     reasons: dict[tuple[str, str], list[str]] = {}
     several = len({each.side.label for each in comparison.judged}) > 1
     for each in comparison.unjudged:
@@ -201,78 +199,28 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
         reasons.setdefault((where, each.judgement.why_not), []).append(each.name)
     for (where, why), names in reasons.items():
         few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        yield printable(note(f"{few}{where}", f"not judged: {why}"))
+        yield note(f"{few}{where}", f"not judged: {why}")
     judged = [each.judgement for each in comparison.judged if each.judgement.outcome is not None]
     if judged:
         tolerances = ", ".join(dict.fromkeys(percent(each.verdicts[0].tolerance) for each in judged))
         yield f"Judged {counted(len(judged), 'benchmark')} by the gate, tolerance {tolerances}."
-        common = {describe(each.changes) for each in judged}
-        if len(common) == 1 and (change := common.pop()):
-            yield f"Changed in the environment: {printable(change)}"
 
 
 # --- formats ---------------------------------------------------------------------------------
 
 
-def _table(comparison: Comparison) -> str:
+def _terminal(comparison: Comparison) -> str:
     lines: list[str] = []
-    for section in sections(comparison):
-        aligned = zip(section.headings, section.left, strict=True)
-        columns = [Column(title=title, right=not left) for title, left in aligned]
-        rows = [[TableCell(text=text) for text in row] for row in section.rows]
-        lines += [section.title, *lines_of(columns, rows), ""]
+    for table in tables(comparison):
+        lines += [printable(table.title), *table.lines(), ""]
     return "".join(f"{inert(line)}\n" for line in [*lines, *notes(comparison)])
 
 
 def _markdown(comparison: Comparison) -> str:
     lines: list[str] = []
-    for section in sections(comparison):
-        rules = ["---" if left else "---:" for left in section.left]
-        rows = [map(prose, section.headings), rules, *(map(prose, row) for row in section.rows)]
-        lines += [f"### {prose(section.title)}", "", *map(table_row, rows), ""]
-    lines += [f"- {prose(line)}" for line in notes(comparison)]
-    return "\n".join(lines) + "\n"
-
-
-_LATEX = str.maketrans(
-    {
-        **{c: f"\\{c}" for c in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        PUBLISHED: r"$^{\dagger}$",
-    }
-)
-
-
-def _latex(comparison: Comparison) -> str:
-    """Return tables that need no package."""
-
-    def line(texts: Iterable[str]) -> str:
-        return inert(" & ".join(text.translate(_LATEX) for text in texts), mark="{}") + r" \\"
-
-    lines: list[str] = []
-    for section in sections(comparison):
-        alignment = "".join("l" if left else "r" for left in section.left)
-        lines += [f"% {section.title}", rf"\begin{{tabular}}{{{alignment}}}", r"\hline"]
-        lines += [line(section.headings), r"\hline", *map(line, section.rows)]
-        lines += [r"\hline", r"\end{tabular}", ""]
-    legend = [line([each.strip()]) for each in notes(comparison)]
-    return "\n".join([*lines, r"\begin{flushleft}\footnotesize", *legend, r"\end{flushleft}", ""])
-
-
-def _csv(comparison: Comparison) -> str:
-    """Return a figure a line, unrounded; texts are quoted, so that no runner takes a name for a command."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, _FIELDS, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writeheader()
-    for figure in _figures(comparison):
-        texts = {name: printable(value) for name, value in figure.items() if isinstance(value, str)}
-        flags, published = " ".join(figure["flags"]), str(figure["published"]).lower()
-        writer.writerow({**figure, **texts, "flags": flags, "published": published})
-    return out.getvalue()
+    for table in tables(comparison):
+        lines += [f"### {prose(table.title)}", "", *table.markdown(), ""]
+    return "\n".join([*lines, *(f"- {prose(line)}" for line in notes(comparison))]) + "\n"
 
 
 def _json(comparison: Comparison) -> str:
@@ -286,7 +234,7 @@ def _json(comparison: Comparison) -> str:
         "figures": _figures(comparison),
         "judged": [_judged(each) for each in comparison.judged],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return render_json(content) + "\n"
 
 
 def _figures(comparison: Comparison) -> list[dict[str, Any]]:
@@ -338,9 +286,7 @@ def _judged(each: Judged) -> dict[str, Any]:
 
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {
-    "table": _table,
+    "table": _terminal,
     "markdown": _markdown,
-    "latex": _latex,
-    "csv": _csv,
     "json": _json,
 }

@@ -3,8 +3,6 @@
 Processes of both environments alternate in blocks of four: old new new old, then new old old new. Neighbours share the
 clocks, temperature and load of their minutes, which cancel in their difference; a linear drift cancels within a block.
 Tolerance, tests and words are the gate's (`stats.gate`): y = ln(step time), d > 0 is slower.
-
-Everything follows from the list of finished processes, so an interrupted comparison resumes from its files.
 """
 
 from __future__ import annotations
@@ -59,14 +57,6 @@ _TESTS = Policy().max_repeats
 # --- statistics -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairBlock:
-    """Four runs, two of each environment; the first of both are neighbours in time, and so are the second."""
-
-    old: tuple[Run, Run]
-    new: tuple[Run, Run]
-
-
 def block_order(block: int) -> tuple[Side, ...]:
     """Return the order of environments in a block; blocks count from 1."""
     return _ABBA if block % 2 else _BAAB
@@ -77,8 +67,6 @@ def decision_points(max_blocks: int) -> tuple[int, ...]:
 
     More tests would be more chances of a false alarm; the levels are for five.
     """
-    if max_blocks < 1:
-        raise ValueError(f"max_blocks: {max_blocks!r} is not a whole number of at least 1.")
     if max_blocks <= _TESTS:
         return tuple(range(1, max_blocks + 1))
     return tuple(round(test * max_blocks / _TESTS) for test in range(1, _TESTS + 1))
@@ -93,25 +81,28 @@ def paired_policy(tolerance: float | None, max_blocks: int = DEFAULT_BLOCKS) -> 
 
 
 def judge_pairs(
-    blocks: Sequence[PairBlock], tolerance: float | None = None, max_blocks: int = DEFAULT_BLOCKS
+    old: Sequence[Run],
+    new: Sequence[Run],
+    tolerance: float | None = None,
+    max_blocks: int = DEFAULT_BLOCKS,
 ) -> Verdict:
-    """Judge the new environment by the pairs so far; between two tests nothing is decided."""
-    if not blocks:
-        raise ValueError("No blocks to judge. Give at least one.")
-    policy, schedule = paired_policy(tolerance, max_blocks), decision_points(max_blocks)
-    old = list(chain.from_iterable(block.old for block in blocks))
-    new = list(chain.from_iterable(block.new for block in blocks))
+    """Judge the new environment by its pairs with the old one so far; between two tests nothing is decided."""
     require_runs("old", old)
     require_runs("new", new)
+    policy, schedule, blocks = (
+        paired_policy(tolerance, max_blocks),
+        decision_points(max_blocks),
+        len(old) // 2,
+    )
     scale = _scale(old, new, policy)
     difference = Difference(
         d=centre(pair_differences(old, new)),
-        se=scale.noise * unit_standard_error(len(blocks)),
+        se=scale.noise * unit_standard_error(blocks),
         degrees_of_freedom=scale.degrees_of_freedom,
-        repeat=max(1, sum(at <= len(blocks) for at in schedule)),
+        repeat=max(1, sum(at <= blocks for at in schedule)),
     )
     outcome = decide(difference, policy)
-    is_untested = len(blocks) < schedule[-1] and len(blocks) not in schedule
+    is_last = blocks >= schedule[-1]
     return Verdict(
         outcome=outcome,
         tolerance=policy.tolerance,
@@ -120,8 +111,7 @@ def judge_pairs(
         resolution=loss(scale.noise * resolution_factor(max_blocks, policy)),
         runs=len(new),
         baseline_runs=len(old),
-        wants_another_run=is_untested
-        or (len(blocks) < schedule[-1] and is_open(outcome, difference, policy)),
+        wants_another_run=not is_last and (blocks not in schedule or is_open(outcome, difference, policy)),
     )
 
 
@@ -175,16 +165,11 @@ class Effect(Enum):
     INCONCLUSIVE = "inconclusive"
     LOST = "lost"  # the old environment measures it, the new one does not
     NOT_JUDGED = "not-judged"  # there is nothing to compare
+    SKIPPED = "skipped"  # in both: a benchmark of another machine
 
 
+JUDGED = frozenset({Effect.REGRESSED, Effect.OK, Effect.IMPROVED, Effect.INCONCLUSIVE})
 _REPLACED = frozenset({Ending.FAILED, Outcome.INVALID})  # another run of these may be a good one
-_EFFECTS: Mapping[Outcome, Effect] = {
-    Outcome.REGRESSED: Effect.REGRESSED,
-    Outcome.OK: Effect.OK,
-    Outcome.IMPROVED: Effect.IMPROVED,
-    Outcome.INCONCLUSIVE: Effect.INCONCLUSIVE,
-}
-JUDGED = frozenset(_EFFECTS.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,115 +185,147 @@ class Slot:
         return block_order(self.block)[self.place - 1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilledSlot:
-    """A process that finished, with its results."""
-
-    slot: Slot
-    session: SessionResults
-
-    def find(self, benchmark: str) -> Result | None:
-        return next((each for each in self.session.results if each.benchmark == benchmark), None)
-
-    def environment_of(self, result: Result) -> Environment | None:
-        return self.session.environments.get(result.environment)
+Sessions = Mapping[Slot, SessionResults]  # finished processes, in their order
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
-    """What is known of one benchmark so far."""
+class PairedBenchmark:
+    """One benchmark in both environments, as far as it is known."""
 
-    benchmark: str
+    benchmark: str  # its node id
     old: list[Result] = field(default_factory=list)  # usable, one for each run, in the order of their pairs
     new: list[Result] = field(default_factory=list)
     verdict: Verdict | None = None  # after the last complete block
-    effect: Effect | None = None  # None while it is open
-    why: str = ""
-    spoilt: Result | None = None  # the result that ended it
-    is_elsewhere: bool = False  # neither environment runs it on this machine
+    effect: Effect = Effect.NOT_JUDGED
+    why: str = "ended before its first block was complete"  # where there is no verdict
+    ended_by: Result | None = None  # an unusable result
+    is_open: bool = True
     wants_replacement: bool = False  # the latest run is unusable and may be tried once more
 
     @property
-    def is_open(self) -> bool:
-        return self.effect is None and not self.is_elsewhere
+    def name(self) -> str:
+        return self.benchmark.partition("::")[2] or self.benchmark
+
+    @property
+    def newest(self) -> Result | None:
+        return next(reversed([*filter(None, [self.ended_by]), *self.old, *self.new]), None)
+
+    @property
+    def old_throughput(self) -> float | None:
+        return _throughput(self.old)
+
+    @property
+    def new_throughput(self) -> float | None:
+        return _throughput(self.new)
+
+    @property
+    def failure(self) -> str:
+        """Why the new environment's session failed it, whatever its speed."""
+        ended = [self.ended_by] if self.ended_by and self.old else []
+        failed = next((each for each in (*self.new, *ended) if each.failed), None)
+        return (failed.text or failed.status.value) if failed else ""
+
+    @property
+    def numerics(self) -> str:
+        """Where the new environment reaches another loss."""
+        if not (self.old and self.new):
+            return ""
+        before = [each.runs[-1].loss for each in self.old]
+        change = describe_loss_change(before, self.new[-1].runs[-1].loss)
+        return f"loss after the same seeded steps {change}" if change else ""
+
+    @property
+    def fails(self) -> bool:
+        return self.effect in {Effect.REGRESSED, Effect.LOST} or bool(self.failure)
+
+    def end(self, effect: Effect, why: str = "", result: Result | None = None) -> None:
+        self.effect, self.why, self.ended_by, self.is_open = effect, why, result, False
 
 
-def follow(filled: Sequence[FilledSlot], max_blocks: int) -> dict[str, Progress]:
+def _throughput(results: Sequence[Result]) -> float | None:
+    if not results:
+        return None
+    return results[0].work_per_step / interval([each.runs[-1] for each in results], Policy()).point_s
+
+
+def follow(sessions: Sessions, max_blocks: int) -> dict[str, PairedBenchmark]:
     """Return the progress of every benchmark that any process reported."""
-    found = dict.fromkeys(result.benchmark for each in filled for result in each.session.results)
-    places: dict[tuple[int, int], list[FilledSlot]] = {}
-    for each in sorted(filled, key=lambda one: (one.slot.block, one.slot.place, one.slot.attempt)):
-        places.setdefault((each.slot.block, each.slot.place), []).append(each)
-    return {benchmark: _follow(benchmark, list(places.values()), max_blocks) for benchmark in found}
+    names = dict.fromkeys(result.benchmark for each in sessions.values() for result in each.results)
+    places: dict[tuple[int, int], dict[Slot, SessionResults]] = {}
+    for slot, session in sessions.items():
+        places.setdefault((slot.block, slot.place), {})[slot] = session
+    return {name: _follow(name, list(places.values()), max_blocks) for name in names}
 
 
-def _follow(benchmark: str, places: Sequence[Sequence[FilledSlot]], max_blocks: int) -> Progress:
-    progress = Progress(benchmark=benchmark)
+def _follow(name: str, places: Sequence[Sessions], max_blocks: int) -> PairedBenchmark:
+    found = PairedBenchmark(benchmark=name)
     first: tuple[Result, Environment | None] | None = None
     for index, attempts in enumerate(places):
-        slot = attempts[0].slot
-        used = next((each for each in attempts if _is_usable(each.find(benchmark))), None)
-        result = used.find(benchmark) if used else None
-        if used is None or result is None:
-            _spoil(progress, index, attempts, places)
-            return progress
-        measured = result, used.environment_of(result)
-        first = first or measured
-        if why := _why_incomparable(first, measured):
-            progress.effect, progress.why = Effect.NOT_JUDGED, f"its runs cannot be compared: {why}"
-            progress.spoilt = result
-            return progress
-        (progress.old if slot.side == "old" else progress.new).append(result)
+        slot = next(iter(attempts))
+        session, result = _usable(name, attempts)
+        if session is None or result is None:
+            _end_unusable(found, index, places)
+            return found
+        now = result, session.environments.get(result.environment)
+        first = first or now
+        if why := _why_incomparable(first, now):
+            found.end(Effect.NOT_JUDGED, f"its runs cannot be compared: {why}", result)
+            return found
+        (found.old if slot.side == "old" else found.new).append(result)
         if slot.place == RUNS_PER_BLOCK:
-            progress.verdict = judge_pairs(_blocks(progress), result.tolerance, max_blocks)
-            if not progress.verdict.wants_another_run:
-                progress.effect = _EFFECTS[progress.verdict.outcome]
-                return progress
-    return progress
+            old, new = ([each.runs[-1] for each in side] for side in (found.old, found.new))
+            verdict = found.verdict = judge_pairs(old, new, result.tolerance, max_blocks)
+            if not verdict.wants_another_run:
+                found.end(Effect(verdict.outcome.value))
+                return found
+            found.effect, found.why = Effect.INCONCLUSIVE, ""
+    return found
 
 
-def _is_usable(result: Result | None) -> bool:
-    return result is not None and not why_unusable(result)
+def _usable(name: str, attempts: Sessions) -> tuple[SessionResults | None, Result | None]:
+    for session in attempts.values():
+        result = _find(name, session)
+        if result is not None and not why_unusable(result):
+            return session, result
+    return None, None
+
+
+def _find(name: str, session: SessionResults) -> Result | None:
+    return next((each for each in session.results if each.benchmark == name), None)
+
+
+def _end_unusable(found: PairedBenchmark, index: int, places: Sequence[Sessions]) -> None:
+    """Note an unusable run: it is tried once more, or ends this benchmark."""
+    side = next(iter(places[index])).side
+    last = [_last(found.benchmark, attempts) for attempts in places]
+    result = last[index]
+    if result is not None and result.status in _REPLACED and len(places[index]) < ATTEMPTS:
+        found.wants_replacement = True
+        return
+    if index == 0 and _is_skipped(result) and len(places) == 1:
+        return  # what the other environment does with it decides
+    if index == 0 and _is_skipped(result) and _is_skipped(last[1]):
+        found.end(Effect.SKIPPED)
+        return
+    ending = (
+        "it was not found" if result is None else ": ".join(filter(None, (result.status.value, result.text)))
+    )
+    if result is not None and result.status is Outcome.INVALID:
+        found.end(Effect.NOT_JUDGED, f"disturbed in the {side} environment: {ending}", result)
+    elif side == "new":
+        why = f"the old environment measures it, the new one does not: {ending}"
+        found.end(Effect.LOST, why, result)
+    else:
+        found.end(Effect.NOT_JUDGED, f"the old environment did not measure it: {ending}", result)
+
+
+def _last(name: str, attempts: Sessions) -> Result | None:
+    results = [found for session in attempts.values() if (found := _find(name, session))]
+    return results[-1] if results else None
 
 
 def _is_skipped(result: Result | None) -> bool:
     return result is None or (result.status is Ending.SKIPPED and not result.failed)
-
-
-def _blocks(progress: Progress) -> list[PairBlock]:
-    runs = [(old.runs[-1], new.runs[-1]) for old, new in zip(progress.old, progress.new, strict=True)]
-    return [
-        PairBlock(old=(one[0], two[0]), new=(one[1], two[1]))
-        for one, two in zip(runs[::2], runs[1::2], strict=True)
-    ]
-
-
-def _spoil(
-    progress: Progress, index: int, attempts: Sequence[FilledSlot], places: Sequence[Sequence[FilledSlot]]
-) -> None:
-    """Note an unusable run: it is tried once more, or ends this benchmark."""
-    side = attempts[0].slot.side
-    result = next((each for one in reversed(attempts) if (each := one.find(progress.benchmark))), None)
-    if result is not None and result.status in _REPLACED and len(attempts) < ATTEMPTS:
-        progress.wants_replacement = True
-        return
-    if index == 0 and _is_skipped(result):  # what the other environment does with it decides
-        if len(places) == 1:
-            return
-        if _is_skipped(places[1][-1].find(progress.benchmark)):
-            progress.is_elsewhere = True
-            return
-    progress.spoilt = result
-    ended = (
-        "it was not found" if result is None else ": ".join(filter(None, (result.status.value, result.text)))
-    )
-    if result is not None and result.status is Outcome.INVALID:
-        progress.effect, progress.why = Effect.NOT_JUDGED, f"disturbed in the {side} environment: {ended}"
-    elif side == "new":
-        progress.effect = Effect.LOST
-        progress.why = f"the old environment measures it, the new one does not: {ended}"
-    else:
-        progress.effect, progress.why = Effect.NOT_JUDGED, f"the old environment did not measure it: {ended}"
 
 
 def _why_incomparable(
@@ -335,45 +352,9 @@ class Decision(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairedRow:
-    """One benchmark in both environments."""
-
-    benchmark: str  # its node id
-    effect: Effect
-    why: str = ""  # where there is no verdict
-    platform: str = ""
-    unit: str = ""
-    work_per_step: float = 0.0
-    old: tuple[Run, ...] = ()
-    new: tuple[Run, ...] = ()
-    verdict: Verdict | None = None
-    numerics: str = ""  # where the new environment reaches another loss
-    failure: str = ""  # why the new environment's session failed it, whatever its speed
-
-    @property
-    def name(self) -> str:
-        return self.benchmark.partition("::")[2] or self.benchmark
-
-    def throughput(self, side: Side) -> float | None:
-        runs = self.old if side == "old" else self.new
-        return self.work_per_step / interval(runs, Policy()).point_s if runs else None
-
-    @property
-    def fails(self) -> bool:
-        return self.effect in {Effect.REGRESSED, Effect.LOST} or bool(self.failure)
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the comparison ended before this benchmark was decided."""
-        is_open = self.verdict is not None and self.verdict.wants_another_run
-        return self.effect is Effect.INCONCLUSIVE and is_open
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
-    rows: tuple[PairedRow, ...]  # in the order of the sessions
+    rows: tuple[PairedBenchmark, ...]  # in the order of the sessions
     changes: tuple[Change, ...] = ()  # of the environment, the most telling first
-    identity: tuple[Change, ...] = ()  # of what must be equal for runs to be compared
     notes: tuple[str, ...] = ()
 
     def count(self, *effects: Effect) -> int:
@@ -381,12 +362,7 @@ class PairedComparison:
 
     @property
     def decision(self) -> Decision:
-        is_worse = any(
-            row.effect in {Effect.REGRESSED, Effect.LOST}
-            or (row.effect in {Effect.OK, Effect.IMPROVED} and row.fails)
-            for row in self.rows
-        )
-        if is_worse:
+        if any(row.fails and row.effect is not Effect.NOT_JUDGED for row in self.rows):
             return Decision.REJECT
         if not self.count(*JUDGED):
             return Decision.REPEAT
@@ -398,97 +374,53 @@ class PairedComparison:
         return int(not self.count(*JUDGED) or any(row.fails for row in self.rows))
 
 
-def assess(filled: Sequence[FilledSlot], max_blocks: int) -> PairedComparison:
+def assess(sessions: Sessions, max_blocks: int) -> PairedComparison:
     """Return the whole comparison; what is still open is inconclusive."""
-    found = follow(filled, max_blocks)
-    skipped = sum(progress.is_elsewhere for progress in found.values())
-    old, new = _environments(filled, "old"), _environments(filled, "new")
-    both = [name for name in new if name in old]
+    found = follow(sessions, max_blocks)
+    old, new = _environments(sessions, "old"), _environments(sessions, "new")
+    changes = chain.from_iterable(
+        (*diff_identity(old[name], new[name]), *diff(old[name], new[name])) for name in new if name in old
+    )
     return PairedComparison(
-        rows=tuple(_row(progress) for progress in found.values() if not progress.is_elsewhere),
-        changes=tuple(dict.fromkeys(chain.from_iterable(diff(old[name], new[name]) for name in both))),
-        identity=tuple(
-            dict.fromkeys(chain.from_iterable(diff_identity(old[name], new[name]) for name in both))
-        ),
-        notes=(
-            *_session_notes(filled),
-            *_replacements(filled),
-            *([f"{counted(skipped, 'benchmark')} of other machines skipped in both"] if skipped else []),
-        ),
+        rows=tuple(each for each in found.values() if each.effect is not Effect.SKIPPED),
+        changes=tuple(dict.fromkeys(changes)),
+        notes=tuple(_notes(sessions, found)),
     )
 
 
-def _environments(filled: Sequence[FilledSlot], side: Side) -> dict[str, Environment]:
+def _environments(sessions: Sessions, side: Side) -> dict[str, Environment]:
     """Return the last known environment of each benchmark on one side."""
     return {
-        result.benchmark: environment
-        for each in filled
-        if each.slot.side == side
-        for result in each.session.results
-        if (environment := each.environment_of(result)) is not None
+        result.benchmark: session.environments[result.environment]
+        for slot, session in sessions.items()
+        if slot.side == side
+        for result in session.results
+        if result.environment in session.environments
     }
 
 
-def _row(progress: Progress) -> PairedRow:
-    effect, why = progress.effect, progress.why
-    if effect is None:
-        effect = Effect.INCONCLUSIVE if progress.verdict else Effect.NOT_JUDGED
-        why = why or ("" if progress.verdict else "ended before its first block was complete")
-    ended = [progress.spoilt] if progress.spoilt and progress.old else []
-    failed = next((each for each in (*progress.new, *ended) if each.failed), None)
-    known = [*progress.new, *progress.old, *filter(None, (progress.spoilt,))]
-    newest = known[-1] if known else None
-    return PairedRow(
-        benchmark=progress.benchmark,
-        effect=effect,
-        why=why,
-        platform=newest.platform if newest else "",
-        unit=newest.unit if newest else "",
-        work_per_step=next((each.work_per_step for each in known if each.work_per_step), 0.0),
-        old=tuple(each.runs[-1] for each in progress.old),
-        new=tuple(each.runs[-1] for each in progress.new),
-        verdict=progress.verdict,
-        numerics=_numerics(progress),
-        failure=(failed.text or failed.status.value) if failed else "",
+def _notes(sessions: Sessions, found: Mapping[str, PairedBenchmark]) -> Iterator[str]:
+    counts = Counter(
+        slot.side
+        for slot, session in sessions.items()
+        for result in session.results
+        for run in result.runs
+        if was_slowed(run)
     )
-
-
-def _numerics(progress: Progress) -> str:
-    if not (progress.old and progress.new):
-        return ""
-    before = [each.runs[-1].loss for each in progress.old]
-    news = describe_loss_change(before, progress.new[-1].runs[-1].loss)
-    return f"loss after the same seeded steps {news}" if news else ""
-
-
-def _session_notes(filled: Sequence[FilledSlot]) -> Iterator[str]:
-    sessions = [each.session for each in filled]
-    for side in ("old", "new"):
-        runs = [
-            run
-            for each in filled
-            if each.slot.side == side
-            for result in each.session.results
-            for run in result.runs
-        ]
-        if slowed := sum(map(was_slowed, runs)):
-            yield f"{side}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
-    if len(hosts := dict.fromkeys(each.host for each in sessions if each.host)) > 1:
+    for side, slowed in counts.items():
+        yield f"{side}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
+    if len(hosts := dict.fromkeys(each.host for each in sessions.values() if each.host)) > 1:
         # A note only: Podman gives every container a host name of its own.
         yield f"measured on hosts of several names ({', '.join(hosts)}): it must be one node"
-    if len({each.revision for each in sessions if each.revision}) > 1:
-        yield "the code of the benchmarks changed between the sessions (another git revision)"
-
-
-def _replacements(filled: Sequence[FilledSlot]) -> Iterator[str]:
-    """Yield what was measured again, and why: an unusable run is never dropped in silence."""
-    again = {(each.slot.block, each.slot.place) for each in filled if each.slot.attempt > 1}
-    spoilt = Counter(
-        (result.name, each.slot.side, result.status.value)
-        for each in filled
-        if each.slot.attempt == 1 and (each.slot.block, each.slot.place) in again
-        for result in each.session.results
+    # An unusable run is never dropped in silence.
+    replaced = Counter(
+        (result.name, slot.side, result.status.value)
+        for slot, session in sessions.items()
+        if slot.attempt == 1 and replace(slot, attempt=2) in sessions
+        for result in session.results
         if result.status in _REPLACED
     )
-    for (name, side, status), count in spoilt.items():
+    for (name, side, status), count in replaced.items():
         yield f"{name}: {counted(count, 'run')} of the {side} environment {status}, and measured again"
+    if skipped := sum(each.effect is Effect.SKIPPED for each in found.values()):
+        yield f"{counted(skipped, 'benchmark')} of other machines skipped in both"

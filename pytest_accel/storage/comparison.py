@@ -1,25 +1,14 @@
-"""Comparison of sets of figures: matching rows, ratios, the gate's verdicts, and changes between two baselines."""
+"""Comparison of sets of figures: matching rows, ratios, and the gate's verdicts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from pytest_accel.stats.comparison import (
-    Entry,
-    Judgement,
-    Value,
-    configuration_changes,
-    figures,
-    is_stored,
-    judged,
-)
-from pytest_accel.stats.environment import Change, Environment, diff, diff_identity
+from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, judged
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
-from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry, Removal
 from pytest_accel.storage.references import METRICS, RELATIVE_ONLY
 
 # What `--metric` may say, and the metrics that it means: of ours, and of what studies publish.
@@ -38,6 +27,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 DEFAULT = ("throughput", "energy", "scaling", "mfu")  # where no metric is named
 _LESS = frozenset({"step_time", "first_step_time", "peak_memory", "warmup_time"})
 
+Group = dict[int, Entry]  # entries of one workload, by the position of their side
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
@@ -53,20 +44,6 @@ class Side:
     @property
     def published(self) -> bool:
         return bool(self.study)
-
-    @property
-    def hardware(self) -> str:
-        """The platform without its variant, which some files do not name."""
-        return self.platform.partition("-")[0]
-
-    @property
-    def machines(self) -> set[frozenset[tuple[str, str]]]:
-        """The identities of all its runs."""
-        return {
-            frozenset(entry.environment_of(run).identity.items())
-            for entry in self.entries.values()
-            for run in entry.runs
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,80 +138,50 @@ def is_better_less(metric: str) -> bool:
 
 # --- which rows belong together ---------------------------------------------------------------------
 
-Group = dict[int, Entry]  # by the position of the side
-
 
 def matched(sides: Sequence[Side]) -> list[Group]:
-    """Return entries of one workload: by key, between platforms by name, or by a link to a published figure."""
+    """Return entries of one workload: by key, by a link to a published figure, or between platforms by name."""
     groups: list[Group] = []
-    known: dict[tuple[str, str], list[Group]] = {}  # by key, by name, and by the ids that links lead to
+    by_key: dict[str, Group] = {}
     for index, side in enumerate(sides):
         names = Counter(entry.name for entry in side.entries.values())
         rest = []
         for entry in side.entries.values():
-            if found := known.get(("key", entry.key)):
-                found[0][index] = entry
+            if entry.key in by_key:
+                by_key[entry.key][index] = entry
             else:
                 rest.append(entry)
         for entry in rest:
-            group = _linked(entry, side, index, known)
-            if group is None and names[entry.name] == 1:
-                group = _named(entry, side, index, known, sides)
-            if group is None:
-                group = {}
-                groups.append(group)
+            free = [group for group in groups if index not in group]
+            found = [group for group in free if any(_are_linked(entry, each) for each in group.values())]
+            if not found and names[entry.name] == 1:
+                found = [group for group in free if _is_namesake(entry, side, group, sides)]
+                found = found if len(found) == 1 else []
+            if found:
+                group = found[0]
+            else:
+                groups.append(group := {})
             group[index] = entry
-            for key in _match_keys(entry, side):
-                ours = known.setdefault(key, [])
-                if not any(each is group for each in ours):
-                    ours.append(group)
+            by_key.setdefault(entry.key, group)
     return groups
 
 
-def _match_keys(entry: Entry, side: Side) -> Iterator[tuple[str, str]]:
-    """Yield the keys under which other entries find this one."""
-    yield "key", entry.key
-    if side.published:
-        yield "published", entry.key
-        return
-    yield "name", entry.name
-    for link in entry.links:
-        yield from (("links to", beginning) for beginning in _beginnings(link))
+def _are_linked(one: Entry, other: Entry) -> bool:
+    """Return whether one is a benchmark that names the other, a published figure."""
+    pairs = [(link, other.key) for link in one.links] + [(link, one.key) for link in other.links]
+    return any(link == key or link.startswith(f"{key}/") for link, key in pairs)
 
 
-def _beginnings(link: str) -> Iterator[str]:
-    segments = link.split("/")
-    return ("/".join(segments[:count]) for count in range(1, len(segments) + 1))
-
-
-def _named(
-    entry: Entry,
-    side: Side,
-    index: int,
-    known: Mapping[tuple[str, str], Sequence[Group]],
-    sides: Sequence[Side],
-) -> Group | None:
-    if side.published:
-        return None
-    found = [
-        group
-        for group in known.get(("name", entry.name), ())
-        if index not in group
-        and all(other.name == entry.name for at, other in group.items() if not sides[at].published)
-        and all(sides[at].hardware != side.hardware for at in group if not sides[at].published)
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def _linked(
-    entry: Entry, side: Side, index: int, known: Mapping[tuple[str, str], Sequence[Group]]
-) -> Group | None:
-    if side.published:
-        found = list(known.get(("links to", entry.key), ()))
-    else:
-        beginnings = [beginning for link in entry.links for beginning in _beginnings(link)]
-        found = [group for each in beginnings for group in known.get(("published", each), ())]
-    return next((group for group in found if index not in group), None)
+def _is_namesake(entry: Entry, side: Side, group: Group, sides: Sequence[Side]) -> bool:
+    """Return whether a group holds the same benchmark of other platforms, from other files."""
+    measured = {at: each for at, each in group.items() if not sides[at].published}
+    return (
+        not side.published
+        and bool(measured)
+        and all(
+            each.name == entry.name and sides[at].platform != side.platform for at, each in measured.items()
+        )
+    )
 
 
 # --- ratios -----------------------------------------------------------------------------------------
@@ -242,28 +189,15 @@ def _linked(
 
 def _held_to(side: Side, sides: Sequence[Side]) -> Side | None:
     """Return the same platform of the first set, or the first column where it has none."""
-    reference = sides[0]
-    if side is reference:
+    if side is sides[0]:
         return None
-    if side.group == reference.group:
-        return reference
-    return counterpart(side, [each for each in sides if each.group == reference.group]) or reference
+    return (None if side.group == sides[0].group else _counterpart(side, sides)) or sides[0]
 
 
-def counterpart(side: Side, others: Sequence[Side]) -> Side | None:
-    """Return the same platform in another set: by its full name, or by the machine of its runs where a file has no variant."""
-    for other in others:
-        if other.platform == side.platform:
-            return other
-    alike = [
-        other
-        for other in others
-        if other.hardware == side.hardware and side.hardware in (side.platform, other.platform)
-    ]
-    if len(alike) == 1:
-        return alike[0]
-    machines = side.machines
-    return next((other for other in alike if machines & other.machines), None)
+def _counterpart(side: Side, sides: Sequence[Side]) -> Side | None:
+    return next(
+        (each for each in sides if each.group == sides[0].group and each.platform == side.platform), None
+    )
 
 
 def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Side]) -> list[str]:
@@ -282,30 +216,24 @@ def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Sid
 
 
 def _rows(group: Group, metric: str, sides: Sequence[Side], held_to: Sequence[Side | None]) -> Iterator[Row]:
-    units = dict.fromkeys(entry.values[metric].unit for entry in group.values() if metric in entry.values)
     first = next((e for at, e in group.items() if not sides[at].published), next(iter(group.values())))
-    name, table = _title(group, first, sides)
-    for unit in units:
+    is_measured = any(not sides[at].published for at in group)
+    has_one_name = len({entry.name for entry in group.values()}) == 1
+    tables = ", ".join(dict.fromkeys(entry.table for entry in group.values() if entry.table))
+    for unit in dict.fromkeys(e.values[metric].unit for e in group.values() if metric in e.values):
         shown = {
             index: entry
             for index, entry in group.items()
             if metric in entry.values and entry.values[metric].unit == unit
         }
-        cells = tuple(_cell(index, shown, metric, sides, held_to) for index in range(len(sides)))
-        yield Row(key=first.key, name=name, table=table, metric=metric, unit=unit, cells=cells)
-
-
-def _title(group: Group, first: Entry, sides: Sequence[Side]) -> tuple[str, str]:
-    """Return the name of a row, and the tables of a study that hold it.
-
-    It is the row's name in the study, unless platforms have rows of different names there, or other sets are compared too.
-    """
-    tables = ", ".join(dict.fromkeys(entry.table for entry in group.values() if entry.table))
-    one_study = len({side.study for side in sides}) == 1
-    named_alike = len({entry.name for entry in group.values()}) == 1
-    if all(sides[at].published for at in group) and not (one_study and named_alike):
-        return first.key.partition("/")[2] if one_study else first.key, tables
-    return first.name, tables
+        yield Row(
+            key=first.key,
+            name=first.name if is_measured or has_one_name else first.key,
+            table=tables,
+            metric=metric,
+            unit=unit,
+            cells=tuple(_cell(index, shown, metric, sides, held_to) for index in range(len(sides))),
+        )
 
 
 def _cell(
@@ -313,16 +241,15 @@ def _cell(
 ) -> Cell:
     if index not in shown:
         return Cell()
-    entry, reference = shown[index], held_to[index]
-    value = entry.values[metric]
-    at = next((i for i, side in enumerate(sides) if side is reference), None)
+    value = shown[index].values[metric]
+    at = next((i for i, side in enumerate(sides) if side is held_to[index]), None)
     if at is None or at not in shown:
         return Cell(value=value)
     other = shown[at].values[metric]
     if sides[index].study != sides[at].study and RELATIVE_ONLY in (*value.flags, *other.flags):
         return Cell(value=value, differs="only ratios within that study can be compared")
     any_published = sides[index].published or sides[at].published
-    differs = "" if any_published else ", ".join(configuration_changes(shown[at], entry))
+    differs = "" if any_published else ", ".join(configuration_changes(shown[at], shown[index]))
     return Cell(value=value, ratio=_ratio(value.value, other.value, metric), differs=differs)
 
 
@@ -339,10 +266,9 @@ def _ratio(mine: float, theirs: float, metric: str) -> float | None:
 
 def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
     """Yield a judgement for each benchmark of the first set and each later set of the same platform."""
-    first = [side for side in sides if side.group == sides[0].group and not side.published]
     for index, side in enumerate(sides):
-        baseline = None if side.published or side.group == sides[0].group else counterpart(side, first)
-        if baseline is None:
+        baseline = None if side.group == sides[0].group else _counterpart(side, sides)
+        if baseline is None or side.published or baseline.published:
             continue
         before = next(at for at, each in enumerate(sides) if each is baseline)
         for group in groups:
@@ -354,139 +280,3 @@ def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | N
                     else Judgement(why_not="it is missing there", missing=True)
                 )
                 yield Judged(key=old.key, name=old.name, side=side, baseline=baseline, judgement=judgement)
-
-
-# --- changes between two baselines ------------------------------------------------------------------
-
-
-class ChangeKind(Enum):
-    ADDED = "added"
-    REMOVED = "removed"
-    RENAMED = "renamed"  # the same runs under another key
-    RECORDED_AGAIN = "re-recorded"  # none of its old runs is left
-    CHANGED = "changed"  # some runs were added or removed
-    LEDGER = "ledger only"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredBenchmark:
-    """One benchmark of a file of baselines."""
-
-    file: BaselineFile
-    key: str
-    entry: BaselineEntry
-
-    @property
-    def throughput(self) -> Value:
-        return figures(self.entry.runs, self.entry.work_per_step, self.entry.unit)[THROUGHPUT]
-
-    @property
-    def environment(self) -> Environment:
-        """The environment of its newest run."""
-        return self.file.environments[self.entry.runs[-1].environment]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineChange:
-    """One benchmark that differs between two baselines."""
-
-    kind: ChangeKind
-    old: StoredBenchmark | None = None
-    new: StoredBenchmark | None = None
-    added_runs: int = 0
-    removed_runs: int = 0
-    ledger: tuple[LedgerEntry, ...] = ()  # lines that are new
-    removal: Removal | None = None
-
-    @property
-    def stored(self) -> StoredBenchmark:
-        found = self.new or self.old
-        assert found is not None
-        return found
-
-    @property
-    def configuration(self) -> list[str]:
-        """Changes of the configuration, name old -> new."""
-        return configuration_changes(self.old.entry, self.new.entry) if self.old and self.new else []
-
-    @property
-    def environment(self) -> tuple[Change, ...]:
-        """Changes of the newest runs' environment, identity first."""
-        if not (self.old and self.new):
-            return ()
-        then, now = self.old.environment, self.new.environment
-        return (*diff_identity(then, now), *diff(then, now))
-
-    @property
-    def gain(self) -> float | None:
-        """Change of throughput: -0.05 is 5 % slower; None where two different things were measured."""
-        if not (self.old and self.new) or self.configuration:
-            return None
-        return self.new.throughput.value / self.old.throughput.value - 1
-
-
-def baseline_changes(
-    old: Sequence[BaselineFile], new: Sequence[BaselineFile], platforms: Collection[str] = ()
-) -> list[BaselineChange]:
-    """Return the changes from one set of baselines to another, by platform and key; of these platforms, or of all."""
-    before, after = _stored(old, platforms), _stored(new, platforms)
-    removals = {(file.platform, each.benchmark): each for file in new for each in file.removed}
-    changes = []
-    for place in sorted(before.keys() | after.keys()):
-        change = _change(before.get(place), after.get(place))
-        if change is not None:
-            changes.append(replace(change, removal=removals.get(place) if place not in after else None))
-    return _with_renames(changes)
-
-
-def _stored(
-    files: Sequence[BaselineFile], platforms: Collection[str]
-) -> dict[tuple[str, str], StoredBenchmark]:
-    return {
-        (file.platform, key): StoredBenchmark(file=file, key=key, entry=entry)
-        for file in files
-        if not platforms or file.platform in platforms
-        for key, entry in file.benchmarks.items()
-    }
-
-
-def _change(old: StoredBenchmark | None, new: StoredBenchmark | None) -> BaselineChange | None:
-    was, now = (old.entry.runs if old else ()), (new.entry.runs if new else ())
-    added = sum(not is_stored(run, was) for run in now)
-    removed = sum(not is_stored(run, now) for run in was)
-    past = old.entry.ledger if old else ()
-    ledger = tuple(line for line in new.entry.ledger if line not in past) if new else ()
-    if old is None:
-        kind = ChangeKind.ADDED
-    elif new is None:
-        kind = ChangeKind.REMOVED
-    elif removed == len(was):
-        kind = ChangeKind.RECORDED_AGAIN
-    elif added or removed:
-        kind = ChangeKind.CHANGED
-    elif ledger:
-        kind = ChangeKind.LEDGER
-    else:
-        return None
-    return BaselineChange(kind=kind, old=old, new=new, added_runs=added, removed_runs=removed, ledger=ledger)
-
-
-def _with_renames(changes: Sequence[BaselineChange]) -> list[BaselineChange]:
-    """Return the changes with a removed and an added benchmark of the same runs as one that was renamed."""
-    gone = [each for each in changes if each.kind is ChangeKind.REMOVED]
-    found: list[BaselineChange] = []
-    for each in changes:
-        old = next((other for other in gone if _is_renamed(other, each)), None)
-        if old is not None:
-            gone.remove(old)
-            found.append(replace(each, kind=ChangeKind.RENAMED, old=old.old, ledger=()))
-        else:
-            found.append(each)
-    return [each for each in found if each.kind is not ChangeKind.REMOVED or each in gone]
-
-
-def _is_renamed(gone: BaselineChange, added: BaselineChange) -> bool:
-    if added.kind is not ChangeKind.ADDED or gone.stored.file.platform != added.stored.file.platform:
-        return False
-    was, now = gone.stored.entry.runs, added.stored.entry.runs
-    return len(was) == len(now) and all(is_stored(run, was) for run in now)

@@ -147,10 +147,10 @@ def test_every_outcome_has_its_line_and_what_found_no_room_is_tried_again(suite,
         "broken": "failed",
         "killed": "failed",
     }
-    beside, _, fewer = said.partition("compiling, 2 side by side")
+    beside, _, alone = said.partition("compiling, one after the other")
     assert "test_crowded: no room beside the others" in beside
-    assert "test_killed: no room beside the others" in fewer
-    assert "killed by SIGKILL" in fewer
+    assert "test_killed: no room beside the others" in beside
+    assert "killed by SIGKILL" in alone
     assert "AssertionError: the shape does not fit the plan" in beside
     assert "6 benchmarks: 1 compiled, 1 compiled before, 2 built, nothing to compile, 2 failed; " in said
     assert f"kept in {root / 'cache'}\n" in said

@@ -74,7 +74,7 @@ class TestShow:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["a100"], "has no baselines of it"),
+            (["a100"], "has no baselines of 'a100'"),
             (["-k", "nope"], "matches -k 'nope'"),
             (["--baselines", "x"], "x"),
         ],
@@ -195,7 +195,7 @@ class TestEdit:
             ([], "Choose one of"),
             (["--keep", "1", "--anchor", "set"], "Choose one of"),
             (["--vanished", "x"], "cannot be read"),
-            (["a100", "--keep", "1"], "has no baselines of it"),
+            (["a100", "--keep", "1"], "has no baselines of 'a100'"),
             (["--anchor", "set", "-k", "other"], "matches -k 'other'"),
         ],
     )

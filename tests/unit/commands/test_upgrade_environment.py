@@ -77,7 +77,7 @@ def test_probe_refuses_an_environment_that_sees_another_folder_of_that_name(tmp_
         environment_of("NEW", sys.executable).probe(runner(elsewhere), tmp_path)
 
 
-@pytest.mark.parametrize("answer", ["", "[]", "{}", "7", '{"python": "3.1', '{"python": "3.12"}'])
+@pytest.mark.parametrize("answer", ["", '{"python": "3.1'])
 def test_answer_that_is_not_complete_is_refused_with_the_log(tmp_path, answer):
     output = f"a banner\npytest-accel-probe {answer}\n"
     with pytest.raises(ValueError, match=r"no Python answered there(.|\n)*a banner"):

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from pytest_accel.stats.comparison import Entry, Value, figures, is_stored, judged
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.baseline_edits import edit_baselines, prune
-from pytest_accel.storage.comparison import (
-    ChangeKind,
-    Side,
-    baseline_changes,
-    compare,
-    is_better_less,
-    matched,
-)
-from pytest_accel.storage.sources import find_source
-from tests.support import stored
+from pytest_accel.storage.comparison import Side, compare, is_better_less, matched
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, runs
 
 ENVIRONMENTS = {each.key: each for each in (H200, UPGRADED, CAPPED)}
@@ -231,11 +221,6 @@ class TestJudging:
         ]
         assert len(found.judged) == 1
 
-    def test_a_platform_without_its_variant_is_still_that_platform(self):
-        slow = entry(measured=runs(step_s=0.02, session="s2"))
-        found = compare([side("a", platform="a100-sxm4-80gb"), side("b", slow, platform="a100")])
-        assert len(found.regressions) == 1
-
     def test_the_verdict_is_against_the_same_variant_as_the_ratio(self):
         other = entry(measured=runs(step_s=0.005, environment=CAPPED))
         first = [
@@ -248,16 +233,6 @@ class TestJudging:
         assert [(each.baseline.label, each.judgement.outcome) for each in found.judged] == [
             ("old intel", Outcome.REGRESSED)
         ]
-
-    def test_of_several_variants_the_machine_tells_which(self):
-        other = entry(measured=runs(step_s=0.005, environment=CAPPED))
-        first = [
-            side("old pcie", other, platform="a100-pcie", group="old"),
-            side("old sxm", platform="a100-sxm", group="old"),
-        ]
-        found = compare([*first, side("b", entry(measured=runs(session="s2")), platform="a100")])
-        assert [each.baseline.label for each in found.judged] == ["old sxm"]
-        assert found.held_to[2] is first[1]
 
     @pytest.mark.parametrize(
         ("status", "why"),
@@ -295,68 +270,3 @@ class TestJudging:
 def test_rows_on_one_side_only_are_counted():
     found = compare([side("a", entry(), entry(OTHER)), side("b")])
     assert dict(found.alone) == {"a": 1, "b": 0}
-
-
-class TestBaselineChanges:
-    def changes(self, tmp_path, platforms=()):
-        files = (find_source(f"file:{tmp_path}/{name}", tmp_path).files for name in ("old", "new"))
-        return baseline_changes(*files, platforms)
-
-    def test_added_removed_and_recorded_again(self, tmp_path):
-        old, new = tmp_path / "old", tmp_path / "new"
-        for key in ("t.py::same", "t.py::gone", "t.py::anew", "t.py::more", "t.py::other"):
-            stored.baseline(old, key, stored=stored.runs(session=key))
-        for key in ("t.py::same", "t.py::more"):
-            stored.baseline(new, key, stored=stored.runs(session=key))
-        stored.baseline(new, "t.py::more", stored=stored.runs(2, session="s2"))
-        slower = stored.runs(step_s=0.0125, session="a", environment=stored.UPGRADED)
-        stored.baseline(
-            new,
-            "t.py::anew",
-            stored=slower,
-            environments=[stored.UPGRADED],
-            action="update",
-            reason="upgrade",
-        )
-        stored.baseline(new, "t.py::other", stored=stored.runs(session="b"), batch_size=512)
-        stored.baseline(new, "t.py::came", stored=stored.runs(session="c"))
-        found = {each.stored.key.partition("::")[2]: each for each in self.changes(tmp_path)}
-        assert {name: each.kind for name, each in found.items()} == {
-            "gone": ChangeKind.REMOVED,
-            "anew": ChangeKind.RECORDED_AGAIN,
-            "more": ChangeKind.CHANGED,
-            "other": ChangeKind.RECORDED_AGAIN,
-            "came": ChangeKind.ADDED,
-        }
-        assert found["anew"].gain == pytest.approx(-0.2, abs=0.01)
-        assert [change.name for change in found["anew"].environment] == ["driver", "torch"]
-        assert [line.reason for line in found["anew"].ledger] == ["upgrade"]
-        assert (found["more"].added_runs, found["more"].removed_runs) == (2, 0)
-        assert found["other"].gain is None, "another configuration is another thing"
-        assert "batch_size 256 -> 512" in found["other"].configuration
-
-    def test_same_runs_under_another_name_were_renamed(self, tmp_path):
-        stored.baseline(tmp_path / "old", "t.py::before")
-        stored.baseline(tmp_path / "new", "t.py::after")
-        (found,) = self.changes(tmp_path)
-        assert (found.kind, found.new.key, found.old.key) == (
-            ChangeKind.RENAMED,
-            "t.py::after",
-            "t.py::before",
-        )
-
-    def test_removal_has_its_reason(self, tmp_path):
-        for name in ("old", "new"):
-            stored.baseline(tmp_path / name)
-            store = stored.baseline(tmp_path / name, stored.OTHER)
-        edit = prune(remove=lambda _platform, key: key == stored.OTHER)
-        edit_baselines(store, [store.read("h200", "cnn")], edit, reason="r", at="2026-02-01T10:00:00+00:00")
-        (found,) = self.changes(tmp_path)
-        assert found.removal.reason == "r"
-
-    def test_changes_of_one_platform(self, tmp_path):
-        stored.baseline(tmp_path / "old")
-        stored.baseline(tmp_path / "new")
-        stored.baseline(tmp_path / "new", platform="a100")
-        assert len(self.changes(tmp_path)) == 1
-        assert self.changes(tmp_path, ["h200"]) == []

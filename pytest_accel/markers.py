@@ -13,7 +13,6 @@ from pytest_accel.platforms.catalogue import (
     Catalogue,
     CatalogueError,
     load_catalogue,
-    read_kind,
     user_platforms,
 )
 from pytest_accel.platforms.names import PlatformName, closest
@@ -48,13 +47,11 @@ def unregister_platforms(config: pytest.Config) -> None:
 
 
 def read_catalogue(config: pytest.Config) -> Catalogue:
-    hooked = {}
-    for tables in config.hook.pytest_accel_platforms(config=config):
+    hooked = config.hook.pytest_accel_platforms(config=config)
+    for tables in hooked:
         if not isinstance(tables, Mapping):
             raise CatalogueError(f"pytest_accel_platforms: {tables!r} is not a mapping of names to fields.")
-        for name, table in tables.items():
-            hooked[name] = read_kind(name, table, f"pytest_accel_platforms: {name}")
-    return load_catalogue(user_platforms(config.rootpath / "pyproject.toml"), hooked.values())
+    return load_catalogue(user_platforms(config.rootpath / "pyproject.toml"), hooked)
 
 
 def _register_names(config: pytest.Config, catalogue: Catalogue, names: Iterable[str]) -> None:

@@ -1,13 +1,13 @@
-"""Platform catalogue: built-in devices, a project's own devices and aliases, and selection by capability."""
+"""Platform catalogue: built-in devices, a project's own devices, and selection by capability."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_accel.platforms import names as grammar
 from pytest_accel.platforms.names import PlatformName
@@ -26,6 +26,7 @@ RESERVED = frozenset(
 )
 
 _GIB = 1 << 30
+_T = TypeVar("_T", "Variant", "DeviceKind")
 
 
 class CatalogueError(ValueError):
@@ -54,6 +55,19 @@ class Variant:
     source: str = ""  # source of these figures
 
     def __post_init__(self) -> None:
+        if self.key and not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.key):
+            raise ValueError(
+                f"key: {self.key!r} cannot be part of a directory's name. Use lower case letters, digits and single"
+                " hyphens between them, such as sxm4-80gb."
+            )
+        for pattern in self.patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"patterns: {pattern!r} is not a regular expression: {error}.") from None
+        for name in (*self.dtypes, *self.peaks_tflops):
+            if name not in PRECISIONS:
+                raise ValueError(f"dtypes: {name!r} is not one of {', '.join(PRECISIONS)}.")
         if not self.dtypes:
             object.__setattr__(self, "dtypes", tuple(self.peaks_tflops))
 
@@ -85,8 +99,24 @@ class DeviceKind:
     variants: tuple[Variant, ...] = ()  # products, if there are several
 
     def __post_init__(self) -> None:
-        if not self.title:
-            object.__setattr__(self, "title", self.key)
+        if not grammar.is_device_name(self.key) or self.key in RESERVED:
+            raise ValueError(
+                f"key: {self.key!r} cannot name a platform. Use lower case letters, digits and underscores, a letter"
+                f" first, and none of {', '.join(sorted(RESERVED))}."
+            )
+        for shape in self.shapes:
+            try:
+                is_count = bool(grammar.parse(self.key + shape, [self.key]).counts)
+            except grammar.PlatformNameError:
+                is_count = False
+            if not is_count:
+                raise ValueError(
+                    f"shapes: {shape!r} is no count. Write counts such as x4, n2, x4n2; the bare name is always there."
+                )
+        keys = [variant.key for variant in self.variants]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"variants: the key {key!r} is there twice; each variant has its own.")
 
     @property
     def memory_gb(self) -> float:
@@ -102,15 +132,12 @@ class DeviceKind:
     def names(self) -> list[str]:
         return [self.key, *(self.key + shape for shape in self.shapes)]
 
-    def variant(self, key: str) -> Variant:
-        return next(variant for variant in self.variants if variant.key == key)
-
     def extended_by(self, other: DeviceKind) -> DeviceKind:
         """Return this device with what `other` adds; variants of `other` are matched first."""
         added = {variant.key for variant in other.variants}
         return replace(
             self,
-            title=other.title if other.title != other.key else self.title,
+            title=other.title or self.title,
             vendor=other.vendor or self.vendor,
             architecture=other.architecture or self.architecture,
             shapes=tuple(dict.fromkeys((*self.shapes, *other.shapes))),
@@ -160,19 +187,13 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Devices by name, and aliases of platforms."""
+    """Devices by name."""
 
     devices: Mapping[str, DeviceKind]
-    aliases: Mapping[str, PlatformName] = field(default_factory=dict)
-
-    def device(self, name: str) -> DeviceKind:
-        """Return the device behind the name of a device, an alias or a platform."""
-        kind = self.devices.get(name)
-        return kind if kind is not None else self.devices[self.parse(name).device]
 
     def names(self) -> list[str]:
-        """Return every registered marker: devices, their shapes, aliases."""
-        return [name for kind in self.devices.values() for name in kind.names()] + list(self.aliases)
+        """Return every registered marker: devices and their shapes."""
+        return [name for kind in self.devices.values() for name in kind.names()]
 
     def matching(self, needs: Accelerators) -> list[str]:
         """Return the registered names of the platforms that meet the needs."""
@@ -184,21 +205,17 @@ class Catalogue:
 
     def find(self, name: str) -> PlatformName | None:
         """Return the platform of that name; None for any other word."""
-        if name in self.aliases:
-            return self.aliases[name]
         try:
-            return self._resolve(grammar.parse(name, self._heads()))
+            return grammar.parse(name, self.devices)
         except grammar.PlatformNameError:
             return None
 
     def parse(self, name: str) -> PlatformName:
-        """Return any platform of a known device, registered or not; an alias is resolved."""
-        if name in self.aliases:
-            return self.aliases[name]
+        """Return any platform of a known device, registered or not."""
         try:
-            return self._resolve(grammar.parse(name, self._heads()))
+            return grammar.parse(name, self.devices)
         except grammar.UnknownDeviceError as error:
-            similar = [head + error.counts for head in grammar.closest(error.device, self._heads())]
+            similar = [head + error.counts for head in grammar.closest(error.device, self.devices)]
             similar = similar or grammar.closest(name, self.names())
             hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
             raise UnknownPlatform(
@@ -216,67 +233,41 @@ class Catalogue:
                     return kind.key, variant
         return None
 
-    def with_devices(self, kinds: Iterable[DeviceKind], where: str = "a hook's platforms") -> Catalogue:
-        """Return this catalogue with these devices; one of a known name extends it."""
+    def extended(self, tables: Mapping[str, Any], where: str) -> Catalogue:
+        """Return this catalogue with the devices of these tables; one of a known name extends it."""
         added: dict[str, DeviceKind] = {}
-        for kind in kinds:
-            place = f"{where}.{kind.key}"
-            known = added.get(kind.key) or self.devices.get(kind.key)
-            check_kind(kind, place, extends=known is not None)
-            if kind.key in self.aliases:
-                raise CatalogueError(f"{place}: this name is an alias of {self.aliases[kind.key]} already.")
-            added[kind.key] = kind if known is None else known.extended_by(kind)
+        for name, table in tables.items():
+            kind = _read_kind(name, table, f"{where}.{name}")
+            known = self.devices.get(name)
+            if known is None and not any(variant.patterns for variant in kind.variants):
+                raise CatalogueError(
+                    f"{where}.{name}.patterns: missing, so that no device would ever match. Write the name that the"
+                    " driver reports (see `pytest-accel doctor`) as a regular expression: patterns = ['NVIDIA L40']."
+                )
+            added[name] = (
+                replace(kind, title=kind.title or name) if known is None else known.extended_by(kind)
+            )
         # A project's devices are tried first: their patterns may be narrower than the built-in ones.
-        rest = {key: kind for key, kind in self.devices.items() if key not in added}
-        return _unambiguous(replace(self, devices=added | rest), where)
-
-    def with_aliases(self, aliases: Mapping[str, str], where: str = "a hook's aliases") -> Catalogue:
-        """Return this catalogue with further names for its platforms."""
-        resolved = dict(self.aliases)
-        for name, target in aliases.items():
-            place = f"{where}.{name}.alias"
-            _check_name(name, place)
-            if name in self.devices:
-                raise CatalogueError(f"{place}: {name} is a device of its own. Choose another name.")
-            try:
-                resolved[name] = self.parse(target)
-            except UnknownPlatform as error:
-                raise CatalogueError(f"{place}: {error}") from None
-        return _unambiguous(replace(self, aliases=resolved), where)
-
-    def _heads(self) -> list[str]:
-        # An alias of a bare device takes counts like the device; an alias of `gh200x4` takes none.
-        return [*self.devices, *(name for name, target in self.aliases.items() if not target.counts)]
-
-    def _resolve(self, name: PlatformName) -> PlatformName:
-        alias = self.aliases.get(name.device)
-        return name if alias is None else replace(name, device=alias.device)
+        devices = added | {key: kind for key, kind in self.devices.items() if key not in added}
+        for name, other in grammar.clashes(devices):
+            raise CatalogueError(
+                f"{where}: the name {name!r} also reads as {name.removeprefix(other)} of {other!r}, so that one name"
+                " would mean two platforms. Choose another name."
+            )
+        return Catalogue(devices=devices)
 
 
 def load_catalogue(
-    extra: Mapping[str, Any] | None = None,
-    kinds: Iterable[DeviceKind] = (),
-    *,
-    where: str = f"pyproject.toml: {PYPROJECT_TABLE}",
+    project: Mapping[str, Any] | None = None, hooked: Sequence[Mapping[str, Any]] = ()
 ) -> Catalogue:
-    """Return the built-in catalogue with a project's tables (`extra`) and the devices of hooks (`kinds`).
+    """Return the built-in catalogue with a project's tables and those of hooks.
 
-    A table is a device (`patterns`, `memory_gb`, `shapes`, …, or `variants`), an extension of a known
-    device, or `alias = "gh200x4"`.
+    A table is a device (`patterns`, `memory_gb`, `shapes`, …, or `variants`), or an extension of a known one.
     """
     catalogue = _builtin()
-    if kinds := list(kinds):
-        catalogue = catalogue.with_devices(kinds)
-    if not extra:
-        return catalogue
-    added, aliases = [], {}
-    for name, table in extra.items():
-        place = f"{where}.{name}"
-        if isinstance(table, Mapping) and "alias" in table:
-            aliases[name] = _alias(table, place)
-        else:
-            added.append(read_kind(name, table, place))
-    return catalogue.with_devices(added, where).with_aliases(aliases, where)
+    for tables in hooked:
+        catalogue = catalogue.extended(tables, "pytest_accel_platforms")
+    return catalogue.extended(project, f"pyproject.toml: {PYPROJECT_TABLE}") if project else catalogue
 
 
 def user_platforms(pyproject: Path) -> Mapping[str, Any]:
@@ -331,65 +322,18 @@ def folder_part(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-# --- reading and checking tables --------------------------------------------------------------------
+# --- reading tables ---------------------------------------------------------------------------------
 
-
-def read_kind(key: str, entry: object, where: str) -> DeviceKind:
-    """Read a device from a TOML table at `where` and check types; `check_kind` checks values.
-
-    Fields of a variant at the top of the table hold for all its variants, or make the only one.
-    """
-    table = _table(entry, where, (*DEVICE_FIELDS, *VARIANT_FIELDS[2:]))
-    shared = {name: value for name, value in table.items() if name in VARIANT_FIELDS[2:]}
-    listed = table.get("variants", [])
-    if not isinstance(listed, list):
-        raise CatalogueError(f"{where}.variants: {listed!r} is not an array of tables.")
-    variants = []
-    for index, item in enumerate(listed):
-        place = f"{where}.variants[{index}]"
-        own = _table(item, place, VARIANT_FIELDS)
-        variants.append(Variant(**_read({**shared, **own}, _VARIANT_READERS, place)))
-    if not listed and shared:
-        variants = [Variant(**_read(shared, _VARIANT_READERS, where))]
-    return DeviceKind(key=key, variants=tuple(variants), **_read(table, _DEVICE_READERS, where))
-
-
-def check_kind(kind: DeviceKind, where: str, *, extends: bool = False) -> None:
-    """Check the values of a device from a file or a hook; one that extends another needs no pattern."""
-    _check_name(kind.key, where)
-    for shape in kind.shapes:
-        _check_shape(kind.key, shape, f"{where}.shapes")
-    keys = [variant.key for variant in kind.variants]
-    for key in keys:
-        if key and not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key):
-            raise CatalogueError(
-                f"{where}.variants: the key {key!r} cannot be part of a directory's name. Use lower case letters,"
-                " digits and single hyphens between them, such as sxm4-80gb."
-            )
-        if keys.count(key) > 1:
-            raise CatalogueError(
-                f"{where}.variants: the key {key!r} is there twice; each variant has its own."
-            )
-    patterns = [pattern for variant in kind.variants for pattern in variant.patterns]
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise CatalogueError(
-                f"{where}.patterns: {pattern!r} is not a regular expression: {error}."
-            ) from None
-    if not patterns and not extends and kind.key != "cpu":
-        raise CatalogueError(
-            f"{where}.patterns: missing, so that no device would ever match. Write the name that the driver"
-            " reports (see `pytest-accel doctor`) as a regular expression: patterns = ['NVIDIA L40'];"
-            ' or name another platform: alias = "gh200x4".'
-        )
+VARIANT_FIELDS = tuple(each.name for each in fields(Variant))
+DEVICE_FIELDS = tuple(each.name for each in fields(DeviceKind) if each.name != "key")
+# Fields of a variant at the top of a table hold for all its variants, or make the only one.
+_SHARED = tuple(name for name in VARIANT_FIELDS if name not in ("key", "title"))
 
 
 @cache
 def _builtin() -> Catalogue:
     tables = _parse_toml(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
-    kinds = {key: read_kind(key, table, f"catalogue.toml: {key}") for key, table in tables.items()}
+    kinds = {key: _read_kind(key, table, f"catalogue.toml: {key}") for key, table in tables.items()}
     return Catalogue(devices=kinds)
 
 
@@ -399,47 +343,48 @@ def _parse_toml(text: str) -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
-def _alias(table: Mapping[str, Any], where: str) -> str:
-    others = sorted(set(table) - {"alias"})
-    if others or not isinstance(table["alias"], str):
-        raise CatalogueError(
-            f"{where}.{(others or ['alias'])[0]}: an alias is one string and nothing else, such as"
-            ' alias = "gh200x4". A device of its own has patterns instead.'
-        )
-    return table["alias"]
+def _read_kind(key: str, entry: object, where: str) -> DeviceKind:
+    """Read a device from a TOML table at `where`."""
+    table = _table(entry, where, (*DEVICE_FIELDS, *_SHARED))
+    shared = {name: value for name, value in table.items() if name in _SHARED}
+    listed = table.get("variants", [shared] if shared else [])
+    if not isinstance(listed, list):
+        raise CatalogueError(f"{where}.variants: {listed!r} is not an array of tables.")
+    variants = []
+    for index, item in enumerate(listed):
+        place = f"{where}.variants[{index}]" if "variants" in table else where
+        variants.append(_build(Variant, {**shared, **_table(item, place, VARIANT_FIELDS)}, place))
+    own = {name: table[name] for name in DEVICE_FIELDS if name in table}
+    return _build(DeviceKind, {**own, "key": key, "variants": tuple(variants)}, where)
 
 
-def _unambiguous(catalogue: Catalogue, where: str) -> Catalogue:
-    for name, other in grammar.clashes([*catalogue.devices, *catalogue.aliases]):
-        raise CatalogueError(
-            f"{where}: the name {name!r} also reads as {name.removeprefix(other)} of {other!r}, so that one name"
-            " would mean two platforms. Choose another name."
-        )
-    return catalogue
-
-
-def _check_name(name: str, where: str) -> None:
-    if not grammar.is_device_name(name) or name in RESERVED:
-        raise CatalogueError(
-            f"{where}: {name!r} cannot name a platform. Use lower case letters, digits and underscores, a letter"
-            f" first, and none of {', '.join(sorted(RESERVED))}."
-        )
-
-
-def _check_shape(key: str, shape: str, where: str) -> None:
-    valid = "Valid: counts such as x4, n2, x4n2; the bare name is always there."
+def _build(cls: type[_T], table: Mapping[str, Any], where: str) -> _T:
+    """Return a value of the table's fields, each checked by its type."""
+    types = {each.name: str(each.type) for each in fields(cls)}
+    values = {name: _value(value, types[name], f"{where}.{name}") for name, value in table.items()}
     try:
-        name = grammar.parse(key + shape, [key])
-    except grammar.PlatformNameError as error:
-        raise CatalogueError(f"{where}: {shape!r}: {error} {valid}") from None
-    if not name.counts:
-        raise CatalogueError(f"{where}: {shape!r} is no count. {valid}")
+        return cls(**values)
+    except ValueError as error:
+        raise CatalogueError(f"{where}.{error}") from None
 
 
-def _read(
-    table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], where: str
-) -> dict[str, Any]:
-    return {name: read(table[name], f"{where}.{name}") for name, read in readers.items() if name in table}
+def _value(value: Any, kind: str, where: str) -> Any:  # noqa: ANN401 -- as the file has it
+    match kind:
+        case "str" if not isinstance(value, str):
+            raise CatalogueError(f"{where}: {value!r} is not a string.")
+        case "float | None" if isinstance(value, bool) or not (
+            isinstance(value, int | float) and 0 < value < float("inf")
+        ):
+            raise CatalogueError(f"{where}: {value!r} is not a positive number.")
+        case "tuple[str, ...]":
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                name = where.rpartition(".")[2]
+                raise CatalogueError(f"{where}: {value!r} is not a list of strings. Write {name} = ['…'].")
+            return tuple(value)
+        case "Mapping[str, float]":
+            table = _table(value, where, PRECISIONS)
+            return {name: _value(each, "float | None", f"{where}.{name}") for name, each in table.items()}
+    return value
 
 
 def _table(entry: object, where: str, valid: Sequence[str]) -> Mapping[str, Any]:
@@ -451,44 +396,3 @@ def _table(entry: object, where: str, valid: Sequence[str]) -> Mapping[str, Any]
             hint = f" Did you mean {similar[0]}?" if similar else ""
             raise CatalogueError(f"{where}.{name}: no such field.{hint} Valid: {', '.join(valid)}.")
     return entry
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise CatalogueError(f"{where}: {value!r} is not a string.")
-    return value
-
-
-def _strings(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        name = where.rpartition(".")[2]
-        raise CatalogueError(f"{where}: {value!r} is not a list of strings. Write {name} = ['…'].")
-    return tuple(value)
-
-
-def _dtypes(value: object, where: str) -> tuple[str, ...]:
-    for dtype in (found := _strings(value, where)):
-        if dtype not in PRECISIONS:
-            raise CatalogueError(f"{where}: {dtype!r} is not one of {', '.join(PRECISIONS)}.")
-    return found
-
-
-def _number(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise CatalogueError(f"{where}: {value!r} is not a positive number.")
-    return float(value)
-
-
-def _peaks(value: object, where: str) -> dict[str, float]:
-    return {name: _number(each, f"{where}.{name}") for name, each in _table(value, where, PRECISIONS).items()}
-
-
-_DEVICE_READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    "title": _text, "vendor": _text, "architecture": _text, "shapes": _strings,
-}  # fmt: skip
-_VARIANT_READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    "key": _text, "title": _text, "patterns": _strings, "memory_gb": _number, "dtypes": _dtypes, "peaks_tflops": _peaks, "bandwidth_gb_s": _number, "tdp_w": _number,
-    "interconnect": _text, "source": _text,
-}  # fmt: skip
-DEVICE_FIELDS = (*_DEVICE_READERS, "variants")
-VARIANT_FIELDS = tuple(_VARIANT_READERS)

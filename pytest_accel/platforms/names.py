@@ -19,14 +19,13 @@ from dataclasses import dataclass
 MAX_PER_NODE = 999  # four digits after an x are a model number (rtx6000)
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*")
-_COUNTS = re.compile(r"(?:x(?P<per_node>\d+))?(?:n(?P<nodes>\d+))?")
-# Not compiled here: only a name without a list, or an error, needs them.
-_UNLISTED = r"(?P<device>[a-z][a-z0-9_]*?)(?P<counts>(?:x\d{1,3})?(?:n\d+)?)"
-_SWAPPED = r"(?P<device>[a-z][a-z0-9_]*?)(?P<nodes>n\d+)(?P<per_node>x\d{1,3})"
+# The second order is a mistake with a remedy.
+_COUNTS = re.compile(r"(?:x(\d{1,9}))?(?:n(\d{1,9}))?|n(?P<nodes>\d{1,9})x(?P<per_node>\d{1,9})")
+_UNLISTED = r"(?P<device>[a-z][a-z0-9_]*?)(?P<counts>(?:x\d{1,3})?(?:n\d{1,9})?|n\d{1,9}x\d{1,3})"
 
 
 class PlatformNameError(ValueError):
-    """The text is not the name of a platform; the message says why and what to write instead."""
+    """The text is not the name of a platform; the message says what to write instead."""
 
 
 class UnknownDeviceError(PlatformNameError):
@@ -47,12 +46,11 @@ class PlatformName:
     nodes: int = 1
 
     def __post_init__(self) -> None:
-        if not is_device_name(self.device):
-            raise PlatformNameError(f"device {self.device!r}: {_what_is_wrong(self.device)}")
-        if not 1 <= self.per_node <= MAX_PER_NODE:
-            raise PlatformNameError(f"{self.device}: {self.per_node} per node is not in 1..{MAX_PER_NODE}")
-        if self.nodes < 1:
-            raise PlatformNameError(f"{self.device}: {self.nodes} nodes: there is at least one")
+        if not is_device_name(self.device) or self.nodes < 1 or not 1 <= self.per_node <= MAX_PER_NODE:
+            raise PlatformNameError(
+                f"{self.nodes} nodes of {self.per_node} x {self.device!r} are no platform: a device has lower case"
+                f" letters, digits and underscores, a node at least 1 and at most {MAX_PER_NODE} of them."
+            )
 
     def __str__(self) -> str:
         return self.device + self.counts
@@ -78,15 +76,27 @@ def parse(text: str, devices: Collection[str] | None = None) -> PlatformName:
 
     Raises `PlatformNameError`, or its `UnknownDeviceError` where `devices` has none that fits.
     """
-    if not is_device_name(text):
-        raise PlatformNameError(f"platform {text!r}: {_what_is_wrong(text)}")
-    device, counts = _split(text, devices)
-    match = _COUNTS.fullmatch(counts)
-    assert match is not None, counts
-    for letter, digits in (("x", match["per_node"]), ("n", match["nodes"])):
-        if digits is not None:
-            _check_count(text, device, letter, digits)
-    return PlatformName(device, int(match["per_node"] or 1), int(match["nodes"] or 1))
+    plain = re.sub(r"[\s-]+", "", text.lower())
+    if not is_device_name(plain):
+        raise PlatformNameError(
+            f"platform {text!r}: a name starts with a letter, and has letters, digits and underscores, such as a100x4."
+        )
+    device, counts = _split(plain, devices)
+    per_node, nodes = (int(digits or 1) or 1 for digits in _digits(counts))
+    try:
+        name = PlatformName(device, per_node, nodes)
+    except PlatformNameError as error:
+        raise PlatformNameError(f"platform {text!r}: {error}") from None
+    if str(name) != text:
+        raise PlatformNameError(f"platform {text!r} is not spelled as the platform is. Write {name}.")
+    return name
+
+
+def _digits(text: str) -> tuple[str | None, str | None]:
+    """Return the digits of `x4n2`: per node and nodes; None where one is left out."""
+    match = _COUNTS.fullmatch(text)
+    assert match is not None, text
+    return match[1] or match["per_node"], match[2] or match["nodes"]
 
 
 def clashes(devices: Iterable[str]) -> list[tuple[str, str]]:
@@ -111,35 +121,8 @@ def _split(text: str, devices: Collection[str] | None) -> tuple[str, str]:
     for length in range(len(text), 0, -1):
         if devices is not None and text[:length] in devices and _COUNTS.fullmatch(text, length):
             return text[:length], text[length:]
-    if swapped := re.fullmatch(_SWAPPED, text):
-        device, nodes, per_node = swapped.group("device", "nodes", "per_node")
-        if devices is None or device in devices:
-            hint = device + per_node + nodes
-            raise PlatformNameError(f"platform {text!r}: the count per node comes first. Write {hint}.")
     unlisted = re.fullmatch(_UNLISTED, text)
     assert unlisted is not None, text  # its counts are optional
     if devices is not None:
         raise UnknownDeviceError(text, unlisted["device"], unlisted["counts"])
     return unlisted["device"], unlisted["counts"]
-
-
-def _check_count(text: str, device: str, letter: str, digits: str) -> None:
-    counts = text[len(device) :]
-    count = digits.lstrip("0")
-    if digits != count:
-        hint = device + counts.replace(letter + digits, letter + count if count else "", 1)
-        raise PlatformNameError(f"platform {text!r}: {letter}{digits} is no count. Write {hint}.")
-    if digits == "1":
-        hint = device + counts.replace(f"{letter}1", "", 1)
-        raise PlatformNameError(f"platform {text!r}: a count of 1 is left out. Write {hint}.")
-    if letter == "x" and int(digits) > MAX_PER_NODE:
-        raise PlatformNameError(f"platform {text!r}: {digits} per node; at most {MAX_PER_NODE}.")
-
-
-def _what_is_wrong(text: str) -> str:
-    if not text:
-        return "the name is empty. Write a device and its counts, such as a100x4."
-    lower = re.sub(r"[\s-]+", "", text.lower())
-    if is_device_name(lower):
-        return f"a name has lower case letters, digits and underscores only. Write {lower}."
-    return "a name starts with a letter, and has letters, digits and underscores, such as a100x4."

@@ -213,7 +213,6 @@ def platforms_page() -> str:
     own = [
         (code(name), sentence(comments[name])) for name in dict.fromkeys((*DEVICE_FIELDS, *VARIANT_FIELDS))
     ]
-    own.append((code("alias"), 'Instead of all others: another name of a platform, `alias = "gh200x4"`.'))
     return (
         "# Platforms\n\nThe catalogue: all platform markers, and the devices behind them.\n\n"
         "A name is device, `x` per node, `n` nodes. Other counts than those listed work too (`gh200x4n16`).\n\n"

@@ -76,7 +76,7 @@ def test_any_text_is_a_canonical_name_or_an_error(text):
         ("a100x0", "Write a100."),
         ("a100x04", "Write a100x4."),
         ("a100n02", "Write a100n2."),
-        ("a100x4n00", "no count"),
+        ("a100x4n00", "Write a100x4."),
         ("a100n2x4", "Write a100x4n2."),
         ("A100", "Write a100."),
         ("A100 x 4", "Write a100x4."),

@@ -17,7 +17,8 @@ from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.device import live_progress, write_log
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, is_expected_to_fail
-from pytest_accel.session.workers import ItemResult, Workers
+from pytest_accel.session.worker_process import ItemResult
+from pytest_accel.session.workers import Workers
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.platform_shift import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
 from pytest_accel.stats.quantities import counted, seconds

@@ -17,8 +17,7 @@ from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT, SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
-from pytest_accel.session.worker_process import is_strict_xpass
-from pytest_accel.session.workers import ItemResult
+from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
 from pytest_accel.stats.platform_shift import total_slowdown
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.verdict import Outcome, Verdict

@@ -45,8 +45,8 @@ from pytest_accel.session.selection import (
     suite_of,
 )
 from pytest_accel.session.summary import device_check_lines, idle_ranks, write_summary
-from pytest_accel.session.worker_process import is_strict_xpass, without_traces
-from pytest_accel.session.workers import ItemResult, Workers, WorkerShape, add_to_pytest_benchmark, shape_of
+from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
+from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
 from pytest_accel.stats.baseline_quality import NoisePrior, platform_prior
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.verdict import Outcome

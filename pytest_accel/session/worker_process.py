@@ -6,6 +6,7 @@ import platform as host
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,21 +19,46 @@ from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.options import Settings
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
-from pytest_accel.session.device import RANK_END, UNFIT, bind_worker, fail_plainly, open_device
-from pytest_accel.session.selection import SELECTION, is_xdist_worker
+from pytest_accel.session.device import RANK_END, UNFIT, Unfit, bind_worker, fail_plainly, open_device
+from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.storage.codec import encode
 
 if TYPE_CHECKING:
-    import torch
-
     from pytest_accel.distributed.process_group import ProcessGroup
-    from pytest_accel.measure.device import Device
 
 PROCESS_GROUP = pytest.StashKey["ProcessGroup"]()
 DEVICE_CHECK = pytest.StashKey[dict[str, Any]]()  # of the process group, before its first timing
 _MAX_OUTPUT = 200_000  # characters of one section of a report
 _VERBOSITY = pytest.StashKey[int]()  # as the user chose it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResult:
+    """The result of an item: what one rank answers, and what the session makes of the answers of all ranks."""
+
+    outcome: str  # passed, failed, skipped
+    text: str = ""
+    cause: str = ""  # the same in one line
+    when: str = ""  # the first phase that did not pass
+    xfailed: bool = False
+    printed: str = ""  # by an item that failed
+    reports: tuple[Mapping[str, Any], ...] = ()
+    measurement: Measurement | None = None
+    measuring_off: bool = False
+    unfit: Unfit | None = None  # it did not fit in the memory of a rank's device
+    extra_info: Mapping[str, Any] = field(default_factory=dict)  # of pytest-benchmark's JSON
+    device_check: Mapping[str, Any] | None = None  # of the process group, before its first measurement
+    warnings: tuple[Mapping[str, Any], ...] = ()
+    stop: Mapping[str, Any] | None = None  # reason and status, where the item ended the session
+    # Of the session:
+    sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and the output of the others
+    reusable: bool = False  # whether the workers can run another item: no collective is half done
+
+    @classmethod
+    def failed(cls, text: str, **fields: Any) -> ItemResult:  # noqa: ANN401
+        """Return a failure without reports."""
+        return cls(outcome="failed", text=text, cause=text.splitlines()[0], **fields)
 
 
 def become_worker(config: pytest.Config) -> None:
@@ -44,14 +70,13 @@ def become_worker(config: pytest.Config) -> None:
 
 
 class WorkerProcess:
-    """The plugin object of a worker: it runs items by order and answers each with its reports."""
+    """The plugin object of a worker: it runs items by order and answers each with its result."""
 
     def __init__(self, config: pytest.Config, items: Iterable[pytest.Item]) -> None:
         self._config = config
         self._end = config.stash[RANK_END]
         self._items = {item.nodeid: item for item in items}  # all of them, before -m and -k deselect some
         self._reports: list[pytest.TestReport] = []
-        self._measurement: Measurement | None = None
         self._extra_info: dict[str, Any] = {}
         self._warnings: list[dict[str, Any]] = []
 
@@ -59,7 +84,7 @@ class WorkerProcess:
     def pytest_runtestloop(self) -> bool:
         self._config.option.verbose = self._config.stash[_VERBOSITY]
         for order in self._end.orders():
-            self._end.answer(self._run(order))
+            self._end.answer(_plain(encode(self._run(order))))
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -91,52 +116,44 @@ class WorkerProcess:
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         """Keep what the fixtures hold, before they are torn down."""
-        self._measurement = item.stash.get(MEASUREMENT, None)
         benchmark = getattr(item, "funcargs", {}).get("benchmark")
         if benchmark is not None:
             self._extra_info = {key: value for key, value in benchmark.extra_info.items() if key != "accel"}
 
-    def _take_platform(self, platform: str) -> None:
-        selection = self._config.stash[SELECTION]
-        if not selection.ordered:
-            bind_worker(self._config, selection.catalogue.parse(platform))
-        selection.ordered = platform
-
-    def _run(self, order: Order) -> dict[str, Any]:
-        item = self._items.get(order.node_id)
+    def _run(self, order: Order) -> ItemResult:
+        item, selection = self._items.get(order.node_id), self._config.stash[SELECTION]
         if item is None:
-            return _failure(f"{order.node_id} was not collected here: do all ranks see the same files?")
+            return ItemResult.failed(
+                f"{order.node_id} was not collected here: do all ranks see the same files?"
+            )
         self._config.stash[SESSION_ID] = order.session
-        self._take_platform(order.platform)
-        self._measurement, self._extra_info, self._warnings = None, {}, []
+        if not selection.ordered:
+            bind_worker(self._config, selection.catalogue.parse(order.platform))
+        selection.ordered = order.platform
+        self._extra_info, self._warnings = {}, []
         try:
             # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
             item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
         except pytest.exit.Exception as error:
-            return _failure("pytest.exit") | {"exit": {"reason": str(error), "returncode": error.returncode}}
+            stop = {"reason": str(error), "returncode": error.returncode}
+            return ItemResult.failed("pytest.exit", stop=stop)
         except KeyboardInterrupt:
-            return _failure("KeyboardInterrupt") | {"exit": None}
-        reports = self._reports
-        off, unfit = item.stash.get(MEASURING_OFF, False), item.stash.get(UNFIT, None)
-        for report in reports:
+            return ItemResult.failed("KeyboardInterrupt", stop={})
+        for report in self._reports:
             report.sections = [(title, _shortened(text)) for title, text in without_traces(report.sections)]
         serialize = self._config.hook.pytest_report_to_serializable
-        answer: dict[str, Any] = _plain(
-            {
-                **self._outcome(must_measure=is_benchmark(item) and not off),
-                "printed": _printed(reports[-1]) if any(report.failed for report in reports) else "",
-                "reports": [serialize(config=self._config, report=report) for report in reports],
-                "measurement": encode(self._measurement),
-                "measuring_off": off,
-                "unfit": encode(unfit),
-                "extra_info": self._extra_info,
-                "stragglers": self._config.stash.get(DEVICE_CHECK, None),
-                "warnings": self._warnings,
-            }
+        return ItemResult(
+            **self._outcome(item),
+            reports=tuple(serialize(config=self._config, report=report) for report in self._reports),
+            measurement=item.stash.get(MEASUREMENT, None),
+            measuring_off=item.stash.get(MEASURING_OFF, False),
+            unfit=item.stash.get(UNFIT, None),
+            extra_info=self._extra_info,
+            device_check=self._config.stash.get(DEVICE_CHECK, None),
+            warnings=tuple(self._warnings),
         )
-        return answer
 
-    def _outcome(self, *, must_measure: bool) -> dict[str, Any]:
+    def _outcome(self, item: pytest.Item) -> dict[str, Any]:
         """Return the first phase that did not pass; a measurement counts when the teardown passed too."""
         for report in self._reports:
             if report.outcome != "passed" and not is_strict_xpass(report):
@@ -146,15 +163,21 @@ class WorkerProcess:
                     "xfailed": hasattr(report, "wasxfail"),
                     "text": _text(report),
                     "cause": _cause(report),
+                    # The last report has the sections of those before it.
+                    "printed": "".join(
+                        f"--- {title} ---\n{text.rstrip()}\n" for title, text in self._reports[-1].sections
+                    ),
                 }
         called = any(report.when == "call" for report in self._reports)  # not under --setup-only
-        if self._measurement is None and must_measure and called:
-            return _failure(f"it measured nothing: {CALL_MEASURE}")
-        return {"outcome": "passed", "text": "", "cause": ""}
-
-
-def _failure(cause: str) -> dict[str, Any]:
-    return {"outcome": "failed", "text": cause, "cause": cause}
+        if (
+            called
+            and is_benchmark(item)
+            and MEASUREMENT not in item.stash
+            and MEASURING_OFF not in item.stash
+        ):
+            cause = f"it measured nothing: {CALL_MEASURE}"
+            return {"outcome": "failed", "text": cause, "cause": cause}
+        return {"outcome": "passed"}
 
 
 # --- reports ------------------------------------------------------------------------------------------
@@ -176,11 +199,6 @@ def without_traces(sections: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
     return [(title, text) for title, text in kept if text]
 
 
-def _printed(report: pytest.TestReport) -> str:
-    """Return all output of an item: the last report has the sections of those before it."""
-    return "".join(f"--- {title} ---\n{text.rstrip()}\n" for title, text in report.sections)
-
-
 def _shortened(text: str) -> str:
     """Cut long output at its start: the end matters most."""
     return text if len(text) <= _MAX_OUTPUT else f"[...]\n{text[-_MAX_OUTPUT:]}"
@@ -192,7 +210,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a test left in its pro
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if value is None or isinstance(value, int | float | bool):
+        return value
+    return str(value).encode(errors="backslashreplace").decode()  # half a surrogate pair is no text
 
 
 def _text(report: pytest.TestReport) -> str:
@@ -216,70 +236,38 @@ def ranks_of(item: pytest.Item, settings: Settings) -> Ranks:
     config = item.config
     end = config.stash.get(RANK_END, None)
     if end is None or not end.place.process_group:
-        _refuse_to_be_alone(item)
+        platform = config.stash[SELECTION].choose(item).platform
+        if platform is not None and platform.devices > 1:
+            fail_plainly(
+                f"{platform} runs in a process group, which is started for tests that take process_group as an argument "
+                "(getfixturevalue comes too late), and never under xdist (run it with -n 0)."
+            )
         return ALONE
-    group = config.stash.get(PROCESS_GROUP, None)
-    # Decided alike on all ranks: their settings are the same.
-    if group is not None and group.timeout_s >= settings.timeout_s:
-        return group
-    if group is None:
-        config.add_cleanup(lambda: _close_group(config))
-    _close_group(config)
-    config.stash[PROCESS_GROUP] = group = _open_group(item, settings)
-    return group
+    if PROCESS_GROUP not in config.stash:
+        config.stash[PROCESS_GROUP] = group = _open_group(item, settings, end.place.rendezvous_s)
+        config.add_cleanup(group.close)
+    return config.stash[PROCESS_GROUP]
 
 
-def _refuse_to_be_alone(item: pytest.Item) -> None:
-    """Fail an item of several devices for which no process group was started."""
-    platform = item.config.stash[SELECTION].choose(item).platform
-    if platform is None or platform.devices == 1:
-        return
-    if is_xdist_worker(item.config):
-        pytest.fail(
-            f"{platform} runs in a process group, and none is started under xdist: run it with -n 0.",
-            pytrace=False,
-        )
-    pytest.fail(
-        f"{platform} runs in a process group, which is started for tests that take process_group as an argument: "
-        "getfixturevalue comes too late.",
-        pytrace=False,
-    )
-
-
-def _close_group(config: pytest.Config) -> None:
-    if PROCESS_GROUP in config.stash:
-        config.stash[PROCESS_GROUP].close()
-        del config.stash[PROCESS_GROUP]
-
-
-def _open_group(item: pytest.Item, settings: Settings) -> ProcessGroup:
+def _open_group(item: pytest.Item, settings: Settings, rendezvous_s: float) -> ProcessGroup:
+    """Open the process group; measure each device by itself and all together, before the first benchmark is timed."""
     import torch
 
+    from pytest_accel.distributed.device_check import check
     from pytest_accel.distributed.process_group import open_process_group
 
     _, device, hardware = open_device(item, settings)
-    place = item.config.stash[RANK_END].place
     torch_device = torch.device(device.name)
     try:
-        group = open_process_group(
-            torch_device, rendezvous_s=place.rendezvous_s, timeout_s=settings.timeout_s
-        )
+        group = open_process_group(torch_device, rendezvous_s=rendezvous_s, timeout_s=settings.timeout_s)
     except WorkerError as error:
         fail_plainly(str(error))
-    if group.size > 1 and DEVICE_CHECK not in item.config.stash:
+    if group.size > 1:
         label = f"{hardware.name}, {hardware.uuid}" if hardware else "CPU"
-        item.config.stash[DEVICE_CHECK] = _check_devices(group, device, torch_device, label)
+        device.prepare()
+        try:
+            found = check(group, torch_device, label=label, host=host.node())
+        finally:
+            device.restore()
+        item.config.stash[DEVICE_CHECK] = found.plain()
     return group
-
-
-def _check_devices(
-    group: ProcessGroup, device: Device, torch_device: torch.device, label: str
-) -> dict[str, Any]:
-    """Measure each device by itself and all together, before the first benchmark is timed."""
-    from pytest_accel.distributed.device_check import check
-
-    device.prepare()
-    try:
-        return check(group, torch_device, label=label, host=host.node()).plain()
-    finally:
-        device.restore()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from pytest_accel.distributed.group import GroupAnswer, Order, StartingGroup, WorkerGroup
+from pytest_accel.distributed.group import GroupAnswer, Order, WorkerGroup
 from pytest_accel.distributed.launch import (
     LocalLauncher,
     RankCommand,
@@ -23,12 +23,13 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.accel import EXTRA_INFO, SESSION_ID, extra_info
-from pytest_accel.session.device import Unfit, wait_until_free
+from pytest_accel.session.device import wait_until_free
 from pytest_accel.session.launcher import LAUNCHER_RANKS, bound_by_launcher, worker_arguments
 from pytest_accel.session.selection import SELECTION, TIMER
+from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.run import Run
-from pytest_accel.storage.codec import decode
+from pytest_accel.storage.codec import FormatError, decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,41 +39,23 @@ class WorkerShape:
     platform: PlatformName
     process_group: bool
     bind: str
+    timeout_s: float  # of collectives, where there is a process group
 
 
 def shape_of(platform: PlatformName, settings: Settings) -> WorkerShape:
     """Return the shape of an item's workers."""
+    group = needs_process_group(platform, settings)
     return WorkerShape(
-        platform=platform, process_group=needs_process_group(platform, settings), bind=settings.bind
+        platform=platform,
+        process_group=group,
+        bind=settings.bind,
+        timeout_s=settings.timeout_s if group else 0.0,
     )
 
 
 def needs_process_group(platform: PlatformName, settings: Settings) -> bool:
     """Whether an item runs in a process group; on one device only where its marker asks for it."""
     return platform.devices > 1 or settings.process_group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemResult:
-    """The answers of all ranks that ran an item, as one."""
-
-    outcome: str  # passed, failed, skipped
-    text: str = ""
-    cause: str = ""  # the same in one line
-    measurement: Measurement | None = None
-    measuring_off: bool = False
-    unfit: Unfit | None = None  # it did not fit in the memory of a rank's device
-    reports: Sequence[Mapping[str, Any]] = ()
-    sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and the output of the others
-    extra_info: Mapping[str, Any] = field(default_factory=dict)
-    device_check: Mapping[str, Any] | None = None  # of the process group, before its first measurement
-    warnings: Sequence[Mapping[str, Any]] = ()
-    reusable: bool = False  # whether the workers can run another item: no collective is half done
-
-    @classmethod
-    def failed(cls, text: str) -> ItemResult:
-        """Return a failure without reports of a rank."""
-        return cls(outcome="failed", text=text, cause=text.splitlines()[0])
 
 
 class Workers:
@@ -101,7 +84,7 @@ class Workers:
         """
         shape = shape_of(platform, settings)
         if fresh or shape != self._shape or self._group is None or not self._group.alive:
-            self._close_group()
+            self.close()
         if problem := self._not_free(item, platform, settings, progress):
             return ItemResult.failed(problem)
         order = Order(
@@ -118,32 +101,26 @@ class Workers:
                 order, timeout_s=settings.timeout_s, waiting=progress.tick, phase=progress.phase
             )
         except WorkerError as error:
-            self._close_group()
+            self.close()
             return ItemResult.failed(str(error))
         except BaseException:  # Ctrl-C: no process stays
             self.close()
             raise
-        self._stop_session(answer)
         found = merge_answers(answer)
+        if found.stop is not None:  # as if the item had ended the session in this process
+            self.close()
+            raise pytest.exit.Exception(**found.stop) if found.stop else KeyboardInterrupt
         if found.device_check:
             self.device_checks[platform, self._group.id] = found.device_check
         if fresh or not found.reusable:
-            self._close_group()
+            self.close()
         return found
-
-    def _stop_session(self, answer: GroupAnswer) -> None:
-        """End the session where an item called `pytest.exit` or raised KeyboardInterrupt, as in this process."""
-        for rank in answer.ranks:
-            if rank.payload is not None and "exit" in rank.payload:
-                self.close()
-                stop = rank.payload["exit"]
-                if stop is None:
-                    raise KeyboardInterrupt
-                raise pytest.exit.Exception(stop["reason"], stop["returncode"])
 
     def close(self) -> None:
         """End all processes."""
-        self._close_group()
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
 
     def _not_free(
         self, item: pytest.Item, platform: PlatformName, settings: Settings, progress: Progress
@@ -155,18 +132,15 @@ class Workers:
         uuids = [device.uuid for device in devices if device.uuid]
         return wait_until_free(self._config, settings, uuids, progress, label=item.name)
 
-    def _close_group(self) -> None:
-        group, self._group = self._group, None
-        if group is not None:
-            group.close()
-
     def _start(self, shape: WorkerShape, settings: Settings, progress: Progress) -> WorkerGroup:
         progress.phase("starting ranks" if shape.process_group else "starting a process", None)
-        return self._launch(shape, settings).connect(progress.tick)
-
-    def _launch(self, shape: WorkerShape, settings: Settings) -> StartingGroup:
-        launcher, address = self._launcher(shape)
-        return WorkerGroup.launch(
+        ranks = self._config.stash.get(LAUNCHER_RANKS, None)
+        launcher: RankLauncher = LocalLauncher() if shape.process_group else SingleProcessLauncher()
+        address = {}  # where ranks reach this session, if not on this machine alone
+        if shape.process_group and ranks is not None:
+            launcher = remote = RemoteLauncher(ranks)
+            address = {"address": remote.address, "host": remote.host}
+        starting = WorkerGroup.launch(
             launcher,
             nodes=shape.platform.nodes,
             per_node=shape.platform.per_node,
@@ -178,16 +152,7 @@ class Workers:
             rendezvous_s=settings.rendezvous_s,
             **address,
         )
-
-    def _launcher(self, shape: WorkerShape) -> tuple[RankLauncher, dict[str, str]]:
-        """Return what starts the ranks, and where they reach this session if not on this machine alone."""
-        if not shape.process_group:
-            return SingleProcessLauncher(), {}
-        ranks = self._config.stash.get(LAUNCHER_RANKS, None)
-        if ranks is None:
-            return LocalLauncher(), {}
-        launcher = RemoteLauncher(ranks)
-        return launcher, {"address": launcher.address, "host": launcher.host}
+        return starting.connect(progress.tick)
 
 
 # --- answers ------------------------------------------------------------------------------------------
@@ -195,90 +160,91 @@ class Workers:
 
 def merge_answers(answer: GroupAnswer) -> ItemResult:
     """Return the answers of all ranks as one: that of rank 0, unless they disagree."""
-    if unfit := _unfit(answer):
+    try:
+        found = {
+            rank.rank: decode(ItemResult, rank.payload) for rank in answer.ranks if rank.payload is not None
+        }
+    except FormatError as error:
+        return ItemResult.failed(f"a rank answered with something else than a result: {error}")
+    if stopping := [each for each in found.values() if each.stop is not None]:
+        return stopping[0]
+    if unfit := _unfit(answer, found):
         return unfit
     if not answer.complete:
         return ItemResult.failed(answer.describe())
-    payloads = [rank.payload for rank in answer.ranks if rank.payload is not None]
-    ranks = range(len(payloads))
-    failing = [rank for rank in ranks if payloads[rank]["outcome"] == "failed"]
+    return _merged(found, answer.culprit)
+
+
+def _merged(found: Mapping[int, ItemResult], culprit: int | None) -> ItemResult:
+    """Return the results of all ranks as one."""
+    failing = [rank for rank, each in found.items() if each.outcome == "failed"]
     if failing:
-        failing.sort(key=lambda rank: rank != answer.culprit)  # the first in time is the one to read
-        return _result_of(failing[0], payloads, others=failing[1:])
-    expected = [rank for rank in ranks if payloads[rank].get("xfailed")]
-    if expected:  # as expected, on some ranks at least
-        return _result_of(expected[0], payloads)
-    skipping = [rank for rank in ranks if payloads[rank]["outcome"] == "skipped"]
-    if skipping and len(skipping) < len(payloads):
+        failing.sort(key=lambda rank: rank != culprit)  # the first in time is the one to read
+        return _failed_on(failing, found)
+    if expected := [each for each in found.values() if each.xfailed]:  # on some ranks at least
+        return _alone(expected[0], len(found))
+    skipping = [rank for rank, each in found.items() if each.outcome == "skipped"]
+    if skipping and len(skipping) < len(found):
         return ItemResult.failed(
-            f"rank {skipping[0]} of {len(payloads)} skipped ({payloads[skipping[0]]['cause']}) and others did not: "
+            f"rank {skipping[0]} of {len(found)} skipped ({found[skipping[0]].cause}) and others did not: "
             "the same test must do the same on every rank"
         )
-    found = _result_of(0, payloads)
-    if skipping and not found.reusable:  # left by the same file and line, no rank waits for another
-        first, *others = ([report.get("longrepr") for report in payload["reports"]] for payload in payloads)
-        found = replace(found, reusable=all(place == first for place in others))
-    return found
+    first = _alone(found[0], len(found))
+    if skipping and not first.reusable:  # left by the same file and line, no rank waits for another
+        places = [[report.get("longrepr") for report in each.reports] for each in found.values()]
+        first = replace(first, reusable=all(place == places[0] for place in places))
+    return first
 
 
-def _unfit(answer: GroupAnswer) -> ItemResult | None:
+def _unfit(answer: GroupAnswer, found: Mapping[int, ItemResult]) -> ItemResult | None:
     """Return the result where memory did not suffice on any rank; the others may have waited in a collective.
 
     A rank that failed or died otherwise comes before. Where no rank had built anything, none is in a collective.
     """
-    failed = answer.culprit is not None and answer.ranks[answer.culprit].outcome != "skipped"
-    ranks = [rank for rank in answer.ranks if rank.outcome == "skipped" and (rank.payload or {}).get("unfit")]
-    if failed or not ranks:
-        return None
-    payloads = [rank.payload or {} for rank in ranks]
-    unfits = [decode(Unfit, payload["unfit"]) for payload in payloads]
-    unfit, on_all = unfits[0], len(ranks) == len(answer.ranks)
-    if not on_all:
-        unfit = replace(unfit, text=f"rank {ranks[0].rank} of {len(answer.ranks)}: {unfit.text}")
-    reusable = on_all and all(each.nothing_built for each in unfits)
-    return replace(_result_of(0, payloads[:1]), unfit=unfit, reusable=reusable)
-
-
-def _result_of(rank: int, payloads: Sequence[Mapping[str, Any]], others: Sequence[int] = ()) -> ItemResult:
-    """Return the answer of one rank for all; `others` failed too."""
-    payload, size = payloads[rank], len(payloads)
-    outcome, cause, text = payload["outcome"], payload["cause"], payload["text"]
-    sections: list[tuple[str, str]] = []
-    if outcome == "failed" and size > 1:
-        which = [f"this is rank {rank} of {size}"] + [
-            f"rank {other} failed too: {payloads[other]['cause']}"
-            for other in others
-            if payloads[other]["cause"] != cause
-        ]
-        sections = [("ranks", "\n".join(which)), *_output_of_others(rank, payloads)]
-        text, cause = "\n".join([text, *which]), f"rank {rank} of {size}: {cause}"
-    plain = payload.get("measurement")
-    return ItemResult(
-        outcome=outcome,
-        text=text,
-        cause=cause,
-        measurement=decode(Measurement, plain) if plain else None,
-        measuring_off=payload.get("measuring_off", False),
-        reports=payload.get("reports", ()),
-        sections=sections,
-        extra_info=payload.get("extra_info", {}),
-        device_check=payload.get("stragglers"),
-        warnings=payload.get("warnings", ()),
-        # One process waits for no other: a skip leaves nothing half done.
-        reusable=outcome == "passed"
-        or payload.get("when") == "setup"
-        or (size == 1 and outcome == "skipped"),
+    failed = answer.culprit is not None and (
+        answer.culprit not in found or found[answer.culprit].outcome != "skipped"
     )
+    unfits = {rank: each.unfit for rank, each in found.items() if each.outcome == "skipped" and each.unfit}
+    if failed or not unfits:
+        return None
+    rank, unfit = next(iter(unfits.items()))
+    on_all = len(unfits) == len(answer.ranks)
+    if not on_all:
+        unfit = replace(unfit, text=f"rank {rank} of {len(answer.ranks)}: {unfit.text}")
+    reusable = on_all and all(each.nothing_built for each in unfits.values())
+    return replace(found[rank], unfit=unfit, reusable=reusable)
 
 
-def _output_of_others(but: int, payloads: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the output of all ranks but one; the last report of an item has the sections of those before it."""
-    return [
-        (f"{title} of rank {rank}", text)
-        for rank, payload in enumerate(payloads)
-        if rank != but and payload.get("reports")
-        for title, text in payload["reports"][-1]["sections"]
+def _alone(found: ItemResult, size: int) -> ItemResult:
+    """Return the result of one rank for all. One process waits for no other: a skip leaves nothing half done."""
+    well = found.outcome == "passed" or found.when == "setup" or (size == 1 and found.outcome == "skipped")
+    return replace(found, reusable=well)
+
+
+def _failed_on(failing: Sequence[int], found: Mapping[int, ItemResult]) -> ItemResult:
+    """Return the failure of the first of these ranks, with the causes and the output of the others."""
+    (rank, *others), size = failing, len(found)
+    shown = _alone(found[rank], size)
+    if size == 1:
+        return shown
+    which = [f"this is rank {rank} of {size}"] + [
+        f"rank {other} failed too: {found[other].cause}"
+        for other in others
+        if found[other].cause != shown.cause
     ]
+    # The last report of an item has the sections of those before it.
+    output = [
+        (f"{title} of rank {other}", text)
+        for other, each in found.items()
+        if other != rank and each.reports
+        for title, text in each.reports[-1]["sections"]
+    ]
+    return replace(
+        shown,
+        text="\n".join([shown.text, *which]),
+        cause=f"rank {rank} of {size}: {shown.cause}",
+        sections=[("ranks", "\n".join(which)), *output],
+    )
 
 
 # --- pytest-benchmark ---------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_pass_on_all_ranks_is_the_answer_of_rank_0():
     assert found.outcome == "passed"
     assert found.extra_info == {"a": 0}
     assert found.reusable
-    assert found.sections == []
+    assert not found.sections
 
 
 def test_failure_names_its_rank_and_shows_output_of_the_others():

@@ -13,13 +13,12 @@ from pytest_accel.measure.device import is_nvidia, widen_device_queues
 from pytest_accel.measure.errors import check_whole
 from pytest_accel.workloads.compile import check_compile, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
-from pytest_accel.workloads.data.segmentation import IGNORE
 from pytest_accel.workloads.data.sets import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import output_classes
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelTask, Plan
 from pytest_accel.workloads.kernels import replace_slow_layers
-from pytest_accel.workloads.memory import check_fits, fits_unsharded, model_state
+from pytest_accel.workloads.memory import check_fits
 from pytest_accel.workloads.models.build import ModelInfo, build_model, check_model_options, task_of
 from pytest_accel.workloads.optimizers import check_updates
 from pytest_accel.workloads.parallel import check_sharding
@@ -63,11 +62,8 @@ def assemble(config: StepConfig) -> Parts:
         widen_device_queues()
     _check(config)
     options = _model_options(config)
-    state = model_state(config, options)
-    if state is not None:
-        check_fits(config.name, state, device)
     # Without room for all of it, a sharded model is built on the meta device and initialized shard by shard.
-    on_device = config.sharding is None or fits_unsharded(state, device)
+    on_device = check_fits(config, options) or config.sharding is None
     images, classes = _image_set(config), config.num_classes
     model, info = build_model(
         config.model,
@@ -141,17 +137,11 @@ def _check_sizes(config: StepConfig) -> None:
         return
     of_tokens = task in {"language", "answering"}
     reads, own = ("tokens", "sequence=") if of_tokens else ("images", "image_size=")
-    others = ("image_size",) if of_tokens else ("sequence", "vocabulary")
-    for argument in others:
+    for argument in ("image_size",) if of_tokens else ("sequence", "vocabulary"):
         if getattr(config, argument) is not None:
             raise ValueError(
                 f"{argument}: {config.name} reads {reads}, whose size is {own}. Leave {argument} out, or write {own} instead."
             )
-    if task == "segmentation" and (config.num_classes or 0) > IGNORE:
-        raise ValueError(
-            f"num_classes: {config.num_classes} are too many for masks of bytes, in which {IGNORE} says that a pixel "
-            f"has no class. Valid: {IGNORE} or less."
-        )
 
 
 def _check_parameters(millions: float | None, info: ModelInfo) -> None:

@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, flop_registry
 
 from pytest_accel.measure.device import is_nvidia
+from pytest_accel.workloads.precision import PRECISIONS
 
 if TYPE_CHECKING:
-    from pytest_accel.workloads.config import Loss
+    from pytest_accel.workloads.config import Loss, StepConfig
     from pytest_accel.workloads.input_pipeline import Plan
 
 INPUTS = "(inputs)"  # no parameter can have this name
@@ -163,21 +164,17 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _shadows(model: nn.Module, *, training: bool) -> dict[str, torch.Tensor]:
-    """Return the model's weights on the meta device; the model itself is not changed."""
-    meta = torch.device("meta")
+    """Return the model's weights on the meta device, floats in fp32; the model itself is not changed."""
+
+    def shadow(tensor: torch.Tensor, *, requires_grad: bool = False) -> torch.Tensor:
+        dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+        return torch.empty_like(tensor, device="meta", dtype=dtype, requires_grad=requires_grad)
+
+    # A frozen weight has no gradient. For inference all require one: see `_forward`.
     return {
-        name: torch.empty_like(
-            tensor,
-            device=meta,
-            dtype=_widened(tensor),
-            # A frozen weight has no gradient. For inference all require one: see `_forward`.
-            requires_grad=tensor.requires_grad if training else tensor.is_floating_point(),
-        )
-        for name, tensor in model.named_parameters()
-    } | {
-        name: torch.empty_like(tensor, device=meta, dtype=_widened(tensor))
-        for name, tensor in model.named_buffers()
-    }
+        name: shadow(each, requires_grad=each.requires_grad if training else each.is_floating_point())
+        for name, each in model.named_parameters()
+    } | {name: shadow(each) for name, each in model.named_buffers()}
 
 
 def _forward(model: nn.Module, shadows: dict[str, torch.Tensor], inputs: Any) -> Any:
@@ -186,37 +183,8 @@ def _forward(model: nn.Module, shadows: dict[str, torch.Tensor], inputs: Any) ->
         return functional_call(model, shadows, (inputs,))
 
 
-def _widened(tensor: torch.Tensor) -> torch.dtype:
-    return torch.float32 if tensor.is_floating_point() else tensor.dtype
-
-
 # The largest last-level cache of the catalogue, the Infinity Cache of an MI300X; its driver reports a smaller one.
 LARGEST_CACHE_BYTES = 256 * 2**20
-
-
-def min_bytes(
-    count: StepCount,
-    stored: Mapping[str, int],
-    *,
-    compute: int,
-    states: int | None,
-    cache_bytes: int,
-    micro_batches: int = 1,
-) -> int | None:
-    """Return the bytes that a step cannot avoid to move, or None where a cache could hold all of them.
-
-    `stored` is the size of an element by name, `compute` that of the type of products. `states` are the tensors that the
-    optimizer keeps of each parameter; None where there is none, or it may skip updates. `count` is of one micro-batch.
-    A step is a few passes over the model; of each, all but a cacheful goes through the memory.
-    """
-    forward = sum(elements * stored[name] for name, elements in count.forward.items())
-    # Autocast may have kept a smaller copy of a weight.
-    backward = sum(elements * min(stored[name], compute) for name, elements in count.backward.items())
-    gradients = sum(elements * stored[name] for name, elements in count.gradients.items())
-    passes = [forward, backward, gradients] * micro_batches  # read, read, written
-    if states is not None:
-        passes += [gradients * (2 + states), gradients * (1 + states)]  # all read; all but gradients written
-    return sum(max(0, touched - cache_bytes) for touched in passes) or None
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -232,34 +200,32 @@ class Demand:
 
     flops: int | None = None
     least_flops: int | None = None  # that no algorithm avoids
-    bytes_moved: int | None = None  # at least
+    bytes_moved: int | None = None  # at least; None where a cache could hold all of them
 
 
 def demand_of(
-    model: nn.Module,
-    counted: StepCount | None,
-    *,
-    input_bytes: int,
-    compute: int,
-    states: int | None,
-    cache_bytes: int,
-    micro_batches: int = 1,
+    model: nn.Module, counted: StepCount | None, config: StepConfig, *, states: int | None
 ) -> Demand:
-    """Combine the counts of a model with the types of its tensors."""
+    """Combine the counts of one micro-batch with the types of a model's tensors.
+
+    `states` are the tensors that the optimizer keeps of each parameter; None where there is none, or it may skip updates.
+    """
     if counted is None:
         return Demand()
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    stored = {INPUTS: input_bytes} | {name: tensor.element_size() for name, tensor in tensors}
-    moved = min_bytes(
-        counted,
-        stored,
-        compute=compute,
-        states=states,
-        cache_bytes=cache_bytes,
-        micro_batches=micro_batches,
-    )
+    stored = {INPUTS: config.dtype.itemsize} | {name: tensor.element_size() for name, tensor in tensors}
+    compute = PRECISIONS[config.precision].dtype.itemsize
+    forward = sum(elements * stored[name] for name, elements in counted.forward.items())
+    # Autocast may have kept a smaller copy of a weight.
+    backward = sum(elements * min(stored[name], compute) for name, elements in counted.backward.items())
+    gradients = sum(elements * stored[name] for name, elements in counted.gradients.items())
+    passes = [forward, backward, gradients] * config.micro_batches  # read, read, written
+    if states is not None:
+        passes += [gradients * (2 + states), gradients * (1 + states)]  # all read; all but gradients written
+    # Of each pass over the model, all but a cacheful goes through the memory.
+    cache = cache_bytes(config.device)
     return Demand(
-        flops=counted.flops * micro_batches,
-        least_flops=counted.least_flops * micro_batches,
-        bytes_moved=moved,
+        flops=counted.flops * config.micro_batches,
+        least_flops=counted.least_flops * config.micro_batches,
+        bytes_moved=sum(max(0, touched - cache) for touched in passes) or None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,66 +15,47 @@ from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError, says_
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.models.gpt import GPT_SHAPES
+from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape
 from pytest_accel.workloads.optimizers import optimizer_states
 
 FP32_BYTES = 4
 UNSHARDED_SHARE = 0.8  # of a device's memory, for all fp32 weights before they are sharded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelState:
-    """Memory that a model takes whatever the batch is; activations come on top."""
+def check_fits(config: StepConfig, options: Mapping[str, Any]) -> bool:
+    """Raise CannotFit for a GPT that cannot, before minutes go into building it; other models fit anywhere.
 
-    parameters: int
-    bytes_each: int  # of weight, gradient and optimizer states
-    shards: int = 1  # devices that it is sharded over
-
-    @property
-    def total_bytes(self) -> int:
-        return self.parameters * self.bytes_each
-
-    @property
-    def weights_bytes(self) -> int:
-        return self.parameters * FP32_BYTES
-
-
-def model_state(config: StepConfig, options: Mapping[str, Any]) -> ModelState | None:
-    """Return the state of a named GPT without building it; None for models that fit anywhere, or are not known."""
-    name = config.name.removeprefix("zoo/") if isinstance(config.model, str) else ""
-    if name not in GPT_SHAPES:
-        return None
-    return ModelState(
-        parameters=replace(GPT_SHAPES[name], **options).parameters,
-        bytes_each=FP32_BYTES * (2 + optimizer_states(config) if config.training else 1),
-        shards=config.ranks.size if config.sharding else 1,
-    )
-
-
-def check_fits(name: str, state: ModelState, device: torch.device) -> None:
-    """Raise CannotFit for a model that cannot, before minutes go into building it."""
-    memory = device_memory_bytes(device)
-    if memory is None or state.total_bytes <= memory * state.shards:
-        return
-    training = state.bytes_each > FP32_BYTES
-    kept = "weights, gradients and optimizer states" if training else "weights"
-    here = f"{device} has {gibibytes(memory)}"
-    if state.shards > 1:
-        here = f"{state.shards} devices like {device} have {gibibytes(memory * state.shards)}"
-    remedy = "Choose a platform with more memory."
-    if training:
-        devices = -(-state.total_bytes // memory)
-        remedy = f"With sharding='fsdp', at least {devices:,} such devices hold it."
+    Return whether each rank has room for all weights before they are sharded: they then equal those of one device.
+    """
+    shape = gpt_shape(config, options)
+    memory = device_memory_bytes(config.device)
+    if shape is None or memory is None:
+        return True
+    # Weight, gradient and optimizer states; activations come on top.
+    tensors = 2 + optimizer_states(config) if config.training else 1
+    total = shape.parameters * FP32_BYTES * tensors
+    devices = config.ranks.size if config.sharding else 1
+    if total <= memory * devices:
+        return shape.parameters * FP32_BYTES <= UNSHARDED_SHARE * memory
+    kept, remedy = "weights", "Choose a platform with more memory."
+    if config.training:
+        kept = "weights, gradients and optimizer states"
+        remedy = f"With sharding='fsdp', at least {-(-total // memory):,} such devices hold it."
+    here = f"{config.device} has {gibibytes(memory)}"
+    if devices > 1:
+        here = f"{devices} devices like {config.device} have {gibibytes(memory * devices)}"
     raise CannotFit(
-        f"{name}: it cannot fit, and nothing was built. {state.parameters / 1e9:,.1f} billion parameters take "
-        f"{gibibytes(state.total_bytes)} for {kept} alone, and {here}. {remedy}"
+        f"{config.name}: it cannot fit, and nothing was built. {shape.parameters / 1e9:,.1f} billion parameters take "
+        f"{gibibytes(total)} for {kept} alone, and {here}. {remedy}"
     )
 
 
-def fits_unsharded(state: ModelState | None, device: torch.device) -> bool:
-    """Return whether each rank has room for all weights before sharding: they then equal those of a single device."""
-    memory = device_memory_bytes(device)
-    return state is None or memory is None or state.weights_bytes <= UNSHARDED_SHARE * memory
+def gpt_shape(config: StepConfig, options: Mapping[str, Any]) -> GptShape | None:
+    """Return the sizes of a named GPT without building it; None for other models."""
+    shape = GPT_SHAPES.get(config.name.removeprefix("zoo/"))
+    if shape is None or not {*options} <= {each.name for each in fields(shape)}:  # reported when it is built
+        return None
+    return replace(shape, **options)
 
 
 def device_memory_bytes(device: torch.device) -> int | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,59 +17,51 @@ from pytest_accel.workloads.config import OptimizerFactory, StepConfig, callable
 FUSED_DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedOptimizer:
+class NamedOptimizer(NamedTuple):
     """An optimizer with the settings that papers train with."""
 
     torch_name: str
     lr: float
-    options: tuple[tuple[str, float], ...]
+    options: Mapping[str, float]
     states: int  # tensors that it keeps of each parameter, of the same size
 
 
 OPTIMIZERS = {
-    "sgd": NamedOptimizer(
-        torch_name="SGD", lr=0.01, options=(("momentum", 0.9), ("weight_decay", 1e-4)), states=1
-    ),
-    "adam": NamedOptimizer(torch_name="Adam", lr=1e-4, options=(), states=2),
-    "adamw": NamedOptimizer(torch_name="AdamW", lr=1e-4, options=(("weight_decay", 0.01),), states=2),
+    "sgd": NamedOptimizer("SGD", 0.01, {"momentum": 0.9, "weight_decay": 1e-4}, states=1),
+    "adam": NamedOptimizer("Adam", 1e-4, {}, states=2),
+    "adamw": NamedOptimizer("AdamW", 1e-4, {"weight_decay": 0.01}, states=2),
 }
 
 
-def check_optimizer(optimizer: str | OptimizerFactory, *, lr: float | None = None) -> None:
+def check_optimizer(optimizer: str | OptimizerFactory, **changes: Any) -> None:
+    """Refuse an unknown name, and changes beside a callable."""
     if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
         remedy = "Or pass a callable that takes the parameters and returns a torch.optim.Optimizer."
         raise unknown_value("optimizer", optimizer, OPTIMIZERS, remedy=remedy)
-    if not isinstance(optimizer, str) and lr is not None:
-        raise ValueError(f"lr: {lr} has no effect beside a callable optimizer. Set it inside the callable.")
+    for name, value in changes.items():
+        if not isinstance(optimizer, str) and value is not None:
+            raise ValueError(
+                f"{name}: {value} has no effect beside a callable optimizer. Set it inside the callable."
+            )
 
 
 def check_updates(config: StepConfig) -> None:
     """Refuse what no optimizer can be built from, before a model is built."""
     if config.optimizer != "auto":
-        check_optimizer(config.optimizer, lr=config.lr)
-    if not isinstance(config.optimizer, str):
-        for name, value in (("weight_decay", config.weight_decay), ("lr_scale", config.lr_scale)):
-            if value is not None:
-                raise ValueError(
-                    f"{name}: {value} has no effect beside a callable optimizer. Set it inside the callable."
-                )
+        changes = {"lr": config.lr, "weight_decay": config.weight_decay, "lr_scale": config.lr_scale}
+        check_optimizer(config.optimizer, **changes)
     if config.clip is not None and not (_is_number(config.clip) and config.clip > 0):
         raise ValueError(
             f"clip: {config.clip!r} is not a positive number. It is the largest norm of all gradients."
         )
     if config.weight_decay is not None and not (_is_number(config.weight_decay) and config.weight_decay >= 0):
         raise ValueError(f"weight_decay: {config.weight_decay!r} is not a number of 0 or more.")
-    if config.lr_scale is not None and not isinstance(config.lr_scale, Mapping):
+    factors = config.lr_scale or {}
+    if not (isinstance(factors, Mapping) and all(_is_number(each) and each > 0 for each in factors.values())):
         raise ValueError(
-            f"lr_scale: {config.lr_scale!r} names no parameters. Write {{'backbone': 0.1}}, a factor for each prefix of "
-            "their names, or lr= for all of them."
+            f"lr_scale: {config.lr_scale!r} is not a positive factor for each prefix of parameter names. "
+            "Write {'backbone': 0.1}, or lr= for all of them."
         )
-    for prefix, factor in (config.lr_scale or {}).items():
-        if not (_is_number(factor) and factor > 0):
-            raise ValueError(
-                f"lr_scale: {factor!r} for {prefix!r} is not a positive number. It multiplies the learning rate."
-            )
 
 
 def _is_number(value: object) -> bool:
@@ -101,13 +92,14 @@ def build_optimizer(
     if not isinstance(optimizer, str):
         built = optimizer(parameters)
         return built, {"optimizer": callable_name(optimizer), "lr": built.param_groups[0]["lr"]}
-    chosen = OPTIMIZERS[optimizer]
-    rate = chosen.lr if lr is None else lr
-    options = dict(chosen.options) | ({} if weight_decay is None else {"weight_decay": weight_decay})
-    fused = device.type in FUSED_DEVICES and not (sharded and chosen.torch_name == "SGD")
+    name, own_lr, options, _ = OPTIMIZERS[optimizer]
+    rate = own_lr if lr is None else lr
+    if weight_decay is not None:
+        options = {**options, "weight_decay": weight_decay}
+    fused = device.type in FUSED_DEVICES and not (sharded and name == "SGD")
     kernel = "fused" if fused else "foreach"
-    built = getattr(torch.optim, chosen.torch_name)(parameters, lr=rate, **options, **{kernel: True})
-    if chosen.torch_name == "SGD":
+    built = getattr(torch.optim, name)(parameters, lr=rate, **options, **{kernel: True})
+    if name == "SGD":
         _zero_momentum(built)
     return built, {"optimizer": optimizer, "optimizer_kernel": kernel, "lr": rate}
 
@@ -138,18 +130,17 @@ def build_step_optimizer(
 
 def _by_factor(named: Mapping[str, Any], lr_scale: Mapping[str, float]) -> dict[float, list[Any]]:
     groups: dict[float, list[Any]] = {}
-    unused = set(lr_scale)
     for name, parameter in named.items():
         fitting = [prefix for prefix in lr_scale if name.startswith(prefix)]
-        unused.difference_update(fitting)
         factor = lr_scale[max(fitting, key=len)] if fitting else 1.0
         groups.setdefault(factor, []).append(parameter)
-    for prefix in sorted(unused):
-        begins = sorted({name.partition(".")[0] for name in named})
-        raise ValueError(
-            f"lr_scale: no trained parameter begins with {prefix!r}.{did_you_mean(prefix, begins)} "
-            f"Here they begin with: {', '.join(begins)}."
-        )
+    for prefix in lr_scale:
+        if not any(name.startswith(prefix) for name in named):
+            begins = sorted({name.partition(".")[0] for name in named})
+            raise ValueError(
+                f"lr_scale: no trained parameter begins with {prefix!r}.{did_you_mean(prefix, begins)} "
+                f"Here they begin with: {', '.join(begins)}."
+            )
     return groups
 
 

@@ -1,4 +1,4 @@
-"""How numbers are represented in a step: fp32, tf32, bf16 and fp16, each with all its switches."""
+"""Precisions of a step: fp32, tf32, bf16 and fp16, each with all its switches."""
 
 from __future__ import annotations
 
@@ -42,13 +42,10 @@ class Precision:
     @contextmanager
     def flags(self, *, cudnn_benchmark: bool) -> Iterator[None]:
         """Set the process-wide backend flags of this policy, and put the old ones back at the end."""
-        saved = _save_flags()
-        _allow_tf32(allow=self.tf32)
-        torch.backends.cudnn.benchmark = cudnn_benchmark
-        try:
+        with _kept_flags():
+            _allow_tf32(allow=self.tf32)
+            torch.backends.cudnn.benchmark = cudnn_benchmark
             yield
-        finally:
-            _restore_flags(saved)
 
 
 PRECISIONS = {
@@ -91,14 +88,6 @@ def _unsupported(name: str, device: torch.device) -> str | None:
 # alone, a `torch.backends.fp32_precision` of the user's shines through. So both are set, to the same.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flags:
-    matmul: str  # of torch.set_float32_matmul_precision
-    cudnn: bool
-    new: tuple[str, ...]  # of _new_switches(), in their order
-    cudnn_benchmark: bool
-
-
 def _new_switches() -> tuple[Any, ...]:
     """Return what carries `fp32_precision` for one operator; nothing before torch 2.9."""
     backends = torch.backends
@@ -107,7 +96,9 @@ def _new_switches() -> tuple[Any, ...]:
     return (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
 
 
-def _save_flags() -> _Flags:
+@contextmanager
+def _kept_flags() -> Iterator[None]:
+    """Restore all flags at the end."""
     try:
         matmul = torch.get_float32_matmul_precision()
     except RuntimeError:  # the user spoke through the new interface alone: the old one is at its default
@@ -116,8 +107,16 @@ def _save_flags() -> _Flags:
         cudnn = torch.backends.cudnn.allow_tf32
     except RuntimeError:
         cudnn = True
-    new = tuple(switch.fp32_precision for switch in _new_switches())
-    return _Flags(matmul=matmul, cudnn=cudnn, new=new, cudnn_benchmark=torch.backends.cudnn.benchmark)
+    new = [(switch, switch.fp32_precision) for switch in _new_switches()]
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn
+        for switch, value in new:
+            switch.fp32_precision = value
+        torch.backends.cudnn.benchmark = benchmark
 
 
 def _allow_tf32(*, allow: bool) -> None:
@@ -127,11 +126,3 @@ def _allow_tf32(*, allow: bool) -> None:
         # The last, oneDNN on CPUs, stays exact: a CPU's "tf32" is not what the policy speaks of.
         on_cpu = switch is torch.backends.mkldnn.matmul
         switch.fp32_precision = "tf32" if allow and not on_cpu else "ieee"
-
-
-def _restore_flags(saved: _Flags) -> None:
-    torch.set_float32_matmul_precision(saved.matmul)
-    torch.backends.cudnn.allow_tf32 = saved.cudnn
-    for switch, value in zip(_new_switches(), saved.new, strict=True):
-        switch.fp32_precision = value
-    torch.backends.cudnn.benchmark = saved.cudnn_benchmark

@@ -40,7 +40,7 @@ from pytest_accel.workloads.config import (
     callable_name,
 )
 from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
-from pytest_accel.workloads.flops import Demand, cache_bytes, count, demand_of
+from pytest_accel.workloads.flops import Demand, count, demand_of
 from pytest_accel.workloads.input_pipeline import NamedLoss, rank_seed
 from pytest_accel.workloads.memory import explained_out_of_memory, raise_if_out_of_memory
 from pytest_accel.workloads.models.gpt import attention_backend
@@ -180,16 +180,9 @@ class Step:
         """Operations and bytes of one step; nothing where they cannot be counted."""
         if self.varied:  # the plan has one shape of several
             return Demand()
-        model, plan = self.parts.model, self.parts.plan
-        return demand_of(
-            model,
-            count(model, plan, loss=self._loss_function, cache_key=self.parts.cache_key),
-            input_bytes=self._config.dtype.itemsize,
-            compute=self._precision.dtype.itemsize,
-            states=self._states,
-            cache_bytes=cache_bytes(self.device),
-            micro_batches=self._micro_batches,
-        )
+        model, key = self.parts.model, self.parts.cache_key
+        counted = count(model, self.parts.plan, loss=self._loss_function, cache_key=key)
+        return demand_of(model, counted, self._config, states=self._states)
 
     def close(self) -> None:
         """Free the model, its batches and compiled code, and restore the backend flags."""

@@ -69,8 +69,6 @@ QUERY_TEMPERATURE = 10_000  # of the sine positions of query boxes
 PROPOSED_SIZE = 0.05  # of the image: box of a token of the finest level; twice that on each coarser one
 BORDER = 0.01  # of the image: smallest distance of a proposal's centre from the edge, smallest size
 SMALLEST = 1e-5  # of the image: smallest value that a logit is taken of
-PATCH = 4  # pixels of a Swin's patches, squared
-PLAIN_STRIDES = (8, 16)  # of the maps of the plain backbone
 
 
 def build_dino(name: str, **changes: Any) -> Dino:
@@ -566,11 +564,3 @@ class PlainBackbone(nn.Module):
             images = block(images)
             maps.append(images)
         return maps[-2:]
-
-
-def count_tokens(shape: DinoShape, height: int, width: int) -> int:
-    """Return the number of tokens of an image."""
-    plain = shape.backbone == "plain"
-    strides = PLAIN_STRIDES if plain else tuple(PATCH * 2**stage for stage in shape.stages)
-    further = (strides[-1] * 2**level for level in range(1, shape.scales - len(strides) + 1))
-    return sum(-(-height // stride) * -(-width // stride) for stride in (*strides, *further))

@@ -212,19 +212,8 @@ class ImagePooling(nn.Sequential):
     """The image-pooling branch of an ASPP."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            check_pooled_batch(len(images), "batch_size")
         # Not interpolated: that backward pass adds all pixels into one address, one after the other.
         return super().forward(images).expand(-1, -1, *images.shape[-2:])
-
-
-def check_pooled_batch(size: int, argument: str) -> None:
-    """Refuse to train on one image; `argument` is the keyword that sets the batch."""
-    if size == 1:
-        raise ValueError(
-            f"{argument}: DeepLabV3 normalizes one pixel an image over the batch, and cannot be trained with 1 on a device. "
-            "Valid: 2 or more."
-        )
 
 
 def upsample(images: torch.Tensor, size: tuple[int, int], *, logits: bool = False) -> torch.Tensor:

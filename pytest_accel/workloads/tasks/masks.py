@@ -57,8 +57,14 @@ class MaskPlan(Plan):
     def fit(
         cls, name: str, info: ModelInfo, *, batch_size: int, num_classes: int | None = None, **_: Any
     ) -> Self:
+        labels = num_classes or CITYSCAPES_CLASSES
+        if labels > IGNORE:
+            raise ValueError(
+                f"num_classes: {labels} are too many for masks of bytes, in which {IGNORE} says that a pixel has no class. "
+                f"Valid: {IGNORE} or less."
+            )
         crop = (info.image_size, info.image_size) if info.image_size else info.crop or CROP
-        return cls(name=name, batch_size=batch_size, crop=crop, labels=num_classes or CITYSCAPES_CLASSES)
+        return cls(name=name, batch_size=batch_size, crop=crop, labels=labels)
 
     @property
     def described(self) -> Configuration:

@@ -7,45 +7,7 @@ import torch
 from torch import nn
 
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.flops import INPUTS, StepCount, min_bytes
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer
-
-STORED = {INPUTS: 4, "w": 4}
-
-
-def counted(weight=1000, *, inputs=0, trained=True):
-    return StepCount(
-        flops=1,
-        least_flops=1,
-        forward={"w": weight, INPUTS: inputs},
-        backward={"w": weight} if trained else {},
-        gradients={"w": weight} if trained else {},
-    )
-
-
-def least(count, *, compute=4, states=None, cache=0, stored=STORED):
-    return min_bytes(count, stored, compute=compute, states=states, cache_bytes=cache)
-
-
-def test_inference_reads_weights_and_inputs_once():
-    assert least(counted(inputs=50, trained=False)) == 4 * 1050
-    assert least(counted(inputs=50, trained=False), stored={INPUTS: 2, "w": 2}, compute=2) == 2 * 1050
-
-
-@pytest.mark.parametrize(("states", "passes"), [(None, 3), (0, 3 + 3), (1, 3 + 5), (2, 3 + 7)])
-def test_training_passes_over_its_weights_several_times(states, passes):
-    """Forward, backward, gradients; then weights, gradients and states read, weights and states written."""
-    assert least(counted(), states=states) == 4 * 1000 * passes
-
-
-def test_backward_pass_under_autocast_reads_a_smaller_copy():
-    assert least(counted(), compute=2) == 4 * 1000 + 2 * 1000 + 4 * 1000
-
-
-def test_cache_is_subtracted_from_every_pass():
-    assert least(counted(), cache=1000) == 3 * (4000 - 1000)
-    assert least(counted(), cache=4000) is None
-    assert least(counted(), states=2, cache=4000) == (16000 - 4000) + (12000 - 4000)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -64,8 +26,12 @@ class TestSteps:
     PARAMETERS = 7850
 
     @pytest.fixture(autouse=True)
-    def no_cache(self, monkeypatch):
-        monkeypatch.setattr("pytest_accel.workloads.step.cache_bytes", lambda device: 0)
+    def cache(self, monkeypatch):
+        def give(size):
+            monkeypatch.setattr("pytest_accel.workloads.flops.cache_bytes", lambda device: size)
+
+        give(0)
+        return give
 
     def bytes_of(self, kind, **choices):
         def layer():
@@ -86,6 +52,15 @@ class TestSteps:
         update = 4 * self.PARAMETERS * (1 + 2 + states + 1 + states)
         found = self.bytes_of(TrainStep, optimizer=optimizer, precision=precision)
         assert found == forward + backward + update
+
+    def test_cache_is_subtracted_from_every_pass(self, cache):
+        inference, training = (self.bytes_of(kind) for kind in (InferStep, TrainStep))
+        cache(1000)
+        assert self.bytes_of(InferStep) == inference - 1000
+        # Forward, backward, gradients; then what the optimizer reads, and what it writes.
+        assert self.bytes_of(TrainStep, micro_batch_size=4) == training - 5 * 1000
+        cache(10**6)
+        assert self.bytes_of(TrainStep) is None
 
     def test_users_optimizer_is_not_counted(self):
         found = self.bytes_of(TrainStep, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))

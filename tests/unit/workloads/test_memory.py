@@ -9,18 +9,12 @@ from pytest_accel.measure.errors import CannotFit
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, TrainStep, build
 from pytest_accel.workloads import memory as memory_module
-from pytest_accel.workloads.memory import (
-    ModelState,
-    check_fits,
-    fits_unsharded,
-    model_state,
-)
+from pytest_accel.workloads.memory import check_fits, gpt_shape
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.gpt import GPT_SHAPES
 from tests.support.plans import step_config
 
 H200 = 140 * 2**30
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -43,8 +37,7 @@ def memory(monkeypatch):
 def test_memory_formula_counts_the_parameters_of_a_model(name, options):
     model, info = build_model(f"zoo/{name}", device="meta", **options)
     assert all(parameter.is_meta for parameter in model.parameters())
-    state = model_state(step_config(model=f"zoo/{name}", optimizer="adamw"), options)
-    assert state == ModelState(parameters=info.parameters, bytes_each=16)
+    assert gpt_shape(step_config(model=f"zoo/{name}"), options).parameters == info.parameters
 
 
 def test_gpt_175b_on_one_device_reports_how_many_it_takes(memory):
@@ -60,12 +53,16 @@ def test_gpt_175b_on_one_device_reports_how_many_it_takes(memory):
 
 
 def test_shards_are_compared_with_the_memory_of_all_devices(memory):
-    state = ModelState(parameters=100, bytes_each=16, shards=4)
-    memory(400)
-    check_fits("it", state, CPU)
-    memory(399)
+    config = step_config(model="zoo/gpt-tiny", optimizer="adamw", sharding="fsdp", world=4)
+    weights = 4 * GPT_SHAPES["gpt-tiny"].parameters
+    memory(weights)  # of each device: a quarter of weights, gradients and two states
+    assert not check_fits(config, {})  # but not of all weights at once
+    memory(weights - 1)
     with pytest.raises(CannotFit, match=r"4 devices like cpu have.*at least 5 such devices"):
-        check_fits("it", state, CPU)
+        check_fits(config, {})
+    memory(weights * 5 // 4 + 1)
+    assert check_fits(config, {})
+    assert check_fits(step_config(sharding="fsdp"), {})  # not a GPT
 
 
 @pytest.mark.parametrize(("optimizer", "tensors"), [("sgd", 3), ("adamw", 4), (torch.optim.Adagrad, 2)])
@@ -87,15 +84,6 @@ def test_inference_needs_only_its_weights(memory):
     memory(needed)
     with pytest.raises(AssertionError, match="it was built"):
         InferStep.build("zoo/gpt-13b", batch_size=1, precision="bf16")
-
-
-def test_model_is_built_unsharded_where_its_weights_fit(memory):
-    state = ModelState(parameters=100, bytes_each=16, shards=8)
-    memory(500)
-    assert fits_unsharded(state, CPU)
-    memory(499)
-    assert not fits_unsharded(state, CPU)
-    assert fits_unsharded(None, CPU)
 
 
 def test_sharding_needs_a_process_group():

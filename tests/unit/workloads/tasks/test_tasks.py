@@ -71,8 +71,9 @@ PLANS = [
         (
             BERT,
             {"num_classes": 2},
-            "num_classes: zoo/bert-tiny points at tokens, and has no classes. Leave it out",
+            "num_classes: zoo/bert-tiny reads tokens, and has no classes. Leave it out",
         ),
+        (SEGFORMER, {"num_classes": 256}, "num_classes: 256 are too many.*Valid: 255 or less"),
         (BERT, {"model_options": {"heads": 3}}, "heads: 3 do not divide a width of 128"),
     ],
 )

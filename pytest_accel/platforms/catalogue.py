@@ -272,6 +272,11 @@ def load_catalogue(
 
 def user_platforms(pyproject: Path) -> Mapping[str, Any]:
     """Return the tables below `[tool.pytest-accel.platforms]`; empty without such a file."""
+    return project_table(pyproject, PYPROJECT_TABLE)
+
+
+def project_table(pyproject: Path, name: str) -> Mapping[str, Any]:
+    """Return a table of ours in pyproject.toml by its dotted name; empty without it."""
     try:
         text = pyproject.read_bytes()
     except FileNotFoundError:
@@ -280,12 +285,12 @@ def user_platforms(pyproject: Path) -> Mapping[str, Any]:
         return {}
     try:
         table = _parse_toml(text.decode())
-    except ValueError as error:
-        raise CatalogueError(f"{pyproject}: {error}") from None
-    for key in PYPROJECT_TABLE.split("."):
+    except (ValueError, RecursionError) as error:
+        raise CatalogueError(f"{pyproject}: {error}. Correct the file.") from None
+    for key in name.split("."):
         table = table.get(key, {})
         if not isinstance(table, Mapping):
-            raise CatalogueError(f"{pyproject}: {PYPROJECT_TABLE}: {table!r} is not a table of platforms.")
+            raise CatalogueError(f"{pyproject}: {name}: {table!r} is not a table.")
     return table
 
 

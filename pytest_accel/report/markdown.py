@@ -22,7 +22,6 @@ from pytest_accel.report.verdicts import (
     headline_of,
     in_order,
     is_settled,
-    misses_reference,
     needs_attention,
     shortfalls,
     shown_verdicts,
@@ -186,7 +185,7 @@ def _item(result: Result, name: _Namer) -> str:
     where = f" ({_code_short(result.platform)})" if result.platform else ""
     said = f": {prose(result.text)}" if result.text else ""
     lines = [f"- **{status_word(result)}** {code(name(result))}{where}{said}"]
-    is_traceback = result.status is Ending.FAILED and not misses_reference(result)
+    is_traceback = result.status is Ending.FAILED and not result.misses_reference
     further = [
         *shortfalls(result),
         *([f"numerics changed too: {result.numerics}"] if result.numerics else []),

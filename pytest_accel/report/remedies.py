@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from pytest_accel.report.terminal import own_text
-from pytest_accel.report.verdicts import VERDICTS, can_rerun, misses_reference
+from pytest_accel.report.verdicts import VERDICTS, can_rerun
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS, WHEEL_SUITES, in_wheel
 from pytest_accel.stats.verdict import Outcome
@@ -33,7 +33,7 @@ def next_commands(result: Result, command: Sequence[str], *, has_past: bool = Fa
 def _causes(result: Result, *, has_past: bool) -> list[Command]:
     row = VERDICTS[result.status]
     unclear = row.suspects or result.status in (Outcome.INVALID, Outcome.IMPROVED)
-    if not unclear and result.steady and not misses_reference(result):
+    if not unclear and result.steady and not result.misses_reference:
         return []
     named = shlex.join(["pytest-accel", "history", "--changes", keyword(result.name)])
     since = [("See since when", named)] if has_past else []

@@ -245,11 +245,6 @@ def shortfalls(result: Result) -> list[str]:
     return [reference.shortfall for reference in result.references if reference.shortfall]
 
 
-def misses_reference(result: Result) -> bool:
-    """Return whether it failed by nothing but a gated reference: its text and details are sentences then."""
-    return result.status is Ending.FAILED and result.text in shortfalls(result)
-
-
 def can_rerun(result: Result) -> bool:
     """Return whether pytest can measure it again by its name."""
     return not result.is_platform and result.status is not Outcome.VANISHED

@@ -12,25 +12,21 @@ import pytest
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.session.case import Case
-from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
+from pytest_accel.stats.comparison import figures
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import ReferenceFigure
 from pytest_accel.stats.verdict import THROUGHPUT
 from pytest_accel.storage.references import (
     METRICS,
     Expectation,
-    ExpectationError,
     Figure,
-    MeasuredFigure,
-    PublishedError,
-    check_expectation,
     configuration_differences,
     expectation_of,
     expected_for,
     linked_figures,
     matches_pattern,
-    pair_figures,
     published_folder,
+    ratio_to,
     read_expectations,
     read_published,
     similar_links,
@@ -51,15 +47,15 @@ class References:
     def figures(self) -> tuple[Figure, ...]:
         try:
             sources = read_published(published_folder(self.baselines))
-        except PublishedError as error:
+        except ValueError as error:
             raise pytest.UsageError(str(error)) from None
         return tuple(figure for source in sources for figure in source.figures)
 
     @cached_property
     def expectations(self) -> Mapping[str, Mapping[str, Expectation]]:
         try:
-            return read_expectations(self.rootpath / "pyproject.toml")
-        except ExpectationError as error:
+            return read_expectations(self.rootpath / EXPECTED)
+        except ValueError as error:
             raise pytest.UsageError(str(error)) from None
 
     def of(self, item: pytest.Item, settings: Settings) -> tuple[Figure, ...]:
@@ -68,12 +64,9 @@ class References:
             return ()
         link = _filled(settings.reference, item)
         found = linked_figures(self.figures, link)
-        fixed = settings.reference.partition("{")[0].rstrip("/")
-        if (
-            self.figures
-            and not found
-            and ("{" not in settings.reference or not linked_figures(self.figures, fixed))
-        ):
+        fixed, brace, _ = settings.reference.partition("{")  # a study need not have every parameter's row
+        is_known = bool(brace) and bool(linked_figures(self.figures, fixed.rstrip("/")))
+        if self.figures and not found and not is_known:
             near = similar_links(self.figures, link)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise pytest.UsageError(
@@ -93,7 +86,7 @@ class References:
                 if catalogue.find(platform) is None:
                     known = ", ".join(catalogue.devices)
                     raise pytest.UsageError(
-                        f"pyproject.toml: references of {name!r}: {platform!r} is no platform. Write the name of a marker, "
+                        f"{EXPECTED}: references of {name!r}: {platform!r} is no platform. Write the name of a marker, "
                         f"not of a folder of baselines: {known}, or such as a100x4."
                     )
 
@@ -103,11 +96,14 @@ class References:
             case.references = (*self._published(case), *self._expected(case))
 
     def _published(self, case: Case) -> Iterator[ReferenceFigure]:
-        figures = [each for each in self.of(case.item, case.settings) if METRICS[each.metric] is not None]
-        measured = measured_of(case)
-        ratios = {each.figure.id: each.ratio for each in pair_figures(measured, figures)}
-        for figure in figures:
-            wanted = self._gate(figure, case)
+        now = case.latest
+        values = figures([now.run], now.work_per_step, now.unit)
+        measured = {(metric, each.unit): each.value for metric, each in values.items()}
+        measured[THROUGHPUT, f"{now.unit}/s"] = case.throughput  # of all runs
+        for figure in self.of(case.item, case.settings):
+            if METRICS[figure.metric] is None:
+                continue
+            gate = self._gate(figure, case)
             yield ReferenceFigure(
                 id=figure.id,
                 source=f"{figure.id.partition('/')[0]}, {figure.table}",
@@ -115,11 +111,11 @@ class References:
                 metric=figure.metric,
                 unit=figure.unit,
                 value=figure.value,
-                ratio=ratios.get(figure.id),
+                ratio=ratio_to(figure, measured),
                 flags=figure.flags,
-                differs=configuration_differences(figure, case.latest.configuration),
-                gated=wanted is not None,
-                shortfall=_shortfall(wanted, measured),
+                differs=configuration_differences(figure, now.configuration),
+                gated=gate is not None,
+                shortfall=gate.shortfall(case.throughput, f"{now.unit}/s") if gate else "",
             )
 
     def _gate(self, figure: Figure, case: Case) -> Expectation | None:
@@ -133,7 +129,7 @@ class References:
         expected = expected_for(self.expectations, case.node_id, str(case.platform))
         if expected is None:
             return
-        (throughput, *_) = measured = measured_of(case)
+        unit = f"{case.latest.unit}/s"
         yield ReferenceFigure(
             id=expected.origin,
             source=EXPECTED,
@@ -141,45 +137,11 @@ class References:
             metric=THROUGHPUT,
             unit=expected.unit,
             value=expected.value,
-            ratio=throughput.value / expected.value if throughput.unit == expected.unit else None,
+            ratio=case.throughput / expected.value if unit == expected.unit else None,
             expected=True,
             gated=True,
-            shortfall=_shortfall(expected, measured),
+            shortfall=expected.shortfall(case.throughput, unit),
         )
-
-
-def measured_of(case: Case) -> list[MeasuredFigure]:
-    """Return measured metrics under the names of published figures; throughput first."""
-    now = case.latest
-    found = [MeasuredFigure(metric=THROUGHPUT, value=case.throughput, unit=f"{now.unit}/s")]
-    metrics = now.run.metrics
-    if "accuracy" in metrics:
-        found.append(MeasuredFigure(metric="accuracy", value=metrics["accuracy"], unit="fraction"))
-    if "epoch_s" in metrics:
-        found.append(MeasuredFigure(metric="epoch_time", value=metrics["epoch_s"], unit="s"))
-    step_j, epoch_size = metrics.get("energy_per_step_j"), metrics.get("epoch_size")
-    if step_j:
-        per_wh = units_per_wh(step_j, now.work_per_step)
-        found.append(MeasuredFigure(metric="work_per_energy", value=per_wh, unit=f"{now.unit}/Wh"))
-        if epoch_size:
-            found.append(
-                MeasuredFigure(
-                    metric="energy",
-                    value=wh_per_epoch(step_j, epoch_size, now.work_per_step),
-                    unit="Wh/epoch",
-                )
-            )
-    return found
-
-
-def _shortfall(expected: Expectation | None, measured: list[MeasuredFigure]) -> str:
-    if expected is None:
-        return ""
-    try:
-        found = check_expectation(expected, measured[0])
-    except ValueError as error:  # another unit than what was measured
-        return str(error)
-    return "" if found is None else str(found)
 
 
 def _filled(template: str, item: pytest.Item) -> str:

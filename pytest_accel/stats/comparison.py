@@ -119,16 +119,6 @@ NOT_VALID: Mapping[Status | None, str] = {
 }
 
 
-class HasRuns(Protocol):
-    """Runs with the status of their benchmark; None for stored runs."""
-
-    @property
-    def status(self) -> Status | None: ...
-
-    @property
-    def runs(self) -> Sequence[Run]: ...
-
-
 class HasConfiguration(Protocol):
     """What exactly is measured."""
 
@@ -185,9 +175,9 @@ class Judgement:
 
 def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) -> Judgement:
     """Judge the runs of a candidate that the baseline does not have, where both are comparable."""
-    if why := why_unusable(candidate):
+    if why := why_unusable(candidate.status, candidate.runs):
         return Judgement(why_not=why, failed=True)
-    if why := why_unusable(baseline):
+    if why := why_unusable(baseline.status, baseline.runs):
         return Judgement(why_not=f"{why} in the first set")
     if changes := configuration_changes(baseline, candidate):
         return Judgement(why_not=f"the benchmark changed ({', '.join(changes)})")
@@ -215,14 +205,14 @@ def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) ->
     )
 
 
-def why_unusable(measured: HasRuns) -> str:
-    """Return why its runs are neither judged nor stored; empty where they are."""
-    if measured.status in NOT_VALID:
-        return NOT_VALID[measured.status]
-    if not measured.runs:
+def why_unusable(status: Status | None, runs: Sequence[Run]) -> str:
+    """Return why runs of a benchmark that ended so are neither judged nor stored; empty where they are."""
+    if status in NOT_VALID:
+        return NOT_VALID[status]
+    if not runs:
         return "it was not measured"
-    # An interrupted session; and pytest-benchmark's JSON, which does not say whether a test passed.
-    return "nothing says how it ended" if measured.status is Ending.NOT_MEASURED else ""
+    # As in an interrupted session.
+    return "nothing says how it ended" if status is Ending.NOT_MEASURED else ""
 
 
 def _policy(*tolerances: float | None) -> Policy:

@@ -220,7 +220,9 @@ class PairedBenchmark:
 
     @property
     def failure(self) -> str:
-        """Why the new environment's session failed it, whatever its speed."""
+        """Why the new environment's session failed it, whatever its speed, where the old one's did not."""
+        if any(each.failed for each in self.old):
+            return ""
         ended = [self.ended_by] if self.ended_by and self.old else []
         failed = next((each for each in (*self.new, *ended) if each.failed), None)
         return (failed.text or failed.status.value) if failed else ""
@@ -285,7 +287,7 @@ def _follow(name: str, places: Sequence[Sessions], max_blocks: int) -> PairedBen
 def _usable(name: str, attempts: Sessions) -> tuple[SessionResults | None, Result | None]:
     for session in attempts.values():
         result = _find(name, session)
-        if result is not None and not why_unusable(result):
+        if result is not None and not why_unusable(result.measured_as, result.runs):
             return session, result
     return None, None
 
@@ -299,7 +301,7 @@ def _end_unusable(found: PairedBenchmark, index: int, places: Sequence[Sessions]
     side = next(iter(places[index])).side
     last = [_last(found.benchmark, attempts) for attempts in places]
     result = last[index]
-    if result is not None and result.status in _REPLACED and len(places[index]) < ATTEMPTS:
+    if result is not None and result.measured_as in _REPLACED and len(places[index]) < ATTEMPTS:
         found.wants_replacement = True
         return
     if index == 0 and _is_skipped(result) and len(places) == 1:
@@ -418,7 +420,7 @@ def _notes(sessions: Sessions, found: Mapping[str, PairedBenchmark]) -> Iterator
         for slot, session in sessions.items()
         if slot.attempt == 1 and replace(slot, attempt=2) in sessions
         for result in session.results
-        if result.status in _REPLACED
+        if result.measured_as in _REPLACED
     )
     for (name, side, status), count in replaced.items():
         yield f"{name}: {counted(count, 'run')} of the {side} environment {status}, and measured again"

@@ -96,6 +96,19 @@ class Result:
         return self.benchmark == self.disk_name
 
     @property
+    def misses_reference(self) -> bool:
+        """Whether it failed by nothing but a gated reference: its runs are valid, and its text is a sentence."""
+        shortfalls = {each.shortfall for each in self.references}
+        return self.status is Ending.FAILED and bool(self.text) and self.text in shortfalls
+
+    @property
+    def measured_as(self) -> Status:
+        """Its status without references: whether its runs may be compared and stored does not depend on them."""
+        if not self.misses_reference:
+            return self.status
+        return self.verdict.outcome if self.verdict else Outcome.NO_BASELINE
+
+    @property
     def was_measured(self) -> bool:
         return bool(self.runs)
 

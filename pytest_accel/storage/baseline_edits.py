@@ -104,7 +104,7 @@ def _candidate(result: Result, session: SessionResults, platform: str) -> Candid
         suite=result.suite,
         platform=folder,
         measured_on="" if folder == result.disk_name else result.disk_name,
-        status=Outcome.REGRESSED if regressed else result.status,
+        status=Outcome.REGRESSED if regressed else result.measured_as,
         configuration=result.configuration,
         work_per_step=result.work_per_step,
         unit=result.unit,
@@ -179,7 +179,7 @@ def _refused_as_measured(candidate: Candidate) -> str:
             f"these runs were found {candidate.status.value}, and a baseline moves only to fresh ones. "
             f'Measure them: pytest {name} -m {mark} --accel-update --accel-reason "..."'
         )
-    why = why_unusable(candidate)
+    why = why_unusable(candidate.status, candidate.runs)
     if why and candidate.status is Ending.NOT_MEASURED:
         return f"{why}. Accept a file of --accel-json of a session that ended."
     return f"{why}. Correct it, and measure again." if why else ""

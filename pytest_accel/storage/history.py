@@ -399,4 +399,4 @@ def _point(session: SessionResults, result: Result) -> Point:
 
 def belongs_to_series(result: Result) -> bool:
     """Return whether its runs belong to the series: measured, valid, and not slowed on purpose."""
-    return not why_unusable(result) and not any(map(was_slowed, result.runs))
+    return not why_unusable(result.measured_as, result.runs) and not any(map(was_slowed, result.runs))

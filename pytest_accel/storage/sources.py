@@ -225,7 +225,7 @@ def _entry_of(result: Result, session: SessionResults) -> Entry:
         key=key,
         name=short_name(key),
         values=figures(result.runs, result.work_per_step, result.unit) if result.runs else {},
-        status=result.status,
+        status=result.measured_as,
         links=tuple(reference.id for reference in result.references),
         configuration=result.configuration,
         work_per_step=result.work_per_step,

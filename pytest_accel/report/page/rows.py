@@ -23,7 +23,6 @@ from pytest_accel.report.verdicts import (
     deciding,
     in_order,
     is_settled,
-    misses_reference,
     rank,
     shortfalls,
     shown_status,
@@ -243,7 +242,7 @@ def times(ratio: float) -> str:
 def from_to(result: Result) -> str:
     """Return what its verdict compared, `21,305 → 6,822 products/s`; empty where nothing was."""
     verdict = deciding(result)
-    if misses_reference(result):
+    if result.misses_reference:
         return ""  # its sentence has the figures that it failed on
     if verdict is not None and verdict.of != THROUGHPUT:
         found = _metric_from_to(result, verdict.of)

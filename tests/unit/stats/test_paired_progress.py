@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.paired import Decision, Effect, Sessions, Slot, assess, follow
-from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.results import Ending, ReferenceFigure, Result
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import NOW, THEN, make_result, make_session
@@ -31,9 +31,8 @@ def measured(step_s: float = 0.04, name: str = "test_a", side: str = "old", **mo
     environment = THEN if side == "old" else NOW
     run = Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10, environment=environment.key, loss=2.0)
     made = make_result(Outcome.NO_BASELINE, name=name)
-    return replace(
-        made, runs=(run,), environment=environment.key, baseline=(), verdicts=(), changes=(), **more
-    )
+    own = {"runs": (run,), "environment": environment.key, "baseline": (), "verdicts": (), "changes": ()}
+    return replace(made, **own, **more)
 
 
 def ended(status, name: str = "test_a", side: str = "old") -> Result | None:
@@ -164,13 +163,24 @@ def test_the_whole_says_what_differs_and_news_of_the_loss():
     assert found.rows[0].numerics == "loss after the same seeded steps 2 -> 2.5"
 
 
-def test_a_failure_of_the_new_session_rejects_whatever_the_speed():
-    sessions = dict(blocks(1))
-    failed = replace(measured(side="new"), failed=True, text="misses its reference")
-    sessions[Slot(block=1, place=2)] = make_session([failed])
+def misses_reference(side: str) -> Result:
+    short = "4,000 is below the 4,200 of pyproject.toml"
+    reference = ReferenceFigure(
+        id="x", source="x", platform="h200", metric="throughput", unit="images/s", value=4200, shortfall=short
+    )
+    return measured(side=side, status=Ending.FAILED, failed=True, text=short, references=(reference,))
+
+
+@pytest.mark.parametrize(
+    ("sides", "decision"), [({"new"}, Decision.REJECT), ({"old", "new"}, Decision.ACCEPT)]
+)
+def test_a_missed_reference_is_measured_and_rejects_where_the_old_environment_reaches_it(sides, decision):
+    sessions = {
+        slot: make_session([misses_reference(slot.side)]) if slot.side in sides else session
+        for slot, session in blocks(1).items()
+    }
     found = assess(sessions, 5)
-    assert (found.rows[0].effect, found.rows[0].failure) == (Effect.OK, "misses its reference")
-    assert (found.decision, found.status) == (Decision.REJECT, 1)
+    assert (found.rows[0].effect, found.decision, found.notes) == (Effect.OK, decision, ())
 
 
 def test_an_open_one_is_inconclusive_where_it_ended_early():

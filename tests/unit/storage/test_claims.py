@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -68,6 +69,12 @@ TABLES = {
 }
 
 
+UNITS = (
+    *("images/s", "tokens/s", "sequences/s", "images/Wh", "tokens/Wh", "sequences/Wh", "Wh/epoch", "Wh"),
+    *("s", "min", "h", "%", "fraction", "x", "W", "GB", "GB/s", "Gbit/s", "count", "million"),
+)
+
+
 class TestTables:
     def test_every_cell_is_there_once(self):
         found = Counter((key, figure.table) for key, source in SOURCES.items() for figure in source.figures)
@@ -79,6 +86,23 @@ class TestTables:
             platform = catalogue.parse(figure.platform)
             assert str(platform) == figure.platform
             assert figure.configuration.get("devices", platform.devices) == platform.devices, name
+
+    def test_every_figure_and_source_is_well_formed(self):
+        assert list(SOURCES) == sorted(
+            path.stem for path in (ROOT / "baselines" / "published").glob("*.json")
+        )
+        assert len(FIGURES) == sum(len(source.figures) for source in SOURCES.values()), "an id appears twice"
+        for key, source in SOURCES.items():
+            assert source.source.title
+            assert source.source.authors
+            assert source.source.venue
+            for figure in source.figures:
+                assert re.fullmatch(rf"{key}(/[a-z0-9][a-z0-9_.-]*)+/{figure.platform}", figure.id)
+                assert all((figure.table, figure.row, figure.workload)), figure.id
+                assert figure.unit in UNITS, figure.id
+                assert set(figure.flags) <= set(FLAGS), figure.id
+                assert len(set(figure.flags)) == len(figure.flags), figure.id
+                assert figure.note or not figure.is_doubtful, f"{figure.id}: say why it is in doubt"
 
     def test_a_ratio_is_never_taken_for_a_measurement(self):
         ratios = [

@@ -10,27 +10,24 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_accel.storage.references import (
     DOUBTS,
     METRICS,
     Expectation,
-    ExpectationError,
     Figure,
-    MeasuredFigure,
     PublishedError,
-    check_expectation,
     expectation_of,
     expected_for,
     linked_figures,
-    pair_figures,
+    ratio_to,
     read_expectations,
     read_published,
     similar_links,
 )
-from tests.support.damage import ABSENT, damaged
+from tests.support.damage import damaged
 
 FIGURE = {
     "id": "study/train/resnet50/a100x4",
@@ -67,10 +64,6 @@ def a_figure(**changes) -> Figure:
     return Figure(**{**values, **changes})
 
 
-def rate(value: float, unit: str = "images/s") -> MeasuredFigure:
-    return MeasuredFigure(metric="throughput", value=value, unit=unit)
-
-
 class TestReading:
     def test_good_file_is_a_study(self, tmp_path):
         write(tmp_path, GOOD)
@@ -92,45 +85,24 @@ class TestReading:
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# Each fault: a place, what it holds there, and what the error says; a fourth is the place that the error names.
-FAULTS = [
-    ("schema_version", 2, "2 is no schema"),
-    ("schema_version", ABSENT, "this is not a file of published figures", "top level"),
-    ("source.key", "x", 'in a file named "study.json"'),
-    ("source.kind", "rumour", "none of paper"),
-    ("source.title", "", "is empty"),
-    ("source.year", "2024", "whole number"),
-    ("figures[0].batch", 1, 'the key "batch" is unknown here', "figures[0]"),
-    ("figures[0].unit", ABSENT, 'the key "unit" is missing', "figures[0]"),
-    ("figures[0].value", math.nan, "NaN is not a finite number"),
-    ("figures[0].value", 0, "0.0 is not positive"),
-    ("figures[0].value", "2470", "where a number is expected"),
-    ("figures[0].flags", ["odd"], '"odd" is none of contradictory', "figures[0].flags[0]"),
-    ("figures[0].flags", ["approximate"] * 2, "appears twice"),
-    ("figures[0].note", ABSENT, "contradictory, so say why"),
-    ("figures[0].unit", "img/s", '"img/s" is none of images/s'),
-    ("figures[0].metric", "speed", "none of throughput"),
-    ("figures[0].configuration", {"a": [1]}, "a list where text", 'figures[0].configuration["a"]'),
-    ("figures[0].platform", "A100x4", "Write a100x4."),
-    ("figures[0].platform", "a100x1", "Write a100."),
-    ("figures[0].platform", "a100", "does not end with its platform, a100", "figures[0].id"),
-    ("figures[0].id", "other/a100x4", 'does not begin with "study/"'),
-    ("figures[0].id", "study/ResNet/a100x4", "lower case segments"),
-    ("figures[0].id", "study//a100x4", "lower case segments"),
-    ("figures", [OTHER, OTHER], '"study/train/resnet50/a100" appears twice', "figures[1].id"),
-]
-
-
 class TestFaults:
-    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]} {fault[2]}")
-    def test_fault_is_reported_with_file_place_and_remedy(self, tmp_path, fault):
-        place, value, says, *reported = fault
+    @pytest.mark.parametrize(
+        ("place", "value", "says"),
+        [
+            ("schema_version", 2, "2 is no schema"),
+            ("source.kind", "rumour", "none of paper"),
+            ("figures[0].value", math.nan, "NaN is not a finite number"),
+            ("figures[0].value", 0, "0.0 is not positive"),
+            ("figures[0].value", "2470", "where a number is expected"),
+            ("figures[0].metric", "speed", "none of throughput"),
+        ],
+    )
+    def test_fault_is_reported_with_file_place_and_remedy(self, tmp_path, place, value, says):
         path = write(tmp_path, damaged(GOOD, place, value))
         with pytest.raises(PublishedError) as caught:
             read_published(tmp_path)
-        assert (caught.value.file, caught.value.place) == (str(path), (reported or [place])[0])
+        assert (caught.value.file, caught.value.place) == (str(path), place)
         assert says in caught.value.problem
-        assert "record again" not in str(caught.value)
         assert caught.value.remedy.endswith(".")
 
     @pytest.mark.parametrize(
@@ -153,22 +125,6 @@ class TestFaults:
         with pytest.raises(PublishedError, match="not a regular file"):
             read_published(tmp_path)
 
-    @settings(max_examples=100)
-    @given(
-        at=st.integers(0, len(json.dumps(GOOD)) - 1),
-        character=st.sampled_from('"{}[],:0-9eNx\\ \n') | st.characters(codec="utf-8"),
-    )
-    def test_damaged_character_is_an_error_or_a_good_file(self, tmp_path_factory, at, character):
-        text, folder = json.dumps(GOOD), tmp_path_factory.mktemp("damaged")
-        (folder / "study.json").write_text(text[:at] + character + text[at + 1 :], encoding="utf-8")
-        try:
-            (study,) = read_published(folder)
-        except PublishedError as error:
-            found = bool(error.problem and error.remedy)
-        else:
-            found = len(study.figures) == 2
-        assert found
-
 
 class TestLinks:
     @pytest.mark.parametrize("link", ["nrp/train/resnet", "nrp/train/resnet50/", "train/resnet50", "", "/"])
@@ -185,7 +141,7 @@ class TestLinks:
         assert "nrp/train/resnet50" in similar_links(figures, "nrp/trian/resnet50")
 
 
-class TestPairs:
+class TestRatios:
     @pytest.mark.parametrize(
         "figure",
         [
@@ -196,16 +152,12 @@ class TestPairs:
             a_figure(metric="tdp"),
         ],
     )
-    def test_figure_that_is_not_comparable_has_no_pair(self, figure):
-        measured = [rate(6600), MeasuredFigure(metric="tdp", value=700.0, unit="images/s")]
-        assert pair_figures(measured, [figure]) == ()
+    def test_figure_that_is_not_comparable_has_none(self, figure):
+        assert ratio_to(figure, {("throughput", "images/s"): 6600.0, ("tdp", "images/s"): 700.0}) is None
 
     @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-    def test_measurement_without_a_ratio_has_no_pair(self, value):
-        assert pair_figures([rate(value)], [a_figure()]) == ()
-
-    def test_doubtful_figure_is_shown(self):
-        assert len(pair_figures([rate(1.0)], [a_figure(flags=("contradictory",))])) == 1
+    def test_measurement_that_is_no_rate_has_none(self, value):
+        assert ratio_to(a_figure(), {("throughput", "images/s"): value}) is None
 
     @given(
         metric=st.sampled_from([name for name, better in METRICS.items() if better]),
@@ -214,13 +166,10 @@ class TestPairs:
     )
     def test_ratio_above_one_is_better_on_this_machine(self, metric, mine, theirs):
         assume(mine != theirs)
-        (found,) = pair_figures(
-            [MeasuredFigure(metric=metric, value=mine, unit="s")],
-            [a_figure(metric=metric, unit="s", value=theirs)],
-        )
+        ratio = ratio_to(a_figure(metric=metric, unit="s", value=theirs), {(metric, "s"): mine})
         is_better = mine > theirs if METRICS[metric] == "more" else mine < theirs
-        assert (found.ratio >= 1) if is_better else (found.ratio <= 1)
-        assert math.isclose(abs(math.log(found.ratio)), abs(math.log(mine / theirs)), abs_tol=1e-12)
+        assert (ratio >= 1) if is_better else (ratio <= 1)
+        assert math.isclose(abs(math.log(ratio)), abs(math.log(mine / theirs)), abs_tol=1e-12)
 
 
 def an_expectation(**changes) -> Expectation:
@@ -228,50 +177,30 @@ def an_expectation(**changes) -> Expectation:
     return Expectation(**{**values, **changes})
 
 
-FRACTIONS = st.none() | st.floats(0, 1)
-EXPECTATIONS = st.builds(
-    an_expectation, value=POSITIVE, lower=FRACTIONS.map(lambda bound: bound and -bound), upper=FRACTIONS
-)
-
-
 class TestExpectations:
     @pytest.mark.parametrize(
-        ("measured", "text"),
+        ("measured", "unit", "text"),
         [
-            (3900, "3,900 images/s is 7.1 % below the 4,200 of pyproject.toml, outside its lower bound of 5.0 %"),
-            (5250, "5,250 images/s is 25.0 % above the 4,200 of pyproject.toml, outside its upper bound of 10.0 %"),
+            (3900, "images/s", "3,900 images/s is 7.1 % below the 4,200 of pyproject.toml, outside its lower bound of 5.0 %"),
+            (5250, "images/s", "5,250 images/s is 25.0 % above the 4,200 of pyproject.toml, outside its upper bound of 10.0 %"),
+            (4200, "tokens/s", "pyproject.toml expects images/s, and the measurement is in tokens/s."),
+            (math.nan, "images/s", "nan"),
         ],
     )  # fmt: skip
-    def test_shortfall_has_the_deviation_and_the_bound(self, measured, text):
-        assert str(check_expectation(an_expectation(), rate(measured))).startswith(text)
+    def test_shortfall_has_the_deviation_and_the_bound(self, measured, unit, text):
+        assert an_expectation().shortfall(measured, unit).startswith(text)
 
     @pytest.mark.parametrize("measured", [3990, 4200, 4620])
     def test_bounds_are_allowed(self, measured):
-        assert check_expectation(an_expectation(), rate(measured)) is None
+        assert an_expectation().shortfall(measured, "images/s") == ""
 
-    @pytest.mark.parametrize(("measured", "says"), [(rate(1, "tokens/s"), 'in "tokens/s"'), (rate(math.nan), "finite")])  # fmt: skip
-    def test_other_unit_or_nan_is_refused(self, measured, says):
-        with pytest.raises(ValueError, match=says):
-            check_expectation(an_expectation(), measured)
-
-    @given(EXPECTATIONS, POSITIVE)
-    def test_shortfall_is_exactly_what_is_not_between_the_bounds(self, expectation, measured):
-        found = check_expectation(expectation, rate(measured))
-        assert (found is None) == (expectation.least <= measured <= expectation.most)
-        if found is not None:
-            assert found.bound == ("lower" if measured < expectation.value else "upper")
-            assert str(found)
+    @given(POSITIVE)
+    def test_no_bound_allows_everything(self, measured):
+        assert an_expectation(lower=None, upper=None).shortfall(measured, "images/s") == ""
 
     def test_figure_allows_what_is_better_and_the_tolerance(self):
-        throughput = expectation_of(a_figure(), 0.1)
-        assert [check_expectation(throughput, rate(value)) is None for value in (2375, 2377, 1e9)] == [
-            0,
-            1,
-            1,
-        ]
-        epoch_time = expectation_of(a_figure(metric="epoch_time", unit="s", value=10.0), 0.1)
-        measured = [MeasuredFigure(metric="epoch_time", value=value, unit="s") for value in (11.1, 10.9, 1.0)]
-        assert [check_expectation(epoch_time, each) is None for each in measured] == [0, 1, 1]
+        expected = expectation_of(a_figure(), 0.1)
+        assert [not expected.shortfall(value, "images/s") for value in (2375, 2377, 1e9)] == [0, 1, 1]
 
     @pytest.mark.parametrize("flag", [*sorted(DOUBTS), "relative-only", "per-device"])
     def test_doubtful_or_relative_figure_is_no_expectation(self, flag):
@@ -338,47 +267,40 @@ class TestPyproject:
         assert read_expectations(tmp_path / "pyproject.toml") == {}
 
     @pytest.mark.parametrize(
-        ("line", "says"),
+        "line",
         [
-            ("gh200 = 4200", "is not a list of value, lower, upper and unit. Write [4200, -0.05"),
-            ("gh200 = [4200, -0.05, 0.1]", "is not a list of value, lower, upper and unit"),
-            ('gh200 = ["4200", -0.05, 0.1, "images/s"]', "the value '4200' is not a number. Write one"),
-            ('gh200 = [true, -0.05, 0.1, "images/s"]', "the value True is not a number"),
-            ('gh200 = [nan, -0.05, 0.1, "images/s"]', "the value nan is not a positive number"),
-            ('gh200 = [-1, -0.05, 0.1, "images/s"]', "is not a positive number"),
-            (f'gh200 = [1{"0" * 400}, -0.05, 0.1, "images/s"]', "too many digits"),
-            ('gh200 = [4200, "null", 0.1, "images/s"]', '"none" for no bound'),
-            ('gh200 = [4200, 0.05, 0.1, "images/s"]', "is not a fraction between -1 and 0. Write -0.05"),
-            ('gh200 = [4200, -0.05, -0.1, "images/s"]', "is not a fraction of at least 0. Write 0.1"),
-            ('gh200 = [4200, -0.05, 0.1, ""]', "the unit is empty"),
-            ("gh200 = [4200, -0.05, 0.1, 7]", "the unit 7 is not text"),
-            ('GH200 = [4200, -0.05, 0.1, "images/s"]', "Write gh200."),
-            ('gh200x1 = [4200, -0.05, 0.1, "images/s"]', "a count of 1 is left out. Write gh200."),
+            "gh200 = 4200",
+            "gh200 = [4200, -0.05, 0.1]",
+            'gh200 = ["fast", -0.05, 0.1, "images/s"]',
+            'gh200 = [nan, -0.05, 0.1, "images/s"]',
+            'gh200 = [-1, -0.05, 0.1, "images/s"]',
+            'gh200 = ["none", -0.05, 0.1, "images/s"]',
+            f'gh200 = [1{"0" * 400}, -0.05, 0.1, "images/s"]',
+            'gh200 = [4200, "null", 0.1, "images/s"]',
+            'gh200 = [4200, 0.05, 0.1, "images/s"]',
+            'gh200 = [4200, -0.05, -0.1, "images/s"]',
+            'gh200 = [4200, -0.05, 0.1, ""]',
+            "gh200 = [4200, -0.05, 0.1, 7]",
         ],
     )
-    def test_a_fault_names_its_place_and_what_to_write(self, tmp_path, line, says):
+    def test_a_fault_names_its_place_and_what_to_write(self, tmp_path, line):
         path = project(tmp_path, f'[tool.pytest-accel.references."test_x[a]"]\n{line}\n')
-        with pytest.raises(ExpectationError) as caught:
+        with pytest.raises(ValueError, match=r"is not \[value, lower, upper, unit\]") as caught:
             read_expectations(path)
-        platform = line.split(" ")[0]
-        assert str(caught.value).startswith(f'{path}: tool.pytest-accel.references."test_x[a]".{platform}: ')
-        assert says in str(caught.value)
+        assert str(caught.value).startswith(
+            'pyproject.toml: tool.pytest-accel.references."test_x[a]".gh200: '
+        )
+        assert 'Write [4200, -0.05, 0.10, "images/s"].' in str(caught.value)
 
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("[tool.pytest-accel]\nreferences = 3", "3 is not a table of expectations. Write [tool."),
-            (
-                "[tool.pytest-accel.references]\ntest_x = [1, 0, 0, 's']",
-                "is not a table of platforms. Write [",
-            ),
-            ("[tool.pytest-accel.references.test_x]", "{} is not a table of platforms"),
+            ("[tool.pytest-accel]\nreferences = 3", "3 is not a table"),
+            ("[tool.pytest-accel.references]\ntest_x = [1, 0, 0, 's']", "is not a table of platforms. Write"),
             ("[tool.pytest-accel.references", "Correct the file"),
         ],
     )
     def test_what_is_no_table_is_one_error(self, tmp_path, text, says):
-        path = project(tmp_path, text)
-        with pytest.raises(ExpectationError) as caught:
-            read_expectations(path)
-        assert str(caught.value).startswith(f"{path}: ")
+        with pytest.raises(ValueError, match=r"pyproject\.toml: ") as caught:
+            read_expectations(project(tmp_path, text))
         assert says in str(caught.value)

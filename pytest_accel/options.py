@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,11 +30,9 @@ LAUNCHER_VARIABLES = frozenset({"RANK", "SLURM_STEP_NUM_TASKS"})
 
 # Set by a session for the ranks that it starts; never by users.
 WORKER_VARIABLE = "PYTEST_ACCEL_WORKER"  # what a rank must know; removed from the environment when it is read
-GROUP_ID_VARIABLE = (
-    "PYTEST_ACCEL_GROUP_ID"  # stays, so that all processes that a rank starts can be found and ended
-)
+# Stays, so that all processes that a rank starts can be found and ended.
+GROUP_ID_VARIABLE = "PYTEST_ACCEL_GROUP_ID"
 
-Consequence = Literal["warn", "fail"]
 COMPILE_MODES = (
     "default",
     "reduce-overhead",
@@ -44,42 +42,275 @@ COMPILE_MODES = (
 REPORT_FORMATS = {".html": "report", ".md": "summary"}  # by suffix
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a setting is written: its flag is `--accel-NAME`, its variable PYTEST_ACCEL_NAME, its ini key accel_name."""
+
+    parse: Callable[[str], Any]
+    help: str
+    metavar: str = ""
+    name: str = ""
+    field: str = ""  # of Settings
+    kind: Literal["value", "flag", "optional", "list"] = "value"
+    const: str = ""  # of an optional value that was not given
+    on_command_line: bool = True
+    in_ini: bool = True  # and in the environment
+    in_marker: bool = False
+
+    @property
+    def flag(self) -> str:
+        return f"--accel-{self.name}"
+
+    @property
+    def key(self) -> str:
+        return f"accel_{self.name.replace('-', '_')}"
+
+    @property
+    def variable(self) -> str:
+        return f"PYTEST_{self.key.upper()}"
+
+    def read(self, text: str, origin: str) -> Any:  # noqa: ANN401 - as many types as settings
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"{self.key}: {text!r} (from {origin}) {error}") from None
+
+
+def _option(default: object, parse: Callable[[str], Any], text: str, metavar: str = "", **how: Any) -> Any:  # noqa: ANN401
+    """Return a field of Settings that can be set; `how` are fields of Option."""
+    option = Option(parse, text, metavar, **how)
+    if default is dict:
+        return dataclasses.field(default_factory=dict, metadata={"option": option})
+    return dataclasses.field(default=default, metadata={"option": option})
+
+
+def _consequence(default: str, of: str) -> Any:  # noqa: ANN401
+    text = f"consequence of {of} (default {default})"
+    return _option(default, parse_choice("warn", "fail"), text, "warn|fail")
+
+
+def _parse_references(text: str) -> float | Literal["show"]:
+    if text == "show":
+        return "show"
+    try:
+        return parse_fraction(text)
+    except ValueError as error:
+        raise ValueError(f"{error} Write --accel-reference=10%, or put paths before it.") from None
+
+
+def _parse_reports(text: str) -> tuple[str, ...]:
+    files = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    if not files or any(Path(file).suffix.lower() not in REPORT_FORMATS for file in files):
+        raise ValueError(
+            "is no file of a known format. Write a name that ends in .html (a page) or .md (a Markdown summary); "
+            "several are separated by commas."
+        )
+    return files
+
+
+def _parse_gates(text: str) -> dict[str, float | None]:
+    from pytest_accel.stats.metric_gates import parse_gates  # the gate itself: not needed at every start
+
+    return parse_gates(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Resolved settings of a session, or of one benchmark."""
 
-    record: int = 0  # runs to record; 0 measures and judges
-    update: bool = False
-    reason: str = ""
-    require: bool = False
+    record: int = _option(  # runs to record; 0 measures and judges
+        0,
+        parse_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
+        f"measure each benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
+        "RUNS",
+        kind="optional",
+        const=str(RECORD_RUNS),
+        in_ini=False,
+    )
+    update: bool = _option(
+        False,  # noqa: FBT003
+        parse_truth,
+        "like --accel-record, but replace the baseline; needs --accel-reason",
+        kind="flag",
+        in_ini=False,
+    )
+    reason: str = _option("", str, "why the baseline changes; stored in its ledger", "TEXT", in_ini=False)
+    require: bool = _option(
+        False,  # noqa: FBT003
+        parse_truth,
+        "missing hardware, data that --accel-data does not hold, and a session that measured nothing are failures "
+        "(for CI runners)",
+        kind="flag",
+    )
     # None: the baseline's own, else the gate's default; auto: the same, and a recording stores one that its runs resolve.
-    tolerance: float | Literal["auto"] | None = None
+    tolerance: float | Literal["auto"] | None = _option(
+        None,
+        parse_tolerance,
+        "tolerated loss of throughput, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
+        "recorded runs resolve, 3%% or more, stored in the baseline",
+        "FRACTION|auto",
+        in_marker=True,
+    )
     # Metrics gated beside throughput, with the tolerance of each; None: the tolerance above, else 5 %.
-    gate: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
-    inconclusive: Consequence = "warn"
-    missing_baseline: Consequence = "warn"
-    stale_baseline: Consequence = "fail"
-    vanished: Consequence = "warn"
-    baselines: str = "baselines"
-    budget_s: float = 5.0
-    warmup_s: float = 30.0
-    repeats: int = 5
-    within_s: float | None = None  # of the session: no repeat begins that would end later
-    timeout_s: float = 600.0
-    rendezvous_s: float = 120.0
-    threads: int = 1
-    bind: Literal["auto", "none"] = "auto"
-    lock: Literal["wait", "fail", "off"] = "wait"  # while another session measures on the same device
-    data: str | None = None  # root folder of real data sets
-    compile: str = "auto"
-    references: float | Literal["show"] | None = None  # a fraction also gates published throughputs
-    reference: str = ""  # marker only: the published figures of this benchmark
-    process_group: bool = False  # marker only: a process group even on one device
-    reports: tuple[str, ...] = ()  # files, by suffix, relative to where pytest was called
-    json: str = ""
-    history: str = ".accel/history.sqlite"  # relative to the root directory; empty: none is kept
-    slowdown: float = 0.0
-    in_process: bool = False  # benchmarks of one device run in the session itself
+    gate: Mapping[str, float | None] = _option(
+        dict,
+        _parse_gates,
+        "metrics to gate, such as throughput,energy=8%% (default: throughput, which is always gated)",
+        "METRICS",
+        in_marker=True,
+    )
+    inconclusive: Literal["warn", "fail"] = _consequence(
+        "warn", "a benchmark that stays undecided after all repeats"
+    )
+    missing_baseline: Literal["warn", "fail"] = _consequence("warn", "a benchmark without a baseline")
+    stale_baseline: Literal["warn", "fail"] = _consequence(
+        "fail", "a baseline of another configuration of the benchmark"
+    )
+    vanished: Literal["warn", "fail"] = _consequence(
+        "warn", "a benchmark that has a baseline and was not collected"
+    )
+    baselines: str = _option(
+        "baselines", str, "folder of baselines, relative to the root directory (default baselines)", "DIR"
+    )
+    budget_s: float = _option(
+        5.0,
+        parse_seconds,
+        "time for the measured rounds of one benchmark (default 5 s; never fewer than 6 rounds)",
+        "SECONDS",
+        in_marker=True,
+    )
+    warmup_s: float = _option(
+        30.0,
+        parse_seconds,
+        "longest time to wait for steady steps (default 30 s)",
+        "SECONDS",
+        on_command_line=False,
+        in_marker=True,
+    )
+    repeats: int = _option(
+        5,
+        parse_count(1, 5),
+        "runs that the gate may take for one verdict, the first included (default 5)",
+        "N",
+    )
+    within_s: float | None = _option(
+        None,
+        parse_seconds,
+        "begin no repeat that would end later than this in the session, such as 20min, and repeat first what lost "
+        "most; every benchmark is measured once (default: no limit)",
+        "TIME",
+    )
+    timeout_s: float = _option(
+        600.0,
+        parse_seconds,
+        "longest time for one run of a benchmark (default 10 min)",
+        "SECONDS",
+        in_marker=True,
+    )
+    rendezvous_s: float = _option(
+        120.0,
+        parse_seconds,
+        "longest time until all ranks of a process group are connected (default 2 min)",
+        "SECONDS",
+        on_command_line=False,
+    )
+    threads: int = _option(
+        1,
+        parse_count(1, 4096),
+        "threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
+        "N",
+        on_command_line=False,
+    )
+    bind: Literal["auto", "none"] = _option(
+        "auto",
+        parse_choice("auto", "none"),
+        "bind each rank to the CPUs and the memory nearest to its device (default auto)",
+        "auto|none",
+        on_command_line=False,
+        in_marker=True,
+    )
+    lock: Literal["wait", "fail", "off"] = _option(
+        "wait",
+        parse_choice("wait", "fail", "off"),
+        "while another session measures on the same device: wait (default), fail, or measure beside it (off)",
+        "wait|fail|off",
+        on_command_line=False,
+    )
+    data: str | None = _option(
+        None,
+        str,
+        "folder of real data sets, in their published layouts (default: none, data is synthetic)",
+        "DIR",
+    )
+    compile: str = _option(
+        "auto",
+        parse_choice("auto", "off", *COMPILE_MODES),
+        "how train and infer compile a model (default auto: on accelerators)",
+        "auto|off|MODE",
+        in_marker=True,
+    )
+    references: float | Literal["show"] | None = _option(  # a fraction also gates published throughputs
+        None,
+        _parse_references,
+        "show published figures beside each result; with FRACTION, fail where throughput is lower by more than that "
+        "than the one published for this platform",
+        "FRACTION",
+        name="reference",
+        kind="optional",
+        const="show",
+    )
+    reports: tuple[str, ...] = _option(  # files, by suffix, relative to where pytest was called
+        (),
+        _parse_reports,
+        "write a report; its suffix is its format: .html (a page; needs pytest-accel[report]) or .md (Markdown). "
+        "Repeatable",
+        "FILE",
+        name="report",
+        kind="list",
+    )
+    json: str = _option(
+        "",
+        str,
+        "write all results as JSON, for `pytest-accel compare` and `report`; updated after every run",
+        "FILE",
+    )
+    history: str = _option(  # empty: none is kept
+        ".accel/history.sqlite",
+        parse_history,
+        "database of all runs, relative to the root directory (default .accel/history.sqlite)",
+        "FILE|off",
+    )
+    slowdown: float = _option(
+        0.0,
+        parse_fraction,
+        "delay every step until throughput is lower by FRACTION, to see the gate fail",
+        "FRACTION",
+        in_ini=False,
+    )
+    in_process: bool = _option(
+        False,  # noqa: FBT003
+        parse_truth,
+        "measure benchmarks of one device in pytest's own process, for debugging; --pdb and --trace imply it",
+        kind="flag",
+        in_ini=False,
+    )
+    process_group: bool = _option(
+        False,  # noqa: FBT003
+        parse_truth,
+        "measure in a process group even on one device",
+        name="process_group",
+        on_command_line=False,
+        in_ini=False,
+        in_marker=True,
+    )
+    reference: str = _option(
+        "",
+        str,
+        "published figures of this benchmark",
+        on_command_line=False,
+        in_ini=False,
+        in_marker=True,
+    )
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def origin(self, name: str) -> str:
@@ -106,297 +337,34 @@ class Settings:
         return self.record > 0
 
 
+def _named(field: dataclasses.Field[Any]) -> Option:
+    option: Option = field.metadata["option"]
+    name = option.name or field.name.removesuffix("_s").replace("_", "-")
+    return replace(option, name=name, field=field.name)
+
+
 SETTINGS = pytest.StashKey[Settings]()
 SESSION_START_S = pytest.StashKey[float]()  # time.monotonic()
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One setting: its flag is `--accel-NAME`, its variable PYTEST_ACCEL_NAME, its ini key accel_name."""
-
-    name: str
-    parse: Callable[[str], Any]
-    help: str = ""
-    metavar: str = ""
-    target: str = ""  # the field of Settings, where it has another name
-    kind: Literal["value", "flag", "optional", "list"] = "value"
-    const: str = ""  # of an optional value that was not given
-    on_command_line: bool = True
-    in_ini: bool = True  # and in the environment
-    in_marker: bool = False
-
-    @property
-    def field(self) -> str:
-        return self.target or self.name.replace("-", "_")
-
-    @property
-    def flag(self) -> str:
-        return f"--accel-{self.name}"
-
-    @property
-    def key(self) -> str:
-        return f"accel_{self.name.replace('-', '_')}"
-
-    @property
-    def variable(self) -> str:
-        return f"PYTEST_{self.key.upper()}"
-
-    def read(self, text: str, origin: str) -> Any:  # noqa: ANN401 - as many types as settings
-        try:
-            return self.parse(text)
-        except ValueError as error:
-            raise pytest.UsageError(f"{self.key}: {text!r} (from {origin}) {error}") from None
-
-
-def _parse_references(text: str) -> float | Literal["show"]:
-    if text == "show":
-        return "show"
-    try:
-        return parse_fraction(text)
-    except ValueError as error:
-        raise ValueError(f"{error} Write --accel-reference=10%, or put paths before it.") from None
-
-
-def _parse_reports(text: str) -> tuple[str, ...]:
-    files = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-    wrong = [file for file in files if Path(file).suffix.lower() not in REPORT_FORMATS]
-    if wrong or not files:
-        raise ValueError(
-            "is no file of a known format. Write a name that ends in .html (a page) or .md (a Markdown summary); "
-            "several are separated by commas."
-        )
-    return files
-
-
-_CONSEQUENCE = parse_choice("warn", "fail")
-
-
-def _parse_gates(text: str) -> dict[str, float | None]:
-    from pytest_accel.stats.metric_gates import parse_gates  # the gate itself: not needed at every start
-
-    return parse_gates(text)
-
-
-OPTIONS = (
-    Option(
-        "record",
-        parse_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
-        f"measure each benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
-        "RUNS",
-        kind="optional",
-        const=str(RECORD_RUNS),
-        in_ini=False,
-    ),
-    Option(
-        "update",
-        parse_truth,
-        "like --accel-record, but replace the baseline; needs --accel-reason",
-        kind="flag",
-        in_ini=False,
-    ),
-    Option("reason", str, "why the baseline changes; stored in its ledger", "TEXT", in_ini=False),
-    Option(
-        "require",
-        parse_truth,
-        "missing hardware, data that --accel-data does not hold, and a session that measured nothing are failures "
-        "(for CI runners)",
-        kind="flag",
-    ),
-    Option(
-        "tolerance",
-        parse_tolerance,
-        "tolerated loss of throughput, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
-        "recorded runs resolve, 3%% or more, stored in the baseline",
-        "FRACTION|auto",
-        in_marker=True,
-    ),
-    Option(
-        "gate",
-        _parse_gates,
-        "metrics to gate, such as throughput,energy=8%% (default: throughput, which is always gated)",
-        "METRICS",
-        in_marker=True,
-    ),
-    Option(
-        "inconclusive",
-        _CONSEQUENCE,
-        "consequence of a benchmark that stays undecided after all repeats (default warn)",
-        "warn|fail",
-    ),
-    Option(
-        "missing-baseline",
-        _CONSEQUENCE,
-        "consequence of a benchmark without a baseline (default warn)",
-        "warn|fail",
-    ),
-    Option(
-        "stale-baseline",
-        _CONSEQUENCE,
-        "consequence of a baseline of another configuration of the benchmark (default fail)",
-        "warn|fail",
-    ),
-    Option(
-        "vanished",
-        _CONSEQUENCE,
-        "consequence of a benchmark that has a baseline and was not collected (default warn)",
-        "warn|fail",
-    ),
-    Option(
-        "baselines", str, "folder of baselines, relative to the root directory (default baselines)", "DIR"
-    ),
-    Option(
-        "budget",
-        parse_seconds,
-        "time for the measured rounds of one benchmark (default 5 s; never fewer than 6 rounds)",
-        "SECONDS",
-        in_marker=True,
-        target="budget_s",
-    ),
-    Option(
-        "warmup",
-        parse_seconds,
-        "longest time to wait for steady steps (default 30 s)",
-        "SECONDS",
-        on_command_line=False,
-        in_marker=True,
-        target="warmup_s",
-    ),
-    Option(
-        "repeats",
-        parse_count(1, 5),
-        "runs that the gate may take for one verdict, the first included (default 5)",
-        "N",
-    ),
-    Option(
-        "within",
-        parse_seconds,
-        "begin no repeat that would end later than this in the session, such as 20min, and repeat first what lost "
-        "most; every benchmark is measured once (default: no limit)",
-        "TIME",
-        target="within_s",
-    ),
-    Option(
-        "timeout",
-        parse_seconds,
-        "longest time for one run of a benchmark (default 10 min)",
-        "SECONDS",
-        in_marker=True,
-        target="timeout_s",
-    ),
-    Option(
-        "rendezvous",
-        parse_seconds,
-        "longest time until all ranks of a process group are connected (default 2 min)",
-        "SECONDS",
-        on_command_line=False,
-        target="rendezvous_s",
-    ),
-    Option(
-        "threads",
-        parse_count(1, 4096),
-        "threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
-        "N",
-        on_command_line=False,
-    ),
-    Option(
-        "bind",
-        parse_choice("auto", "none"),
-        "bind each rank to the CPUs and the memory nearest to its device (default auto)",
-        "auto|none",
-        on_command_line=False,
-        in_marker=True,
-    ),
-    Option(
-        "lock",
-        parse_choice("wait", "fail", "off"),
-        "while another session measures on the same device: wait (default), fail, or measure beside it (off)",
-        "wait|fail|off",
-        on_command_line=False,
-    ),
-    Option(
-        "data",
-        str,
-        "folder of real data sets, in their published layouts (default: none, data is synthetic)",
-        "DIR",
-    ),
-    Option(
-        "compile",
-        parse_choice("auto", "off", *COMPILE_MODES),
-        "how train and infer compile a model (default auto: on accelerators)",
-        "auto|off|MODE",
-        in_marker=True,
-    ),
-    Option(
-        "reference",
-        _parse_references,
-        "show published figures beside each result; with FRACTION, fail where throughput is lower by more than that "
-        "than the one published for this platform",
-        "FRACTION",
-        kind="optional",
-        const="show",
-        target="references",
-    ),
-    Option(
-        "report",
-        _parse_reports,
-        "write a report; its suffix is its format: .html (a page; needs pytest-accel[report]) or .md (Markdown). "
-        "Repeatable",
-        "FILE",
-        kind="list",
-        target="reports",
-    ),
-    Option(
-        "json",
-        str,
-        "write all results as JSON, for `pytest-accel compare` and `report`; updated after every run",
-        "FILE",
-    ),
-    Option(
-        "history",
-        parse_history,
-        "database of all runs, relative to the root directory (default .accel/history.sqlite)",
-        "FILE|off",
-    ),
-    Option(
-        "slowdown",
-        parse_fraction,
-        "delay every step until throughput is lower by FRACTION, to see the gate fail",
-        "FRACTION",
-        in_ini=False,
-    ),
-    Option(
-        "in-process",
-        parse_truth,
-        "measure benchmarks of one device in pytest's own process, for debugging; --pdb and --trace imply it",
-        kind="flag",
-        in_ini=False,
-    ),
-)
-# Keys of `@pytest.mark.accel` that are no options. `reference=` links published figures; the option shows them.
-_MARKER_ONLY = (
-    Option("process_group", parse_truth, "measure in a process group even on one device", in_marker=True),
-    Option("reference", str, "published figures of this benchmark", in_marker=True),
-)
-MARKER_OPTIONS = {option.name: option for option in (*OPTIONS, *_MARKER_ONLY) if option.in_marker}
+_ALL = tuple(_named(field) for field in fields(Settings) if "option" in field.metadata)
+OPTIONS = tuple(option for option in _ALL if option.on_command_line or option.in_ini)
+MARKER_OPTIONS = {option.name: option for option in _ALL if option.in_marker}
 MARKER_KEYS = tuple(MARKER_OPTIONS)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every setting as an option, an ini value, or both."""
     group = parser.getgroup("accel", "accelerator benchmarks (pytest-accel)")
-    arguments: Mapping[str, Mapping[str, Any]] = {
-        "flag": {"action": "store_const", "const": "true"},
-        "optional": {"nargs": "?"},
-        "list": {"action": "append"},
-        "value": {},
-    }
     for option in OPTIONS:
         if option.on_command_line:
-            more = {"const": option.const} if option.kind == "optional" else {}
-            metavar = {} if option.kind == "flag" else {"metavar": option.metavar}
-            group.addoption(
-                option.flag, default=None, help=option.help, **arguments[option.kind], **more, **metavar
-            )
+            arguments: dict[str, Any] = {"metavar": option.metavar}
+            match option.kind:
+                case "flag":
+                    arguments = {"action": "store_const", "const": "true"}
+                case "optional":
+                    arguments |= {"nargs": "?", "const": option.const}
+                case "list":
+                    arguments |= {"action": "append"}
+            group.addoption(option.flag, default=None, help=option.help, **arguments)
         if option.in_ini:
             kind: Literal["bool", "string"] = "bool" if option.kind == "flag" else "string"
             parser.addini(option.key, option.help.replace("%%", "%"), type=kind, default=None)

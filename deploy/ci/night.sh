@@ -249,7 +249,7 @@ if [[ -s $out/results.json && ! -e $out/summary.md ]]; then
         say "no page could be made of it."
 fi
 if [[ -s $out/results.json ]]; then
-    "${accel[@]}" baseline accept --markdown --max-characters 60000 "$out/results.json" >"$out/proposal.md" ||
+    "${accel[@]}" baseline accept --markdown "$out/results.json" >"$out/proposal.md" ||
         say "no proposal could be written."
 fi
 [[ -s $out/proposal.md ]] || rm -f -- "$out/proposal.md"

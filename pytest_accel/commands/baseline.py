@@ -86,45 +86,39 @@ def _check(folder: Path) -> int:
     ),
     _REASON,
     argument("--replace", action="store_true", help="replace the stored runs instead of adding to them"),
-    argument(
-        "--platform", default="", metavar="DIR", help="the folder of its baselines, if the file has none"
-    ),
     KEYWORD,
     BASELINES,
     argument("--markdown", action="store_true", help="only print the text of an issue or a pull request"),
-    argument("--max-characters", type=count, default=0, metavar="N", help="at most, of --markdown"),
-    argument("--exit-code", action="store_true", help="of --markdown: 1 if a baseline should move"),
     group="baseline",
 )
 def accept(args: argparse.Namespace) -> int:
     """Show which baselines should move after a session, and add its runs with --reason."""
     from pytest_accel.report.proposal import render_proposal
-    from pytest_accel.storage.baseline_edits import EditError, accept, read_candidates
+    from pytest_accel.storage.baseline_edits import EditError, accept
     from pytest_accel.storage.baselines import BaselineStore
     from pytest_accel.storage.results import read_results
 
+    session = read_results(args.results)
     if args.markdown:
-        text = render_proposal(read_results(args.results), limit_characters=args.max_characters)
-        print(text, end="")
-        return int(bool(text) and args.exit_code)
-    wanted = by_keyword(args.keyword)
-    candidates = [each for each in read_candidates(args.results, args.platform) if wanted(each.key)]
-    if not candidates:
-        chosen = f" that -k {args.keyword!r} chooses" if args.keyword else ""
-        raise ValueError(f"{args.results}: no benchmark{chosen} was measured in it. Nothing was written.")
+        print(render_proposal(session), end="")
+        return 0
     try:
         lines = accept(
             BaselineStore(baselines_folder(args)),
-            candidates,
+            session,
             reason=args.reason,
-            replace=args.replace,
             at=_now(),
+            wanted=by_keyword(args.keyword),
+            replace=args.replace,
             misplaced=_misplaced(_catalogue()),
         )
     except EditError as error:
         if args.reason.strip():
             raise
         lines = [str(error)]
+    if not lines:
+        chosen = f" that -k {args.keyword!r} chooses" if args.keyword else ""
+        raise ValueError(f"{args.results}: no benchmark{chosen} was measured in it. Nothing was written.")
     if not args.reason.strip():
         lines += [
             'Nothing was written. Write it with --reason "...".',
@@ -144,12 +138,6 @@ def accept(args: argparse.Namespace) -> int:
     argument("--anchor", choices=("set", "clear"), help="make the stored runs the anchor, or remove it"),
     argument("--keep", type=count, metavar="N", help="keep only the newest N runs"),
     argument("--remove", action="append", default=[], metavar="ID", help="a benchmark; repeatable"),
-    argument(
-        "--vanished",
-        type=Path,
-        metavar="RESULTS.json",
-        help="remove those that a session reports as vanished",
-    ),
     group="baseline",
 )
 def edit(args: argparse.Namespace) -> int:
@@ -157,17 +145,18 @@ def edit(args: argparse.Namespace) -> int:
     from pytest_accel.storage.baseline_edits import edit_baselines
     from pytest_accel.storage.baselines import BaselineStore
 
-    folder = baselines_folder(args)
-    edits = _edits(args)
+    folder, wanted, edits = baselines_folder(args), by_keyword(args.keyword), _edits(args)
     if len(edits) != 1:
         raise ValueError(
-            "Choose one of --tolerance, --anchor, --keep and --remove or --vanished; each gets its own reason."
+            "Choose one of --tolerance, --anchor, --keep and --remove; each gets its own reason."
         )
     files = _files(folder, args.platform)
     _refuse_unknown(args.remove, files)
-    if not any(by_keyword(args.keyword)(key) for file in files for key in file.benchmarks):
+    if not any(wanted(key) for file in files for key in file.benchmarks):
         raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
-    lines = edit_baselines(BaselineStore(folder), files, edits[0], reason=args.reason, at=_now())
+    lines = edit_baselines(
+        BaselineStore(folder), files, edits[0], reason=args.reason, at=_now(), wanted=wanted
+    )
     print("\n".join(lines or ["There is nothing to change."]))
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
@@ -176,22 +165,17 @@ def edit(args: argparse.Namespace) -> int:
 
 def _edits(args: argparse.Namespace) -> list[EntryEdit]:
     from pytest_accel.stats.run import both_keys
-    from pytest_accel.storage.baseline_edits import prune, set_anchor, set_tolerance
+    from pytest_accel.storage.baseline_edits import keep_newest, remove, set_anchor, set_tolerance
 
-    chosen, edits = by_keyword(args.keyword), []
+    edits = []
     if args.tolerance is not None:
-        tolerance = _tolerance(args.tolerance)
-        edits.append(set_tolerance(tolerance, noisy_only=args.noisy, chosen=chosen))
+        edits.append(set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy))
     if args.anchor:
-        edits.append(set_anchor(clear=args.anchor == "clear", chosen=chosen))
+        edits.append(set_anchor(clear=args.anchor == "clear"))
     if args.keep:
-        edits.append(prune(keep_runs=args.keep, chosen=chosen))
-    if args.remove or args.vanished:
-        vanished = _vanished(args.vanished) if args.vanished else set()
-        named = {key for node_id in args.remove for key in both_keys(node_id)} | set(args.remove)
-        edits.append(
-            prune(remove=lambda platform, key: key in named or (platform, key) in vanished, chosen=chosen)
-        )
+        edits.append(keep_newest(args.keep))
+    if args.remove:
+        edits.append(remove({key for name in args.remove for key in (name, *both_keys(name))}))
     return edits
 
 
@@ -204,18 +188,6 @@ def _tolerance(text: str) -> Tolerance:
         return parse_tolerance(text)
     except ValueError as error:
         raise ValueError(f"--tolerance {text!r} {error} Or auto, or default.") from None
-
-
-def _vanished(path: Path) -> set[tuple[str, str]]:
-    """Return the vanished benchmarks of a session, by platform and key."""
-    from pytest_accel.stats.run import both_keys
-    from pytest_accel.stats.verdict import Outcome
-    from pytest_accel.storage.results import read_results
-
-    results = [each for each in read_results(path).results if each.status is Outcome.VANISHED]
-    if not results:
-        raise ValueError(f"--vanished {path}: its session reports no vanished benchmark.")
-    return {(each.disk_name or each.platform, key) for each in results for key in both_keys(each.benchmark)}
 
 
 def _files(folder: Path, platform: str) -> list[BaselineFile]:

@@ -65,7 +65,6 @@ def record(
     latest, auto = case.latest, _auto(case)
     # Few runs resolve little: an interrupted recording stores no tolerance.
     chosen = None if incomplete else auto
-    write = store.replace if settings.update else store.append
     try:
         line = LedgerEntry(
             at=at,
@@ -82,7 +81,10 @@ def record(
             runs=tuple(case.runs),
             ledger=(line,),
         )
-        file = write(case.disk_name, case.suite, case.key, entry, [m.environment for m in case.measurements])
+        environments = [each.environment for each in case.measurements]
+        file = store.record(
+            case.disk_name, case.suite, case.key, entry, environments, replace=settings.update
+        )
     except ValueError as error:
         # Only a BaselineError names its file; other values are refused before there is one.
         place = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias
 
+from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Environment, describe, diff_identity, fingerprint
 from pytest_accel.stats.run import MAX_RUNS, Run, Scalar
 from pytest_accel.storage.codec import EXACT, FormatError, decode, encode, loads, without_keys
 from pytest_accel.storage.codec import render as render_json
-from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, read_text, rewrite_locked
+from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, locked, read_text
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 16 * 2**20  # a hundred benchmarks of ten runs are about 1 MiB
 MAX_WORK = 1e18  # of one step
 DIGITS = 7  # 0.1 ppm, a thousandth of the best run-to-run noise
-_LONGEST_NAME_BYTES = 200  # file systems allow 255; a temporary name adds a few dozen
 PUBLISHED = "published"  # baselines/published holds references, not baselines
-_UPDATE_REMEDY = 'Replace it with fresh runs: --accel-update --accel-reason "...".'
+_UPDATE_REMEDY = 'Replace the stored runs: --accel-update --accel-reason "...", or `pytest-accel baseline accept --replace`.'
 
 Action: TypeAlias = Literal["record", "update", "accept", "prune", "anchor", "tolerance"]
-_T = TypeVar("_T")
 
 
 class BaselineError(StorageError):
@@ -160,80 +159,53 @@ def render(file: BaselineFile) -> str:
     return render_json(content) + "\n"
 
 
-def parse(text: str, where: str) -> BaselineFile:
-    """Return the file as a value, or raise BaselineError with the place of its first fault."""
-    file, found = _parse(text, where)
-    if file is None or found:
-        raise found[0]
-    return file
-
-
-def faults(text: str, where: str) -> list[BaselineError]:
-    """Return a fault for each environment, benchmark and removal of a file that cannot be used."""
-    return _parse(text, where)[1]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Document:
-    """A file whose parts are still plain."""
+    """A file whose environments and benchmarks are still plain."""
 
     schema_version: int
     platform: str
     suite: str
     environments: Mapping[str, object]
     benchmarks: Mapping[str, object]
-    removed: object = ()
+    removed: tuple[Removal, ...] = ()
 
 
-def _parse(text: str, where: str) -> tuple[BaselineFile | None, list[BaselineError]]:
-    found: list[BaselineError] = []
-
-    def attempt(read: Callable[[], _T]) -> _T | None:
-        try:
-            return read()
-        except FormatError as error:
-            found.append(BaselineError(where, error.place or "top level", error.problem, error.remedy))
-            return None
-
-    def read_all(name: str, read: Callable[[str, object, str], _T]) -> dict[str, _T]:
-        parts: Mapping[str, object] = getattr(document, name)
-        read_parts = {
-            key: attempt(lambda key=key, value=value: read(key, value, f"{name}[{json.dumps(key)}]"))  # type: ignore[misc]
-            for key, value in parts.items()
-        }
-        return {key: each for key, each in read_parts.items() if each is not None}
-
-    document = attempt(lambda: _document(text))
-    if document is None:
-        return None, found
-    file = BaselineFile(
-        platform=document.platform,
-        suite=document.suite,
-        environments=read_all("environments", decode_environment),
-        benchmarks=read_all(
-            "benchmarks", lambda _key, value, place: _entry(value, place, document.environments)
-        ),
-        removed=attempt(lambda: decode(tuple[Removal, ...], document.removed or [], "removed")) or (),
-    )
-    return file, found
+def parse(text: str, where: str) -> BaselineFile:
+    """Return the file as a value, or raise BaselineError with the place of its first fault."""
+    with format_errors(where, BaselineError):
+        top = loads(text)
+        _check_version(top)
+        document = decode(_Document, top)
+        return BaselineFile(
+            platform=document.platform,
+            suite=document.suite,
+            environments={
+                key: decode_environment(key, value, f"environments[{json.dumps(key)}]")
+                for key, value in document.environments.items()
+            },
+            benchmarks={
+                key: _entry(value, _place(key), document.environments)
+                for key, value in document.benchmarks.items()
+            },
+            removed=document.removed,
+        )
 
 
-def _document(text: str) -> _Document:
-    top = loads(text)
-    version = top.get("schema_version") if isinstance(top, dict) else None
-    if isinstance(top, dict) and "schema_version" not in top:
+def _check_version(top: object) -> None:
+    """Refuse another schema before anything else: it may mean something else by the same keys."""
+    if not isinstance(top, dict):
+        return
+    if "schema_version" not in top:
         raise FormatError("", 'the key "schema_version" is missing: this is not a baseline file')
-    # Before anything else: another schema may mean something else by the same keys.
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    version = decode(int, top["schema_version"], "schema_version")
+    if version > SCHEMA_VERSION:
         problem = f"{version} is newer than this pytest-accel reads ({SCHEMA_VERSION})"
-        raise FormatError(
-            "schema_version", problem, "Upgrade pytest-accel (pip install --upgrade pytest-accel)."
-        )
-    if isinstance(version, int) and version != SCHEMA_VERSION:
-        raise FormatError(
-            "schema_version", f"{version} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
-        )
-    return decode(_Document, top)
+        remedy = "Upgrade pytest-accel (pip install --upgrade pytest-accel)."
+        raise FormatError("schema_version", problem, remedy)
+    if version != SCHEMA_VERSION:
+        problem = f"{version} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
+        raise FormatError("schema_version", problem)
 
 
 def decode_environment(key: str, value: object, place: str) -> Environment:
@@ -278,15 +250,22 @@ class BaselineStore:
 
     def path(self, platform: str, suite: str) -> Path:
         for kind, name in (("platform", platform), ("suite", suite)):
-            _check_name(kind, name, self.root)
+            is_name = re.fullmatch(r"[^./\\-][^/\\]{0,199}", name) and name.isprintable()
+            if not is_name or (kind == "platform" and name == PUBLISHED):
+                remedy = (
+                    f"A {kind} is a folder or file name: no slash, no leading dot or dash, at most 200 characters, "
+                    f"and not {PUBLISHED}."
+                )
+                raise BaselineError(str(self.root), "", f"{name!r} cannot name a {kind}", remedy)
         return self.root / platform / f"{suite}.json"
 
     def read(self, platform: str, suite: str) -> BaselineFile | None:
         """Return the stored baselines, or None; raise BaselineError when they cannot be used."""
         path = self.path(platform, suite)
-        file = read_file(path)
-        if file is None:
+        text = read_text(path, BaselineError, MAX_BYTES)
+        if text is None:
             return None
+        file = parse(text, str(path))
         for place, stored, expected in (
             ("platform", file.platform, platform),
             ("suite", file.suite, suite),
@@ -296,178 +275,113 @@ class BaselineStore:
                 raise BaselineError(str(path), place, problem)
         return file
 
-    def append(
+    def record(
         self,
         platform: str,
         suite: str,
-        node_id: str,
+        key: str,
         entry: BaselineEntry,
         environments: Iterable[Environment],
+        *,
+        replace: bool = False,
     ) -> BaselineFile:
-        """Add the runs and ledger lines of `entry`, which holds only what is new, to those stored."""
-        path = self.path(platform, suite)
-
-        def change(file: BaselineFile) -> BaselineFile:
-            grown = _appended(path, file, node_id, entry)
-            return _with_entry(path, file, node_id, grown, environments)
-
-        return self._rewrite(platform, suite, change)
-
-    def replace(
-        self,
-        platform: str,
-        suite: str,
-        node_id: str,
-        entry: BaselineEntry,
-        environments: Iterable[Environment],
-    ) -> BaselineFile:
-        """Replace the stored runs by those of `entry`; the ledger grows."""
-        path = self.path(platform, suite)
+        """Add the runs of `entry` to a baseline, or replace them, as `with_runs` does."""
         new = tuple(environments)
-
-        def change(file: BaselineFile) -> BaselineFile:
-            stored = file.benchmarks.get(node_id)
-            past = stored.ledger if stored is not None else ()
-            anchor = _kept_anchor(file, stored, entry, new) if stored is not None else ()
-            renewed = dataclasses.replace(entry, ledger=past + entry.ledger, anchor=anchor)
-            return _with_entry(path, file, node_id, renewed, new)
-
-        return self._rewrite(platform, suite, change)
+        return self.change(platform, suite, lambda file: with_runs(file, key, entry, new, replace=replace))
 
     def change(
         self, platform: str, suite: str, change: Callable[[BaselineFile], BaselineFile]
     ) -> BaselineFile:
         """Rewrite a file under its lock, without environments that no run names."""
-
-        def kept(file: BaselineFile) -> BaselineFile:
-            return without_unused(change(file))
-
-        return self._rewrite(platform, suite, kept)
-
-    def _rewrite(
-        self, platform: str, suite: str, change: Callable[[BaselineFile], BaselineFile]
-    ) -> BaselineFile:
         path = self.path(platform, suite)
-        empty = BaselineFile(platform=platform, suite=suite, environments={}, benchmarks={})
-        changed = empty
-
-        def content() -> bytes:
-            nonlocal changed
-            changed = change(self.read(platform, suite) or empty)
-            return _checked(changed, path)
-
-        rewrite_locked(path, content, self.lock_timeout_s, BaselineError)
+        with (
+            format_errors(str(path), BaselineError),
+            locked(path, self.lock_timeout_s, BaselineError) as write,
+        ):
+            changed = without_unused(change(self.read(platform, suite) or empty_file(platform, suite)))
+            write(_checked(changed, path))
         return changed
 
 
-def read_file(path: Path) -> BaselineFile | None:
-    """Return the baselines of any file, or None; raise BaselineError when they cannot be used."""
-    text = read_text(path, BaselineError, MAX_BYTES)
-    return None if text is None else parse(text, str(path))
-
-
-def _check_name(kind: str, name: str, root: Path) -> None:
-    """Refuse a name that is no single path component."""
-    bad = (
-        not name
-        or name.startswith((".", "-"))
-        or any(character in "/\\" or not character.isprintable() for character in name)
-        or len(os.fsencode(name)) > _LONGEST_NAME_BYTES
-        or (kind == "platform" and name == PUBLISHED)
-    )
-    if bad:
-        raise BaselineError(
-            str(root),
-            "",
-            f"{name!r} cannot name a {kind}",
-            f"A {kind} is a folder or file name: no slash, no leading dot or dash, "
-            f"at most {_LONGEST_NAME_BYTES} bytes, and not {PUBLISHED}.",
-        )
-
-
-# --- runs of a platform --------------------------------------------------------------------------
+def empty_file(platform: str, suite: str) -> BaselineFile:
+    return BaselineFile(platform=platform, suite=suite, environments={}, benchmarks={})
 
 
 def runs_of_platform(store: BaselineStore, platform: str) -> list[tuple[Run, ...]]:
-    """Return the comparable runs of every benchmark of a platform; a file that cannot be read has none."""
-    found: list[tuple[Run, ...]] = []
+    """Return the runs of every benchmark of a platform, those of one machine together; a bad file has none."""
+    groups: dict[tuple[str, str, str], list[Run]] = {}
     for path in sorted((store.root / platform).glob("*.json")):
         with suppress(BaselineError):
-            file = store.read(platform, path.stem)
-            found += runs_of_file(file) if file else ()
-    return found
-
-
-def runs_of_file(file: BaselineFile) -> list[tuple[Run, ...]]:
-    """Return the runs of each benchmark, those of one machine identity together."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for key, entry in file.benchmarks.items():
-        for run in entry.runs:
-            identity = file.environments[run.environment].identity
-            groups.setdefault((key, repr(sorted(identity.items()))), []).append(run)
+            file = store.read(platform, path.stem) or empty_file(platform, path.stem)
+            for key, entry in file.benchmarks.items():
+                for run in entry.runs:
+                    identity = file.environments[run.environment].identity
+                    groups.setdefault((path.stem, key, repr(sorted(identity.items()))), []).append(run)
     return [tuple(runs) for runs in groups.values()]
 
 
-# --- changes of a file -----------------------------------------------------------------------------------
+# --- changes of a file ------------------------------------------------------------------------------
 
 
-def _appended(path: Path, file: BaselineFile, node_id: str, entry: BaselineEntry) -> BaselineEntry:
-    stored = file.benchmarks.get(node_id)
-    if stored is None:
-        return entry
-    if stored.configuration_hash != entry.configuration_hash:
-        problem = (
-            f"stale: it was recorded with another configuration ({stored.configuration_hash}, "
-            f"now {entry.configuration_hash}), and runs of two configurations do not mix"
-        )
-        raise BaselineError(str(path), _place(node_id), problem, _UPDATE_REMEDY)
-    if len(stored.runs) + len(entry.runs) > MAX_RUNS:
-        raise _too_many_runs(path, node_id, stored=len(stored.runs), new=len(entry.runs))
-    return dataclasses.replace(
-        stored,
-        tolerance=stored.tolerance if stored.tolerance is not None else entry.tolerance,
-        runs=stored.runs + entry.runs,
-        ledger=stored.ledger + entry.ledger,
-    )
-
-
-def _kept_anchor(
-    file: BaselineFile, stored: BaselineEntry, entry: BaselineEntry, new: Iterable[Environment]
-) -> tuple[Run, ...]:
-    """Return the anchor to keep beside new runs: none where its configuration or machine differs from theirs."""
-    known = {**file.environments, **{environment.key: environment for environment in new}}
-    machines = [known[run.environment] for run in (*stored.anchor, *entry.runs) if run.environment in known]
-    elsewhere = any(diff_identity(machines[0], each) for each in machines[1:])
-    return () if elsewhere or stored.configuration_hash != entry.configuration_hash else stored.anchor
-
-
-def _check_identity(path: Path, node_id: str, environments: list[Environment]) -> None:
-    for environment in environments[1:]:
-        if changes := diff_identity(environments[0], environment):
-            problem = (
-                f"recorded on another machine ({describe(changes)}), and runs of two machines do not mix"
-            )
-            raise BaselineError(str(path), _place(node_id), problem, _UPDATE_REMEDY)
-
-
-def _place(node_id: str) -> str:
-    return f"benchmarks[{json.dumps(node_id)}]"
-
-
-def _too_many_runs(path: Path, node_id: str, *, stored: int, new: int) -> BaselineError:
-    room = MAX_RUNS - stored
-    problem = f"has {stored} runs and would get {new} more; a baseline has at most {MAX_RUNS}"
-    remedy = f"Record at most {room} (--accel-record={room}), or replace all runs. " if room else ""
-    return BaselineError(str(path), f"{_place(node_id)}.runs", problem, remedy + _UPDATE_REMEDY)
-
-
-def _with_entry(
-    path: Path, file: BaselineFile, node_id: str, entry: BaselineEntry, new: Iterable[Environment]
+def with_runs(
+    file: BaselineFile,
+    key: str,
+    entry: BaselineEntry,
+    environments: Iterable[Environment],
+    *,
+    replace: bool = False,
 ) -> BaselineFile:
-    known = {**file.environments, **{environment.key: environment for environment in new}}
-    _check_identity(path, node_id, [known[run.environment] for run in entry.runs if run.environment in known])
-    benchmarks = {**file.benchmarks, node_id: entry}
-    return without_unused(dataclasses.replace(file, environments=known, benchmarks=benchmarks))
+    """Return the file with the runs and ledger lines of `entry`, which holds only what is new.
+
+    They are added to the stored runs, or replace them. Raise FormatError where they do not belong together.
+    """
+    known = {**file.environments, **{each.key: each for each in environments}}
+    stored = file.benchmarks.get(key)
+    if stored is not None and replace:
+        tolerance = entry.tolerance if entry.tolerance is not None else stored.tolerance
+        anchor = stored.anchor if _is_comparable(stored, entry, known) else ()
+        ledger = stored.ledger + entry.ledger
+        entry = dataclasses.replace(entry, tolerance=tolerance, anchor=anchor, ledger=ledger)
+    elif stored is not None:
+        _check_addition(key, stored, entry)
+        entry = dataclasses.replace(
+            stored,
+            tolerance=stored.tolerance if stored.tolerance is not None else entry.tolerance,
+            runs=stored.runs + entry.runs,
+            ledger=stored.ledger + entry.ledger,
+        )
+    machines = [known[run.environment] for run in entry.runs if run.environment in known]
+    for machine in machines[1:]:
+        if changes := diff_identity(machines[0], machine):
+            problem = (
+                f"runs of two machines do not mix, and these are of another machine ({describe(changes)})"
+            )
+            raise FormatError(_place(key), problem, _UPDATE_REMEDY)
+    return dataclasses.replace(file, environments=known, benchmarks={**file.benchmarks, key: entry})
+
+
+def _is_comparable(stored: BaselineEntry, entry: BaselineEntry, known: Mapping[str, Environment]) -> bool:
+    """Return whether an anchor and new runs are of one configuration and machine."""
+    machines = [known[run.environment] for run in (*stored.anchor, *entry.runs) if run.environment in known]
+    is_elsewhere = any(diff_identity(machines[0], each) for each in machines[1:])
+    return not is_elsewhere and stored.configuration_hash == entry.configuration_hash
+
+
+def _check_addition(key: str, stored: BaselineEntry, entry: BaselineEntry) -> None:
+    if stored.configuration_hash != entry.configuration_hash:
+        changes = ", ".join(configuration_changes(stored, entry))
+        problem = f"stale: the benchmark changed since its baseline ({changes})"
+        raise FormatError(_place(key), problem, _UPDATE_REMEDY)
+    room = MAX_RUNS - len(stored.runs)
+    if len(entry.runs) > room:
+        problem = f"has {len(stored.runs)} runs and would get {len(entry.runs)} more; a baseline has at most {MAX_RUNS}"
+        remedy = f"Record at most {room} (--accel-record={room}), or replace all. " if room else ""
+        make_room = " Or keep the newest N: `pytest-accel baseline edit --keep N`."
+        raise FormatError(f"{_place(key)}.runs", problem, remedy + _UPDATE_REMEDY + make_room)
+
+
+def _place(key: str) -> str:
+    return f"benchmarks[{json.dumps(key)}]"
 
 
 def without_unused(file: BaselineFile) -> BaselineFile:
@@ -479,14 +393,13 @@ def without_unused(file: BaselineFile) -> BaselineFile:
 
 def _checked(file: BaselineFile, path: Path) -> bytes:
     """Return the bytes of a file that can be read back; a bad value must not reach the disk."""
-    remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
     try:
         text = render(file)
         parse(text, str(path))
-    except BaselineError as error:
-        raise BaselineError(error.file, error.place, error.problem, remedy) from None
-    except (ValueError, TypeError) as error:  # NaN or an object in a configuration
-        raise BaselineError(str(path), "", str(error), remedy) from None
+    except (ValueError, TypeError) as error:  # also NaN or an object in a configuration
+        remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
+        place, problem = getattr(error, "place", ""), getattr(error, "problem", str(error))
+        raise BaselineError(str(path), place, problem, remedy) from None
     data = text.encode("utf-8")
     if len(data) > MAX_BYTES:
         problem = f"would grow to {len(data)} bytes; at most {MAX_BYTES} can be read back"

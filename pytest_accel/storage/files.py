@@ -16,11 +16,8 @@ from typing import ClassVar
 
 from pytest_accel.storage.codec import FormatError
 
-GIT_TIMEOUT_S = (
-    20.0  # reading objects takes milliseconds; a repository on storage that hangs must not hang us
-)
+GIT_TIMEOUT_S = 20.0  # reading objects takes milliseconds; storage that hangs must not hang us
 LOCK_TIMEOUT_S = 30.0  # a write takes milliseconds; after thirty seconds a writer is stuck
-LOCKS = Path("/proc/locks")  # Linux lists holders of locks here
 _LOCK_POLL_S = 0.02
 _STALE_TEMPORARY_S = 3600.0  # a writer needs milliseconds; on NFS the process may live on another machine
 
@@ -89,10 +86,8 @@ def decode_text(data: bytes, where: str, kind: type[StorageError]) -> str:
 def _read_error(path: Path, kind: type[StorageError], error: OSError) -> StorageError:
     remedy = {
         errno.EACCES: f"Make it readable for user {os.geteuid()}.",
-        errno.EPERM: f"Make it readable for user {os.geteuid()}.",
         errno.ELOOP: "Replace the link, which leads back to itself, by the file.",
         errno.ENOTDIR: f"{path.parent} must be a folder.",
-        errno.ENAMETOOLONG: "Name a file with a shorter path.",
     }
     return kind(str(path), "", f"cannot be read: {error.strerror}", remedy.get(error.errno or 0, ""))
 
@@ -166,18 +161,16 @@ def relative_path(directory: Path, path: Path) -> Path:
 # --- writing under a lock ---------------------------------------------------------------------------
 
 
-def rewrite_locked(
-    path: Path, content: Callable[[], bytes], timeout_s: float, kind: type[StorageError]
-) -> None:
-    """Replace a file by what `content` returns while no other process can write."""
+@contextmanager
+def locked(path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[Callable[[bytes], None]]:
+    """Keep other processes from writing a file, and yield the function that replaces it."""
     with _write_errors(path, kind):
         # A link to shared storage stays a link: its target is what is locked and replaced.
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.parent, path, timeout_s, kind):
-            data = content()
+        with _folder_lock(target.parent, path, timeout_s, kind):
             remove_temporaries(target)
-            replace_file(target, data)
+            yield lambda data: replace_file(target, data)
 
 
 @contextmanager
@@ -185,25 +178,23 @@ def _write_errors(path: Path, kind: type[StorageError]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        no_locks = "Choose a folder of baselines on a file system with locks"
         remedy = {
             errno.ENOSPC: "Make room on the disk",
             errno.EDQUOT: "Make room in the quota",
-            errno.ENOLCK: "Choose a folder of baselines on a file system with locks",
-            errno.ENOSYS: "Choose a folder of baselines on a file system with locks",
+            errno.ENOLCK: no_locks,
+            errno.ENOSYS: no_locks,
             errno.EFBIG: "Raise the limit on file sizes (ulimit -f)",
-            errno.EROFS: "Mount it for writing, or choose another folder of baselines",
-            errno.EACCES: f"Make {path.parent} writable for user {os.geteuid()}",
-            errno.EPERM: f"Make {path.parent} writable for user {os.geteuid()}",
             errno.ENOTDIR: f"{path.parent} must be a folder",
             errno.EEXIST: f"{path.parent} must be a folder",
-        }.get(error.errno or 0, "Remove the cause")
+        }.get(error.errno or 0, f"Make {path.parent} writable for user {os.geteuid()}")
         problem = f"cannot be written: {error.strerror or error}"
         kept = "what was stored before is intact"
         raise kind(str(path), "", problem, f"{remedy}, and record again; {kept}.") from None
 
 
 @contextmanager
-def _locked(folder: Path, path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[None]:
+def _folder_lock(folder: Path, path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[None]:
     """Hold the lock of the folder. The kernel releases it when a writer dies."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -228,42 +219,23 @@ def _wait_for(fd: int, path: Path, timeout_s: float, kind: type[StorageError]) -
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                problem = f"{_holder(fd)} has been writing here for more than {timeout_s:g} s"
+                problem = f"another writer has been writing here for more than {timeout_s:g} s"
                 remedy = "Wait for it or end it, and record again; nothing was written."
                 raise kind(str(path), "", problem, remedy) from None
             time.sleep(_LOCK_POLL_S)
-        else:
-            return
-
-
-def _holder(fd: int) -> str:
-    """Return who holds the lock, where /proc shows it (not from other machines or containers)."""
-    inode = os.fstat(fd).st_ino
-    with suppress(OSError, ValueError, IndexError):
-        for line in LOCKS.read_text(encoding="utf-8").splitlines():
-            fields = line.split()  # 1: FLOCK ADVISORY WRITE 4242 08:01:131 0 EOF
-            if "->" not in fields and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
-                pid = int(fields[4])
-                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-                return f"another writer, process {pid} ({name}),"
-    return "another writer"
 
 
 # --- git revisions ----------------------------------------------------------------------------------
-
-_REGULAR_MODES = ("100644", "100755")  # no links, no submodules
 
 
 class RevisionError(ValueError):
     """Git, the revision or the path in it is missing; the message says which, and what to write."""
 
 
-def read_revision(
-    revision: str, path: str, folder: Path, *, max_bytes: int = 2**24
-) -> dict[PurePosixPath, bytes]:
+def read_revision(revision: str, path: str, folder: Path) -> dict[PurePosixPath, bytes]:
     """Return the JSON files at `path` in a git revision, by their path below it; a single file by its name.
 
     `path` is as git reads it after the colon: from the top of the repository, or from `folder` if it begins
@@ -273,56 +245,29 @@ def read_revision(
         raise RevisionError(f"{revision!r} cannot be a revision. Write one such as HEAD~1, main or v1.2.")
     named = f"{revision}:{path}"
     verify = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    commit = _git(folder, *verify, f"{revision}^{{commit}}")
-    if commit is None:
+    if not _git(folder, *verify, f"{revision}^{{commit}}"):
         raise RevisionError(
             f"{named}: git knows no revision {revision!r} in {folder}. "
             "`git log --oneline` shows those it has; a shallow clone has few (git fetch --unshallow)."
         )
-    found = _git(folder, *verify, f"{_line(commit)}:{path}")
-    if found is None:
+    top = _git(folder, *verify, named).decode("ascii").strip()
+    if not top:
         raise RevisionError(
             f"{named}: the revision has no {path!r}. `git ls-tree -r --name-only {revision}` lists it."
         )
-    top = _line(found)
-    if _line(_git_output(folder, "cat-file", "-t", top)) == "blob":
-        blobs = {PurePosixPath(PurePosixPath(path).name): top}
-    else:
-        listing = _git_output(folder, "ls-tree", "-r", "-z", "--full-tree", top)
-        blobs = {name: key for name, key in _listed_blobs(listing) if name.suffix == ".json"}
-    return {name: _blob(folder, key, f"{named} ({name})", max_bytes) for name, key in blobs.items()}
-
-
-def _listed_blobs(listing: bytes) -> Iterator[tuple[PurePosixPath, str]]:
-    for line in filter(None, listing.split(b"\0")):
+    if _git(folder, "cat-file", "-t", top).strip() == b"blob":
+        return {PurePosixPath(PurePosixPath(path).name): _git(folder, "cat-file", "blob", top)}
+    found = {}
+    for line in _git(folder, "ls-tree", "-r", "-z", "--full-tree", top).split(b"\0"):
         facts, _, name = line.partition(b"\t")
-        mode, kind, key = facts.decode("ascii").split()
-        if kind == "blob" and mode in _REGULAR_MODES:
-            yield PurePosixPath(os.fsdecode(name)), key
-
-
-def _blob(folder: Path, key: str, named: str, max_bytes: int) -> bytes:
-    size = int(_git_output(folder, "cat-file", "-s", key))
-    if size > max_bytes:
-        raise RevisionError(f"{named}: {size} bytes; a file has at most {max_bytes}. Name another path.")
-    return _git_output(folder, "cat-file", "blob", key)
-
-
-def _git_output(folder: Path, *arguments: str) -> bytes:
-    found = _git(folder, *arguments)
-    if found is None:
-        raise RevisionError(
-            f"git {' '.join(arguments)} failed in {folder}. Is the repository intact (git fsck)?"
-        )
+        if facts.startswith((b"100644 blob", b"100755 blob")) and name.endswith(b".json"):  # no links
+            key = facts.decode("ascii").split()[2]
+            found[PurePosixPath(os.fsdecode(name))] = _git(folder, "cat-file", "blob", key)
     return found
 
 
-def _line(output: bytes) -> str:
-    return output.decode("utf-8", "replace").strip()
-
-
-def _git(folder: Path, *arguments: str) -> bytes | None:
-    """Return what git prints; None where it fails. Only object names and what follows --end-of-options vary."""
+def _git(folder: Path, *arguments: str) -> bytes:
+    """Return what git prints; nothing where it fails. Only object names and what follows --end-of-options vary."""
     # No prompt, no lock, and no fetching of what a partial clone left out.
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     try:
@@ -336,8 +281,6 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
             check=False,
         )
     except FileNotFoundError:
-        if not folder.is_dir():
-            raise RevisionError(f"{folder} is not a folder. Run this where the repository is.") from None
         raise RevisionError(
             "git is not installed, and baselines of a revision are read with it. "
             "Install it, or name a folder of baselines."
@@ -346,17 +289,10 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
         raise RevisionError(
             f"git {arguments[0]} did not finish within {GIT_TIMEOUT_S:g} s in {folder}. Is its storage available? Try again."
         ) from None
-    except ValueError as error:  # a NUL in the user's text
-        raise RevisionError(f"{' '.join(arguments)!r} cannot be passed to git: {error}.") from None
-    if done.returncode == 0:
-        return done.stdout
-    complaint = _line(done.stderr)
-    if "not a git repository" in complaint:
+    complaint = done.stderr.decode("utf-8", "replace").partition("\n")[0]
+    if "not a git repository" in complaint or "dubious ownership" in complaint:
         raise RevisionError(
-            f"{folder} is in no git repository. Run this inside one, or name a folder of baselines."
+            f"{folder} is in no git repository that can be read ({complaint}). "
+            "Run this inside one, or name a folder of baselines."
         )
-    if "dubious ownership" in complaint or "safe.directory" in complaint:
-        raise RevisionError(
-            f"git refuses to read {folder}: {complaint.splitlines()[0]}. Add it to safe.directory."
-        )
-    return None
+    return done.stdout if done.returncode == 0 else b""

@@ -83,7 +83,7 @@ def baseline(
         runs=found,
         ledger=(line,),
     )
-    (store.replace if replace else store.append)(platform, suite, key, entry, environments)
+    store.record(platform, suite, key, entry, environments, replace=replace)
     return store
 
 

@@ -169,24 +169,13 @@ class TestEdit:
         assert len(stored()[KEY].runs) == 3
         assert stored()[KEY].ledger[-1].action == "prune"
 
-    def test_vanished_benchmarks_of_a_session_are_removed(self, command):
-        baseline(Path("baselines"), platform="a100")
-        results_file(Path("r.json"), result(status=Outcome.VANISHED, measured=()))
-        text = command("edit", "--vanished", "r.json", "--reason", "renamed")
+    def test_one_benchmark_is_removed_by_its_id(self, command):
+        text = command("edit", "--remove", KEY, "--reason", "renamed")
         assert f"h200/cnn.json  {KEY}: benchmark removed, 5 runs" in text
         assert stored() == {}
         assert OTHER in stored("gpt")
-        removed = BaselineStore(Path("baselines")).read("h200", "cnn").removed
-        assert [(each.benchmark, each.reason) for each in removed] == [(KEY, "renamed")]
-        assert KEY in BaselineStore(Path("baselines")).read("a100", "cnn").benchmarks
-
-    def test_session_without_vanished_benchmarks_removes_nothing(self, command):
-        results_file(Path("r.json"), result())
-        assert "reports no vanished benchmark" in command("edit", "--vanished", "r.json", status=2)
-
-    def test_one_benchmark_is_removed_by_its_id(self, command):
-        command("edit", "--remove", KEY, "--reason", "x")
-        assert stored() == {}
+        (removed,) = BaselineStore(Path("baselines")).read("h200", "cnn").removed
+        assert (removed.benchmark, removed.reason) == (KEY, "renamed")
         assert "Did you mean" in command("edit", "--remove", OTHER[:-3], status=2)
 
     @pytest.mark.parametrize(
@@ -194,7 +183,6 @@ class TestEdit:
         [
             ([], "Choose one of"),
             (["--keep", "1", "--anchor", "set"], "Choose one of"),
-            (["--vanished", "x"], "cannot be read"),
             (["a100", "--keep", "1"], "has no baselines of 'a100'"),
             (["--anchor", "set", "-k", "other"], "matches -k 'other'"),
         ],

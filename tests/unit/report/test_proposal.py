@@ -190,14 +190,12 @@ def test_each_platform_and_each_set_of_changes_has_its_own_command():
 
 def test_an_issue_has_room_for_it_and_what_is_left_out_is_said():
     results = [replace(each, status=Outcome.IMPROVED) for each in many(600) if each.runs and each.baseline]
-    whole = render_proposal(make_session(results))
-    limit = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
-    assert len(whole) > limit
-    named = [word for each in commands(whole) for word in each if "::" in word]
-    assert sorted(named) == sorted(each.benchmark for each in results)
-    cut = render_proposal(make_session(results), limit_characters=limit)
-    assert len(cut) <= limit
-    assert cut.endswith("`pytest-accel baseline accept --markdown results.json` prints it all.\n")
+    some = render_proposal(make_session(results[:100]))
+    named = [word for each in commands(some) for word in each if "::" in word]
+    assert sorted(named) == sorted(each.benchmark for each in results[:100])
+    cut = render_proposal(make_session(results))
+    assert 50_000 < len(cut) <= 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
+    assert cut.endswith("there is no room for it.**\n")
     assert cut.count("```") % 2 == 0
 
 
@@ -211,16 +209,9 @@ def test_names_from_outside_are_shown_and_never_obeyed():
 
 def test_the_command_prints_it(tmp_path, capsys):
     path = tmp_path / "results.json"
-    write_results(path, make_session([make_result(Outcome.OK)]))
-    assert main(["baseline", "accept", "--markdown", str(path), "--exit-code"]) == 0
-    assert capsys.readouterr().out == ""
-    session = make_session([make_result(Outcome.IMPROVED)])
-    write_results(path, session)
-    assert main(["baseline", "accept", "--markdown", str(path)]) == 0
-    assert capsys.readouterr().out == render_proposal(session)
-    assert (
-        main(["baseline", "accept", "--markdown", str(path), "--exit-code", "--max-characters", "600"]) == 1
-    )
-    assert len(capsys.readouterr().out) <= 600
+    for session in (make_session([make_result(Outcome.OK)]), make_session([make_result(Outcome.IMPROVED)])):
+        write_results(path, session)
+        assert main(["baseline", "accept", "--markdown", str(path)]) == 0
+        assert capsys.readouterr().out == render_proposal(session)
     assert main(["baseline", "accept", "--markdown", str(tmp_path / "absent.json")]) == 2
     assert "--accel-json" in capsys.readouterr().err

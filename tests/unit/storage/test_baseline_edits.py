@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +17,13 @@ from pytest_accel.storage.baseline_edits import (
     EditError,
     accept,
     edit_baselines,
-    prune,
-    read_candidates,
+    keep_newest,
+    remove,
     set_anchor,
     set_tolerance,
 )
-from pytest_accel.storage.baselines import BaselineError, BaselineStore, parse, render
-from pytest_accel.storage.files import StorageError
-from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, result, results_file, runs
+from pytest_accel.storage.baselines import BaselineError, BaselineStore, render
+from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, result, results_of, runs
 
 AT = "2026-02-01T10:00:00+00:00"
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
@@ -51,14 +49,11 @@ def edit(root, change, reason="release 1.4"):
 
 
 class TestEdits:
-    @pytest.mark.parametrize(
-        "change",
-        [set_anchor(), set_tolerance(0.08), prune(keep_runs=2), prune(remove=lambda _platform, _key: True)],
-    )
+    @pytest.mark.parametrize("change", [set_anchor(), set_tolerance(0.08), keep_newest(2), remove({KEY})])
     def test_edit_without_a_reason_writes_nothing(self, root, change):
         baseline(root)
         before = (root / "h200" / "cnn.json").read_bytes()
-        assert len(edit(root, change, reason=" ")) in (1, 2)
+        assert len(edit(root, change, reason=" ")) == 1
         assert (root / "h200" / "cnn.json").read_bytes() == before
 
     def test_edit_is_applied_to_the_file_as_it_is_under_the_lock(self, root):
@@ -68,14 +63,24 @@ class TestEdits:
         edit_baselines(BaselineStore(root), [earlier], set_tolerance(0.08), reason="x", at=AT)
         assert (len(stored(root).runs), stored(root).tolerance) == (7, 0.08)
 
-    def test_unused_environments_are_removed_and_reported(self, root):
+    def test_newest_runs_are_kept(self, root):
         baseline(root)
+        baseline(root, stored=runs(3, session="s2"))
+        assert edit(root, keep_newest(4), "smaller") == [f"{KEY}: oldest 4 runs removed"]
+        entry = stored(root)
+        assert [run.session for run in entry.runs] == ["s1", "s2", "s2", "s2"]
+        line = entry.ledger[-1]
+        assert (line.action, line.runs, line.reason) == ("prune", 4, "smaller")
+        assert edit(root, keep_newest(4)) == []
+
+    def test_removed_benchmark_leaves_a_line_and_no_environment(self, root):
+        baseline(root)
+        baseline(root, OTHER, stored=runs(environment=UPGRADED), environments=[UPGRADED])
+        edit(root, remove({OTHER}), "renamed")
         file = file_of(root)
-        crowded = replace(file, environments={**file.environments, CAPPED.key: CAPPED})
-        (root / "h200" / "cnn.json").write_text(render(crowded))
-        assert edit(root, prune()) == ["1 environment without runs removed"]
-        assert set(file_of(root).environments) == {H200.key}
-        assert edit(root, prune()) == []
+        assert list(file.benchmarks) == [KEY]
+        assert [(each.benchmark, each.runs, each.reason) for each in file.removed] == [(OTHER, 5, "renamed")]
+        assert set(file.environments) == {H200.key}
 
 
 class TestAnchor:
@@ -164,12 +169,49 @@ class TestTolerance:
         assert baseline_quality(wild, stored(root).tolerance).no_gate == "no gate: 60 % is tolerated"
 
 
+REGRESSED = tuple(Verdict(outcome=each, tolerance=0.05) for each in (Outcome.OK, Outcome.REGRESSED))
+REFUSED = {
+    "metric": (result(status=Outcome.OK, verdicts=REGRESSED), "found regressed"),
+    "configuration": (
+        result(batch_size=512),
+        r"the benchmark changed .*batch_size 256 -> 512.*--replace",
+    ),
+    "machine": (
+        result(measured=runs(session="f", environment=CAPPED)),
+        r"another machine .*power limit.*--replace",
+    ),
+    "stored": (
+        result(measured=(*runs(2), *runs(1, session="f"))),
+        "2 of its 3 runs would be stored twice",
+    ),
+    "twice": (
+        result(measured=(*runs(2, session="f"), *runs(2, session="f"))),
+        "2 of its 4 runs would be stored twice",
+    ),
+    "slowed": (
+        result(measured=runs(session="f", metrics={"slowdown_felt": 0.1})),
+        r"slowed on purpose \(10.0 %\)",
+    ),
+    "too many": (result(measured=runs(6, session="f")), "has 5 runs and would get 6 more.*--keep"),
+    "more than a baseline has": (
+        result(measured=runs(11, session="f")),
+        "11 runs; a baseline has 1 to 10",
+    ),
+    "failed": (result(status=Ending.FAILED), "it failed"),
+    "invalid": (result(status=Outcome.INVALID), "it was invalid"),
+    "does not fit": (result(status=Outcome.DOES_NOT_FIT), "it did not fit"),
+    "skipped": (result(status=Ending.SKIPPED), "it was skipped"),
+    "not measured": (result(status=Ending.NOT_MEASURED), "nothing says how it ended"),
+    "mixed": (
+        result(measured=(*runs(1, session="f"), *runs(1, session="f", seed=1, environment=CAPPED))),
+        "of two machines",
+    ),
+}
+
+
 class TestAccept:
-    def take(
-        self, root, *results, reason="new container", replace=False, environments=(H200, UPGRADED, CAPPED)
-    ):
-        path = results_file(root.parent / "results.json", *results, environments=environments)
-        return accept(BaselineStore(root), read_candidates(path), reason=reason, replace=replace, at=AT)
+    def take(self, root, *results, reason="new container", **more):
+        return accept(BaselineStore(root), results_of(*results), reason=reason, at=AT, **more)
 
     def test_fresh_runs_are_added_with_a_line_in_the_ledger(self, root):
         baseline(root, tolerance=0.03)
@@ -197,7 +239,7 @@ class TestAccept:
 
     @pytest.mark.parametrize("outcome", [Outcome.REGRESSED, Outcome.IMPROVED])
     @pytest.mark.parametrize("replace", [False, True])
-    def test_the_runs_that_triggered_a_verdict_are_refused(self, root, outcome, replace):
+    def test_runs_that_a_verdict_chose_are_refused(self, root, outcome, replace):
         baseline(root)
         with pytest.raises(EditError) as caught:
             self.take(root, result(status=outcome), replace=replace)
@@ -205,55 +247,8 @@ class TestAccept:
         assert f"pytest '{KEY}' -m h200 --accel-update --accel-reason" in str(caught.value)
         assert len(stored(root).runs) == 5
 
-    def test_a_metric_that_regressed_is_enough(self, root):
-        verdicts = tuple(Verdict(outcome=each, tolerance=0.05) for each in (Outcome.OK, Outcome.REGRESSED))
-        with pytest.raises(EditError, match="found regressed"):
-            self.take(root, result(status=Outcome.OK, verdicts=verdicts))
-
-    @pytest.mark.parametrize(
-        ("bad", "said"),
-        [
-            (result(batch_size=512), r"the benchmark changed .*batch_size 256 -> 512.*--replace"),
-            (
-                result(measured=runs(session="f", environment=CAPPED)),
-                r"another machine .*power limit.*--replace",
-            ),
-            (result(measured=runs()), "5 of its 5 runs are in the baseline already"),
-            (
-                result(measured=runs(session="f", metrics={"slowdown_felt": 0.1})),
-                r"slowed on purpose \(10.0 %\)",
-            ),
-            (result(measured=runs(6, session="f")), "has 5 runs, and 6 more would exceed 10"),
-            (
-                result(measured=(*runs(2, session="f"), *runs(2, session="f"))),
-                "2 of its 4 runs are the same run again",
-            ),
-            (result(status=Ending.FAILED), "it failed"),
-            (result(status=Outcome.INVALID), "it was invalid"),
-            (result(status=Outcome.DOES_NOT_FIT), "it did not fit"),
-            (result(status=Ending.SKIPPED), "it was skipped"),
-            (result(status=Ending.NOT_MEASURED), "nothing says how it ended"),
-            (
-                result(measured=(*runs(1, session="f"), *runs(1, session="f", seed=1, environment=CAPPED))),
-                "of two machines",
-            ),
-        ],
-        ids=[
-            "configuration",
-            "machine",
-            "duplicates",
-            "slowed",
-            "too many",
-            "twice",
-            "failed",
-            "invalid",
-            "does not fit",
-            "skipped",
-            "not said",
-            "mixed",
-        ],
-    )
-    def test_refused(self, root, bad, said):
+    @pytest.mark.parametrize(("bad", "said"), REFUSED.values(), ids=REFUSED)
+    def test_unfit_runs_are_refused(self, root, bad, said):
         baseline(root)
         before = (root / "h200" / "cnn.json").read_bytes()
         with pytest.raises(EditError, match=said):
@@ -266,57 +261,35 @@ class TestAccept:
         bad = result("bench_suites/test_cnn.py::test_x", status=Ending.FAILED, measured=runs(session="h"))
         with pytest.raises(EditError) as caught:
             self.take(root, result(status=Outcome.REGRESSED), good, bad)
-        text = str(caught.value)
-        assert "2 of 3 benchmarks cannot be accepted" in text
-        assert "found regressed" in text
-        assert "it failed" in text
-        assert "Choose the other 1 with -k" in text
+        for said in (
+            "2 of 3 benchmarks cannot",
+            "found regressed",
+            "it failed",
+            "Choose the other 1 with -k",
+        ):
+            assert said in str(caught.value)
         assert not (root / "h200" / "gpt.json").exists()
 
-    @pytest.mark.parametrize("folder", ["a100", "h200-nvl"])
-    def test_a_folder_that_the_file_contradicts(self, root, tmp_path, folder):
-        path = results_file(tmp_path / "r.json", result())
-        with pytest.raises(EditError, match="its file says that it was measured on h200"):
-            accept(BaselineStore(root), read_candidates(path, folder), reason="x", replace=False, at=AT)
-        assert not root.exists()
-
     def test_runs_of_a_machine_that_is_not_of_the_folder(self, root):
-        path = results_file(root.parent / "r.json", result())
         with pytest.raises(EditError, match=r"another machine \(some CPU\)"):
-            accept(
-                BaselineStore(root),
-                read_candidates(path),
-                reason="x",
-                replace=False,
-                at=AT,
-                misplaced=lambda folder, environment: "some CPU" if folder == "h200" else "",
-            )
+            self.take(root, result(), misplaced=lambda _folder, _environment: "some CPU")
         assert not root.exists()
 
-    def test_the_same_benchmark_twice_in_a_file(self, root):
-        with pytest.raises(EditError, match=r"test_cnn\[resnet50\]: 2 times"):
+    def test_same_benchmark_twice_in_a_file(self, root):
+        with pytest.raises(EditError, match=r"test_cnn\[resnet50\]: it is in the file 2 times"):
             self.take(root, result(), result())
         assert not root.exists()
 
-    def test_a_folder_that_cannot_be_written_is_found_before_anything_is(self, root, monkeypatch):
-        baseline(root)
-        closed = root / "a100"
-        closed.mkdir()
-        monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != closed)
-        with pytest.raises(EditError, match=r"(?s)cannot be written to:.*a100.*Nothing was written"):
-            self.take(root, result(), result(OTHER, suite="gpt", platform="a100"))
-        assert len(stored(root).runs) == 5
-
-    def test_one_that_fails_midway_says_what_was_done_and_can_be_repeated(self, root, monkeypatch):
+    def test_failure_midway_says_what_was_done_and_can_be_repeated(self, root, monkeypatch):
         both = result(), result(OTHER, suite="gpt", measured=runs(session="g"))
-        real = BaselineStore.append
+        real = BaselineStore.record
 
-        def full(self, platform, suite, *more):
+        def full(self, platform, suite, *more, **options):
             if suite == "gpt":
                 raise BaselineError("gpt.json", "", "cannot be written: No space left on device", "x")
-            return real(self, platform, suite, *more)
+            return real(self, platform, suite, *more, **options)
 
-        monkeypatch.setattr(BaselineStore, "append", full)
+        monkeypatch.setattr(BaselineStore, "record", full)
         with pytest.raises(EditError) as caught:
             self.take(root, *both)
         assert "gpt.json: cannot be written: No space left" in str(caught.value)
@@ -330,43 +303,14 @@ class TestAccept:
         ]
         assert len(stored(root).runs) == 5
 
-    def test_names_are_shown_and_not_obeyed(self, root):
+    def test_control_characters_in_names_are_escaped(self, root):
         bad = "t.py::x\n::error::y\x1b[31m"
         (line,) = self.take(root, result(bad))
         assert r"t.py::x\n::error::y\x1b[31m" in line
         with pytest.raises(EditError) as caught:
-            self.take(root, result(bad))
+            self.take(root, result(bad, batch_size=512, measured=runs(session="g")))
         assert not any(line.startswith("::") for line in str(caught.value).splitlines())
         assert "\x1b" not in str(caught.value)
-
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"node_id": "x", "measurements": []}'])
-    def test_no_results(self, tmp_path, text):
-        path = tmp_path / "x.json"
-        path.write_text(text)
-        with pytest.raises(StorageError):
-            read_candidates(path)
-
-
-class TestPrune:
-    def test_newest_runs_are_kept(self, root):
-        baseline(root)
-        baseline(root, stored=runs(3, session="s2"))
-        assert edit(root, prune(keep_runs=4), "smaller") == [f"{KEY}: oldest 4 runs removed"]
-        entry = stored(root)
-        assert [run.session for run in entry.runs] == ["s1", "s2", "s2", "s2"]
-        line = entry.ledger[-1]
-        assert (line.action, line.runs, line.reason) == ("prune", 4, "smaller")
-        assert edit(root, prune(keep_runs=4)) == []
-
-    def test_removed_benchmark_leaves_a_line(self, root):
-        baseline(root)
-        baseline(root, OTHER, stored=runs(environment=UPGRADED), environments=[UPGRADED])
-        edit(root, prune(remove=lambda _platform, key: key == OTHER), "renamed")
-        file = file_of(root)
-        assert list(file.benchmarks) == [KEY]
-        assert [(each.benchmark, each.runs, each.reason) for each in file.removed] == [(OTHER, 5, "renamed")]
-        assert set(file.environments) == {H200.key}
-        assert parse(render(file), "x") == file
 
 
 class TestCheck:
@@ -386,31 +330,19 @@ class TestCheck:
         baseline(root, stored=runs(2))
         assert check_baselines(root).provisional == [f"h200/cnn.json  {KEY}: 2 runs of 5, 1 session of 3"]
 
-    def test_all_faults_of_all_files(self, root):
+    def test_every_bad_file_has_its_fault(self, root):
         baseline(root)
-        baseline(root, OTHER)
         baseline(root, suite="gpt")
         path = root / "h200" / "cnn.json"
-        content = json.loads(path.read_text())
-        content["benchmarks"][KEY]["configuration"]["batch_size"] = 1
-        content["benchmarks"][OTHER]["runs"][0]["rounds_s"] = []
-        content["environments"][H200.key]["context"]["torch"] = "9"
-        path.write_text(json.dumps(content))
+        path.write_text(path.read_text().replace("256", "255", 1))
         (root / "h200" / "gpt.json").write_text("{")
         (root / "published").mkdir()
         for name in ("a", "b"):
             (root / "published" / f"{name}.json").write_text("{}")
         found = check_baselines(root).faults
         problems = " | ".join(f"{fault.file.rpartition('/')[2]} {fault.problem}" for fault in found)
-        assert len(found) == 6
-        for said in (
-            "has the hash",
-            "no rounds",
-            "changed by hand",
-            "gpt.json the file ends too early",
-            "a.json",
-            "b.json",
-        ):
+        assert len(found) == 4
+        for said in ("has the hash", "gpt.json the file ends too early", "a.json", "b.json"):
             assert said in problems
         assert all(fault.remedy for fault in found)
 
@@ -457,17 +389,11 @@ class TestCheck:
         (fault,) = check_baselines(root, misplaced=lambda folder, _environment: f"no {folder}").faults
         assert (fault.place, fault.problem) == (KEY, "its runs are of another machine (no h200) than h200")
 
-    def test_remarks(self, root):
+    def test_folder_that_no_platform_has_is_a_remark(self, root):
         baseline(root)
-        (root / "h200" / ".cnn.json.1-ab.tmp").touch()
-        (root / "h200" / "notes.txt").touch()
         (root / "h200" / ".lock").touch()
         (root / "empty").mkdir()
         report = check_baselines(root, is_platform=lambda name: name == "h200")
         assert report.faults == []
-        assert [remark.partition(": ")[2][:20] for remark in report.remarks] == [
-            "no platform of the c",
-            "holds no baselines",
-            "left behind by a wri",
-            "is no baseline, and ",
-        ]
+        (remark,) = report.remarks
+        assert "empty: no platform of the catalogue has that name" in remark

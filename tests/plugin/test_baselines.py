@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.storage.baseline_edits import read_candidates
+from pytest_accel.storage.baseline_edits import accept
+from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.results import read_results
 
 REASON = "--accel-reason=a new driver"
 
@@ -270,9 +272,9 @@ class TestRecording:
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*cannot be written*", "*what was measured (1 run) is kept in *.json."])
         kept = Path(re.search(r"kept in (\S+\.json)", result.stdout.str())[1])
-        (result,) = read_candidates(kept)
-        assert result.key == "test_suite.py::test_step"
-        assert len(result.runs) == 1
+        store = BaselineStore(tmp_path / "elsewhere")
+        (line,) = accept(store, read_results(kept), reason="disk was full", at="2026-02-01T10:00:00+00:00")
+        assert line.endswith("test_suite.py::test_step: added 1 run, it has 1")
 
     def test_runs_before_one_that_fails_are_kept_and_not_recorded(self, bench, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -287,8 +289,8 @@ class TestRecording:
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*what was measured (1 run) is kept in *.json."])
         (kept,) = tmp_path.glob("pytest-accel-unsaved-*.json")
-        (candidate,) = read_candidates(kept)
-        assert len(candidate.runs) == 1
+        (kept_result,) = read_results(kept).results
+        assert len(kept_result.runs) == 1
         assert not bench.baseline_path.exists()
 
     @pytest.mark.parametrize("off", ["--benchmark-disable", "--benchmark-skip"])

@@ -3,7 +3,7 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# Hundreds of processes are started here: none should compile anew what another has, whatever the environment says of bytecode.
+# Tests start hundreds of processes: let them share compiled bytecode, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: prepare bench test rehearse lint docs study clean
@@ -17,7 +17,7 @@ bench: $(READY)
 test: $(READY) lint
 	$(BIN)/python -m pytest tests -m "not rehearsal" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Long plays of what other tests play shorter: examples as their pages tell them, a night on GitLab, two versions of torch.
+# Long tests of examples, of a night on GitLab, and of two versions of torch.
 rehearse: $(READY)
 	$(BIN)/python -m pytest tests -m rehearsal $(ARGS)
 

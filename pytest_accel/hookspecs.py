@@ -40,9 +40,9 @@ def pytest_accel_power_sources(config: pytest.Config) -> Sequence[PowerSource]: 
     gcipuinfo reads already would be counted twice. A rail that lies within another names it (`within=`), and is never
     added to it. Of a node beside devices the kinds "cpu" and "module" are shown: without the devices, and with them.
 
-    Counters are asked at the two ends of a window, power some times a second, both from a thread of the source's own;
-    leave out of the answer what cannot be read. Readings that are missing, late or impossible are left out and said,
-    and an error in a source costs its readings, never the measurement.
+    Counters are read at the two ends of a window, power ten times a second from a thread. No call may wait: a networked
+    meter is read by a thread of its own. Leave out of the answer what cannot be read. Readings that are missing or
+    impossible are left out and reported; an error in a source costs its readings, never the measurement.
 
     Paste into a conftest.py, and it counts on every platform::
 

@@ -10,12 +10,10 @@ The counters of some GPUs stand still (ROCm/amdsmi#38, an MI100): the power samp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_accel.power.source import PowerDevice, PowerNode, Reasons, device_rails, plausible_w
-from pytest_accel.stats.energy import Rail
+from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w, words
 
 VENDOR = "amd"
 NOT_INSTALLED = "the package amdsmi is not installed; it comes with ROCm (/opt/rocm/share/amd_smi)"
@@ -28,111 +26,72 @@ def open_source(node: PowerNode) -> AmdSource:
     return AmdSource([device for device in node.devices if device.vendor == VENDOR])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gpu:
-    handle: object
-    rail: str
-
-
-class AmdSource:
+class AmdSource(DeviceSource):
     """The GPUs with these UUIDs, which hold their serial numbers; each counter once."""
 
-    name = "amdsmi"
-
     def __init__(self, devices: Sequence[PowerDevice]) -> None:
-        self._reasons = Reasons()
-        self._gpus: list[_Gpu] = []
-        self._silent: list[str] = []
-        self._smi, problem = _opened()
-        if problem:
-            self._reasons.add("", "", problem)
-            return
+        super().__init__("amdsmi")
+        self._smi: Any = None
         try:
-            handles = list(self._smi.amdsmi_get_processor_handles())
-            self._gpus = self._matched(devices, handles)
-        except Exception as error:  # noqa: BLE001 -- its own types, which cannot be named without it
-            self._reasons.add("", "", f"the GPUs cannot be listed ({_words(error)})")
+            import amdsmi  # type: ignore[import-not-found, unused-ignore]
 
-    @property
-    def problem(self) -> str:
-        return str(self._reasons)
-
-    @property
-    def rails(self) -> tuple[Rail, ...]:
-        return device_rails("gpu", [gpu.rail for gpu in self._gpus], self._silent)
+            amdsmi.amdsmi_init()
+            self._smi = amdsmi
+            self._open(devices)
+        except ImportError:
+            self.add_problem("", "", NOT_INSTALLED)
+        except Exception as error:  # noqa: BLE001 -- its own types; without ROCm its import raises KeyError
+            self.add_problem("", "", f"amdsmi does not start; it needs ROCm ({words(error)})")
 
     def joules(self) -> Mapping[str, float]:
-        return self._readings(self._read_j, "energy", "no energy counter")
+        return self.readings("no energy counter", self._energy_j)
 
     def watts(self) -> Mapping[str, float]:
-        return self._readings(self._read_w, "power", "power cannot be read")
+        return self.readings("power cannot be read", self._power_w)
 
     def close(self) -> None:
-        self._gpus = []
+        self.handles = {}
         smi, self._smi = self._smi, None
         if smi is not None:
             try:
                 smi.amdsmi_shut_down()
             except Exception as error:  # noqa: BLE001 -- a driver that is gone is no error at the end
-                self._reasons.add("", "close", f"did not close ({_words(error)})")
+                self.add_problem("", "close", f"did not close ({words(error)})")
 
-    def _matched(self, devices: Sequence[PowerDevice], handles: list[object]) -> list[_Gpu]:
-        places: dict[int, int] = {}  # serial number to its first handle
-        for place, handle in enumerate(handles):
-            serial = _number(self._smi.amdsmi_get_gpu_asic_info(handle).get("asic_serial"))
-            if serial:
-                places.setdefault(serial, place)
-        wanted: dict[int, str] = {}
-        for device in devices:
+    def _open(self, devices: Sequence[PowerDevice]) -> None:
+        listed = list(self._smi.amdsmi_get_processor_handles())
+        serials = [_number(self._smi.amdsmi_get_gpu_asic_info(each).get("asic_serial")) for each in listed]
+        wanted = {_number(device.uuid.removeprefix("GPU-")) for device in devices} - {None}
+        seconds = {place for place in range(1, len(listed)) if self._is_second_die(listed[place])}
+        # A second die whose first is measured too is counted with it.
+        hidden = {serials[place] for place in seconds if serials[place - 1] in wanted}
+
+        def find(device: PowerDevice) -> object:
             serial = _number(device.uuid.removeprefix("GPU-"))
-            rail = f"gpu{device.index}"
-            if serial is None or serial not in places:
-                unknown = f"amdsmi does not know this device ({device.uuid or 'no UUID'})"
-                self._leave_out(rail, f"{rail}: {unknown}")
-            else:
-                wanted.setdefault(places[serial], rail)
-        return [
-            _Gpu(handle=handles[place], rail=rail)
-            for place, rail in wanted.items()
-            if self._counts(place, rail, handles, wanted)
-        ]
-
-    def _counts(self, place: int, rail: str, handles: list[object], wanted: Mapping[int, str]) -> bool:
-        """Whether the device has readings of its own; a board that is measured in part is reported."""
-        if self._is_second_die(handles, place):
-            if place - 1 not in wanted:
-                self._leave_out(
-                    rail,
-                    f"{rail}: the second die of a board, whose energy only the first reports: measure both",
+            if serial is None or serial not in serials:
+                raise LookupError(f"amdsmi does not know this device ({device.uuid or 'no UUID'})")
+            place = serials.index(serial)
+            if place in seconds:
+                raise LookupError(
+                    "the second die of a board, whose energy only the first reports: measure both"
                 )
-            return False
-        if self._is_second_die(handles, place + 1) and place + 1 not in wanted:
-            both = f"{rail}: its energy is that of the whole board, the other die included"
-            self._reasons.add(rail, "board", both)
-        return True
+            if place + 1 in seconds and serials[place + 1] not in wanted:
+                rail = f"{self.kind}{device.index}"
+                board = f"{rail}: its energy is that of the whole board, the other die included"
+                self.add_problem(rail, "board", board)
+            return listed[place]
 
-    def _leave_out(self, rail: str, why: str) -> None:
-        self._silent.append(rail)
-        self._reasons.add(rail, "handle", why)
+        self.open_devices(
+            [device for device in devices if _number(device.uuid.removeprefix("GPU-")) not in hidden], find
+        )
 
-    def _is_second_die(self, handles: list[object], place: int) -> bool:
-        if not 0 < place < len(handles):
-            return False
+    def _is_second_die(self, handle: object) -> bool:
         try:
-            return self._read_j(handles[place]) == 0 and self._read_w(handles[place]) == 0
+            return self._energy_j(handle) == 0 and self._power_w(handle) == 0
         except Exception:  # noqa: BLE001 -- reported when it is measured
             return False
 
-    def _readings(self, read: Callable[[object], float], reading: str, fault: str) -> dict[str, float]:
-        readings: dict[str, float] = {}
-        for gpu in self._gpus:
-            try:
-                readings[gpu.rail] = read(gpu.handle)
-            except Exception as error:  # noqa: BLE001 -- its own types; a sensor never ends a measurement
-                self._reasons.add(gpu.rail, reading, f"{gpu.rail}: {fault} ({_words(error)})")
-        return readings
-
-    def _read_j(self, handle: object) -> float:
+    def _energy_j(self, handle: object) -> float:
         answer = self._smi.amdsmi_get_energy_count(handle)
         # Named `power` before ROCm 6.2.1.
         ticks = answer["energy_accumulator"] if "energy_accumulator" in answer else answer["power"]
@@ -141,28 +100,13 @@ class AmdSource:
             raise ValueError(f"it says {energy_j} J")
         return energy_j
 
-    def _read_w(self, handle: object) -> float:
+    def _power_w(self, handle: object) -> float:
         answer = self._smi.amdsmi_get_power_info(handle)
         for key in _POWERS:
             power_w = answer.get(key)
-            if isinstance(power_w, int | float) and power_w not in _NONE_W and plausible_w(power_w):
-                return float(power_w)
+            if isinstance(power_w, int | float) and power_w >= 0 and power_w not in _NONE_W:
+                return checked_w(power_w)
         raise ValueError(", ".join(f"{key} {answer.get(key)!r}" for key in _POWERS))
-
-
-def _opened() -> tuple[Any, str]:
-    """Return amdsmi, or why there is none."""
-    try:
-        import amdsmi  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        return None, NOT_INSTALLED
-    except Exception as error:  # noqa: BLE001 -- without ROCm its import raises KeyError
-        return None, f"amdsmi cannot be used without ROCm ({_words(error)})"
-    try:
-        amdsmi.amdsmi_init()
-    except Exception as error:  # noqa: BLE001 -- its own types
-        return None, f"amdsmi does not start ({_words(error)})"
-    return amdsmi, ""
 
 
 def _number(serial: object) -> int | None:
@@ -171,7 +115,3 @@ def _number(serial: object) -> int | None:
         return int(str(serial), 16) or None
     except ValueError:
         return None
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -9,87 +9,60 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_accel.platforms.graphcore import device_uuid
-from pytest_accel.power.source import PowerDevice, PowerNode, Reasons, device_rails, plausible_w
-from pytest_accel.stats.energy import Rail
+from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w, words
 
 VENDOR = "graphcore"
 NOT_INSTALLED = "gcipuinfo is not installed; it comes with the Poplar SDK"
-_ATTRIBUTE = "ipu power"  # gcipuinfo.IpuPower
 
 
 def open_source(node: PowerNode) -> GraphcoreSource:
     return GraphcoreSource([device for device in node.devices if device.vendor == VENDOR])
 
 
-class GraphcoreSource:
+class GraphcoreSource(DeviceSource):
     """The IPUs with these UUIDs: the board's serial number and the place on it."""
 
-    name = "gcipuinfo"
+    kind = "ipu"
 
     def __init__(self, devices: Sequence[PowerDevice]) -> None:
-        self._reasons = Reasons()
-        self._places: dict[str, int] = {}  # rail to the place in gcipuinfo's lists
-        self._silent: list[str] = []
+        super().__init__("gcipuinfo")
         self._info: Any = None
         try:
             import gcipuinfo  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            self._reasons.add("", "", NOT_INSTALLED)
-            return
-        self._attribute = getattr(gcipuinfo, "IpuPower", _ATTRIBUTE)
-        try:
+
             self._info = gcipuinfo.gcipuinfo()
             self._info.setUpdateMode(True)  # else every reading is the first one
             listed = [device_uuid(ipu, place) for place, ipu in enumerate(self._info.getDevices())]
-        except Exception as error:  # noqa: BLE001 -- a bound C++ library must not end a measurement
-            self._reasons.add("", "", f"the IPUs cannot be listed ({error})")
+        except ImportError:
+            self.add_problem("", "", NOT_INSTALLED)
             return
-        for device in devices:
-            rail = f"ipu{device.index}"
-            if device.uuid in listed:
-                self._places[rail] = listed.index(device.uuid)
-            else:
-                self._silent.append(rail)
-                self._reasons.add(rail, "", f"{rail}: gcipuinfo does not know this device ({device.uuid})")
+        except Exception as error:  # noqa: BLE001 -- a bound C++ library must not end a measurement
+            self.add_problem("", "", f"the IPUs cannot be listed ({words(error)})")
+            return
 
-    @property
-    def problem(self) -> str:
-        return str(self._reasons)
+        def find(device: PowerDevice) -> int:
+            if device.uuid not in listed:
+                raise LookupError(f"gcipuinfo does not know this device ({device.uuid})")
+            return listed.index(device.uuid)
 
-    @property
-    def rails(self) -> tuple[Rail, ...]:
-        return device_rails("ipu", list(self._places), self._silent)
-
-    def joules(self) -> Mapping[str, float]:
-        return {}
+        self.open_devices(devices, find)
 
     def watts(self) -> Mapping[str, float]:
-        if not self._places:
+        if not self.handles:
             return {}
         try:
-            answers = list(self._info.getNamedAttributeForAll(self._attribute))
+            answers = list(self._info.getNamedAttributeForAll("ipu power"))  # gcipuinfo.IpuPower
         except Exception as error:  # noqa: BLE001 -- as above
-            self._reasons.add("", "power", f"power cannot be read ({error})")
+            self.add_problem("", "power", f"power cannot be read ({words(error)})")
             return {}
-        readings: dict[str, float] = {}
-        for rail, place in self._places.items():
-            text = str(answers[place]) if place < len(answers) else "nothing"
-            power_w = _watts(text)
-            if power_w is None:
-                self._reasons.add(rail, "power", f"{rail}: says {text[:20]!r}, which is no power")
-            else:
-                readings[rail] = power_w
-        return readings
+        return self.readings("power cannot be read", lambda place: _watts(answers[place]))
 
     def close(self) -> None:
-        self._places = {}
-        self._info = None
+        self.handles, self._info = {}, None
 
 
-def _watts(text: str) -> float | None:
-    number, unit = text.strip()[:-1], text.strip()[-1:]
+def _watts(text: str) -> float:
     try:
-        power_w = float(number)
+        return checked_w(float(text.removesuffix("W")) if text.endswith("W") else float("nan"))
     except ValueError:
-        return None
-    return power_w if unit == "W" and plausible_w(power_w) else None
+        raise ValueError(f"it says {text[:20]!r}") from None

@@ -1,6 +1,6 @@
-"""Power sources: protocol, shared values, and readings of the kernel's sensor files.
+"""Power sources: protocol, the base of the built-in ones, and readings of the kernel's sensor files.
 
-A source is one file of this folder with a function `open_source(node) -> Source | None`, and a `VENDOR` if it
+A source is one file of this folder with a function `open_source(node) -> PowerSource | None`, and a `VENDOR` if it
 reads devices of one vendor. A project adds its own through the hook `pytest_accel_power_sources`::
 
     class Meter:                      # no base class: an object with these names is a source
@@ -14,10 +14,10 @@ reads devices of one vendor. A project adds its own through the hook `pytest_acc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_accel.platforms.host import read_file, whole_number
 from pytest_accel.stats.energy import MOST_W, Rail
@@ -64,20 +64,29 @@ class PowerNode:
     devices: tuple[PowerDevice, ...] = ()
     root: Path = Path("/")
     machine: str = ""
-    metered: bool = False  # a plugin meters the node, and its figures include the host's sensors
 
     @property
     def is_arm(self) -> bool:
         return self.machine in ("aarch64", "arm64")
 
 
-@dataclass(frozen=True, slots=True)
-class NullSource:
-    """A source that could not be opened: no readings, and the reason."""
+class BaseSource:
+    """A source without readings, and the reasons of missing ones, each reported once."""
 
-    name: str
-    problem: str
-    rails: tuple[Rail, ...] = ()
+    def __init__(self, name: str, problem: str = "") -> None:
+        self.name = name
+        self.rails: tuple[Rail, ...] = ()
+        self._reasons: dict[tuple[str, str], str] = {}
+        if problem:
+            self.add_problem("", "", problem)
+
+    @property
+    def problem(self) -> str:
+        return "; ".join(dict.fromkeys(self._reasons.values()))
+
+    def add_problem(self, rail: str, reading: str, why: str) -> None:
+        """Keep the first reason for a rail and a reading."""
+        self._reasons.setdefault((rail, reading), why)
 
     def joules(self) -> Mapping[str, float]:
         return {}
@@ -89,29 +98,53 @@ class NullSource:
         """Nothing is open."""
 
 
-class Reasons:
-    """Reasons of missing readings, each reported once."""
+class DeviceSource(BaseSource):
+    """Devices of one vendor, a rail each; a vendor's library raises errors of its own kind."""
 
-    def __init__(self) -> None:
-        self._reported: dict[tuple[str, str], str] = {}
+    kind = "gpu"
 
-    def add(self, rail: str, reading: str, why: str) -> None:
-        """Keep the first reason for a rail and a reading."""
-        self._reported.setdefault((rail, reading), why)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.handles: dict[str, Any] = {}  # the library's, by rail
 
-    def __str__(self) -> str:
-        return "; ".join(dict.fromkeys(self._reported.values()))
+    def open_devices(self, devices: Iterable[PowerDevice], find: Callable[[PowerDevice], Any]) -> None:
+        """Find the handle of each device; one that raises LookupError stays a rail without readings."""
+        silent = []
+        known: set[str] = set()  # partitions of one GPU share its counter
+        for device in devices:
+            rail = f"{self.kind}{device.index}"
+            if device.uuid in known:
+                continue
+            known.add(device.uuid)
+            try:
+                self.handles[rail] = find(device)
+            except LookupError as error:
+                silent.append(rail)
+                self.add_problem(rail, "handle", f"{rail}: {error.args[0]}")
+        names = [*self.handles, *silent] if self.handles else []
+        self.rails = tuple(Rail(name=name, scope="device", kind=self.kind) for name in names)
+
+    def readings(self, fault: str, read: Callable[[Any], float]) -> dict[str, float]:
+        """Read every device; one that raises is missing, and `fault` says of what."""
+        found: dict[str, float] = {}
+        for rail, handle in self.handles.items():
+            try:
+                found[rail] = read(handle)
+            except Exception as error:  # noqa: BLE001 -- a sensor never ends a measurement
+                self.add_problem(rail, fault, f"{rail}: {fault} ({words(error)})")
+        return found
 
 
-def plausible_w(power_w: float) -> bool:
-    """Whether a power is not NaN, not negative, and no more than any rail draws."""
-    return 0 <= power_w <= MOST_W
+def words(error: Exception) -> str:
+    """Return an error in a line; one of our own, a ValueError, needs no name."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def device_rails(kind: str, answering: list[str], silent: list[str]) -> tuple[Rail, ...]:
-    """Return the rails of devices, the silent ones included; none if no device answers."""
-    names = answering + silent if answering else []
-    return tuple(Rail(name=name, scope="device", kind=kind) for name in names)
+def checked_w(power_w: float) -> float:
+    """Return a power that is not NaN, not negative, and no more than any rail draws; raise ValueError for another."""
+    if 0 <= power_w <= MOST_W:
+        return float(power_w)
+    raise ValueError(f"{power_w:g} W is impossible")
 
 
 def read_sensor(path: Path) -> tuple[int | None, str]:

@@ -7,7 +7,7 @@ import platform as host
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from pytest_accel.distributed.processes import ancestry, descendants
@@ -22,7 +22,6 @@ from pytest_accel.stats.energy import (
     Scope,
     energy_of,
     peak_total_w,
-    tdp_share,
     total_j,
 )
 
@@ -191,19 +190,17 @@ def energy_metrics(
     rails = window.rails
     scope: Scope = "device" if devices else "node"
     found: dict[str, float] = {}
-    if (total := total_j(energy, rails, scope=scope)) is not None:
-        mean_w = total / (window.end_s - window.begin_s) / max(1, devices)
+    if (total := total_j(energy.energy_j, rails, scope=scope)) is not None:
+        mean_w = total / window.length_s / max(1, devices)
         found |= {"energy_j": total, "energy_per_step_j": total / steps, "power_mean_w": mean_w}
-        share = tdp_share(mean_w, tdp_w)
-        found |= {} if share is None else {"tdp_share": share}
-    sampled = replace(energy, energy_j=energy.sampled_j)
-    if (integral_j := total_j(sampled, rails, scope=scope)) is not None:
+        found |= {"tdp_share": mean_w / tdp_w} if tdp_w else {}
+    if (integral_j := total_j(energy.sampled_j, rails, scope=scope)) is not None:
         found["energy_sampled_per_step_j"] = integral_j / steps
     if (peak_w := _peak_w(energy, window, devices)) is not None:
         found["power_peak_w"] = peak_w
     for kind in ("cpu", "module") if devices else ():
         of_kind = [rail for rail in rails if rail.scope == "node" and rail.kind == kind]
-        node_j = total_j(energy, of_kind, scope="node") if of_kind else None
+        node_j = total_j(energy.energy_j, of_kind, scope="node")
         found |= {} if node_j is None else {f"node_{kind}_energy_per_step_j": node_j / steps}
     return found
 

@@ -46,7 +46,7 @@ def test_step(accel):
 def metered(bench):
     """A benchmark on a machine that counts energy: 36 mJ a step in the baseline, and now as much as is said."""
 
-    def write(now_j, *, marks="", wraps_j=None):
+    def write(now_j, *, marks=""):
         meter = METER.format(step_j=now_j, wraps_j=wraps_j) if now_j else "STEPS = []\n"
         bench.path("conftest.py").write_text(meter)
         bench.write(STEP.format(marks=marks))

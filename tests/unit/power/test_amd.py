@@ -100,7 +100,7 @@ def test_power_that_is_none_is_missing_and_said_once(smi, none):
     source = AmdSource(devices(0xA))
     assert source.watts() == source.watts() == {}
     assert source.problem == (
-        f"gpu0: power cannot be read (ValueError: current_socket_power {none!r}, average_socket_power 'N/A')"
+        f"gpu0: power cannot be read (current_socket_power {none!r}, average_socket_power 'N/A')"
     )
 
 
@@ -175,5 +175,5 @@ def test_an_amdsmi_without_rocm_is_the_problem(monkeypatch):
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     source = AmdSource(devices(0xA))
-    assert source.problem == "amdsmi cannot be used without ROCm (KeyError: 'ROCM')"
+    assert source.problem == "amdsmi does not start; it needs ROCm (KeyError: 'ROCM')"
     assert source.joules() == source.watts() == {}

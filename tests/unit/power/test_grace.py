@@ -68,7 +68,7 @@ def test_a_node_is_the_sum_of_its_modules_and_of_nothing_twice(tree, tmp_path):
     source = GraceSource(tmp_path)
     samples = tuple(PowerSample(at_s=at_s / 10, power_w=source.watts()) for at_s in range(21))
     energy = energy_of(EnergyWindow(begin_s=0.0, end_s=2.0, samples=samples, rails=source.rails))
-    assert total_j(energy, source.rails, scope="node") == pytest.approx(2 * (598 + 611))
+    assert total_j(energy.energy_j, source.rails, scope="node") == pytest.approx(2 * (598 + 611))
 
 
 def test_grace_without_a_module_stands_for_itself(tree, tmp_path):
@@ -127,7 +127,7 @@ def test_a_sensor_that_vanishes_mid_run_is_dropped_and_its_node_has_no_sum(tree,
         f"module1: {paths['Module Power Socket 1']} no such file or directory; left out"
     )
     window = EnergyWindow(begin_s=0.0, end_s=2.0, samples=tuple(samples), rails=source.rails)
-    assert total_j(energy_of(window), source.rails, scope="node") is None
+    assert total_j(energy_of(window).energy_j, source.rails, scope="node") is None
 
 
 def test_a_folder_or_a_pipe_in_the_place_of_a_sensor_does_not_hold_us_up(tree, tmp_path):

@@ -65,10 +65,10 @@ def test_a_power_that_is_none_is_missing_and_said_once(info, text):
     source = GraphcoreSource(DEVICES)
     info.powers = (text, "58W")
     assert source.watts() == source.watts() == {"ipu1": 58.0}
-    assert source.problem == f"ipu0: says {text!r}, which is no power"
+    assert source.problem == f"ipu0: power cannot be read (it says {text!r})"
     info.powers = ("other", "58W")
     source.watts()
-    assert source.problem == f"ipu0: says {text!r}, which is no power"
+    assert source.problem == f"ipu0: power cannot be read (it says {text!r})"
     info.powers = ("60W", "58W")
     assert source.watts() == {"ipu0": 60.0, "ipu1": 58.0}
 
@@ -80,7 +80,8 @@ def test_ipus_that_vanish_mid_run_are_missing(info):
     info.powers = RuntimeError("no connection to the IPU-M2000")
     assert source.watts() == {}
     assert source.problem == (
-        "ipu1: says 'nothing', which is no power; power cannot be read (no connection to the IPU-M2000)"
+        "ipu1: power cannot be read (IndexError: list index out of range); "
+        "power cannot be read (RuntimeError: no connection to the IPU-M2000)"
     )
     source.close()
     assert source.watts() == {}

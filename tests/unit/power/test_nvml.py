@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from pytest_accel.power.nvml import NvmlSource
-from pytest_accel.power.source import PowerDevice
 from tests.support.fake_nvml import FakeGpu, FakeSlice
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -22,37 +20,30 @@ import json
 from pytest_accel.power.nvml import NvmlSource
 from pytest_accel.power.source import PowerDevice
 devices = [PowerDevice(vendor="nvidia", uuid=uuid, index=index, mig=mig) for index, (uuid, mig) in enumerate({wanted!r})]
-source = NvmlSource(devices, modules={modules!r})
+source = NvmlSource(devices)
 readings = [getattr(source, name)() for name in {asked!r}]
-rails = [[rail.name, rail.scope, rail.kind, rail.within] for rail in source.rails]
+rails = [[rail.name, rail.scope, rail.kind] for rail in source.rails]
 print(json.dumps({{"rails": rails, "readings": readings, "problem": source.problem}}))
 source.close()
 source.close()
 assert source.joules() == source.watts() == {{}}
 """
-MODULE = FakeGpu(
-    name="NVIDIA GH200 480GB", uuid=MINE.uuid, power_instant_mw=400_000, power_module_mw="650000|651000"
-)
 
 
 @pytest.fixture
 def ask(fake_nvml):
     """What a source says of devices: UUIDs, or a UUID with a MIG profile."""
 
-    def answer(gpus, wanted, *asked, modules=True, **options):
+    def answer(gpus, wanted, *asked, **options):
         wanted = [(each, None) if isinstance(each, str) else each for each in wanted]
-        code = ASK.format(wanted=wanted, asked=asked, modules=modules)
+        code = ASK.format(wanted=wanted, asked=asked)
         return json.loads(fake_nvml.run(code, gpus, **options))
 
     return answer
 
 
 def gpu_rails(*names):
-    return [[name, "device", "gpu", ""] for name in names]
-
-
-def opened():
-    return NvmlSource([PowerDevice(vendor="nvidia", uuid=MINE.uuid, index=0)])
+    return [[name, "device", "gpu"] for name in names]
 
 
 @pytest.mark.parametrize("gpus", [[MINE, OTHER], [OTHER, MINE]])
@@ -86,7 +77,7 @@ def test_rails_are_numbered_as_the_framework_counts_devices(ask):
 def test_instantaneous_power_is_preferred_to_the_average(ask):
     gpu = FakeGpu(uuid=MINE.uuid, power_instant_mw="680000|681000|690000", power_mw=75_000)
     out = ask([gpu], [MINE.uuid], "watts", "watts")
-    assert out["readings"] == [{"gpu0": 681.0}, {"gpu0": 690.0}]  # the first was asked when it was opened
+    assert out["readings"] == [{"gpu0": 680.0}, {"gpu0": 681.0}]
 
 
 @pytest.mark.parametrize("instant", [None, 0])
@@ -95,28 +86,13 @@ def test_the_average_is_told_where_there_is_no_instantaneous_power(ask, instant)
     assert ask([gpu], [MINE.uuid], "watts")["readings"] == [{"gpu0": 75.0}]
 
 
-def test_a_module_of_grace_hopper_holds_its_gpu(ask):
-    out = ask([MODULE], [MINE.uuid], "watts", "joules")
-    assert out["rails"] == [["gpu0", "device", "gpu", "module0"], ["module0", "node", "module", ""]]
-    assert out["readings"] == [{"gpu0": 400.0, "module0": 651.0}, {"gpu0": 1000.0}]
-
-
-def test_two_gpus_of_one_module_do_not_both_tell_of_it(ask):
-    superchip = [
-        FakeGpu(name="NVIDIA GB200", uuid=uuid, power_instant_mw=1, power_module_mw=1)
-        for uuid in (MINE.uuid, OTHER.uuid)
-    ]
-    assert ask(superchip, [MINE.uuid, OTHER.uuid])["rails"] == gpu_rails("gpu0", "gpu1")
-
-
 @pytest.mark.parametrize("mig", ["1g.10gb", None])
 def test_a_slice_has_no_energy_of_its_own(ask, mig):
     gpu = FakeGpu(mig=1, slices=(FakeSlice(uuid="MIG-1"),))
     out = ask([gpu], [("MIG-1", mig)], "joules", "watts")
     assert out["rails"] == []
     assert out["readings"] == [{}, {}]
-    which = "1g.10gb of gpu0" if mig else "MIG-1"
-    assert out["problem"] == f"MIG slice {which}: NVML reports energy of whole GPUs only"
+    assert out["problem"] == f"gpu0: MIG slice {mig or 'MIG-1'}: NVML reports energy of whole GPUs only"
 
 
 def test_an_unknown_gpu_among_others_stays_a_rail_so_that_no_sum_leaves_it_out(ask):
@@ -141,7 +117,7 @@ def test_impossible_power_is_left_out(ask):
     gpu = FakeGpu(uuid=MINE.uuid, power_mw=4_294_967_295)
     out = ask([gpu], [MINE.uuid], "watts")
     assert out["readings"] == [{}]
-    assert out["problem"] == "gpu0: NVML says 4.29497e+06 W, which is impossible"
+    assert out["problem"] == "gpu0: power cannot be read (4.29497e+06 W is impossible)"
 
 
 def test_a_driver_that_is_not_loaded_is_the_problem(ask):

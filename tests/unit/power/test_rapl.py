@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pytest_accel.power.rapl import RaplSource
-from pytest_accel.stats.energy import EnergyWindow, PowerSample, energy_of, total_j
+from pytest_accel.stats.energy import EnergyWindow, energy_of, total_j
 
 RANGE_UJ = 262_143_328_850  # an Intel server's
 SERVER = {
@@ -82,7 +82,7 @@ def test_the_board_holds_the_sockets(tree, opened):
     for counter in counters.values():
         counter.write_text("9000000\n")
     window = EnergyWindow(begin_s=0, end_s=1, before_j=before_j, after_j=source.joules(), rails=source.rails)
-    assert total_j(energy_of(window), source.rails, scope="node") == 8.0  # psys alone
+    assert total_j(energy_of(window).energy_j, source.rails, scope="node") == 8.0  # psys alone
     assert {rail.within for rail in source.rails if rail.name != "psys"} == {"psys"}
 
 
@@ -117,27 +117,6 @@ def test_a_window_of_several_turns_is_counted_whole_where_power_is_sampled(tree,
     after_j = source.joules()
     window = EnergyWindow(begin_s=100, end_s=1100, before_j=before_j, after_j=after_j, rails=source.rails)
     assert energy_of(window).energy_j["package-0"] == pytest.approx(300_000)
-
-
-def test_power_is_what_was_gained_since_the_window_began(tree, opened, clock):
-    counters = tree({"intel-rapl:0": ("package-0", 0)})
-    source = opened()
-    assert source.watts() == {}  # nothing to compare with
-
-    def after(seconds, joules):
-        clock.now_s += seconds
-        counters["intel-rapl:0"].write_text(str(int(joules * 1e6)))
-
-    after(10, 100)
-    source.joules()  # a window begins: what was before is not its power
-    after(0.5, 200)
-    assert source.watts() == {"package-0": 200.0}
-    after(0.001, 201)
-    assert source.watts() == {}  # a tick over a millisecond would look like a kilowatt
-    after(0.999, 500)
-    assert source.watts() == {"package-0": 300.0}
-    after(1, 500)
-    assert source.watts() == {"package-0": 0.0}
 
 
 def test_a_counter_that_was_reset_is_dropped_and_not_taken_for_a_turn(tree, opened, clock):
@@ -190,11 +169,8 @@ def test_a_counter_that_vanishes_mid_run_is_dropped_and_the_others_go_on(tree, o
     before_j = source.joules()
     counters["intel-rapl:0"].unlink()
     clock.now_s += 1
-    samples = (PowerSample(at_s=clock.now_s, power_w=source.watts()),)
     after_j = source.joules()
     assert set(after_j) == {"package-0 dram", "package-1", "package-1 dram"}
     assert source.problem == (f"package-0: {counters['intel-rapl:0']} no such file or directory; left out")
-    window = EnergyWindow(
-        begin_s=100, end_s=101, before_j=before_j, after_j=after_j, samples=samples, rails=source.rails
-    )
-    assert total_j(energy_of(window), source.rails, scope="node") is None
+    window = EnergyWindow(begin_s=100, end_s=101, before_j=before_j, after_j=after_j, rails=source.rails)
+    assert total_j(energy_of(window).energy_j, source.rails, scope="node") is None

@@ -19,10 +19,10 @@ STEPS = []
 class Meter:
     name = "step meter"
     problem = ""
-    rails = (Rail(name="node0", scope="node", kind="cpu", wraps_j={wraps_j}),)
+    rails = (Rail(name="node0", scope="node", kind="cpu"),)
 
     def joules(self):
-        return {{"node0": len(STEPS) * {step_j} % ({wraps_j} or float("inf"))}}
+        return {{"node0": len(STEPS) * {step_j}}}
 
     def watts(self):
         return {{}}
@@ -47,7 +47,7 @@ def metered(bench):
     """A benchmark on a machine that counts energy: 36 mJ a step in the baseline, and now as much as is said."""
 
     def write(now_j, *, marks=""):
-        meter = METER.format(step_j=now_j, wraps_j=wraps_j) if now_j else "STEPS = []\n"
+        meter = METER.format(step_j=now_j) if now_j else "STEPS = []\n"
         bench.path("conftest.py").write_text(meter)
         bench.write(STEP.format(marks=marks))
         bench.baseline(test_step=bench.SAME)

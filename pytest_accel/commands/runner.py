@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from pytest_accel.distributed.processes import exit_words, signal_group, with_verb
+from pytest_accel.distributed.processes import exit_words, signal_group
 from pytest_accel.report.github import STEP_SUMMARY
 from pytest_accel.stats.quantities import printable, seconds
 
@@ -84,7 +84,7 @@ def last_lines(log: Path, lines: int = 8) -> list[str]:
 
 def describe_exit(status: int | None) -> str:
     """Return how a subprocess ended: "ended with status 3", "was killed by SIGSEGV"; None where it took too long."""
-    return "took too long and was ended" if status is None else with_verb(exit_words(status))
+    return "took too long and was ended" if status is None else exit_words(status)
 
 
 class Signals:

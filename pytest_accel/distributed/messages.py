@@ -8,21 +8,18 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-import selectors
 import socket
 import struct
 import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from multiprocessing.connection import wait
+from typing import Any
 
 Message = dict[str, Any]
 
-MAX_BYTES = 64 * 2**20  # of one message: a traceback or the rounds of a long run are far below
 _MAX_HELLO_BYTES = 64 * 2**10  # of what a caller may send before it has shown the token
-_HELLO_S = 10.0  # for a caller to show it
-_MAX_CALLERS = 256  # that have not shown it yet
 _SEND_S = 30  # for the other end's kernel to take a message
 _CHUNK = 2**20
 
@@ -31,41 +28,20 @@ class ConnectionLost(ConnectionError):  # noqa: N818 - reads as what happened
     """The other end is gone or sent garbage; the message says which."""
 
 
-class TooLargeError(ValueError):
-    """A message larger than the other end accepts."""
-
-
-class Readable(Protocol):
-    """Something to wait for."""
-
-    @property
-    def pending(self) -> bool: ...
-    def fileno(self) -> int: ...
-
-
-R = TypeVar("R", bound=Readable)
-
-
-def ready(sources: Iterable[R], timeout_s: float) -> list[R]:
-    """Return those that have something to read, or have ended; none after the timeout."""
-    found = list(sources)
-    if pending := [source for source in found if source.pending]:
-        return pending
-    with selectors.DefaultSelector() as selector:
-        for source in found:
-            selector.register(source, selectors.EVENT_READ, source)
-        return [key.data for key, _ in selector.select(max(timeout_s, 0.0))]
+def ready(sources: Iterable[Connection | socket.socket], timeout_s: float) -> bool:
+    """Wait until one of them has something to read, or has ended; return whether one has."""
+    return bool(wait([source.fileno() for source in sources], timeout_s))
 
 
 class Connection:
     """One end of a connection. Sending is safe from several threads, receiving from one."""
 
-    def __init__(self, sock: socket.socket, *, limit: int = MAX_BYTES) -> None:
-        self.limit = limit
+    def __init__(self, sock: socket.socket, *, limit: int | None = None) -> None:
+        self.limit = limit  # bytes of a message; None: any number
         self.end = ""  # why it ended; empty while it is open
         self._socket = sock
         self._buffer = bytearray()
-        self._searched = 0  # bytes of the buffer that are known to hold no line end
+        self._messages: deque[Message] = deque()
         self._lock = threading.Lock()
         sock.settimeout(None)
         _enable_keepalive(sock)
@@ -73,131 +49,101 @@ class Connection:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    @property
-    def pending(self) -> bool:
-        """Whether a complete message is in the buffer."""
-        return not self.end and self._line_end() >= 0
-
     def send(self, message: Mapping[str, Any]) -> None:
         line = json.dumps(message).encode() + b"\n"
-        if len(line) > MAX_BYTES:
-            raise TooLargeError(f"a message of {len(line)} bytes; at most {MAX_BYTES} are taken")
         try:
             with self._lock:
                 self._socket.sendall(line)
         except OSError as error:  # also a full buffer: the other end does not read
-            raise ConnectionLost(self._ended(f"cannot be reached: {error.strerror or error}")) from None
+            self._finish(f"cannot be reached: {error.strerror or error}")
+            raise ConnectionLost(self.end) from None
 
-    def receive(self, timeout_s: float | None = None) -> Message:
-        """Return the next message; TimeoutError when none came, ConnectionLost when none will."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            if (message := self._take()) is not None:
-                return message
+    def receive(self) -> Message:
+        """Return the next message; ConnectionLost when none will come."""
+        while not self._messages:
             if self.end:
                 raise ConnectionLost(self.end)
-            left_s = 3600.0 if deadline is None else deadline - time.monotonic()
-            if ready([self], left_s):
-                self._read()
-            elif deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"no message within {timeout_s:g} s")
-
-    def arrived(self) -> list[Message]:
-        """Return all messages that are here, without waiting; afterwards `end` says whether more can come."""
-        while not self.end and not self.pending and ready([self], 0):
             self._read()
-        messages = []
-        while (message := self._take()) is not None:
-            messages.append(message)
-        return messages
+        return self._messages.popleft()
+
+    def arrived(self, most: int | None = None) -> list[Message]:
+        """Return the messages that are here, without waiting; afterwards `end` says whether more can come."""
+        while not self.end and ready([self], 0):
+            self._read()
+        count = len(self._messages) if most is None else min(most, len(self._messages))
+        return [self._messages.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        self.end = self.end or "closed here"
+        self._finish("closed here")
         self._socket.close()
 
     def _read(self) -> None:
+        """Wait for bytes and take in all complete lines; what was sent before the connection ended still counts."""
         try:
             chunk = self._socket.recv(_CHUNK)
         except OSError as error:
-            self._ended(f"went away: {error.strerror or error}")
+            self._finish(f"went away: {error.strerror or error}")
             return
         if not chunk:
-            self._ended("closed the connection")
+            self._finish("closed the connection")
         self._buffer += chunk
-        if len(self._buffer) > self.limit and self._line_end() < 0:
-            self._ended(f"sent a message of more than {self.limit} bytes")
+        if b"\n" in chunk:
+            *lines, self._buffer = self._buffer.split(b"\n")
+            for line in lines:
+                self._take(line)
+        elif self.limit is not None and len(self._buffer) > self.limit:
+            self._finish(f"sent a message of more than {self.limit} bytes")
 
-    def _line_end(self) -> int:
-        found = self._buffer.find(b"\n", self._searched)
-        if found < 0:
-            self._searched = len(self._buffer)
-        return found
-
-    def _take(self) -> Message | None:
-        """Return the next complete line; what was sent before the connection ended still counts."""
-        end = self._line_end()
-        if end < 0:
-            return None
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
-        self._searched = 0
+    def _take(self, line: bytearray) -> None:
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):  # no JSON, or brackets without end
             message = None
         if not isinstance(message, dict):
-            self._buffer.clear()
-            self._ended("sent something that is no message")
-            return None
-        return message
+            self._finish("sent something that is no message")
+        elif not self.end:
+            self._messages.append(message)
 
-    def _ended(self, reason: str) -> str:
+    def _finish(self, reason: str) -> None:
         self.end = self.end or reason
-        return self.end
 
 
 class Listener:
     """Accepts ranks; a caller is accepted when its first message carries the token."""
 
-    def __init__(self, address: str = "127.0.0.1") -> None:
+    def __init__(self, address: str) -> None:
         """Listen on an IPv4 address of this machine; the empty one is all of them, IPv6 too."""
         self.token = secrets.token_hex(16)
         dual = not address and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         self._socket = socket.create_server((address, 0), family=family, dualstack_ipv6=dual)
         self._socket.settimeout(0)
-        self._callers: dict[Connection, float] = {}  # and when they must have shown the token
+        self._callers: list[Connection] = []  # that have not shown the token yet
 
     @property
     def port(self) -> int:
         port: int = self._socket.getsockname()[1]
         return port
 
-    @property
-    def pending(self) -> bool:
-        return False
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def sources(self) -> Sequence[Readable]:
+    def sources(self) -> list[socket.socket | Connection]:
         """Return what to wait for before `arrived` is called again."""
-        return [self, *self._callers]
+        return [self._socket, *self._callers]
 
     def arrived(self) -> list[tuple[Connection, Message]]:
         """Return new callers with their hello (without the token); never waits."""
-        self._accept()
+        with suppress(OSError):  # no caller, or gone again
+            while True:
+                sock, _ = self._socket.accept()
+                self._callers.append(Connection(sock, limit=_MAX_HELLO_BYTES))
         accepted = []
-        for caller, deadline in list(self._callers.items()):
-            hello = None
-            with suppress(TimeoutError, ConnectionLost):
-                hello = caller.receive(0)  # the hello alone: what follows it stays in the buffer
-            if hello is not None and self._knows(hello):
-                del self._callers[caller]
-                caller.limit = MAX_BYTES
-                accepted.append((caller, hello))
-            elif hello is not None or caller.end or time.monotonic() > deadline:
-                del self._callers[caller]
+        for caller in list(self._callers):
+            hellos = caller.arrived(1)  # what follows the hello is for later
+            if hellos and self._knows(hellos[0]):
+                self._callers.remove(caller)
+                caller.limit = None
+                accepted.append((caller, hellos[0]))
+            elif hellos or caller.end:
+                self._callers.remove(caller)
                 caller.close()
         return accepted
 
@@ -206,15 +152,6 @@ class Listener:
             caller.close()
         self._callers.clear()
         self._socket.close()
-
-    def _accept(self) -> None:
-        while len(self._callers) < _MAX_CALLERS:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:  # no caller, or gone again
-                return
-            with suppress(OSError):  # gone already
-                self._callers[Connection(sock, limit=_MAX_HELLO_BYTES)] = time.monotonic() + _HELLO_S
 
     def _knows(self, hello: Message) -> bool:
         token = hello.pop("token", None)
@@ -226,8 +163,7 @@ class Listener:
 def call(host: str, port: int, *, token: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
     """Connect to a listener and say hello; ConnectionLost when none answers."""
     try:
-        sock = socket.create_connection((host, port), timeout=timeout_s)
-        connection = Connection(sock)
+        connection = Connection(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:
         raise ConnectionLost(f"no answer at {host}:{port}: {error.strerror or error}") from None
     connection.send({**hello, "token": token})

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from pytest_accel.distributed.launch import WorkerError
-from pytest_accel.distributed.stacks import name_ranks
+from pytest_accel.distributed.group import name_ranks
+from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.measure.device import widen_device_queues
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ def _absent(store: Any, keys: Sequence[str]) -> str:  # noqa: ANN401 - torch is 
         missing = [number for number, key in enumerate(keys) if not store.check([key])]
     except RuntimeError:
         return "the store of rank 0 went away"
-    return f"{name_ranks(missing)} did not connect" if missing else "not all connected"
+    return f"{name_ranks(missing, len(keys))} did not connect" if missing else "not all connected"
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,97 +1,361 @@
-"""Processes: found by the group id in their environment, ended, and their parents and children."""
+"""Ranks as processes of this machine: what each is given, its start and its end, and what is left of it.
+
+Processes of a group are found by the id in their environment, which children inherit.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from pytest_accel.options import GROUP_ID_VARIABLE
+from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
+from pytest_accel.storage.codec import encode
 
-_PROC = Path("/proc")
+LOOPBACK = "127.0.0.1"
+STACKS = "stacks"  # of a rank's folder: made when the rank can write them, filled when it must
+LOG = "log"  # of a rank's folder: its output
+NO_STACKS = "No stacks: it did not react to signals. The kernel says of it:"
+_STACKS_S = 5.0  # for ranks to write their stacks
+_KILL_S = 5.0  # for the kernel to end what was killed
 _POLL_S = 0.02
+_OUR_SIGNALS = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGKILL}  # exit statuses of ranks ended here
+_LOG_LINES, _STACK_LINES = 40, 2000
+_TAIL_BYTES = 2**20
+_PROC = Path("/proc")
+
+# Variables of this pytest, and those that make a process a rank of another launcher.
+_NOT_INHERITED = frozenset(
+    {
+        *("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "PYTEST_VERSION"),
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+    }
+)
+
+
+class WorkerError(RuntimeError):
+    """Ranks could not be started or did not connect; the message says which, why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """A live process; a zombie has no environment any more and is none."""
+class RankSpec:
+    """All that a rank is given: its place in its group, and where it reaches its session."""
 
-    pid: int
-    environ: Mapping[str, str]
+    group: str  # id, unique on this machine and its nodes
+    rank: int = 0
+    nodes: int
+    per_node: int
+    process_group: bool  # False: one plain process that does not even import torch
+    host: str  # of the session
+    port: int
+    token: str
+    bind: str  # auto, none or launcher
+    rendezvous_s: float
+    store_host: str = LOOPBACK  # of rank 0's TCPStore
+    store_port: int = 0
+    folder: str = ""  # for its output, its stacks, and what its pytest may write
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.per_node
+
+    @property
+    def local_rank(self) -> int:
+        return self.rank % self.per_node
+
+    @property
+    def group_id(self) -> str:
+        """The id of this rank's processes: other launcher ranks of this machine have ranks of the same group."""
+        return f"{self.group}.{self.rank}"
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the rank, with its place as torchrun sets it."""
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _NOT_INHERITED and not name.startswith("TORCHELASTIC_")
+        }
+        environ[WORKER_VARIABLE] = json.dumps(encode(self))
+        environ[GROUP_ID_VARIABLE] = self.group_id
+        if self.process_group:
+            environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+            environ |= {
+                "RANK": str(self.rank),
+                "WORLD_SIZE": str(self.size),
+                "LOCAL_RANK": str(self.local_rank),
+                "LOCAL_WORLD_SIZE": str(self.per_node),
+                "GROUP_RANK": str(self.rank // self.per_node),
+                "GROUP_WORLD_SIZE": str(self.nodes),
+                "MASTER_ADDR": self.store_host,
+                "MASTER_PORT": str(self.store_port),
+            }
+        return environ
 
 
-def processes_of(group: str) -> list[Process]:
-    """Return the processes of a group that this user may see; `GROUP.RANK` finds one rank's, an empty name all groups'.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCommand:
+    """The pytest of every rank."""
 
-    Children inherit the environment of a rank, so grandchildren in sessions of their own are found too.
+    arguments: Callable[[Path], Sequence[str]]  # for a rank that may write into this folder
+    directory: Path
+
+    def words(self, rank_folder: Path) -> list[str]:
+        """Return the command line: the interpreter of this session, with its path.
+
+        Unbuffered, so that the last output is not lost; faulthandler works also before the rank has connected.
+        """
+        # `python -m pytest` has the current directory on its path; `pytest` has not.
+        safe_path = [] if {"", str(self.directory)} & set(sys.path) else ["-P"]
+        flags = ["-u", "-X", "faulthandler", *safe_path]
+        return [sys.executable, *flags, "-m", "pytest", *self.arguments(rank_folder)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """What is known of one rank after its end."""
+
+    status: str = ""  # "was killed by SIGKILL", "left with exit status 3"; empty if it was ended by us
+    log: str = ""  # the last lines it wrote
+    stacks: str = ""  # of all its threads, if requested
+
+
+class StartedRanks(Protocol):
+    """The processes of a group."""
+
+    def ended(self) -> Mapping[int, str]:
+        """Return how processes have ended, by rank: "was killed by SIGKILL"."""
+        ...
+
+    def end(self, *, stacks: bool) -> Mapping[int, RankExit]:
+        """End every process of the group and its children; return what is left, by rank. Never raises, never hangs.
+
+        With `stacks`, ranks first get a few seconds to write their stacks.
+        """
+        ...
+
+
+class RankLauncher(Protocol):
+    """Starts the processes of a group, here or on other nodes."""
+
+    @property
+    def address(self) -> str: ...  # that the session listens on; empty: all of this machine's
+    @property
+    def host(self) -> str: ...  # under which ranks reach the session
+    def start(self, spec: RankSpec, command: RankCommand) -> StartedRanks: ...
+
+
+# --- start and end ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _os_errors_reported() -> Iterator[None]:
+    """Report a full disk, no memory, too many processes, a directory that is gone."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError(f"no process could be started: {error}") from None
+
+
+class RankProcesses:
+    """Ranks that are children of this process."""
+
+    def __init__(self, specs: Sequence[RankSpec], command: RankCommand, port: ReservedPort | None) -> None:
+        self._port = port  # of their TCPStore
+        self._specs: dict[int, RankSpec] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._exits: dict[int, RankExit] | None = None
+        try:
+            for spec in specs:
+                self._start(spec, command)
+        except BaseException:
+            self.end(stacks=False)
+            raise
+
+    def _start(self, spec: RankSpec, command: RankCommand) -> None:
+        with _os_errors_reported(), ExitStack() as undo:
+            folder = Path(tempfile.mkdtemp(prefix="pytest-accel-rank-"))
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            spec = replace(spec, folder=str(folder))
+            with (folder / LOG).open("wb") as log:
+                process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
+                    command.words(folder),
+                    cwd=command.directory,
+                    env=spec.environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            undo.pop_all()
+        self._specs[spec.rank], self._processes[spec.rank] = spec, process
+        disable_core_dump(process.pid)
+
+    def ended(self) -> dict[int, str]:
+        statuses = {rank: process.poll() for rank, process in self._processes.items()}
+        return {rank: exit_words(status) for rank, status in statuses.items() if status is not None}
+
+    def end(self, *, stacks: bool) -> Mapping[int, RankExit]:
+        if self._exits is None:
+            running = {rank: process for rank, process in self._processes.items() if process.poll() is None}
+            silent = self._request_stacks(running) if stacks else {}
+            for process in self._processes.values():
+                signal_group(process.pid, signal.SIGKILL)
+            exits = {}
+            for rank, process in self._processes.items():
+                end_processes(self._specs[rank].group_id)
+                with suppress(subprocess.TimeoutExpired):  # the kernel does not release it
+                    process.wait(_KILL_S)
+                # A running one that ended otherwise was about to end by itself.
+                by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
+                folder = Path(self._specs[rank].folder)
+                exits[rank] = RankExit(
+                    status="" if by_us else exit_words(process.returncode),
+                    log=tail(folder / LOG, _LOG_LINES),
+                    stacks=tail(folder / STACKS, _STACK_LINES) or silent.get(rank, ""),
+                )
+                shutil.rmtree(folder, ignore_errors=True)
+            if self._port is not None:
+                self._port.close()
+            self._exits = exits
+        return self._exits
+
+    def _request_stacks(self, running: Mapping[int, subprocess.Popen[bytes]]) -> dict[int, str]:
+        """Have ranks write their stacks and end; return what the kernel says of those that do not.
+
+        A connected rank handles SIGTERM in C, also inside native code. One that has not come so far has faulthandler
+        for SIGABRT. Both end the process, so its end says that all is written.
+        """
+        for rank, process in running.items():
+            connected = Path(self._specs[rank].folder, STACKS).exists()
+            process.send_signal(signal.SIGTERM if connected else signal.SIGABRT)
+        deadline = time.monotonic() + _STACKS_S
+        left = set(running)
+        while (
+            left := {rank for rank in left if running[rank].poll() is None}
+        ) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return {rank: f"{NO_STACKS}\n{kernel_state(running[rank].pid)}".rstrip() for rank in left}
+
+
+class LocalLauncher:
+    """Starts all ranks on this machine."""
+
+    address = host = LOOPBACK
+
+    def start(self, spec: RankSpec, command: RankCommand) -> RankProcesses:
+        assert spec.nodes == 1, "ranks on other nodes are started by their launcher ranks"
+        port = ReservedPort() if spec.process_group else None
+        spec = replace(spec, store_port=port.number if port else 0)
+        return RankProcesses([replace(spec, rank=rank) for rank in range(spec.size)], command, port)
+
+
+class ReservedPort:
+    """A port for rank 0's TCPStore, kept free until it listens there.
+
+    Bound and not listened at: the kernel gives it to no other process that asks for any port, and lets rank 0 have it,
+    whose store reuses addresses.
     """
-    folders = (folder for folder in _PROC.glob("[0-9]*") if int(folder.name) != os.getpid())
-    found = [process for folder in folders if (process := _read(folder))]
-    return [each for each in found if not group or f"{_group_id(each)}.".startswith(f"{group}.")]
+
+    def __init__(self) -> None:
+        with _os_errors_reported():
+            self._socket = socket.socket()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        self._socket.close()
 
 
-def end_processes(group: str, *, patience_s: float = 5.0) -> list[Process]:
-    """Send SIGKILL to a group until no process is left, since one may fork meanwhile; return those left at last."""
+def tail(file: Path, lines: int) -> str:
+    """Return the last lines of a file of any size; nothing where there is none."""
+    try:
+        with file.open("rb") as source:
+            source.seek(max(0, source.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = source.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def exit_words(status: int) -> str:
+    """Describe an exit status of Popen: "was killed by SIGKILL", "left with exit status 3"."""
+    if status >= 0:
+        return f"left with exit status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+# --- processes of a group ---------------------------------------------------------------------------------
+
+
+def processes_of(group: str) -> list[int]:
+    """Return the processes of a group that this user may see; `GROUP.RANK` finds one rank's.
+
+    Children inherit the environment of a rank, so grandchildren in sessions of their own are found too. A zombie has no
+    environment any more.
+    """
     assert group, "never the groups of other sessions"
+    pids = [int(folder.name) for folder in _PROC.glob("[0-9]*")]
+    return [pid for pid in pids if pid != os.getpid() and _belongs(pid, group)]
+
+
+def end_processes(group: str, *, patience_s: float = _KILL_S) -> list[int]:
+    """Send SIGKILL to a group until no process is left, since one may fork meanwhile; return those left at last."""
     deadline = time.monotonic() + patience_s
     while found := processes_of(group):
-        for process in found:
-            send(process, signal.SIGKILL)
+        for pid in found:
+            _kill(pid, group)
         if time.monotonic() > deadline:
             return found
         time.sleep(_POLL_S)
     return []
 
 
-def runs(process: Process) -> bool:
-    """Return whether it still runs, and its pid was not reused."""
-    again = _read(_PROC / str(process.pid))
-    return again is not None and _group_id(again) == _group_id(process)
+def _kill(pid: int, group: str) -> None:
+    """Kill a process of a group: held by a descriptor, so that its pid is no other's when the signal is sent."""
+    with suppress(ProcessLookupError, PermissionError):
+        try:
+            held = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except OSError:  # before Linux 5.3
+            os.kill(pid, signal.SIGKILL)
+            return
+        try:
+            if _belongs(pid, group):
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+        finally:
+            os.close(held)
 
 
-def send(process: Process, number: signal.Signals) -> None:
-    """Send a signal to this process, if it still runs."""
-    if runs(process):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(process.pid, number)
+def _belongs(pid: int, group: str) -> bool:
+    try:
+        environ = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:  # gone, or of another user
+        return False
+    mine = f"{GROUP_ID_VARIABLE}={group}".encode()
+    return any(each == mine or each.startswith(mine + b".") for each in environ.split(b"\0"))
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process group that we started; it may be gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-def kernel_state(pid: int) -> str:
-    """Return the state of the threads of a process that does not react to signals."""
-    lines = []
-    for task in sorted((_PROC / str(pid) / "task").glob("*")):
-        try:
-            name, (state, *_) = _stat(task)
-            where = (task / "wchan").read_text().strip()
-        except OSError:
-            continue
-        lines.append(f"  thread {name}: state {state}" + (f" in {where}" if where not in ("", "0") else ""))
-    return "\n".join(lines)
-
-
-def exit_words(status: int) -> str:
-    """Describe an exit status of Popen."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
-
-
-def with_verb(status: str) -> str:
-    """Return "was killed by ..." or "left with exit status ..."."""
-    return f"was {status}" if status.startswith("killed") else f"left with {status}"
 
 
 def die_with_parent() -> None:
@@ -112,55 +376,48 @@ def disable_core_dump(pid: int = 0) -> None:
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
 
 
+# --- /proc ------------------------------------------------------------------------------------------------
+
+
+def kernel_state(pid: int) -> str:
+    """Return the state of the threads of a process that does not react to signals."""
+    lines = []
+    for task in sorted((_PROC / str(pid) / "task").glob("*")):
+        with suppress(OSError):
+            name, (state, *_) = _stat(task)
+            where = (task / "wchan").read_text().strip()
+            lines.append(
+                f"  thread {name}: state {state}" + (f" in {where}" if where not in ("", "0") else "")
+            )
+    return "\n".join(lines)
+
+
 def ancestry(proc: Path = _PROC) -> list[int]:
     """Return this process and its ancestors: their memory on a device is not foreign."""
     pids = [os.getpid()]
-    while (parent := parent_of(proc / str(pids[-1]))) is not None and parent > 1 and parent not in pids:
+    while (parent := _parent(proc / str(pids[-1]))) > 1 and parent not in pids:
         pids.append(parent)
     return pids
 
 
 def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
     """Return all children of a process and theirs, such as loader workers."""
-    children: dict[int, list[int]] = {}
-    for folder in proc.iterdir():
-        if folder.name.isdecimal() and (parent := parent_of(folder)) is not None:
-            children.setdefault(parent, []).append(int(folder.name))
+    parents = {int(folder.name): _parent(folder) for folder in proc.glob("[0-9]*")}
     found: set[int] = set()
-    waiting = [pid]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
+    while more := {each for each, parent in parents.items() if parent in {pid, *found}} - found:
+        found |= more
     return frozenset(found)
 
 
-def parent_of(folder: Path) -> int | None:
-    """Return the parent of a process from its folder in /proc; None if it is gone."""
+def _parent(folder: Path) -> int:
+    """Return the parent of a process from its folder in /proc; 0 if it is gone."""
     try:
         return int(_stat(folder)[1][1])
     except (OSError, ValueError, IndexError):
-        return None
+        return 0
 
 
 def _stat(folder: Path) -> tuple[str, list[str]]:
     """Parse `pid (name) state ppid ...`: the name, which may hold spaces and brackets, and what follows it."""
     name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
     return name.partition("(")[2], rest.split()
-
-
-def _group_id(process: Process) -> str:
-    return process.environ.get(GROUP_ID_VARIABLE, "")
-
-
-def _read(folder: Path) -> Process | None:
-    """Return None for a process that is gone or of another user."""
-    try:
-        environ = (folder / "environ").read_bytes()
-    except OSError:
-        return None
-    if GROUP_ID_VARIABLE.encode() not in environ or parent_of(folder) is None:
-        return None
-    pairs = (item.partition("=") for item in environ.decode(errors="replace").split("\0"))
-    return Process(pid=int(folder.name), environ={name: value for name, _, value in pairs})

@@ -66,7 +66,7 @@ def hardware_of(machine: Machine, platform: PlatformName, local_rank: int) -> De
 def bind_worker(config: pytest.Config, platform: PlatformName) -> None:
     """Bind a worker process, for its lifetime, to the CPUs near its device."""
     place, machine = config.stash[RANK_END].place, config.stash[SELECTION].machine
-    devices = [hardware_of(machine, platform, rank) for rank in range(place.local_size)]
+    devices = [hardware_of(machine, platform, rank) for rank in range(place.per_node)]
     uuids = [device.uuid if device else None for device in devices]
     bound = bind_rank(mode=place.bind, device_uuids=uuids, local_rank=place.local_rank)
     config.stash[BINDING] = bound.describe()

@@ -1,6 +1,6 @@
 """pytest under torchrun or srun, started once for every rank: rank 0 is the session, the others start its workers.
 
-RankLauncher rank 0 collects, judges, prints and writes. The others never become a session: they start one
+Launcher rank 0 collects, judges, prints and writes. The others never become a session: they start one
 process for each process group when rank 0 orders it, and exit with its status.
 """
 
@@ -13,25 +13,27 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
-from pytest_accel.distributed.launch import RankCommand, WorkerError
-from pytest_accel.distributed.launcher_rank import (
+from pytest_accel.distributed.launcher import (
+    Inventory,
     LauncherError,
     LauncherRank,
-    is_launched,
+    LauncherRanks,
     launcher_rank_from,
+    open_launcher_ranks,
+    serve,
 )
-from pytest_accel.distributed.launcher_session import Inventory, LauncherRanks, open_launcher_ranks, serve
+from pytest_accel.distributed.processes import RankCommand, WorkerError
 from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.markers import read_catalogue, wanted_platforms
-from pytest_accel.options import read_settings
+from pytest_accel.options import LAUNCHER_VARIABLES, read_settings
 from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
 from pytest_accel.platforms.machine import DetectedDevice, Machine, identified, probe
 from pytest_accel.platforms.numa import allowed_cpus, format_list
@@ -53,14 +55,11 @@ def launcher_rank(config: pytest.Config) -> LauncherRank | None:
     """
     if _LAUNCHER_RANK not in config.stash:
         found = None
-        if is_launched(os.environ):
+        if not LAUNCHER_VARIABLES.isdisjoint(os.environ):
             try:
                 wanted = wanted_platforms(config.getoption("markexpr", ""), read_catalogue(config))
-                found = (
-                    launcher_rank_from(os.environ)
-                    if any(platform.devices > 1 for platform in wanted)
-                    else None
-                )
+                if any(platform.devices > 1 for platform in wanted):
+                    found = launcher_rank_from(os.environ)
             except (LauncherError, CatalogueError) as error:
                 raise pytest.UsageError(str(error)) from None
         config.stash[_LAUNCHER_RANK] = found
@@ -75,10 +74,8 @@ def launcher_refusal(config: pytest.Config) -> str:
         rank = launcher_rank_from(os.environ)
     except LauncherError as error:
         return str(error)
-    return side_by_side(rank) if rank is not None else ""
-
-
-def side_by_side(rank: LauncherRank) -> str:
+    if rank is None:
+        return ""
     return (
         f"this is {rank.title}, and all ranks would measure side by side: name the platform of all ranks with -m, "
         "such as -m a100x4, or start one pytest"
@@ -126,7 +123,8 @@ def serve_launcher_rank(config: pytest.Config) -> int | None:
         rank,
         command=RankCommand(arguments=worker_arguments(config), directory=config.invocation_params.dir),
         rendezvous_s=read_settings(config).rendezvous_s,
-        inventory=lambda: inventory(probe()),
+        cpus=format_list(allowed_cpus()),
+        devices=probe().devices,
     )
     # All exit at the same moment, so that no launcher ends one for another's failure: torch would take its time.
     sys.stdout.flush()
@@ -204,28 +202,14 @@ def _interrupted_by_sigterm() -> Iterator[list[int]]:
 # --- the machine of all launcher ranks --------------------------------------------------------------------
 
 
-def inventory(machine: Machine) -> dict[str, Any]:
-    """Describe a rank's machine in plain values."""
-    return {
-        "cores": machine.cpu.cores,
-        "cpus": format_list(allowed_cpus()),
-        "cpu": machine.cpu.name,
-        "devices": [
-            {name: value for name, value in asdict(device).items() if name not in {"key", "variant"}}
-            for device in machine.devices
-        ],
-        "problems": list(machine.problems),
-    }
-
-
 def bound_by_launcher(config: pytest.Config) -> bool:
     """Whether the launcher gave its ranks CPUs of their own: they are bound already, and stay so."""
     ranks = config.stash.get(LAUNCHER_RANKS, None)
     if ranks is None:
         return False
     by_node = {ranks.launched.node: {format_list(allowed_cpus())}}
-    for seen in ranks.inventories().values():
-        by_node.setdefault(seen.node, set()).add(seen.sees.get("cpus", ""))
+    for seen in ranks.inventories():
+        by_node.setdefault(seen.node, set()).add(seen.cpus)
     return any(len(given) > 1 for given in by_node.values())
 
 
@@ -243,7 +227,7 @@ def whole_machine(config: pytest.Config, own: Machine, catalogue: Catalogue) -> 
 
 
 def merged_machine(
-    own: Machine, rank: LauncherRank, inventories: Mapping[int, Inventory], catalogue: Catalogue
+    own: Machine, rank: LauncherRank, inventories: Iterable[Inventory], catalogue: Catalogue
 ) -> Machine:
     """Return the devices of all launcher ranks as one machine of several nodes; pure.
 
@@ -251,35 +235,34 @@ def merged_machine(
     of them does not count and is named in `problems`; one that has not answered does. A rank stands for a core,
     however few this node has: the launcher decided.
     """
-    by_node: dict[int, list[Inventory]] = {}
-    for _, seen in sorted(inventories.items()):
+    by_node: dict[int, list[Inventory]] = {rank.node: []}
+    for seen in inventories:
         by_node.setdefault(seen.node, []).append(seen)
-    devices = _united([own.devices, *(_devices(seen, catalogue) for seen in by_node.get(rank.node, ()))])
-    here = _kinds(devices)
+    here = by_node.pop(rank.node)
+    devices = _united([own.devices, *(seen.devices for seen in here)], catalogue)
+    wanted = _kinds(devices)
     lesser = []
-    for node, ranks in sorted(by_node.items()):
-        there = _kinds(_united([_devices(seen, catalogue) for seen in ranks]))
-        if node != rank.node and here - there:
-            lesser.append(f"{ranks[0].host} has {_in_words(there)}, rank 0's node {_in_words(here)}")
+    for _, ranks in sorted(by_node.items()):
+        there = _kinds(_united([seen.devices for seen in ranks], catalogue))
+        if wanted - there:
+            lesser.append(f"{ranks[0].host} has {_in_words(there)}, rank 0's node {_in_words(wanted)}")
     return replace(
         own,
-        cpu=replace(own.cpu, cores=max(own.cpu.cores, rank.local_size)),
+        cpu=replace(own.cpu, cores=max(own.cpu.cores, 1 + len(here))),
         devices=devices,
         nodes=rank.nodes - len(lesser),
         problems=(*own.problems, *lesser),
     )
 
 
-def _devices(seen: Inventory, catalogue: Catalogue) -> list[DetectedDevice]:
-    return [identified(DetectedDevice(**plain), catalogue) for plain in seen.sees.get("devices", ())]
-
-
-def _united(lists: Iterable[Iterable[DetectedDevice]]) -> tuple[DetectedDevice, ...]:
-    """Return every device once, numbered as if one process saw them all."""
+def _united(lists: Iterable[Iterable[DetectedDevice]], catalogue: Catalogue) -> tuple[DetectedDevice, ...]:
+    """Return every device once, numbered as if one process saw them all, and identified."""
     found: dict[object, DetectedDevice] = {}
     for device in itertools.chain.from_iterable(lists):
         found.setdefault(device.uuid or (device.vendor, device.name, device.index), device)
-    return tuple(replace(device, index=index) for index, device in enumerate(found.values()))
+    return tuple(
+        identified(replace(device, index=index), catalogue) for index, device in enumerate(found.values())
+    )
 
 
 def _kinds(devices: Iterable[DetectedDevice]) -> Counter[str]:

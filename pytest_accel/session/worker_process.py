@@ -13,7 +13,7 @@ import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
 from pytest_accel.distributed.group import Order
-from pytest_accel.distributed.launch import WorkerError
+from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.distributed.worker import begin_rank
 from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.ranks import ALONE, Ranks

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_accel.distributed.group import GroupAnswer, Order, WorkerGroup
-from pytest_accel.distributed.launch import (
-    LocalLauncher,
-    RankCommand,
-    RankLauncher,
-    SingleProcessLauncher,
-    WorkerError,
-)
-from pytest_accel.distributed.launcher_session import RemoteLauncher
+from pytest_accel.distributed.processes import LocalLauncher, RankCommand, WorkerError
 from pytest_accel.markers import is_benchmark
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
@@ -134,14 +127,9 @@ class Workers:
 
     def _start(self, shape: WorkerShape, settings: Settings, progress: Progress) -> WorkerGroup:
         progress.phase("starting ranks" if shape.process_group else "starting a process", None)
-        ranks = self._config.stash.get(LAUNCHER_RANKS, None)
-        launcher: RankLauncher = LocalLauncher() if shape.process_group else SingleProcessLauncher()
-        address = {}  # where ranks reach this session, if not on this machine alone
-        if shape.process_group and ranks is not None:
-            launcher = remote = RemoteLauncher(ranks)
-            address = {"address": remote.address, "host": remote.host}
-        starting = WorkerGroup.launch(
-            launcher,
+        ranks = self._config.stash.get(LAUNCHER_RANKS, None) if shape.process_group else None
+        return WorkerGroup.launch(
+            ranks or LocalLauncher(),
             nodes=shape.platform.nodes,
             per_node=shape.platform.per_node,
             process_group=shape.process_group,
@@ -150,9 +138,8 @@ class Workers:
             ),
             bind="launcher" if shape.bind == "auto" and bound_by_launcher(self._config) else shape.bind,
             rendezvous_s=settings.rendezvous_s,
-            **address,
+            waiting=progress.tick,
         )
-        return starting.connect(progress.tick)
 
 
 # --- answers ------------------------------------------------------------------------------------------

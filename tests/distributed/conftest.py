@@ -14,8 +14,7 @@ import pytest
 
 from pytest_accel.distributed import group as group_module
 from pytest_accel.distributed.group import Order, WorkerGroup
-from pytest_accel.distributed.launch import LocalLauncher, RankCommand
-from pytest_accel.distributed.processes import processes_of
+from pytest_accel.distributed.processes import LocalLauncher, RankCommand, processes_of
 from tests.support.waiting import eventually
 
 LONG_S = 120.0  # of waiting; only a broken test waits so long
@@ -85,17 +84,15 @@ class Groups:
     def arguments(self, rank_folder: Path) -> list[str]:
         return ["-p", "tiny_rank", "-p", "no:accel", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
 
-    def start(
-        self, size: int = 2, *, launcher=None, rendezvous_s: float = LONG_S, waiting=lambda: None, **options
-    ) -> WorkerGroup:
+    def start(self, size: int = 2, *, process_group: bool = True, rendezvous_s: float = LONG_S, **options):
         group = WorkerGroup.launch(
-            launcher or LocalLauncher(),
+            LocalLauncher(),
             per_node=size,
-            process_group=True,
+            process_group=process_group,
             command=RankCommand(arguments=self.arguments, directory=self.folder),
             rendezvous_s=rendezvous_s,
             **options,
-        ).connect(waiting)
+        )
         self.started.append(group)
         return group
 

@@ -6,13 +6,9 @@ import os
 
 import pytest
 
-from pytest_accel.distributed.launch import SingleProcessLauncher, WorkerError
-from pytest_accel.distributed.processes import processes_of
+from pytest_accel.distributed.processes import WorkerError, processes_of
 
-PLACE = """
-from dataclasses import asdict
-value = {name: str(field) for name, field in asdict(place).items()}
-"""
+PLACE = "value = [place.rank, place.size, place.local_rank, place.per_node, place.nodes, place.bind, place.folder]"
 
 LEAVES_ON_SIGNAL_FILE = """
 import threading
@@ -34,10 +30,8 @@ def values(answer):
 
 
 def check_places(found):
-    assert [(place["rank"], place["size"]) for place in found] == [("0", "2"), ("1", "2")]
-    assert [(place["local_rank"], place["local_size"]) for place in found] == [("0", "2"), ("1", "2")]
-    assert {(place["node"], place["nodes"], place["bind"]) for place in found} == {("0", "1", "none")}
-    assert len({place["folder"] for place in found}) == 2
+    assert [place[:-1] for place in found] == [[0, 2, 0, 2, 1, "none"], [1, 2, 1, 2, 1, "none"]]
+    assert len({place[-1] for place in found}) == 2
 
 
 def close_and_see_ranks_leave(groups, group):
@@ -92,11 +86,8 @@ class TestOrders:
         text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
         values(run(text, waiting=(groups_of_class.folder / "go").touch))
 
-    def test_large_answer_arrives_whole_and_a_huge_one_fails(self, run):
-        assert [len(value) for value in values(run("value = 'x' * 5_000_000"))] == [5_000_000] * 2
-        answer = run("value = 'x' * 70_000_000 if rank else ''")
-        assert answer.ranks[0].outcome == "passed"
-        assert "too large" in answer.ranks[1].payload["cause"]
+    def test_large_answer_arrives_whole(self, run):
+        assert [len(value) for value in values(run("value = 'x' * 70_000_000"))] == [70_000_000] * 2
 
 
 class TestGroup:
@@ -128,9 +119,9 @@ class TestSingleProcess:
     def test_single_process_ignores_variables_of_a_launcher(self, groups, monkeypatch):
         for name, value in {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_PORT": "1"}.items():
             monkeypatch.setenv(name, value)
-        group = groups.start(1, launcher=SingleProcessLauncher())
+        group = groups.start(1, process_group=False)
         (place,) = values(groups.run(group, PLACE))
-        assert (place["rank"], place["size"], place["nodes"]) == ("0", "1", "1")
+        assert place[:2] == [0, 1]
         (found,) = values(groups.run(group, "import os, sys\nvalue = [*os.environ, *sys.modules]"))
         assert not set(found) & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "torch"}
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pytest_accel.distributed import process_group
-from pytest_accel.distributed.launch import WorkerError
 from pytest_accel.distributed.process_group import check_distinct_gpus, open_process_group
+from pytest_accel.distributed.processes import WorkerError
 from tests.support.gloo import DEADLINE_S, free_port, run_ranks, start_rank
 
 PROGRAMS = "tests.distributed.group_programs"

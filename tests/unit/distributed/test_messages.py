@@ -7,15 +7,14 @@ import threading
 
 import pytest
 
-from pytest_accel.distributed import messages
-from pytest_accel.distributed.messages import Connection, ConnectionLost, Listener, TooLargeError, call, ready
+from pytest_accel.distributed.messages import Connection, ConnectionLost, Listener, call, ready
 
 LONG_S = 60.0
 
 
 @pytest.fixture
 def listener():
-    found = Listener()
+    found = Listener("127.0.0.1")
     yield found
     found.close()
 
@@ -46,44 +45,34 @@ class TestConnection:
     )
     def test_message_crosses_unchanged(self, pair, message):
         pair[0].send(message)
-        assert pair[1].receive(LONG_S) == message
-
-    def test_messages_keep_their_order(self, pair):
-        for number in range(100):
-            pair[0].send({"number": number})
-        assert [pair[1].receive(LONG_S)["number"] for _ in range(100)] == list(range(100))
+        assert pair[1].receive() == message
 
     def test_large_message_crosses_in_pieces(self, pair):
         message = {"text": "x" * 5_000_000}
         sender = threading.Thread(target=pair[0].send, args=[message])
         sender.start()
-        assert pair[1].receive(LONG_S) == message
+        assert pair[1].receive() == message
         sender.join()
-
-    def test_missing_message_is_a_timeout(self, pair):
-        with pytest.raises(TimeoutError, match=r"within 0.01 s"):
-            pair[1].receive(0.01)
-        assert not pair[1].end
 
     def test_partial_message_is_kept_until_complete(self, pair):
         pair[0]._socket.sendall(b'{"a": ')
         assert ready([pair[1]], LONG_S)
         assert pair[1].arrived() == []
         pair[0]._socket.sendall(b"1}\n")
-        assert pair[1].receive(LONG_S) == {"a": 1}
+        assert pair[1].receive() == {"a": 1}
 
     def test_messages_sent_before_the_end_are_received(self, pair):
         pair[0].send({"a": 1})
         pair[0].send({"a": 2})
         pair[0].close()
-        assert pair[1].receive(LONG_S) == {"a": 1}
-        assert pair[1].receive(LONG_S) == {"a": 2}
+        assert pair[1].receive() == {"a": 1}
+        assert pair[1].receive() == {"a": 2}
         with pytest.raises(ConnectionLost, match="closed the connection"):
-            pair[1].receive(LONG_S)
+            pair[1].receive()
 
     def test_end_of_connection_is_ready_to_read(self, pair):
         pair[0].close()
-        assert ready([pair[1]], LONG_S) == [pair[1]]
+        assert ready([pair[1]], LONG_S)
         assert pair[1].arrived() == []
         assert pair[1].end == "closed the connection"
 
@@ -91,20 +80,13 @@ class TestConnection:
     def test_invalid_message_ends_the_connection(self, pair, line):
         pair[0]._socket.sendall(line + b"\n")
         with pytest.raises(ConnectionLost, match="no message"):
-            pair[1].receive(LONG_S)
+            pair[1].receive()
 
     def test_overlong_line_ends_the_connection(self, pair):
         pair[1].limit = 1000
         pair[0]._socket.sendall(b"x" * 2000)
         with pytest.raises(ConnectionLost, match="more than 1000 bytes"):
-            pair[1].receive(LONG_S)
-
-    def test_too_large_message_is_not_sent(self, pair, monkeypatch):
-        monkeypatch.setattr(messages, "MAX_BYTES", 100)
-        with pytest.raises(TooLargeError):
-            pair[0].send({"text": "x" * 200})
-        pair[0].send({"text": "short"})
-        assert pair[1].receive(LONG_S) == {"text": "short"}
+            pair[1].receive()
 
     def test_sending_to_a_closed_peer_raises(self, pair):
         def send_on() -> None:
@@ -116,15 +98,6 @@ class TestConnection:
             send_on()
         assert pair[0].end
 
-    def test_buffered_message_is_ready(self, pair):
-        pair[0].send({"a": 1})
-        pair[0].send({"a": 2})
-        while not pair[1].pending:
-            assert pair[1].receive(LONG_S)
-            pair[0].send({"a": 3})
-            pair[0].send({"a": 4})
-        assert ready([pair[1]], 0) == [pair[1]]
-
 
 class TestListener:
     def test_caller_with_the_token_is_accepted(self, listener):
@@ -132,13 +105,13 @@ class TestListener:
         ((connection, hello),) = accept(listener)
         assert hello == {"rank": 3}
         connection.send({"order": 1})
-        assert caller.receive(LONG_S) == {"order": 1}
+        assert caller.receive() == {"order": 1}
 
     def test_message_right_after_hello_is_kept(self, listener):
         caller = call("127.0.0.1", listener.port, token=listener.token, hello={}, timeout_s=LONG_S)
         caller.send({"phase": "begins"})
         ((connection, _),) = accept(listener)
-        assert connection.receive(LONG_S) == {"phase": "begins"}
+        assert connection.receive() == {"phase": "begins"}
 
     @pytest.mark.parametrize(
         "sent",
@@ -162,15 +135,6 @@ class TestListener:
             assert hello == {"rank": 1}
             while listener._callers:
                 assert listener.arrived() == []
-            with pytest.raises((ConnectionError, EOFError)):
-                _read_end(stranger)
-
-    def test_silent_caller_is_dropped(self, listener, monkeypatch):
-        monkeypatch.setattr(messages, "_HELLO_S", 0.0)
-        with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
-            stranger.settimeout(LONG_S)
-            assert ready(listener.sources(), LONG_S)
-            assert listener.arrived() == []
             with pytest.raises((ConnectionError, EOFError)):
                 _read_end(stranger)
 

@@ -1,18 +1,28 @@
-"""Processes of a group: found by their environment, and ended whatever they do."""
+"""Ranks as processes: environment, start and end; processes of a group found by their environment."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import resource
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from pytest_accel.distributed import processes
 from pytest_accel.distributed.processes import (
+    LocalLauncher,
+    RankCommand,
+    RankSpec,
+    ReservedPort,
+    WorkerError,
     ancestry,
     descendants,
     disable_core_dump,
@@ -20,10 +30,134 @@ from pytest_accel.distributed.processes import (
     exit_words,
     kernel_state,
     processes_of,
-    runs,
-    send,
+    tail,
 )
-from pytest_accel.options import GROUP_ID_VARIABLE
+from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
+from pytest_accel.storage.codec import decode
+
+
+def command(directory=Path()):
+    return RankCommand(arguments=lambda folder: ["suites", str(folder)], directory=directory)
+
+
+def spec(**changes):
+    given = {"group": "abc", "nodes": 1, "per_node": 2, "process_group": True, "host": "127.0.0.1", "port": 1}
+    return RankSpec(**{**given, "token": "secret", "bind": "auto", "rendezvous_s": 60.0, **changes})
+
+
+class TestEnvironment:
+    @pytest.fixture(autouse=True)
+    def other_launcher(self, monkeypatch):
+        for name in ("PYTEST_ADDOPTS", "PYTEST_VERSION", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+            monkeypatch.setenv(name, "of this process")
+
+    def test_place_is_that_of_torchrun(self, monkeypatch):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+        monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
+        given = spec(nodes=2, per_node=4, rank=5, store_host="n0", store_port=1234)
+        found = given.environment()
+        assert "of this process" not in found.values()
+        assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"]) == ("5", "8", "1")
+        assert (found["LOCAL_WORLD_SIZE"], found["GROUP_RANK"], found["GROUP_WORLD_SIZE"]) == ("4", "1", "2")
+        assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("n0", "1234")
+        assert (found["CUDA_VISIBLE_DEVICES"], found["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == ("2,3", "1")
+        assert found[GROUP_ID_VARIABLE] == "abc.5"
+        assert decode(RankSpec, json.loads(found[WORKER_VARIABLE])) == given
+
+    def test_nccl_error_handling_of_the_user_is_kept(self, monkeypatch):
+        monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+        assert spec().environment()["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+
+    def test_single_process_has_no_place(self):
+        assert "RANK" not in spec(process_group=False).environment()
+
+
+def test_command_is_pytest_of_this_interpreter_with_its_path(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    words = command(tmp_path).words(tmp_path)
+    assert words[0] == sys.executable
+    assert words[-4:] == ["-m", "pytest", "suites", str(tmp_path)]
+    assert "-P" not in words
+    monkeypatch.setattr(sys, "path", ["/elsewhere"])
+    assert "-P" in command(tmp_path).words(tmp_path)
+
+
+class TestStart:
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        yield
+        assert list(tmp_path.iterdir()) == []
+
+    def test_missing_directory_is_reported(self, tmp_path):
+        with pytest.raises(WorkerError, match="no process could be started"):
+            LocalLauncher().start(spec(), command(tmp_path / "gone"))
+
+    @pytest.mark.parametrize(
+        ("where", "fails", "raised"),
+        [
+            ((subprocess, "Popen"), BlockingIOError(errno.EAGAIN, "no more processes"), WorkerError),
+            ((tempfile, "mkdtemp"), OSError(errno.ENOSPC, "no space left"), WorkerError),
+            ((subprocess, "Popen"), KeyboardInterrupt(), KeyboardInterrupt),
+        ],
+    )
+    def test_started_ranks_are_ended_when_the_next_cannot_start(
+        self, tmp_path, monkeypatch, where, fails, raised
+    ):
+        started, popen, calls = [], subprocess.Popen, []
+        usual = getattr(*where)
+
+        def noted(*args, **options):
+            started.append(popen(*args, **options))
+            return started[-1]
+
+        def second_fails(*args, **options):
+            calls.append(args)
+            if len(calls) > 1:
+                raise fails
+            return noted(*args, **options) if usual is popen else usual(*args, **options)
+
+        monkeypatch.setattr(subprocess, "Popen", noted)
+        monkeypatch.setattr(*where, second_fails)
+        with pytest.raises(
+            raised, match=r"no process could be started: .*no " if raised is WorkerError else None
+        ):
+            LocalLauncher().start(spec(), command(tmp_path))
+        assert [process.returncode for process in started] == [-signal.SIGKILL]
+
+
+def test_reserved_port_is_free_for_a_server_that_reuses_addresses():
+    """As the store of rank 0 does: tests/distributed has real ones."""
+    port = ReservedPort()
+    with socket.create_server(("127.0.0.1", port.number)) as store:
+        assert store.getsockname()[1] == port.number
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port.number))
+    port.close()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port.number))
+
+
+def test_tail_of_a_large_binary_file_is_limited(tmp_path):
+    file = tmp_path / "log"
+    file.write_bytes(b"\xff" * 3_000_000 + b"\n" + b"\n".join(b"%d" % line for line in range(1000)))
+    assert tail(file, 40).splitlines() == [str(line) for line in range(960, 1000)]
+    assert tail(tmp_path / "gone", 40) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3, "left with exit status 3"),
+        (-11, "was killed by SIGSEGV"),
+        (-200, "was killed by signal 200"),
+    ],
+)
+def test_exit_status_is_described(status, words):
+    assert exit_words(status) == words
+
+
+# --- processes of a group ---------------------------------------------------------------------------------
 
 DEAF = """
 import signal, subprocess, sys, time
@@ -37,20 +171,21 @@ time.sleep(600)
 
 @pytest.fixture
 def group():
-    found = secrets.token_hex(8)
-    yield found
-    end_processes(found)
+    return secrets.token_hex(8)
 
 
 @pytest.fixture
 def start():
     started = []
 
-    def start(group_id: str, program: str) -> subprocess.Popen[str]:
+    def start(group_id: str, program: str = DEAF) -> subprocess.Popen[str]:
         environ = {**os.environ, GROUP_ID_VARIABLE: group_id}
-        command = [sys.executable, "-c", program]
         process = subprocess.Popen(
-            command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-c", program],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         started.append((group_id, process))
         assert process.stdout.readline() == "ready\n"
@@ -62,51 +197,42 @@ def start():
         process.communicate()
 
 
-def test_processes_of_one_group_are_found_and_ended(group, start):
-    first, _, other = start(group, DEAF), start(f"{group}.1", DEAF), start(f"{group}0", DEAF)
+@pytest.mark.parametrize("old_kernel", [False, True])
+def test_processes_of_one_group_are_found_and_ended(group, start, monkeypatch, old_kernel):
+    if old_kernel:
+
+        def refuse(pid):
+            raise OSError(errno.ENOSYS, "")
+
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    first, _, other = start(group), start(f"{group}.1"), start(f"{group}0")
     found = processes_of(group)
     assert len(found) == 4  # two, and what each of them started in a session of its own
-    assert first.pid in {process.pid for process in found}
-    assert {process.environ[GROUP_ID_VARIABLE] for process in processes_of(f"{group}.1")} == {f"{group}.1"}
+    assert first.pid in found
+    assert len(processes_of(f"{group}.1")) == 2
     assert end_processes(group) == []
     assert processes_of(group) == []
     assert other.poll() is None
-    assert end_processes(f"{group}0") == []
+
+
+def test_process_that_reuses_a_pid_is_not_killed(group, start):
+    process = start(group)
+    processes._kill(process.pid, "another")
+    assert process.poll() is None
+    assert process.pid in processes_of(group)
 
 
 def test_zombie_is_not_listed(group, start):
     process = start(group, "print('ready', flush=True)")
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert processes_of(group) == []
-    assert end_processes(group) == []
-
-
-def test_signal_is_not_sent_to_a_process_that_reuses_the_pid(group, start):
-    start(group, DEAF)
-    (first, *_) = processes_of(group)
-    another = processes.Process(pid=first.pid, environ={GROUP_ID_VARIABLE: "another"})
-    send(another, signal.SIGKILL)
-    assert runs(first)
-    assert not runs(another)
-    end_processes(group)
-    send(first, signal.SIGKILL)
-    assert not runs(first)
 
 
 def test_without_proc_nothing_is_found(group, monkeypatch, tmp_path):
-    monkeypatch.setattr(processes, "_PROC", tmp_path / "missing")
-    assert processes_of(group) == []
+    (tmp_path / "10").mkdir()  # of another user, or gone between two reads
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
     assert end_processes(group) == []
     assert kernel_state(1) == ""
-
-
-def test_unreadable_processes_are_skipped(group, monkeypatch, tmp_path):
-    """Of other users, or gone between two reads."""
-    (tmp_path / "10").mkdir()
-    (tmp_path / "11").mkdir()
-    (tmp_path / "11" / "environ").write_text(f"{GROUP_ID_VARIABLE}={group}\0")
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
-    assert processes_of(group) == []
 
 
 def test_empty_group_name_is_refused():
@@ -114,33 +240,14 @@ def test_empty_group_name_is_refused():
         end_processes("")
 
 
-def test_kernel_state_names_every_thread(group, start):
-    process = start(group, DEAF)
+def test_state_and_core_dumps_of_a_process(group, start):
+    process = start(group)
     assert "thread python: state " in kernel_state(process.pid)
-    end_processes(group)
-    process.wait()
-    assert kernel_state(process.pid) == ""
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (0, "exit status 0"),
-        (3, "exit status 3"),
-        (-9, "killed by SIGKILL"),
-        (-11, "killed by SIGSEGV"),
-        (-200, "killed by signal 200"),
-    ],
-)
-def test_exit_status_is_described(status, words):
-    assert exit_words(status) == words
-
-
-def test_core_dump_of_another_process_is_disabled(group, start):
-    process = start(group, DEAF)
     disable_core_dump(process.pid)
     assert resource.prlimit(process.pid, resource.RLIMIT_CORE)[0] == 0
     end_processes(group)
+    process.wait()
+    assert kernel_state(process.pid) == ""
     disable_core_dump(process.pid)  # gone: no error
 
 
@@ -148,12 +255,8 @@ def test_descendants_include_grandchildren(tmp_path):
     for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 1)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 1 1 0")
-    (tmp_path / "self").mkdir()
     (tmp_path / "14").mkdir()  # gone meanwhile
     assert descendants(10, tmp_path) == {11, 12}
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert child.pid in descendants(os.getpid())
-        child.communicate(b"\n")
 
 
 def test_ancestry_is_this_process_and_its_parents(tmp_path):

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.distributed.launcher_rank import launcher_rank_from
-from pytest_accel.distributed.launcher_session import Inventory
+from pytest_accel.distributed.launcher import Inventory, launcher_rank_from
 from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.platforms.machine import Cpu, DetectedDevice, Machine, identified
 from pytest_accel.platforms.names import PlatformName
@@ -16,11 +15,9 @@ from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.session.launcher import (
     LAUNCHER_RANKS,
     bound_by_launcher,
-    inventory,
     launcher_rank,
     launcher_refusal,
     merged_machine,
-    side_by_side,
 )
 
 CATALOGUE = load_catalogue()
@@ -65,7 +62,8 @@ def test_launcher_rank_is_used_where_m_names_several_devices(pytester, launched,
     launched()
     config = pytester.parseconfig("-m", expression)
     assert (launcher_rank(config) is not None) == used
-    assert bool(launcher_refusal(config)) != used
+    refusal = launcher_refusal(config)
+    assert ("rank 1 of 8 (torchrun)" in refusal and "-m a100x4" in refusal) != used
 
 
 def test_without_a_launcher_nothing_is_refused(pytester, monkeypatch):
@@ -91,12 +89,6 @@ def test_malformed_launcher_variables_stop_only_distributed_benchmarks(pytester,
         launcher_rank(pytester.parseconfig("-m", "cpux2"))
 
 
-def test_the_refusal_says_who_this_is_and_what_to_do():
-    text = side_by_side(launcher_rank_from(TORCHRUN))
-    assert "rank 1 of 8 (torchrun)" in text
-    assert "-m a100x4" in text
-
-
 # --- the machine ------------------------------------------------------------------------------------------
 
 
@@ -109,16 +101,15 @@ def machine(*devices: DetectedDevice, cores: int = 8) -> Machine:
 
 
 def seen(rank: int, node: int, *devices: DetectedDevice) -> Inventory:
-    return Inventory(rank=rank, node=node, host=f"n{node}", sees=inventory(machine(*devices)))
+    return Inventory(rank=rank, node=node, host=f"n{node}", devices=devices)
 
 
-def rank_0(*, nodes: int, local_size: int):
-    found = launcher_rank_from({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"})
-    return replace(found, nodes=nodes, local_size=local_size, world_size=nodes * local_size)
+def rank_0(*, nodes: int):
+    return replace(launcher_rank_from({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"}), nodes=nodes)
 
 
 def merged(own, where, *inventories):
-    return merged_machine(own, where, {each.rank: each for each in inventories}, CATALOGUE)
+    return merged_machine(own, where, inventories, CATALOGUE)
 
 
 def detected(*devices: DetectedDevice) -> Machine:
@@ -128,7 +119,7 @@ def detected(*devices: DetectedDevice) -> Machine:
 
 def test_tasks_that_see_one_device_each_make_one_node_of_four():
     own = detected(a100("a"))
-    whole = merged(own, rank_0(nodes=1, local_size=4), *(seen(n, 0, a100(u)) for n, u in enumerate("bcd", 1)))
+    whole = merged(own, rank_0(nodes=1), *(seen(n, 0, a100(u)) for n, u in enumerate("bcd", 1)))
     assert [device.uuid for device in whole.devices] == ["a", "b", "c", "d"]
     assert [device.index for device in whole.devices] == [0, 1, 2, 3]
     assert {device.key for device in whole.devices} == {"a100"}
@@ -136,26 +127,27 @@ def test_tasks_that_see_one_device_each_make_one_node_of_four():
 
 def test_tasks_that_all_see_the_same_devices_count_them_once():
     both = (a100("a"), a100("b", 1))
-    whole = merged(detected(*both), rank_0(nodes=1, local_size=2), seen(1, 0, *both))
+    whole = merged(detected(*both), rank_0(nodes=1), seen(1, 0, *both))
     assert [device.uuid for device in whole.devices] == ["a", "b"]
 
 
 def test_nodes_are_counted_and_one_that_has_less_is_named():
     four = [a100(uuid, index) for index, uuid in enumerate("abcd")]
     alike, less = [a100(f"1{each.uuid}") for each in four], [a100("2a")]
-    whole = merged(detected(*four), rank_0(nodes=3, local_size=1), seen(1, 1, *alike), seen(2, 2, *less))
+    whole = merged(detected(*four), rank_0(nodes=3), seen(1, 1, *alike), seen(2, 2, *less))
     assert whole.nodes == 2
     assert whole.satisfies(PlatformName("a100", 4, 2))
     assert any("n2 has 1 x a100" in problem for problem in whole.problems)
 
 
 def test_node_that_has_not_answered_counts():
-    assert merged(machine(), rank_0(nodes=2, local_size=1)).nodes == 2
+    assert merged(machine(), rank_0(nodes=2)).nodes == 2
 
 
 def test_launcher_rank_stands_for_a_core():
-    assert merged(machine(cores=2), rank_0(nodes=1, local_size=4)).satisfies(PlatformName("cpu", 4))
-    assert merged(machine(cores=8), rank_0(nodes=1, local_size=4)).cpu.cores == 8
+    others = [seen(rank, 0) for rank in (1, 2, 3)]
+    assert merged(machine(cores=2), rank_0(nodes=1), *others).satisfies(PlatformName("cpu", 4))
+    assert merged(machine(cores=8), rank_0(nodes=1), *others).cpu.cores == 8
 
 
 class TestBoundByLauncher:
@@ -163,10 +155,9 @@ class TestBoundByLauncher:
 
     @staticmethod
     def config(*cpus: str):
-        others = {
-            rank: Inventory(rank=rank, node=0, host="n0", sees={"cpus": given})
-            for rank, given in enumerate(cpus, start=1)
-        }
+        others = [
+            Inventory(rank=rank, node=0, host="n0", cpus=given) for rank, given in enumerate(cpus, start=1)
+        ]
         ranks = types.SimpleNamespace(launched=types.SimpleNamespace(node=0), inventories=lambda: others)
         return types.SimpleNamespace(stash={LAUNCHER_RANKS: ranks})
 

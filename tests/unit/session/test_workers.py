@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.distributed.group import GroupAnswer, RankAnswer
-from pytest_accel.distributed.launch import WorkerError
+from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session import workers

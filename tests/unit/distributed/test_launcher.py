@@ -1,4 +1,4 @@
-"""Launcher ranks as real processes on loopback, with a small rank program."""
+"""Launcher ranks: variables of torchrun and srun, and real processes on loopback with a small rank program."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.distributed.launch import GroupSpec, RankCommand, WorkerError, rank_variables
-from pytest_accel.distributed.launcher_rank import LauncherRank, launcher_rank_from
-from pytest_accel.distributed.launcher_session import (
+from pytest_accel.distributed import launcher
+from pytest_accel.distributed.launcher import (
+    LauncherError,
+    LauncherRank,
     LauncherRanks,
-    RemoteLauncher,
-    _start_here,
     choose_ranks,
+    first_node,
+    launcher_rank_from,
     open_launcher_ranks,
 )
-from pytest_accel.distributed.processes import processes_of
-from pytest_accel.options import GROUP_ID_VARIABLE
+from pytest_accel.distributed.processes import RankCommand, RankSpec, WorkerError, processes_of
+from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from tests.support.gloo import free_port
 from tests.support.waiting import eventually
 
@@ -36,9 +37,8 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_accel.distributed.launch import RankCommand
-from pytest_accel.distributed.launcher_rank import launcher_rank_from
-from pytest_accel.distributed.launcher_session import open_launcher_ranks, serve
+from pytest_accel.distributed.launcher import launcher_rank_from, open_launcher_ranks, serve
+from pytest_accel.distributed.processes import RankCommand
 
 found = launcher_rank_from(os.environ)
 if found.rank == 0:
@@ -53,7 +53,8 @@ sys.exit(
             arguments=lambda folder: [*sys.argv[2:], f"--basetemp={folder}/tmp"], directory=Path.cwd()
         ),
         rendezvous_s=float(sys.argv[1]),
-        inventory=lambda: {"cores": 2},
+        cpus="0-1",
+        devices=(),
     )
 )
 """
@@ -140,8 +141,8 @@ class World:
     def output(self, rank: int) -> str:
         return "".join(self.processes[rank].communicate(timeout=LONG_S))
 
-    def spec(self, *, nodes: int = 1, per_node: int = 1) -> GroupSpec:
-        return GroupSpec(
+    def spec(self, *, nodes: int = 1, per_node: int = 1) -> RankSpec:
+        return RankSpec(
             group=f"test-{os.getpid()}-{time.monotonic_ns()}",
             nodes=nodes,
             per_node=per_node,
@@ -241,12 +242,12 @@ class TestSession:
     def test_launcher_ranks_connect_with_their_inventory(self, ranks):
         ranks.wait()
         seen = ranks.inventories()
-        assert {rank: each.node for rank, each in seen.items()} == {1: 0, 2: 1}
-        assert all(each.host and each.sees == {"cores": 2} for each in seen.values())
+        assert {each.rank: each.node for each in seen} == {1: 0, 2: 1}
+        assert all(each.host and each.cpus == "0-1" for each in seen)
 
     def test_group_runs_in_a_process_of_each_launcher_rank_and_ends_with_stacks(self, three, ranks):
         spec = three.spec(nodes=2)
-        started = RemoteLauncher(ranks).start(spec, three.command)
+        started = ranks.start(spec, three.command)
         variables = [three.variables(0), three.variables(1)]
         assert [each["RANK"] for each in variables] == ["0", "1"]
         assert [each["GROUP_RANK"] for each in variables] == ["0", "1"]
@@ -254,7 +255,7 @@ class TestSession:
         assert len({each["MASTER_PORT"] for each in variables}) == 1
         assert variables[0]["MASTER_PORT"] != str(three.port)
         assert [each["elastic"] for each in variables] == [[], []]
-        assert started.ended() is None
+        assert started.ended() == {}
 
         exits = started.end(stacks=True)
         assert sorted(exits) == [0, 1]
@@ -265,36 +266,35 @@ class TestSession:
         assert started.end(stacks=True) == exits
 
     def test_smaller_group_uses_fewer_launcher_ranks(self, three, ranks):
-        started = RemoteLauncher(ranks).start(three.spec(), three.command)
+        started = ranks.start(three.spec(), three.command)
         assert three.variables(0)["WORLD_SIZE"] == "1"
         assert sorted(started.end(stacks=False)) == [0]
         assert not three.rank_file(1).exists()
 
     def test_launcher_ranks_serve_the_next_group_after_a_killed_rank(self, three, ranks):
-        launcher = RemoteLauncher(ranks)
         (three.folder / "die-1").touch()
-        started = launcher.start(three.spec(per_node=2), three.command)
-        wait_until(lambda: started.ended() is not None, "the end of rank 1 went unnoticed")
-        assert "rank 1" in started.ended()
-        assert "SIGKILL" in started.ended()
+        started = ranks.start(three.spec(per_node=2), three.command)
+        wait_until(started.ended, "the end of rank 1 went unnoticed")
+        assert started.ended() == {1: "was killed by SIGKILL"}
         before = {rank: three.variables(rank)["pid"] for rank in (0, 1)}
         exits = started.end(stacks=False)
-        assert exits[1].status == "killed by SIGKILL"
+        assert exits[1].status == "was killed by SIGKILL"
+        assert "last output of rank 1" in exits[1].log
         assert exits[0].status == ""
 
         (three.folder / "die-1").unlink()
         for rank in before:
             three.rank_file(rank).unlink()
-        again = launcher.start(three.spec(per_node=2), three.command)
+        again = ranks.start(three.spec(per_node=2), three.command)
         after = {rank: three.variables(rank)["pid"] for rank in (0, 1)}
         assert not set(after.values()) & set(before.values())
-        assert again.ended() is None
+        assert again.ended() == {}
         again.end(stacks=False)
 
     def test_interrupted_launcher_rank_ends_its_process_and_all_leave_with_one_status(self, three, ranks):
         """Ctrl-C reaches all launcher ranks. The last test of the class: all of them leave."""
         spec = three.spec(per_node=2)
-        started = RemoteLauncher(ranks).start(spec, three.command)
+        started = ranks.start(spec, three.command)
         three.variables(1)
         three.processes[1].send_signal(signal.SIGINT)
         wait_until(lambda: not processes_of(f"{spec.group}.1"), "its process stayed")
@@ -331,29 +331,21 @@ def test_missing_rank_0_is_reported_by_the_others(world):
     assert "rank 1 of 2 (torchrun)" in two.output(1)
 
 
-def test_order_cannot_set_other_variables(world):
-    two = world(2)
-    variables = rank_variables(0, two.spec(), ("127.0.0.1", 1))
-    started = _start_here(two.spec(), two.command, {**variables, "TORCHELASTIC_STRANGE": "1"})
-    assert two.variables(0)["elastic"] == []
-    started.end(stacks=False)
-
-
 def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):
     two = world(2)
     two.start(1)
-    launcher = RemoteLauncher(opened(two))
+    ranks = opened(two)
     spec = two.spec(per_node=2)
-    started = launcher.start(spec, two.command)
+    started = ranks.start(spec, two.command)
     two.variables(0), two.variables(1)
     two.processes[1].kill()
-    wait_until(lambda: started.ended() is not None, "the end of the launcher rank went unnoticed")
-    assert "rank 1" in started.ended()
+    wait_until(started.ended, "the end of the launcher rank went unnoticed")
+    assert "is gone with its pytest on" in started.ended()[1]
     exits = started.end(stacks=False)
     assert "is gone" in exits[1].status
     assert processes_of(spec.group) == []
-    with pytest.raises(WorkerError, match="rank 1 on"):
-        launcher.start(two.spec(per_node=2), two.command)
+    with pytest.raises(WorkerError, match="the pytest of rank 1 on"):
+        ranks.start(two.spec(per_node=2), two.command)
 
 
 def test_launcher_ranks_leave_when_rank_0_was_killed(world):
@@ -369,7 +361,7 @@ def test_terminated_launcher_rank_ends_its_process_first(world, opened):
     two = world(2)
     two.start(1)
     spec = two.spec(per_node=2)
-    started = RemoteLauncher(opened(two)).start(spec, two.command)
+    started = opened(two).start(spec, two.command)
     two.variables(1)
     two.processes[1].terminate()
     assert two.status(1) == 128 + signal.SIGTERM
@@ -377,8 +369,8 @@ def test_terminated_launcher_rank_ends_its_process_first(world, opened):
     started.end(stacks=False)
 
 
-def _spec(nodes: int, per_node: int) -> GroupSpec:
-    return GroupSpec(
+def _spec(nodes: int, per_node: int) -> RankSpec:
+    return RankSpec(
         group="g", nodes=nodes, per_node=per_node, process_group=True, host="n0", port=1, token="",
         bind="auto", rendezvous_s=1.0,
     )  # fmt: skip
@@ -404,12 +396,145 @@ def test_too_few_launcher_ranks_are_reported_with_the_command(nodes, per_node):
         choose_ranks({0: [0, 1], 1: [2, 3]}, _spec(nodes, per_node), "torchrun")
 
 
-def test_rank_variables_are_those_of_torchrun():
-    variables = rank_variables(5, _spec(2, 4), ("n0", 1234))
-    assert (variables["RANK"], variables["WORLD_SIZE"], variables["LOCAL_RANK"], variables["GROUP_RANK"]) == (
-        "5",
-        "8",
-        "1",
-        "1",
-    )
-    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("n0", "1234")
+# --- variables of launchers -------------------------------------------------------------------------------
+
+# As torchrun 2.10 sets it for rank 5 of two nodes of four.
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "n0",
+    "MASTER_PORT": "40723",
+    "TORCHELASTIC_RUN_ID": "77",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+# As srun 22.05 sets it for task 3 of `srun -N2 --ntasks-per-node=2`.
+SRUN = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "n[0-1]",
+}
+
+
+def test_torchrun_rank_is_read():
+    rank = launcher_rank_from(TORCHRUN)
+    assert (rank.rank, rank.world_size) == (5, 8)
+    assert (rank.node, rank.nodes, rank.launcher) == (1, 2, "torchrun")
+    assert (rank.master_host, rank.master_port, rank.agent_store) == ("n0", 40723, True)
+
+
+def test_torchrun_variables_set_by_hand_make_a_rank():
+    by_hand = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    rank = launcher_rank_from({name: TORCHRUN[name] for name in by_hand})
+    assert (rank.rank, rank.node, rank.nodes, rank.agent_store) == (5, 1, 2, False)
+
+
+def test_srun_rank_is_read_and_its_first_node_is_the_master():
+    rank = launcher_rank_from(SRUN)
+    assert (rank.rank, rank.world_size) == (3, 4)
+    assert (rank.node, rank.nodes, rank.launcher) == (1, 2, "srun")
+    assert (rank.master_host, rank.agent_store) == ("n0", False)
+    assert 20000 <= rank.master_port < 32000
+
+
+def test_every_task_derives_the_same_port_and_the_next_step_another():
+    ports = {launcher_rank_from({**SRUN, "SLURM_PROCID": rank}).master_port for rank in "0123"}
+    assert len(ports) == 1
+    assert launcher_rank_from({**SRUN, "SLURM_STEP_ID": "1"}).master_port not in ports
+    assert launcher_rank_from({**SRUN, "SLURM_JOB_ID": "18"}).master_port not in ports
+
+
+def test_master_address_of_the_user_is_kept():
+    rank = launcher_rank_from({**SRUN, "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
+    assert (rank.master_host, rank.master_port) == ("10.0.0.7", 29500)
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        ({**SRUN, **TORCHRUN}, "torchrun"),  # srun started torchrun
+        ({**SRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, "srun"),  # set by a job script
+    ],
+)
+def test_launcher_is_recognized_among_variables_of_both(environ, launcher):
+    assert launcher_rank_from(environ).launcher == launcher
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {**TORCHRUN, WORKER_VARIABLE: "g.1"},
+        {**SRUN, GROUP_ID_VARIABLE: "g.1"},
+        {**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"},
+        {**SRUN, "SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_JOB_ID": "6", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"},
+    ],
+    ids=["alone", "our rank", "child of our rank", "torchrun of one", "srun of one", "batch script"],
+)
+def test_process_is_no_launcher_rank(environ):
+    assert launcher_rank_from(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "variable", "value"),
+    [
+        (TORCHRUN, "RANK", "8"),
+        (TORCHRUN, "RANK", "-1"),
+        (TORCHRUN, "RANK", "two"),
+        (TORCHRUN, "WORLD_SIZE", "0"),
+        (TORCHRUN, "WORLD_SIZE", ""),
+        (TORCHRUN, "LOCAL_WORLD_SIZE", "9"),
+        (TORCHRUN, "GROUP_RANK", "2"),
+        (TORCHRUN, "MASTER_ADDR", ""),
+        (TORCHRUN, "MASTER_PORT", "70000"),
+        (SRUN, "SLURM_STEP_NUM_TASKS", "²"),
+        (SRUN, "SLURM_PROCID", "4"),
+        (SRUN, "SLURM_NODEID", "2"),
+        (SRUN, "SLURM_STEP_NUM_NODES", "5"),
+        (SRUN, "SLURM_STEP_NODELIST", ""),
+        (SRUN, "SLURM_JOB_ID", "x"),
+        (SRUN, "MASTER_PORT", "http"),
+    ],
+)
+def test_invalid_value_is_reported_with_its_variable(environ, variable, value):
+    with pytest.raises(LauncherError, match=variable) as error:
+        launcher_rank_from({**environ, variable: value})
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("n0", "n0"),
+        ("n3,n1", "n3"),
+        ("n[08-11,13],login", "n08"),
+        ("gpu-a[01-02]b[3,4].cluster", "gpu-a01b3.cluster"),
+    ],
+)
+def test_first_node_of_a_host_list(text, name):
+    assert first_node(text) == name
+
+
+def test_nodes_are_named_by_slurm_where_it_is_installed(monkeypatch):
+    rank = launcher_rank_from(SRUN)
+    monkeypatch.setattr(launcher, "_scontrol", lambda *words: "n0\nn1\n" if words[-1] == "n[0-1]" else "")
+    assert rank.node_names() == ["n0", "n1"]
+    monkeypatch.setattr(launcher, "_scontrol", lambda *words: "")
+    assert rank.node_names() == ["node 0", "node 1"]
+
+
+def test_host_that_does_not_resolve_is_looked_up_in_slurm(monkeypatch):
+    monkeypatch.setattr(launcher, "_scontrol", lambda *words: "NodeName=x NodeAddr=10.0.0.7 Port=1")
+    assert launcher.resolvable("no-such-host.invalid") == "10.0.0.7"
+    assert launcher.resolvable("localhost") == "localhost"

@@ -1,13 +1,16 @@
-"""Stacks of faulthandler: location, description, shortening."""
+"""Stacks of faulthandler: location, description, shortening; answers before and after the deadline."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.distributed.stacks import Location, describe_hang, locate, shorten
+from pytest_accel.distributed.group import PendingOrder, describe_hang, locate, shorten
+from pytest_accel.distributed.messages import Listener, call, ready
+from tests.support.waiting import eventually
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 HANGS = """Thread 0x00007f1 (most recent call first):
@@ -37,16 +40,16 @@ class TestLocate:
     @pytest.mark.parametrize(
         ("stacks", "found"),
         [
-            ("", None),
-            ("No stacks: it did not react", None),
-            (HANGS, Location(place="test_x.py:12 step")),
-            (WAITS, Location(place="test_x.py:14 step", collective="all_reduce")),
-            (IN_WORKLOAD, Location(place="test_x.py:40 test_training")),
+            ("", ("", "")),
+            ("No stacks: it did not react", ("", "")),
+            (HANGS, ("test_x.py:12 step", "")),
+            (WAITS, ("test_x.py:14 step", "all_reduce")),
+            (IN_WORKLOAD, ("test_x.py:40 test_training", "")),
             (
                 'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/a.py", line 1 in b\n',
-                Location(place="a.py:1 b"),
+                ("a.py:1 b", ""),
             ),
-            ("Current thread 0x1 (most recent call first):\n  <no Python frame>\n", None),
+            ("Current thread 0x1 (most recent call first):\n  <no Python frame>\n", ("", "")),
         ],
     )
     def test_innermost_user_frame_of_the_main_thread_is_found(self, stacks, found):
@@ -62,18 +65,18 @@ class TestLocate:
             "step()\n"
         )
         found = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
-        assert locate(found.stderr) == Location(place="program.py:4 step")
+        assert locate(found.stderr) == ("program.py:4 step", "")
 
 
 class TestDescribe:
     def test_hanging_ranks_come_before_waiting_and_silent_ones(self):
         stacks = {0: WAITS, 1: HANGS, 2: WAITS, 3: ""}
-        assert describe_hang(stacks) == (
+        assert describe_hang(stacks, 4) == (
             "rank 1 hangs in test_x.py:12 step, ranks 0, 2 wait in all_reduce, rank 3 gave no stacks"
         )
 
-    def test_no_ranks_are_described_by_nothing(self):
-        assert describe_hang({}) == ""
+    def test_single_process_is_not_called_a_rank(self):
+        assert describe_hang({0: HANGS}, 1) == "the worker process hangs in test_x.py:12 step"
 
 
 class TestShorten:
@@ -88,3 +91,26 @@ class TestShorten:
         text = shorten("".join(f"Thread 0x{n:x} (most recent call first):\n{frames}" for n in range(50)))
         assert len(text.splitlines()) < 70
         assert "..." in text
+
+
+class TestPendingOrder:
+    @pytest.fixture
+    def ends(self):
+        """Both ends of a connection between a session and a rank."""
+        listener = Listener("127.0.0.1")
+        there = call("127.0.0.1", listener.port, token=listener.token, hello={"rank": 0}, timeout_s=60)
+        ((here, _),) = eventually(listener.arrived, 60)
+        yield here, there
+        for each in (here, there, listener):
+            each.close()
+
+    @pytest.mark.parametrize("answers", [True, False])
+    def test_answer_that_arrived_in_time_counts_after_the_deadline(self, ends, answers):
+        here, there = ends
+        if answers:
+            there.send({"answer": {"outcome": "passed"}})
+            assert ready([here], 60)
+        pending = PendingOrder({0: here}, SimpleNamespace(ended=dict), timeout_s=0.0)
+        pending.wait(lambda: None, lambda text, remaining_s: None)
+        assert pending.silent == ([] if answers else [0])
+        assert pending.answers == ({0: {"outcome": "passed"}} if answers else {})

@@ -36,8 +36,8 @@ chmod 1777 /home/bench /accel /accel/baselines /accel/data /accel/history
 NAME=${NAME:-} REVISION=${REVISION:-} BASE=${BASE:-} python3 - <<'PYTHON'
 import json, os
 
-told = {field: os.environ[field.upper()] for field in ("name", "revision", "base")}
+given = {field: os.environ[field.upper()] for field in ("name", "revision", "base")}
 with open("/etc/pytest-accel-image.json", "w", encoding="utf-8") as file:
-    file.write(json.dumps({field: value for field, value in told.items() if value}, indent=2) + "\n")
+    file.write(json.dumps({field: value for field, value in given.items() if value}, indent=2) + "\n")
 PYTHON
 chmod 644 /etc/pytest-accel-image.json

@@ -42,8 +42,8 @@ def rates(result):
 
 def row(a, b, unit):
     least, most = min(b) / max(a), max(b) / min(a)
-    told = "faster" if least > 1 else "slower" if most < 1 else "cannot be told"
-    ratio = f"{median(b) / median(a):9.2f}  {least:.2f} to {most:.2f}: {told}"
+    answer = "faster" if least > 1 else "slower" if most < 1 else "unresolved"
+    ratio = f"{median(b) / median(a):9.2f}  {least:.2f} to {most:.2f}: {answer}"
     return f"{median(a):9.4g}{median(b):9.4g}  {unit + '/s':10}{ratio}"
 
 

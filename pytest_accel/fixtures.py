@@ -220,7 +220,7 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     """
     from pytest_accel.options import data_root
     from pytest_accel.session.device import fail_plainly
-    from pytest_accel.workloads.data.errors import DataError, DataMissing
+    from pytest_accel.workloads.data.files import DataError, DataMissing
     from pytest_accel.workloads.data.sets import find_set
 
     settings = request.config.stash[SETTINGS]

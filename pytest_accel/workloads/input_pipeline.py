@@ -15,9 +15,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.config import SOURCES, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.errors import DataError, DataMissing, Split, SyntheticDataWarning
-from pytest_accel.workloads.data.loader import HostBatches, LoaderConfig, spare_cpus
-from pytest_accel.workloads.data.order import TrainingOrder
+from pytest_accel.workloads.data.files import DataError, DataMissing, Split, SyntheticDataWarning
+from pytest_accel.workloads.data.loader import HostBatches, LoaderConfig, TrainingOrder, spare_cpus
 from pytest_accel.workloads.data.sources import Batch, BatchSource, LoaderSource, RotatingSource
 
 if TYPE_CHECKING:

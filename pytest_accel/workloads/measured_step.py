@@ -21,7 +21,7 @@ from pytest_accel.session.accel import Accel
 from pytest_accel.session.device import CONFIGURATION, STEP_FACTS, does_not_fit, fail_plainly, live_progress
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.workloads.config import Model, StepOptions, TrainOptions
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.precision import PRECISIONS
 from pytest_accel.workloads.step import InferStep, Step, TrainStep
 from pytest_accel.workloads.tasks.images import evaluation_batches

@@ -14,7 +14,7 @@ import torch
 from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError, says_out_of_memory
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.config import StepConfig
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape
 from pytest_accel.workloads.optimizers import optimizer_states
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.measured_step import evaluate
 from tests.support.data_sets import write_cifar_binary, write_food101, write_imagenet_folders, write_shards
 

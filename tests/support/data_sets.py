@@ -6,10 +6,8 @@ or for encoded sets the bytes of each file.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import pickle
 import struct
 import tarfile
 from dataclasses import dataclass
@@ -76,7 +74,8 @@ def write_cifar_binary(root: Path, *, train: int = 20, test: int = 8, seed: int 
     folder.mkdir(parents=True)
     written = {}
     for split, count in (("train", train), ("test", test)):
-        images, labels = _cifar(split, count, seed)
+        seeds = seed + (split == "test")
+        images, labels = pixels(count, 3, 32, 32, seed=seeds), some_labels(count, 100, seeds)
         path = folder / f"{split}.bin"
         path.write_bytes(
             b"".join(
@@ -88,61 +87,10 @@ def write_cifar_binary(root: Path, *, train: int = 20, test: int = 8, seed: int 
     return written
 
 
-def write_cifar_python(
-    root: Path, *, train: int = 20, test: int = 8, seed: int = 0, protocol: int | None = None
-) -> dict[str, Written]:
-    """`cifar-100-python/{train,test}`: as published, by Python 2; with a protocol, as a user's Python 3 would."""
-    folder = root / "cifar-100-python"
+def write_mnist(root: Path, *, train: int = 20, test: int = 8, seed: int = 0) -> dict[str, Written]:
+    """`MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte`; images before labels in `paths`."""
+    folder = root / "MNIST/raw"
     folder.mkdir(parents=True)
-    written = {}
-    for split, count in (("train", train), ("test", test)):
-        images, labels = _cifar(split, count, seed)
-        data = images.reshape(count, 3072)
-        path = folder / split
-        if protocol is None:
-            path.write_bytes(python2_pickle(data, labels))
-        else:
-            path.write_bytes(pickle.dumps({b"data": data, b"fine_labels": labels}, protocol=protocol))
-        written[split] = Written(images, labels, (path,))
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"c{each}" for each in range(100)]}))
-    return written
-
-
-def python2_pickle(data: np.ndarray, labels: list[int]) -> bytes:
-    """The opcodes of protocol 2 as Python 2 and its numpy wrote them: strings of bytes, `numpy.core`."""
-
-    def string(text: bytes) -> bytes:  # SHORT_BINSTRING, or BINSTRING
-        return (b"U" + bytes([len(text)]) if len(text) < 256 else b"T" + struct.pack("<i", len(text))) + text
-
-    def integer(value: int) -> bytes:  # BININT
-        return b"J" + struct.pack("<i", value)
-
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n"
-        + (integer(0) + b"\x85" + string(b"b") + b"tR")  # (ndarray, (0,), 'b')
-        + (b"(" + integer(1) + integer(data.shape[0]) + integer(data.shape[1]) + b"\x86")  # version, shape
-        + (b"cnumpy\ndtype\n(" + string(b"u1") + integer(0) + integer(1) + b"tR")
-        + (b"(" + integer(3) + string(b"|") + b"NNN" + integer(-1) + integer(-1) + integer(0) + b"tb")
-        + (b"\x89" + string(data.tobytes()) + b"tb")  # not Fortran's order, the bytes
-    )
-    numbers = b"](" + b"".join(integer(label) for label in labels) + b"e"
-    coarse = b"](" + b"".join(integer(label // 5) for label in labels) + b"e"
-    entries = {b"batch_label": string(b"training batch 1 of 1"), b"data": array}
-    entries |= {b"fine_labels": numbers, b"coarse_labels": coarse}
-    return b"\x80\x02}(" + b"".join(string(key) + value for key, value in entries.items()) + b"u."
-
-
-def write_mnist(
-    root: Path,
-    *,
-    train: int = 20,
-    test: int = 8,
-    seed: int = 0,
-    compressed: bool = False,
-    folder: str = "MNIST/raw",
-) -> dict[str, Written]:
-    """`MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte`, plain or `.gz`; images before labels in `paths`."""
-    (root / folder).mkdir(parents=True)
     written = {}
     for split, prefix, count in (("train", "train", train), ("test", "t10k", test)):
         seeds = seed + (split == "test")
@@ -151,12 +99,8 @@ def write_mnist(
             f"{prefix}-images-idx3-ubyte": struct.pack(">4I", 2051, count, 28, 28) + images.tobytes(),
             f"{prefix}-labels-idx1-ubyte": struct.pack(">2I", 2049, count) + bytes(labels),
         }
-        paths = []
-        for name, content in parts.items():
-            path = root / folder / (f"{name}.gz" if compressed else name)
-            path.write_bytes(gzip.compress(content) if compressed else content)
-            paths.append(path)
-        written[split] = Written(images, labels, tuple(paths))
+        paths = tuple(_put(folder / name, content) for name, content in parts.items())
+        written[split] = Written(images, labels, paths)
     return written
 
 
@@ -164,7 +108,6 @@ def write_food101(root: Path, *, train: int = 7, test: int = 4, seed: int = 0) -
     """`food-101/{images/<class>/<id>.jpg, meta/}`, of three classes, in the order of the lists."""
     folder = root / "food-101"
     (folder / "meta").mkdir(parents=True)
-    (folder / "meta/classes.txt").write_text("".join(f"{name}\n" for name in FOODS))
     written = {}
     for split, count in (("train", train), ("test", test)):
         labels = sorted(some_labels(count, len(FOODS), seed))
@@ -219,11 +162,6 @@ def write_tar(path: Path, members: dict[str, bytes]) -> Path:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return path
-
-
-def _cifar(split: str, count: int, seed: int) -> tuple[np.ndarray, list[int]]:
-    seeds = seed + (split == "test")
-    return pixels(count, 3, 32, 32, seed=seeds), some_labels(count, 100, seeds)
 
 
 def _put(path: Path, content: bytes) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pytest_accel.workloads.data.vocabularies import END_OF_TEXT
+from pytest_accel.workloads.data.text import END_OF_TEXT
 
 SENTENCES = (
     "the cat sat on the mat, and the other cats sat on other mats. It's the 1st of 12 days; we'll see 100 more days. "

@@ -1,42 +1,59 @@
-"""Labelled image sets: all pixels in memory, or encoded images that are read one by one."""
+"""Labelled image sets: all pixels in memory (CIFAR-100, MNIST, digits), or JPEGs in folders and tar shards."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
-from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeAlias
+import pickle
+import re
+import tarfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
 
-from pytest_accel.workloads.data.arrays import Arrays, read_cifar100, read_digits, read_mnist
-from pytest_accel.workloads.data.encoded import EncodedImages, Files, Shards, find_shards, pack, read_shards
-from pytest_accel.workloads.data.errors import (
+from pytest_accel.workloads.data.files import (
+    Split,
+    cached_array,
     existing_root,
     find_folder,
+    missing,
+    read_bytes,
     read_json,
-    read_text,
     reading,
     unreadable,
 )
 from pytest_accel.workloads.data.sets import IMAGE_SETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from numpy.typing import NDArray
-
-    from pytest_accel.workloads.data.errors import Split
 
 Tensor: TypeAlias = Any  # torch is untyped here
 
+CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
+# Size in bytes and MD5 of the published pickles, as torchvision 0.25 has them (datasets/cifar.py).
+CIFAR_PICKLES = {
+    "train": (155_249_918, "16019d7e3df5f24257cddd939b257f8d"),
+    "test": (31_049_707, "f0ef6b0ae62326f3e7ffdfab6717acfc"),
+}
+MNIST_PREFIX = {"train": "train", "test": "t10k"}
+DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 SPLIT_FOLDERS = {"train": ("train",), "test": ("val", "test")}
 JPEG_ENDINGS = (".jpeg", ".jpg")
-# Skipping these silently would lose samples.
-OTHER_IMAGES = (".bmp", ".gif", ".png", ".tif", ".tiff", ".webp")
-FOOD_REMEDY = "Extract food-101.tar.gz again."
+SHARD_REMEDY = "Copy or write the shard again: key.jpg and key.cls for each image, and nothing compressed."
+_MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # key and extension, as webdataset separates them
+_CLASS_BYTES = 64  # more than the number of a class needs
+_OPEN_SHARDS = 16  # a worker reads one after another; the others are for more than one set
+_TAIL_BYTES = 1 << 20  # of zeros after the end; tar's own padding is at most 10 KiB by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +67,30 @@ class ArrayImages:
         return len(self.labels)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedImages(ABC):
+    """JPEGs on disk. The index is a few large arrays, which forked workers share."""
+
+    labels: Tensor  # int64 (N,)
+    storage: ClassVar[Literal["files", "shards"]]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """The lengths of runs of images that are read in order, one a shard; None: single files."""
+        return None
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Return where an image is, for errors."""
+
+    @abstractmethod
+    def read(self, index: int) -> Tensor:
+        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing or too few."""
+
+
 Images: TypeAlias = ArrayImages | EncodedImages
 
 
@@ -61,135 +102,258 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
     if name not in IMAGE_SETS:
         raise ValueError(f"data: {name!r} is not known. Valid: {', '.join(sorted(IMAGE_SETS))}.")
     if name == "digits":
-        return _in_memory(read_digits(split), name)
+        return _read_digits(split)
     root = existing_root(root, name)
     match name:
         case "cifar100":
-            return _in_memory(read_cifar100(root, split), name)
+            return _read_cifar100(root, split)
         case "mnist":
-            return _in_memory(read_mnist(root, split), name)
-        case "food101":
-            folder = find_folder(root, name, "food-101", archives=("food-101.tar.gz",))
-            found = _read_shards(folder, split) or read_food101(folder, split)
-        case _:
-            folder = find_folder(root, name, "imagenet")
-            found = _read_shards(folder, split) or read_imagenet(folder, split)
-    return replace(found, labels=_labels(found.labels, name, found.name))
-
-
-def _read_shards(folder: Path, split: Split) -> Shards | None:
-    """Read shards where there are any: they go before files."""
+            return _read_mnist(root, split)
+    folder = find_folder(root, name, "food-101" if name == "food101" else name)
     for each in SPLIT_FOLDERS[split]:
-        if shards := find_shards(folder / each):
-            return read_shards(shards)
-    return None
+        if shards := sorted((folder / each).glob("*.tar")):
+            return _open_shards(shards, name)
+    return _open_food101(folder, split) if name == "food101" else _open_imagenet(folder, split)
 
 
-def _in_memory(arrays: Arrays, name: str) -> ArrayImages:
-    images, labels, labels_file = arrays
-    if len(images) != len(labels):
-        problem = f"{len(labels)} labels for {len(images)} images"
-        raise unreadable(labels_file, problem, "Download the set again.")
-    checked = _labels(labels, name, lambda index: f"{labels_file}: image {index}")
-    return ArrayImages(images=torch.from_numpy(np.ascontiguousarray(images)), labels=checked)
-
-
-def _labels(labels: NDArray[np.int64], name: str, where: Callable[[int], str]) -> Tensor:
-    classes = IMAGE_SETS[name].classes
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+def _labels(labels: Any, name: str, where: Callable[[int], object]) -> Tensor:
+    """Refuse labels without a class: on CUDA a device-side assertion, which ends the process."""
+    found, classes = np.array(labels, np.int64), IMAGE_SETS[name].classes
+    wrong = np.flatnonzero((found < 0) | (found >= classes))
     if len(wrong):
-        index = int(wrong[0])
-        raise unreadable(
-            where(index),
-            f"the label {labels[index]} is not one of {name}'s {classes} classes",
-            f"Valid: 0 to {classes - 1}. Is it the data set that its folder is named after?",
+        problem = f"the label {found[wrong[0]]} is not one of {name}'s {classes} classes"
+        raise unreadable(where(int(wrong[0])), problem, "Is it the data set that its folder is named after?")
+    return torch.from_numpy(found)
+
+
+# --- in memory --------------------------------------------------------------------------------------
+
+
+def _in_memory(images: NDArray[np.uint8], labels: Any, name: str, path: Path) -> ArrayImages:
+    if len(images) != len(labels):
+        raise unreadable(path, f"{len(labels)} labels for {len(images)} images")
+    checked = _labels(labels, name, lambda index: f"{path}: image {index}")
+    return ArrayImages(images=torch.from_numpy(np.array(images)), labels=checked)
+
+
+def _read_cifar100(root: Path, split: Split) -> ArrayImages:
+    """Read the binary file where it is there, else the published pickle."""
+    folder = find_folder(root, "cifar100", "cifar-100-binary", "cifar-100-python")
+    if folder.name == "cifar-100-python":
+        images, labels = _unpickle_published(folder / split, split)
+        return _in_memory(images.reshape(-1, 3, 32, 32), labels, "cifar100", folder / split)
+    path = folder / f"{split}.bin"
+    data = read_bytes(path).numpy()
+    if len(data) % CIFAR_RECORD_BYTES:
+        raise unreadable(path, f"torn: {len(data)} bytes are not whole records of {CIFAR_RECORD_BYTES}")
+    records = data.reshape(-1, CIFAR_RECORD_BYTES)
+    return _in_memory(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], "cifar100", path)
+
+
+def _unpickle_published(path: Path, split: Split) -> tuple[NDArray[np.uint8], list[int]]:
+    """Unpickle the published bytes and no others: a pickle is a program."""
+    size_bytes, md5 = CIFAR_PICKLES[split]
+    with reading(path):
+        data = path.read_bytes() if path.stat().st_size == size_bytes else b""
+    if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5:
+        problem = "not the published file, and another pickle could run code"
+        remedy = (
+            "Extract the published cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
         )
-    return torch.from_numpy(labels)
+        raise unreadable(path, problem, remedy)
+    content = pickle.loads(data, encoding="bytes")  # noqa: S301 - known bytes, written by Python 2
+    return content[b"data"], content[b"fine_labels"]
 
 
-def read_imagenet(folder: Path, split: Split) -> Files:
-    """Index `{train,val}/<class>/*.JPEG`; classes are numbered in the order of the training folders' names.
+def _read_mnist(root: Path, split: Split) -> ArrayImages:
+    folder = find_folder(root, "mnist", "MNIST/raw")
+    labels = folder / f"{MNIST_PREFIX[split]}-labels-idx1-ubyte"
+    images = _read_idx(folder / f"{MNIST_PREFIX[split]}-images-idx3-ubyte", 28, 28)
+    return _in_memory(images[:, None], _read_idx(labels), "mnist", labels)
 
-    Two listings a class and arrays: torchvision's ImageFolder holds a million tuples, which forked workers copy.
+
+def _read_idx(path: Path, *extents: int) -> NDArray[np.uint8]:
+    """Read a magic number (unsigned bytes, number of dimensions), big-endian dimensions, and one byte a value."""
+    data: NDArray[np.uint8] = read_bytes(path).numpy()
+    header = 8 + 4 * len(extents)
+    count = (len(data) - header) // prod(extents)
+    expected = np.array([0x0800 + 1 + len(extents), count, *extents], ">u4").tobytes() if count > 0 else b""
+    if data[:header].tobytes() != expected or len(data) != header + count * prod(extents):
+        shape = " x ".join(map(str, ("N", *extents)))
+        raise unreadable(path, f"torn, or not an idx file of {shape} bytes", "Download and gunzip it again.")
+    return data[header:].reshape(-1, *extents)
+
+
+def _read_digits(split: Split) -> ArrayImages:
+    """Return scikit-learn's 8 x 8 digits, the first rows as train and the last as test: their writers differ.
+
+    The file is read directly: importing scikit-learn takes a second.
     """
+    spec = find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise missing("digits", ["scikit-learn, which carries it"], "Run: pip install scikit-learn")
+    path = Path(spec.submodule_search_locations[0], "datasets/data/digits.csv.gz")
+    try:
+        with reading(path), gzip.open(path, "rt", encoding="ascii") as file:
+            table = np.loadtxt(file, np.int64, delimiter=",").reshape(-1, 65)
+    except (EOFError, ValueError, zlib.error) as error:
+        raise unreadable(path, error, "Run: pip install --force-reinstall scikit-learn") from None
+    train = IMAGE_SETS["digits"].train_images
+    part = table[:train] if split == "train" else table[train:]
+    images = (part[:, :-1] * 255 // DIGITS_MAX).astype(np.uint8)
+    return _in_memory(images.reshape(-1, 1, 8, 8), part[:, -1], "digits", path)
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Files(EncodedImages):
+    """Images that are files."""
+
+    root: str
+    # Paths below the root. A Python string each would have its reference count written: workers would copy all pages.
+    paths: NDArray[np.bytes_]
+    storage = "files"
+
+    def name(self, index: int) -> str:
+        return os.path.join(self.root, os.fsdecode(self.paths[index]))  # noqa: PTH118 - for every image
+
+    def read(self, index: int) -> Tensor:
+        return read_bytes(self.name(index))
+
+
+def _open_files(root: Path, paths: list[str], labels: list[int], name: str) -> Files:
+    if not paths:
+        remedy = "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image."
+        raise unreadable(root, "holds no image", remedy)
+    checked = _labels(labels, name, lambda index: root / paths[index])
+    return Files(root=str(root), paths=np.array([os.fsencode(each) for each in paths]), labels=checked)
+
+
+def _open_imagenet(folder: Path, split: Split) -> Files:
+    """Index `{train,val}/<class>/*.JPEG`; classes are numbered in the order of the training folders' names."""
     names = SPLIT_FOLDERS[split]
-    split_folder = next((folder / name for name in names if (folder / name).is_dir()), None)
-    if split_folder is None:
-        raise unreadable(folder / names[0], "missing", "Extract the images of this split there.")
-    classes = _class_folders(split_folder)
-    if not classes:
-        raise unreadable(
-            split_folder,
-            "holds neither folders of classes nor *.tar shards",
-            "Valid: <class>/*.JPEG, or shards with a .jpg and a .cls for each image.",
-        )
-    train = folder / "train"
-    trained = _class_folders(train) if train.is_dir() else classes
-    numbers = {name: number for number, name in enumerate(trained or classes)}
-    found: list[str] = []
-    counts: list[int] = []
-    for name in classes:
-        if name not in numbers:
-            remedy = "Add its folder there, or remove it here: classes are numbered by the training folders."
-            raise unreadable(split_folder / name, f"a class that {train} does not have", remedy)
-        jpegs = _jpegs(split_folder / name)
-        found += jpegs
-        counts.append(len(jpegs))
-    folder_of = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
-    return Files(
-        root=str(split_folder),
-        folders=tuple(classes),
-        folder_of=folder_of,
-        names=pack(found),
-        labels=np.array([numbers[name] for name in classes], np.int64)[folder_of],
-    )
-
-
-def _class_folders(split_folder: Path) -> list[str]:
-    with reading(split_folder), os.scandir(split_folder) as entries:
-        return sorted(each.name for each in entries if not each.name.startswith(".") and each.is_dir())
-
-
-def _jpegs(class_folder: Path) -> list[str]:
-    with reading(class_folder), os.scandir(class_folder) as entries:
-        names = sorted(each.name for each in entries if not each.name.startswith("."))
-    for name in names:
-        if name.lower().endswith(OTHER_IMAGES):
-            raise unreadable(class_folder / name, "not a JPEG", "Convert it to JPEG, or move it away.")
-    jpegs = [name for name in names if name.lower().endswith(JPEG_ENDINGS)]
-    if not jpegs:
-        remedy = "Extract its images, or remove the empty folder."
-        raise unreadable(class_folder, "a class without a JPEG", remedy)
-    return jpegs
-
-
-def read_food101(folder: Path, split: Split) -> Files:
-    """Index `images/<class>/<id>.jpg` in the order of `meta/<split>.json`; files are checked when they are read."""
-    classes_file, list_file = folder / "meta/classes.txt", folder / "meta" / f"{split}.json"
-    classes = sorted(read_text(classes_file, FOOD_REMEDY).split())
-    if not classes or len(set(classes)) != len(classes):
-        raise unreadable(classes_file, "empty, or a class is listed twice", FOOD_REMEDY)
-    numbers = {name: number for number, name in enumerate(classes)}
-    listed = read_json(list_file, FOOD_REMEDY)
-    if not isinstance(listed, dict) or not all(isinstance(images, list) for images in listed.values()):
-        raise unreadable(list_file, "not an object with a list of images for each class", FOOD_REMEDY)
+    split_folder = next((folder / name for name in names if (folder / name).is_dir()), folder / names[0])
+    there = {each.name for each in split_folder.glob("[!.]*/")}
+    classes = sorted(each.name for each in (folder / "train").glob("[!.]*/")) or sorted(there)
+    paths: list[str] = []
     labels: list[int] = []
-    names: list[str] = []
-    for name, images in listed.items():
-        if name not in numbers:
-            raise unreadable(list_file, f"the class {name!r} is not in meta/classes.txt", FOOD_REMEDY)
-        for image in images:  # such as "pizza/1001116"
-            parts = PurePosixPath(image).parts if isinstance(image, str) else ()
-            if len(parts) != 2 or parts[0] != name or parts[1] == "..":
-                raise unreadable(list_file, f"{image!r} is not an image of the class {name!r}", FOOD_REMEDY)
-            labels.append(numbers[name])
-            names.append(f"{parts[1]}.jpg")
-    if not names:
-        raise unreadable(list_file, "lists no image", FOOD_REMEDY)
-    return Files(
-        root=str(folder / "images"),
-        folders=tuple(classes),
-        folder_of=np.array(labels, np.int32),
-        names=pack(names),
-        labels=np.array(labels, np.int64),
+    for number, name in enumerate(classes):
+        if name in there:
+            with reading(split_folder / name):
+                files = sorted(os.listdir(split_folder / name))  # noqa: PTH208 - a million of them
+            jpegs = [each for each in files if each.lower().endswith(JPEG_ENDINGS) and each[0] != "."]
+            paths += [f"{name}/{each}" for each in jpegs]
+            labels += [number] * len(jpegs)
+    return _open_files(split_folder, paths, labels, "imagenet")
+
+
+def _open_food101(folder: Path, split: Split) -> Files:
+    """Index `images/<class>/<id>.jpg` in the order of `meta/<split>.json`."""
+    path = folder / "meta" / f"{split}.json"
+    listed = read_json(path)
+    try:
+        numbers = {name: number for number, name in enumerate(sorted(listed))}
+        paths = [f"{image}.jpg" for images in listed.values() for image in images]
+        labels = [numbers[name] for name, images in listed.items() for _ in images]
+    except (AttributeError, TypeError) as error:
+        raise unreadable(path, f"not lists of images by class: {error}") from None
+    return _open_files(folder / "images", paths, labels, "food101")
+
+
+# --- tar shards -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shards(EncodedImages):
+    """Images in tar shards, shard after shard; each is read by its offset."""
+
+    paths: tuple[str, ...]
+    index: NDArray[Any]  # as _index_shards makes it
+    storage = "shards"
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return tuple(np.bincount(self.index["shard"]).tolist())
+
+    def name(self, index: int) -> str:
+        member = self.index[index]
+        return f"{self.paths[member['shard']]}: {os.fsdecode(member['name'])}"
+
+    def read(self, index: int) -> Tensor:
+        member = self.index[index]
+        data = np.empty(member["size"], np.uint8)
+        with reading(self.name(index)):
+            shard = _open(self.paths[member["shard"]])
+            count = os.preadv(shard.descriptor, [data.data], int(member["offset"]))
+        if not 0 < count == len(data):
+            raise unreadable(self.name(index), f"short: {count} of {len(data)} bytes came", SHARD_REMEDY)
+        return torch.from_numpy(data)
+
+
+class _OpenShard:
+    """A descriptor that closes with its last user: a thread may still read from one that left the cache."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):  # not where it could not be opened
+            os.close(self.descriptor)
+
+
+@lru_cache(maxsize=_OPEN_SHARDS)
+def _open(path: str) -> _OpenShard:
+    return _OpenShard(path)
+
+
+def _open_shards(paths: list[Path], name: str) -> Shards:
+    """Open the shards of a split by an index that is built once: tarfile takes minutes for all of ImageNet."""
+
+    def build() -> NDArray[Any]:
+        members = [(shard, *member) for shard, path in enumerate(paths) for member in _members(path)]
+        width = max(len(member[-1]) for member in members)
+        kinds = [("shard", np.int32), ("offset", np.int64), ("size", np.int64), ("label", np.int64)]
+        return np.array(members, np.dtype([*kinds, ("name", f"S{width}")]))
+
+    _, index = cached_array("index", paths, "1", build)
+    labels = _labels(
+        index["label"],
+        name,
+        lambda image: f"{paths[index['shard'][image]]}: {os.fsdecode(index['name'][image])}",
     )
+    return Shards(paths=tuple(map(str, paths)), index=index, labels=labels)
+
+
+def _members(path: Path) -> list[tuple[int, int, int, bytes]]:
+    """Return offset, size, label and name of every image of a shard."""
+    images: dict[str, tuple[int, int, bytes]] = {}
+    classes: dict[str, int] = {}
+    where = str(path)
+    try:
+        with reading(path), path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                found = _MEMBER.fullmatch(member.name)
+                if found is None or not member.isreg():
+                    continue
+                key, extension = found[1], found[2].lower()
+                where = f"{path}: {member.name}"
+                if f".{extension}" in JPEG_ENDINGS:
+                    images[key] = member.offset_data, member.size, os.fsencode(member.name)
+                elif extension == "cls":
+                    text = os.pread(file.fileno(), min(member.size, _CLASS_BYTES), member.offset_data)
+                    classes[key] = int(text.decode("ascii"))
+            tail = os.pread(file.fileno(), _TAIL_BYTES, tar.offset)
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise unreadable(where, error, SHARD_REMEDY) from None
+    # tarfile takes a damaged header for the end, without an error.
+    if len(tail) < tarfile.BLOCKSIZE or any(tail):
+        raise unreadable(where, "torn or damaged after this member", SHARD_REMEDY)
+    if unpaired := images.keys() ^ classes.keys():
+        raise unreadable(
+            f"{path}: {min(unpaired)}", "an image without .cls, or a .cls without an image", SHARD_REMEDY
+        )
+    if not images:
+        raise unreadable(path, "holds no image", SHARD_REMEDY)
+    return [(offset, size, classes[key], name) for key, (offset, size, name) in images.items()]

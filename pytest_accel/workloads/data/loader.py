@@ -1,15 +1,19 @@
-"""Loader: batches in host memory, read ahead by worker processes."""
+"""Loader: the order of samples, and batches in host memory that worker processes read ahead.
+
+Training reads one endless stream: permutations of all samples, one an epoch, end to end. Each step takes
+`world * batch_size` samples of it, rank after rank. Batches cross the ends of epochs, so that no sample is dropped or
+repeated within an epoch, and no rank ends before another.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.context import ForkContext
-from multiprocessing.sharedctypes import RawValue
+from itertools import accumulate, count
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
@@ -17,10 +21,8 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 
-from pytest_accel.workloads.data.encoded import EncodedImages
-from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.images import ArrayImages
-from pytest_accel.workloads.data.order import BatchRequest
+from pytest_accel.workloads.data.files import DataError
+from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 
 Tensor: TypeAlias = Any  # torch is untyped here
@@ -36,6 +38,101 @@ _TIMED_OUT = "DataLoader timed out"
 _LOST = (_TIMED_OUT, "DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
 
 
+# --- order -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """Samples of one rank for one step or several, and the seed of their crops."""
+
+    indices: Sequence[int]
+    seed: int | None = None  # of the first sample, the next one has the next; None: center crops
+
+
+@dataclass(kw_only=True)
+class TrainingOrder:
+    """One rank's endless share of the stream.
+
+    `groups` are lengths of contiguous runs of samples, such as shards. Groups are shuffled; inside a group samples keep
+    their order. Without groups all samples are shuffled.
+    """
+
+    length: int
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    groups: Sequence[int] | None = None
+    # Permutations of the latest two epochs: a batch may need both.
+    _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def indices(self, step: int) -> list[int]:
+        """Return the samples of this rank's batch at any step."""
+        position = (step * self.world + self.rank) * self.batch_size
+        taken: list[int] = []
+        while len(taken) < self.batch_size:
+            epoch, start = divmod(position + len(taken), self.length)
+            taken += self._permutation(epoch)[start : start + self.batch_size - len(taken)].tolist()
+        return taken
+
+    def requests(self, *, augment: bool, at_once: int = 1) -> Iterator[BatchRequest]:
+        """Yield a loader's requests, each for `at_once` steps.
+
+        Seeds follow a sample's position in its rank's stream: they do not depend on workers or `at_once`.
+        """
+        first_seed = stream_seed(self.seed, self.rank)
+        for step in count(step=at_once):
+            indices = [index for each in range(step, step + at_once) for index in self.indices(each)]
+            seed = first_seed + step * self.batch_size if augment else None
+            yield BatchRequest(indices=indices, seed=seed)
+
+    def steps_for_epochs(self, epochs: int) -> int:
+        """Return how many steps read every sample that many times; the last may reach into the next epoch."""
+        return -(-epochs * self.length // (self.world * self.batch_size))
+
+    def _permutation(self, epoch: int) -> Tensor:
+        if epoch not in self._kept:
+            self._kept = {each: kept for each, kept in self._kept.items() if each == epoch - 1}
+            self._kept[epoch] = self._permute(epoch)
+        return self._kept[epoch]
+
+    def _permute(self, epoch: int) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(self.length)
+        random = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
+        if self.groups is None:
+            return torch.randperm(self.length, generator=random)
+        ends = list(accumulate(self.groups))
+        shuffled = torch.randperm(len(ends), generator=random).tolist()
+        return torch.cat([torch.arange(ends[each] - self.groups[each], ends[each]) for each in shuffled])
+
+
+def evaluation_order(
+    *, length: int, batch_size: int, rank: int = 0, world: int = 1
+) -> Iterator[BatchRequest]:
+    """Yield one rank's share of all samples, each exactly once over the ranks; the last batch may be partial.
+
+    Shares differ by one sample at most. With more ranks than samples some shares are empty.
+    """
+    share = range(rank, length, world)
+    for start in range(0, len(share), batch_size):
+        yield BatchRequest(indices=share[start : start + batch_size])
+
+
+def stream_seed(seed: int, rank: int) -> int:
+    """Return the seed of the first sample in a rank's stream; streams of ranks do not overlap."""
+    return (seed << 64) + (rank << 40)
+
+
+def mixed_seed(seed: int, epoch: int) -> int:
+    """Return one seed of two, within 32 bits: a CPU generator ignores the rest of a seed."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=4).digest(), "big")
+
+
+# --- readers ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderConfig:
     """Number of worker processes, how far they read ahead, and their CPUs."""
@@ -48,7 +145,7 @@ class LoaderConfig:
 
     @property
     def buffered(self) -> int:
-        """Batches that may be ready before they are needed; their rate says nothing about the loader's."""
+        """Batches that may be ready before they are needed."""
         return self.workers * self.prefetch
 
     @property
@@ -62,15 +159,8 @@ def spare_cpus() -> int:
     return max(1, min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)) - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadProblem:
-    """Why a worker could not read a batch. A value: an exception would carry another process's traceback."""
-
-    text: str
-
-
 class Reader(Protocol):
-    """What a DataLoader calls its data set: maps a request of the sampler to tensors, or a ReadProblem.
+    """What a DataLoader calls its data set: maps a request of the sampler to tensors; DataError where it cannot.
 
     It runs in worker processes and never touches a device.
     """
@@ -80,13 +170,23 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayReader:
-    """Samples of a set in memory."""
+    """Samples of a set in memory; a set shorter than the order is repeated."""
 
     images: ArrayImages
 
     def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
-        chosen = torch.tensor(wanted.indices)
+        chosen = torch.tensor(wanted.indices) % len(self.images)
         return self.images.images[chosen], self.images.labels[chosen]
+
+
+def synthetic_images(*, channels: int, size: int, classes: int, seed: int) -> ArrayImages:
+    """Draw a few images of random pixels: workers repeat them, because drawing would cost more than moving them."""
+    random = torch.Generator().manual_seed(seed)
+    shape = (SYNTHETIC_IMAGES, channels, size, size)
+    return ArrayImages(
+        images=torch.randint(256, shape, dtype=torch.uint8, generator=random),
+        labels=torch.randint(classes, (SYNTHETIC_IMAGES,), generator=random),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +196,13 @@ class PhotographReader:
     images: EncodedImages
     size: int
 
-    def __getitem__(self, wanted: BatchRequest) -> PixelBatch | ReadProblem:
+    def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
         batch = torch.empty(len(wanted.indices), 3, self.size, self.size, dtype=torch.uint8)
-        try:
-            for place, index in enumerate(wanted.indices):
-                random = None if wanted.seed is None else Random(wanted.seed + place)  # noqa: S311 - no secret
-                pixels = decode_on_host(self.images.read(index), self.images.name(index))
-                crop = crop_for(pixels.shape[1], pixels.shape[2], random)
-                batch[place] = crop_on_host(pixels, crop, self.size)
-        except DataError as error:
-            return ReadProblem(str(error))
+        for place, index in enumerate(wanted.indices):
+            random = None if wanted.seed is None else Random(wanted.seed + place)  # noqa: S311 - no secret
+            pixels = decode_on_host(self.images.read(index), self.images.name(index))
+            crop = crop_for(pixels.shape[1], pixels.shape[2], random)
+            batch[place] = crop_on_host(pixels, crop, self.size)
         return batch, self.images.labels[torch.tensor(wanted.indices)]
 
 
@@ -115,28 +212,32 @@ class EncodedReader:
 
     images: EncodedImages
 
-    def __getitem__(self, wanted: BatchRequest) -> EncodedBatch | ReadProblem:
-        try:
-            read = [self.images.read(index) for index in wanted.indices]
-        except DataError as error:
-            return ReadProblem(str(error))
+    def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
+        read = [self.images.read(index) for index in wanted.indices]
         indices = torch.tensor(wanted.indices)
         lengths = torch.tensor([len(each) for each in read])
         return torch.cat(read), lengths, self.images.labels[indices], indices
 
 
-class SyntheticReader:
-    """Random pixels of the model's input size: the cost of the way to the device alone."""
+# --- worker processes -------------------------------------------------------------------------------
 
-    def __init__(self, *, channels: int, size: int, classes: int, seed: int) -> None:
-        random = torch.Generator().manual_seed(seed)
-        shape = (SYNTHETIC_IMAGES, channels, size, size)
-        self._images = torch.randint(256, shape, dtype=torch.uint8, generator=random)
-        self._labels = torch.randint(classes, (SYNTHETIC_IMAGES,), generator=random)
 
-    def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
-        chosen = torch.tensor(wanted.indices) % SYNTHETIC_IMAGES
-        return self._images[chosen], self._labels[chosen]
+@dataclass(frozen=True, slots=True)
+class _ReadProblem:
+    """The text of a worker's DataError. A value: an exception would carry another process's traceback."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedReader:
+    reader: Reader
+
+    def __getitem__(self, wanted: Any) -> Any:
+        try:
+            return self.reader[wanted]
+        except DataError as error:
+            return _ReadProblem(str(error))
 
 
 class HostBatches:
@@ -156,10 +257,10 @@ class HostBatches:
                 "prefetch_factor": loading.prefetch,
                 "timeout": POLL_S,
                 "worker_init_fn": partial(_pin_worker, loading.cpus, loading.first_cpu),
-                "multiprocessing_context": _ForkContext(),  # the set is shared with the workers, not sent
+                "multiprocessing_context": "fork",  # the set is shared with the workers, not sent
             }
         loader = DataLoader(
-            reader,
+            _CheckedReader(reader),
             sampler=sampler,
             batch_size=None,  # requests are whole batches: collating in the parent would be its bottleneck
             num_workers=loading.workers,
@@ -167,16 +268,28 @@ class HostBatches:
             generator=torch.Generator(),  # a loader draws a number; not from dropout's generator
             **ahead,
         )
-        begun = iter(loader)
-        alone = for_device and not loading.workers
-        self._batches: Any = _OneThread(begun) if alone else _without_sigchld_handler(begun)
+        # Intra-op threads spin after a small copy and slow the thread that launches kernels: on an H200 with 16 CPUs a
+        # WideResNet (batch 32, eager) without workers kept 50 to 75 % of its rate with 16 threads, 99 % with one.
+        self._one_thread = for_device and not loading.workers
+        self._batches: Any = iter(loader)
+        if loading.workers:
+            # torch's SIGCHLD handler would raise in the middle of a step. A dead worker is found at the next batch.
+            _remove_worker_pids(id(self._batches))
+            self._batches._worker_pids_set = False  # noqa: SLF001 - or it would remove them again
 
     def __iter__(self) -> HostBatches:
         return self
 
     def __next__(self) -> Any:
-        batch = self._wait()
-        if isinstance(batch, ReadProblem):
+        threads = torch.get_num_threads()
+        if self._one_thread:
+            torch.set_num_threads(1)
+        try:
+            batch = self._wait()
+        finally:
+            if self._one_thread:
+                torch.set_num_threads(threads)
+        if isinstance(batch, _ReadProblem):
             raise DataError(batch.text)
         return batch
 
@@ -204,64 +317,10 @@ class HostBatches:
         self._batches = iter(())
 
 
-class _ForkContext(ForkContext):
-    """Fork context whose events have no lock.
-
-    torch also sets and reads the workers' stop event in the training process. multiprocessing's event has a lock: a
-    worker killed while it holds the lock would block the training process forever.
-    """
-
-    def Event(self) -> Any:  # noqa: N802 - the name in multiprocessing; of a class that is not ours
-        return _Flag()
-
-
-class _Flag:
-    """One byte that forked processes share."""
-
-    def __init__(self) -> None:
-        self._byte = RawValue(ctypes.c_bool)  # false
-
-    def is_set(self) -> bool:
-        return bool(self._byte.value)
-
-    def set(self) -> None:
-        self._byte.value = True
-
-
-class _OneThread:
-    """Read in one thread where the training process reads for a device without workers.
-
-    Intra-op threads spin after a small copy and slow the thread that launches kernels: on an H200 with 16 CPUs a
-    WideResNet (batch 32, eager) kept 50 to 75 % of its rate with 16 threads, 99 % with one.
-    """
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-
-    def __next__(self) -> Any:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return next(self._batches)
-        finally:
-            torch.set_num_threads(threads)
-
-
 def _pin_worker(cpus: int | None, first_cpu: int, _number: int) -> None:
     if cpus is not None:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {allowed[(first_cpu + each) % len(allowed)] for each in range(cpus)})
-
-
-def _without_sigchld_handler(batches: Any) -> Any:
-    """Unregister the workers from torch's SIGCHLD handler, which would raise in the middle of a step.
-
-    A dead worker is found when the next batch is requested.
-    """
-    if getattr(batches, "_worker_pids_set", False):
-        _remove_worker_pids(id(batches))
-        batches._worker_pids_set = False  # noqa: SLF001 - or it would remove them again
-    return batches
 
 
 def _lost(happened: str) -> DataError:

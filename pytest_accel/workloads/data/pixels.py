@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional as F
 
-from pytest_accel.workloads.data.errors import DataError, unreadable
+from pytest_accel.workloads.data.files import unreadable
 
 Tensor: TypeAlias = Any  # torch is untyped here
 
@@ -20,19 +20,18 @@ CROP_ASPECT = (3 / 4, 4 / 3)  # width over height
 CENTER_SHARE = 0.875  # of the short side in evaluation: 224 of 256 pixels
 CROP_TRIES = 10
 SHIFT_DIVISOR = 8  # small images are shifted by up to 1/8 of a side: 4 pixels of 32, as CIFAR is trained
-REMEDY = "Download or extract it again, or take it out of the data set."
 
 
-def decode_on_host(encoded: Tensor, name: str) -> Tensor:
-    """Decode one image to (3, height, width); DataError with its name where it does not decode."""
+def decode_on_host(encoded: Tensor, name: str, *, mode: str = "RGB") -> Tensor:
+    """Decode one image to (channels, height, width); DataError with its name where it does not decode."""
     from torchvision.io import ImageReadMode, decode_image
 
     try:
-        pixels = decode_image(encoded, mode=ImageReadMode.RGB)
+        pixels = decode_image(encoded, mode=ImageReadMode[mode])
     except RuntimeError as error:
-        raise unreadable(name, f"does not decode: {_first_line(error)}", REMEDY) from None
+        raise unreadable(name, f"does not decode: {error}") from None
     if pixels.dim() != 3 or pixels.dtype != torch.uint8:  # an animation, or a PNG of 16 bits
-        raise unreadable(name, "not one image of 8 bits a colour", REMEDY)
+        raise unreadable(name, "not one image of 8 bits a colour")
     return pixels
 
 
@@ -43,38 +42,32 @@ def decode_on_device(
 
     ImageNet holds about twenty CMYK images and one PNG: a batch with one of them is slow, but no error.
     """
-    try:
-        return _nvjpeg(encoded, device)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        refused, problem = 0, _first_line(error)
-    decoded = []
-    for index, each in enumerate(encoded):
-        try:
-            decoded += _nvjpeg([each], device)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            refused += 1
-            decoded.append(decode_on_host(each, named(index)).to(device))
-    if refused == len(encoded) > 1:
-        raise DataError(
-            f"{named(0)} and {refused - 1} more: the device decodes none of them: {problem}\n"
-            "Each decodes on the host: choose decode='host'."
-        )
-    return decoded
+    decoded = _nvjpeg(encoded, device)
+    if decoded is not None:
+        return decoded
+    alone = [_nvjpeg([each], device) for each in encoded]
+    if len(encoded) > 1 and not any(alone):
+        for index, each in enumerate(encoded):
+            decode_on_host(each, named(index))  # raises where the image is the cause
+        problem = f"the device decodes neither this one nor {len(encoded) - 1} more, and the host does"
+        raise unreadable(named(0), problem, "Choose decode='host'.")
+    return [
+        found[0] if found else decode_on_host(each, named(index)).to(device)
+        for index, (each, found) in enumerate(zip(encoded, alone, strict=True))
+    ]
 
 
-def _nvjpeg(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def _nvjpeg(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor] | None:
+    """Decode on the device; None where it refuses one of the images."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    decoded: list[Tensor] = decode_jpeg(list(encoded), mode=ImageReadMode.RGB, device=device)
+    try:
+        decoded: list[Tensor] = decode_jpeg(list(encoded), mode=ImageReadMode.RGB, device=device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return None
     return decoded
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,6 @@ one shape whatever was drawn, and nothing waits for the device.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -15,10 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.nn import functional as F
 
-from pytest_accel.workloads.data.encoded import PackedNames, pack, read_whole
-from pytest_accel.workloads.data.errors import DataError, Split, missing, reading, unreadable
-from pytest_accel.workloads.data.loader import ReadProblem
-from pytest_accel.workloads.data.order import BatchRequest
+from pytest_accel.workloads.data.files import Split, find_folder, read_bytes, reading, unreadable
+from pytest_accel.workloads.data.loader import BatchRequest
 from pytest_accel.workloads.data.pixels import decode_on_host, scale_and_shift
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 
@@ -38,93 +34,8 @@ CLASS_OF_ID = torch.full((LABEL_IDS,), IGNORE, dtype=torch.uint8)
 CLASS_OF_ID[list(TRAINED_IDS)] = torch.arange(CITYSCAPES_CLASSES, dtype=torch.uint8)
 
 SCALES = (0.5, 2.0)  # as SegFormer and DeepLabV3+ are trained on Cityscapes
-IMAGE_SIZE = (1024, 2048)  # of every image of Cityscapes
 REGION_PX = 128  # extent of the regions of synthetic masks, about
 COARSE_PX = 4  # side of the squares that synthetic masks are made of: 1 of 16 pixels is computed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CityscapesSet:
-    """The images of one split and their masks, in the order of their names."""
-
-    folder: str
-    part: str
-    names: PackedNames  # "<city>/<city>_<sequence>_<frame>": what an image and its mask have in common
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def image_name(self, index: int) -> str:
-        return str(Path(self.folder, IMAGES, self.part, self.names[index] + IMAGE_END))
-
-    def mask_name(self, index: int) -> str:
-        return str(Path(self.folder, MASKS, self.part, self.names[index] + MASK_END))
-
-    def read(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return an image, uint8 (3, height, width), and its classes, uint8 (height, width): 0 to 18, or 255."""
-        image_name, mask_name = self.image_name(index), self.mask_name(index)
-        image = decode_on_host(read_whole(image_name), image_name)
-        ids = _label_ids(mask_name)
-        if image.shape[1:] != ids.shape:
-            size = f"{image.shape[1]} x {image.shape[2]}"
-            problem = f"{ids.shape[0]} x {ids.shape[1]} pixels for an image of {size}"
-            raise unreadable(mask_name, problem, REMEDY)
-        return image, CLASS_OF_ID[ids.to(torch.int64)]
-
-
-def _label_ids(name: str) -> Tensor:
-    """Decode a mask unchanged: one channel, whose bytes are label ids."""
-    from torchvision.io import ImageReadMode, decode_image
-
-    try:
-        ids = decode_image(read_whole(name), mode=ImageReadMode.UNCHANGED)
-    except RuntimeError as error:
-        if isinstance(error, DataError):
-            raise
-        problem = next(iter(str(error).splitlines()), "no reason given")
-        raise unreadable(name, f"does not decode: {problem}", REMEDY) from None
-    if ids.dim() != 3 or ids.shape[0] != 1 or ids.dtype != torch.uint8:
-        raise unreadable(name, "not a PNG with one channel of 8 bits", "Valid: the *_labelIds.png of gtFine.")
-    if (highest := int(ids.max())) >= LABEL_IDS:
-        remedy = f"Valid: 0 to {LABEL_IDS - 1}. *_labelTrainIds.png has another numbering."
-        raise unreadable(name, f"the label id {highest} is not known", remedy)
-    return ids[0]
-
-
-def open_cityscapes(root: Path, split: Split) -> CityscapesSet:
-    """Index one split under `root/cityscapes`, or under the root itself; DataMissing where neither holds images.
-
-    Each image must have its mask, and each mask its image.
-    """
-    folder = next((each for each in (root / "cityscapes", root) if (each / IMAGES).is_dir()), None)
-    if folder is None:
-        searched = [root / "cityscapes" / IMAGES, root / IMAGES]
-        raise missing("cityscapes", searched, "Extract its archives there, or name another root.")
-    part = CITYSCAPES_PARTS[split]
-    images = set(_stems(folder / IMAGES / part, IMAGE_END))
-    masks = set(_stems(folder / MASKS / part, MASK_END))
-    if not images:
-        raise unreadable(folder / IMAGES / part, f"holds no <city>/*{IMAGE_END}", REMEDY)
-    for alone, here, there, end in (
-        (images - masks, f"the image {IMAGES}", MASKS, MASK_END),
-        (masks - images, f"the mask {MASKS}", IMAGES, IMAGE_END),
-    ):
-        if alone:
-            first = min(alone)
-            more = f", and so are {len(alone) - 1} more" if len(alone) > 1 else ""
-            path = folder / there / part / (first + end)
-            raise unreadable(path, f"missing{more}; {here}/{part}/{first}* is there", REMEDY)
-    return CityscapesSet(folder=str(folder), part=part, names=pack(sorted(images)))
-
-
-def _stems(folder: Path, end: str) -> Iterator[str]:
-    """Yield "<city>/<name without its end>" of every file with this end."""
-    with reading(folder), os.scandir(folder) as entries:
-        cities = sorted(entry.name for entry in entries if entry.is_dir())
-    for city in cities:
-        with reading(folder / city), os.scandir(folder / city) as entries:
-            names = [entry.name for entry in entries]
-        yield from (f"{city}/{name.removesuffix(end)}" for name in names if name.endswith(end))
 
 
 class SegmentationBatch(NamedTuple):
@@ -134,42 +45,48 @@ class SegmentationBatch(NamedTuple):
     masks: Tensor  # uint8 (batch, height, width): classes, or 255
 
 
-class SegmentationReader:
-    """Reads one batch in a loader's worker: decodes images and masks; errors name the sample."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CityscapesSet:
+    """The images of one split, in the order of their names; each has a mask. A loader's reader of their batches."""
 
-    def __init__(self, images: CityscapesSet, *, size: tuple[int, int] = IMAGE_SIZE) -> None:
-        self._images = images
-        self._size = size
+    paths: tuple[str, ...]  # of the images
 
-    def __getitem__(self, wanted: BatchRequest) -> SegmentationBatch | ReadProblem:
-        how_many = len(wanted.indices)
-        pixels = torch.empty(how_many, 3, *self._size, dtype=torch.uint8)
-        masks = torch.empty(how_many, *self._size, dtype=torch.uint8)
-        try:
-            for place, index in enumerate(wanted.indices):
-                image, mask = self._images.read(index)
-                self._check(mask, index)
-                pixels[place], masks[place] = image, mask
-        except DataError as error:
-            return ReadProblem(str(error))
-        return SegmentationBatch(pixels, masks)
+    def __len__(self) -> int:
+        return len(self.paths)
 
-    def _check(self, mask: Tensor, index: int) -> None:
-        if tuple(mask.shape) != self._size:
-            raise unreadable(
-                self._images.image_name(index),
-                f"{mask.shape[0]} x {mask.shape[1]} pixels, and a batch is of {self._size[0]} x {self._size[1]}",
-                "Images of one set have one size: resize it, or take it out.",
-            )
+    def mask_path(self, index: int) -> str:
+        """Return the mask's path: `gtFine/train/aachen/..._labelIds.png` for `leftImg8bit/train/aachen/...`."""
+        image = Path(self.paths[index])
+        name = image.name.removesuffix(IMAGE_END) + MASK_END
+        return str(image.parents[3] / MASKS / image.parent.relative_to(image.parents[2]) / name)
+
+    def read(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return an image, uint8 (3, height, width), and its classes, uint8 (height, width): 0 to 18, or 255."""
+        path, mask_path = self.paths[index], self.mask_path(index)
+        image = decode_on_host(read_bytes(path), path)
+        ids = decode_on_host(read_bytes(mask_path), mask_path, mode="UNCHANGED")
+        if ids.shape != (1, *image.shape[1:]) or int(ids.max()) >= LABEL_IDS:
+            problem = f"not one label id below {LABEL_IDS} for each of the {image.shape[1]} x {image.shape[2]} pixels"
+            raise unreadable(mask_path, problem, REMEDY)
+        return image, CLASS_OF_ID[ids[0].to(torch.int64)]
+
+    def __getitem__(self, wanted: BatchRequest) -> SegmentationBatch:
+        images, masks = zip(*map(self.read, wanted.indices), strict=True)
+        for index, image in zip(wanted.indices, images, strict=True):
+            if image.shape != images[0].shape:
+                problem = f"{image.shape[1]} x {image.shape[2]} pixels, and others are of another size"
+                raise unreadable(self.paths[index], problem, "Resize it, or take it out.")
+        return SegmentationBatch(torch.stack(images), torch.stack(masks))
 
 
-class Draws(NamedTuple):
-    """Uniform draws for each image of a batch: float32 (batch,)."""
-
-    scale: Tensor
-    top: Tensor
-    left: Tensor
-    mirror: Tensor
+def open_cityscapes(root: Path, split: Split) -> CityscapesSet:
+    """Index one split under `root/cityscapes`; DataMissing where it holds no images."""
+    folder = find_folder(root, "cityscapes", f"cityscapes/{IMAGES}") / CITYSCAPES_PARTS[split]
+    with reading(folder):
+        paths = sorted(map(str, folder.glob(f"*/*{IMAGE_END}")))
+    if not paths:
+        raise unreadable(folder, f"holds no <city>/*{IMAGE_END}", REMEDY)
+    return CityscapesSet(paths=tuple(paths))
 
 
 class SegmentationTransform:
@@ -200,28 +117,25 @@ class SegmentationTransform:
         )
 
     def __call__(self, pixels: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        device = self._random.device
-        pixels = pixels.to(device, non_blocking=True)
-        masks = masks.to(device, non_blocking=True)
-        draws = Draws(*torch.rand(4, len(pixels), generator=self._random, device=device))
-        rows, columns = self._places(draws, pixels.shape[-2:])
+        rows, columns = self._places(len(pixels), pixels.shape[-2:])
         images, inside = sampled(pixels, rows, columns)
         images = torch.addcmul(self._shift, images, self._scale) * inside[:, None]
         classes = picked(masks, rows, columns, inside)
         return images.to(self._dtype, memory_format=self._memory_format), classes
 
-    def _places(self, draws: Draws, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return the source position of each row (batch, height) and column (batch, width) of the crops.
+    def _places(self, how_many: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Draw the source position of each row (batch, height) and column (batch, width) of the crops.
 
         In pixels from the edge: 0.5 is the center of the first one. Beyond the far edge there is padding.
         """
+        draws = torch.rand(4, how_many, generator=self._random, device=self._random.device)
         low, high = self._scales
-        scale = low + draws.scale * (high - low)
-        rows = _along(scale, draws.top, source=size[0], wanted=self._crop[0])
-        columns = _along(scale, draws.left, source=size[1], wanted=self._crop[1])
+        scale = low + draws[0] * (high - low)
+        rows = _along(scale, draws[1], source=size[0], wanted=self._crop[0])
+        columns = _along(scale, draws[2], source=size[1], wanted=self._crop[1])
         if self._mirror:
             # The source is mirrored, not the crop: padding stays at the right.
-            columns = torch.where(draws.mirror[:, None] < 0.5, size[1] - columns, columns)
+            columns = torch.where(draws[3, :, None] < 0.5, size[1] - columns, columns)
         return rows, columns
 
 
@@ -243,7 +157,8 @@ def sampled(pixels: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tens
     images = F.grid_sample(
         pixels.to(torch.float32), grid, mode="bilinear", padding_mode="border", align_corners=False
     )
-    return images, _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]
+    within_rows, within_columns = (rows > 0) & (rows < height), (columns > 0) & (columns < width)
+    return images, within_rows[:, :, None] & within_columns[:, None, :]
 
 
 def picked(masks: Tensor, rows: Tensor, columns: Tensor, inside: Tensor) -> Tensor:
@@ -253,10 +168,6 @@ def picked(masks: Tensor, rows: Tensor, columns: Tensor, inside: Tensor) -> Tens
     column = columns.floor().clamp(0, width - 1).to(torch.int64)[:, None, :]
     each = torch.arange(len(masks), device=masks.device)[:, None, None]
     return torch.where(inside, masks[each, row, column].to(torch.int64), IGNORE)
-
-
-def _within(places: Tensor, extent: int) -> Tensor:
-    return (places > 0) & (places < extent)
 
 
 def synthetic_masks(

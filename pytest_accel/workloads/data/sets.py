@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_accel.workloads.data.errors import existing_root
+from pytest_accel.workloads.data.files import existing_root
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -93,23 +94,18 @@ def find_set(root: Path | None, name: str) -> None:
     from pytest_accel.workloads.data.detection import open_coco
     from pytest_accel.workloads.data.images import open_images
     from pytest_accel.workloads.data.segmentation import open_cityscapes
-    from pytest_accel.workloads.data.squad import find_squad
-    from pytest_accel.workloads.data.text import find_texts
-    from pytest_accel.workloads.data.vocabularies import find_bert, find_gpt2
+    from pytest_accel.workloads.data.text import find_squad, find_texts
 
-    match name:
-        case "coco":
-            open_coco(existing_root(root, name), "test")
-        case "cityscapes":
-            open_cityscapes(existing_root(root, name), "test")
-        case "squad":
-            find_squad(existing_root(root, name), "test")
-            find_bert(existing_root(root, name))
-        case "oscar":
-            find_texts(existing_root(root, name))
-            find_gpt2(existing_root(root, name))
-        case _ if name in IMAGE_SETS:
-            open_images(root, name, "test")
-        case _:
-            valid = ", ".join(sorted((*IMAGE_SETS, "coco", "cityscapes", "squad", "oscar")))
-            raise ValueError(f"data: {name!r} is not known. Valid: {valid}.")
+    finders: dict[str, Callable[..., object]] = {
+        "coco": open_coco,
+        "cityscapes": open_cityscapes,
+        "squad": find_squad,
+        "oscar": find_texts,
+    }
+    if name in finders:
+        finders[name](existing_root(root, name), "test")
+    elif name in IMAGE_SETS:
+        open_images(root, name, "test")
+    else:
+        valid = ", ".join(sorted((*IMAGE_SETS, *finders)))
+        raise ValueError(f"data: {name!r} is not known. Valid: {valid}.")

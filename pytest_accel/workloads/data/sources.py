@@ -2,7 +2,7 @@
 
 BatchSource
 ├── RotatingSource  a few batches made on the device once: the step and nothing else
-├── ResidentSource  the whole set on the device in bytes, converted there
+├── MemorySource    samples in the memory of the device, or in a mapped file
 ├── LoaderSource    from worker processes, copied ahead beside the steps
 ├── DecodingSource  JPEGs from worker processes, decoded on the device beside the steps
 └── SplitSource     small batches cut from the large ones of a LoaderSource
@@ -12,31 +12,32 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, cycle
-from queue import SimpleQueue
 from random import Random
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.workloads.data.encoded import EncodedImages
-from pytest_accel.workloads.data.errors import DataError
-from pytest_accel.workloads.data.images import ArrayImages
-from pytest_accel.workloads.data.loader import TIMEOUT_S, EncodedBatch, HostBatches, LoaderConfig
-from pytest_accel.workloads.data.order import TrainingOrder
-from pytest_accel.workloads.data.pixels import CropResize, PixelTransform, crop_for, decode_on_device
+from pytest_accel.workloads.data.files import DataError
+from pytest_accel.workloads.data.images import EncodedImages
+from pytest_accel.workloads.data.loader import (
+    TIMEOUT_S,
+    EncodedBatch,
+    HostBatches,
+    LoaderConfig,
+    TrainingOrder,
+)
+from pytest_accel.workloads.data.pixels import CropResize, crop_for, decode_on_device
 
-T = TypeVar("T")
 Tensor: TypeAlias = Any  # torch is untyped here
 Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
 
 COPIED_AHEAD = 2  # batches on their way to the device while a step runs
 DECODED_AHEAD = 5
 DECODING_THREADS = 3
-CLOSING_S = 5.0  # for a decoding call in progress when its threads are closed
 
 
 class BatchSource(Protocol):
@@ -77,31 +78,38 @@ class RotatingSource:
         self._batches = cycle(())
 
 
-class ResidentSource:
-    """A set in device memory: a step selects its samples there, in the order of a loader."""
+class MemorySource:
+    """Samples in memory: `read` selects those of each step, in the order of a rank."""
 
     buffered, burst = 0, 1
     loads = True
 
-    def __init__(
-        self, images: ArrayImages, order: TrainingOrder, transform: PixelTransform, device: torch.device
-    ) -> None:
-        self._images: Tensor = images.images.to(device)
-        self._labels: Tensor = images.labels.to(device)
-        self._order = order
-        self._transform = transform
-        self._device = device
-        self._steps = count()
+    def __init__(self, order: TrainingOrder, read: Callable[[list[int]], Batch]) -> None:
+        self._batches: Iterator[Batch] = map(read, map(order.indices, count()))
 
     def __next__(self) -> Batch:
-        # The order is on the host: pinned, it crosses without a wait.
-        indices = torch.tensor(self._order.indices(next(self._steps)))
-        if self._device.type != "cpu":
-            indices = indices.pin_memory().to(self._device, non_blocking=True)
-        return self._transform(self._images[indices]), self._labels[indices]
+        return next(self._batches)
 
     def close(self) -> None:
-        self._images = self._labels = None
+        self._batches = iter(())
+
+
+def resident(
+    samples: Batch,  # tensors whose first dimension counts samples
+    order: TrainingOrder,
+    finish: Callable[[Any], Batch],  # converts selected samples to what a step reads
+    device: torch.device,
+) -> MemorySource:
+    """Return a source of a whole set on the device: a step selects its samples there."""
+    there = tree_map(lambda tensor: tensor.to(device), samples)
+
+    def read(order: list[int]) -> Batch:
+        indices = torch.tensor(order)
+        if device.type != "cpu":  # pinned, it crosses without a wait
+            indices = indices.pin_memory().to(device, non_blocking=True)
+        return finish(tree_map(lambda tensor: tensor[indices], there))
+
+    return MemorySource(order, read)
 
 
 class LoaderSource:
@@ -126,18 +134,15 @@ class LoaderSource:
 
     def __next__(self) -> Batch:
         if self._side is None:
-            return self._arrive(self._moved(next(self._batches)))
+            return self._arrived(next(self._batches))
         while len(self._ahead) <= COPIED_AHEAD:
-            self._ahead.append(self._send(next(self._batches)))
+            host = next(self._batches)
+            with torch.cuda.stream(self._side):
+                self._ahead.append((self._arrived(host), self._side.record_event()))
         return _receive(*self._ahead.popleft())
 
-    def _send(self, host: Any) -> tuple[Batch, Any]:
-        with torch.cuda.stream(self._side):
-            batch = self._arrive(self._moved(host))
-            return batch, self._side.record_event()  # type: ignore[union-attr] # there is a stream
-
-    def _moved(self, host: Any) -> Any:
-        return tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), host)
+    def _arrived(self, host: Any) -> Batch:
+        return self._arrive(tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), host))
 
     def close(self) -> None:
         self._ahead.clear()
@@ -173,36 +178,25 @@ class DecodingSource:
         self._decode = decode
         self._numbers = count()
         self._own = threading.local()  # each thread's stream
-        self._threads = _DaemonThreads(DECODING_THREADS, "accel-decode", self._begin_thread)
+        self._threads = ThreadPoolExecutor(DECODING_THREADS, "accel-decode", self._begin_thread)
         self._ahead: deque[Future[tuple[Batch, Any]]] = deque()
-        self._problem: DataError | None = None
-        self._closed = False
+        self._hung = False
 
     def __next__(self) -> Batch:
-        if self._closed:
-            raise StopIteration
-        if self._problem is not None:
-            raise self._problem
+        while len(self._ahead) < DECODED_AHEAD:
+            work = next(self._batches), next(self._numbers)
+            self._ahead.append(self._threads.submit(self._decoded, *work))
         try:
-            while len(self._ahead) < DECODED_AHEAD:
-                work = next(self._batches), next(self._numbers)
-                self._ahead.append(self._threads.submit(self._decoded, *work))
             return _receive(*self._ahead.popleft().result(timeout=TIMEOUT_S))
         except TimeoutError:
-            self._problem = DataError(
-                f"loader: a batch was not decoded within {TIMEOUT_S:.0f} s. Is the device hung?"
-            )
-            raise self._problem from None
-        except DataError as error:
-            self._problem = error  # raised again at the next call
-            raise
+            self._hung = True
+            message = f"loader: a batch was not decoded within {TIMEOUT_S:.0f} s. Is the device hung?"
+            raise DataError(message) from None
 
     def close(self) -> None:
-        self._closed = True
-        for waiting in self._ahead:
-            waiting.cancel()
         self._ahead.clear()
-        self._threads.close()
+        # A thread that hangs in a driver is left to the deadline of the process.
+        self._threads.shutdown(wait=not self._hung, cancel_futures=True)
         self._batches.close()
 
     def _begin_thread(self) -> None:
@@ -226,50 +220,6 @@ class DecodingSource:
             # before the last batch was cropped.
             stream.synchronize()
             return batch, stream.record_event()
-
-
-class _DaemonThreads:
-    """Threads that make calls in order. Daemons, unlike those of concurrent.futures: one that hangs in a driver does
-    not keep the process from ending.
-    """
-
-    def __init__(self, count: int, name: str, begin: Callable[[], None]) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._begin = begin
-        self._name = name
-        self._count = count
-        self._threads: list[threading.Thread] = []
-
-    def submit(self, call: Callable[..., T], *arguments: object) -> Future[T]:
-        """Queue a call; the first one starts the threads."""
-        if not self._threads:
-            for number in range(self._count):
-                thread = threading.Thread(target=self._run, name=f"{self._name}-{number}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        future: Future[T] = Future()
-
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call(*arguments))
-                except BaseException as error:  # noqa: BLE001 - raised again by result()
-                    future.set_exception(error)
-
-        self._calls.put(run)
-        return future
-
-    def close(self) -> None:
-        """End the threads after the queued calls; one that hangs is abandoned."""
-        for _ in self._threads:
-            self._calls.put(None)
-        for thread in self._threads:
-            thread.join(CLOSING_S)
-
-    def _run(self) -> None:
-        self._begin()
-        while (call := self._calls.get()) is not None:
-            call()
 
 
 class SplitSource:

@@ -1,104 +1,124 @@
-"""Language-model data: texts in JSON lines, encoded once into a token file that is mapped into memory."""
+"""Text data: GPT-2's texts in a token file that is mapped into memory, and SQuAD's questions for BERT.
+
+The `tokenizers` package encodes with the vocabularies' published files. SQuAD is cut as BERT is fine-tuned
+(arXiv:1810.04805, section 4.2): windows of one length, `[CLS] question [SEP] part of the paragraph [SEP]`. The target of a
+window is the first and the last token of the answer, or 0 twice, the position of [CLS], where the answer is not in it.
+"""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import gzip
 import hashlib
 import json
-import os
-import secrets
-import warnings
+import re
 import zlib
-from contextlib import contextmanager, suppress
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
-from pytest_accel.storage.files import is_writable_folder, nearest_folder
-from pytest_accel.workloads.data.errors import (
-    RebuiltCacheWarning,
+from pytest_accel.workloads.data.files import (
+    AGAIN,
+    Split,
+    cached_array,
     find_folder,
     missing,
+    read_json,
     reading,
     unreadable,
 )
-from pytest_accel.workloads.data.vocabularies import find_gpt2, read_gpt2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
-    from pytest_accel.workloads.data.order import TrainingOrder
-    from pytest_accel.workloads.data.vocabularies import Gpt2Vocabulary
-
 Tensor: TypeAlias = Any  # torch is untyped here
+Tokenizer: TypeAlias = Any  # tokenizers' types are not checked here
 
-ENDINGS = (".jsonl", ".jsonl.gz")
-KEYS = ("text", "content")  # OSCAR of 2019, and from 22.01 on
-REMEDY = 'Valid: an object with a string "text" on every line. Correct or remove the line, or download the file again.'
-FORMAT = "pytest-accel tokens 2"  # part of a token file's fingerprint
-_ZSTD = b"\x28\xb5\x2f\xfd"
-_GZIP = b"\x1f\x8b"
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+TEXT_ENDINGS = (".jsonl", ".jsonl.gz")
+TEXT_KEYS = ("text", "content")  # OSCAR of 2019, and from 22.01 on
+TEXT_REMEDY = 'Valid: an object with a string "text" on every line. Correct or remove the line, or download the file again.'
+END_OF_TEXT = "<|endoftext|>"
+_SPECIAL = re.compile(r"<.+>")  # a token that no merge makes
+
+SQUAD_FILES = {
+    "train": "train-v1.1.json",
+    "test": "dev-v1.1.json",
+}  # the test set's answers were never published
+SEQUENCE = 384  # tokens, as are the next two, of the published fine-tuning
+OVERLAP = 128  # of two windows of one paragraph
+MAX_QUESTION = 64
+SPECIAL_TOKENS = 3  # of a window: [CLS] and two [SEP]
+VOCABULARY = 30522  # of bert-base-uncased
+# Of the published uncased vocabulary, for synthetic data.
+PAD, CLS, SEP, FIRST_WORD = 0, 101, 102, 999
 
 
-def find_texts(root: Path) -> list[Path]:
-    """Return the files of texts under the root of all data sets, in the order of their names."""
+def _load_tokenizer(folder: Path, names: Sequence[str], load: Callable[[Any, list[str]], Any]) -> Any:
+    """Load a tokenizer from the files of its vocabulary; DataMissing where one is not there."""
+    paths = [folder / name for name in names]
+    if not all(path.is_file() for path in paths):
+        raise missing("the vocabulary", paths, "Download it there.")
+    try:
+        import tokenizers
+
+        return load(tokenizers, [str(path) for path in paths])
+    except ImportError:
+        problem = "the tokenizers package, which reads it, is not installed"
+        raise unreadable(
+            folder, problem, "Run: pip install tokenizers (it comes with transformers)"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
+        raise unreadable(f"{folder}: {' and '.join(names)}", error, AGAIN) from None
+
+
+# --- texts ------------------------------------------------------------------------------------------
+
+
+def load_gpt2(folder: Path) -> Tokenizer:
+    """Load GPT-2's byte-level BPE: every text has tokens, and they decode to it. `<|endoftext|>` in a text is plain text."""
+
+    def load(tokenizers: Any, paths: list[str]) -> Tokenizer:
+        numbers, merges = tokenizers.models.BPE.read_file(*paths)
+        # tokenizers silently drops bytes that a vocabulary lacks, and merges less with a torn list of merges.
+        if absent := {END_OF_TEXT, *tokenizers.pre_tokenizers.ByteLevel.alphabet()} - numbers.keys():
+            raise ValueError(f"no token {min(absent)!r}")
+        made = sum(not _SPECIAL.fullmatch(token) for token in numbers) - 256
+        if made > len(merges):
+            raise ValueError(f"torn: {len(merges)} merges cannot make {made} tokens")
+        return tokenizers.ByteLevelBPETokenizer(numbers, merges)
+
+    return _load_tokenizer(folder, ("vocab.json", "merges.txt"), load)
+
+
+def find_texts(root: Path, _split: Split = "train") -> tuple[list[Path], Path]:
+    """Return the files of texts under the root of all data sets, in the order of their names, and the vocabulary's folder."""
     folder = find_folder(root, "oscar", "oscar")
     with reading(folder):
-        found = sorted(
-            each
-            for each in folder.iterdir()
-            if each.name.endswith(ENDINGS) and not each.name.startswith(".") and each.is_file()
-        )
+        found = sorted(each for each in folder.glob("[!.]*") if each.name.endswith(TEXT_ENDINGS))
     if not found:
-        raise missing("oscar", [folder / f"*{ending}" for ending in ENDINGS], "Put the files of texts there.")
-    return found
+        searched = [folder / f"*{ending}" for ending in TEXT_ENDINGS]
+        raise missing("oscar", searched, "Put the files of texts there.")
+    return found, find_folder(root, "the vocabulary of GPT-2", "gpt2")
 
 
-def read_documents(path: Path) -> Iterator[str]:
-    """Yield the texts of a file without empty ones; DataError with the line that cannot be read."""
-    with reading(path), path.open("rb") as file:
-        magic = file.read(4)
-        file.seek(0)
-        if magic == _ZSTD:
-            remedy = "Run: unzstd, or zstdcat FILE | gzip > FILE.jsonl.gz"
-            raise unreadable(path, "compressed with zstd", remedy)
-        number = 0
-        lines = gzip.GzipFile(fileobj=file) if magic.startswith(_GZIP) else file
-        try:
-            for number, line in enumerate(lines, start=1):
-                if line.strip() and (text := _text(line, f"{path}:{number}")):
-                    yield text
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            problem = f"torn: the compressed file ends or breaks here: {error}"
-            raise unreadable(f"{path}:{number + 1}", problem, "Download the file again.") from None
-
-
-def _text(line: bytes, where: str) -> str:
+def encode_texts(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Yield the tokens of each text of a file, and end_of_text; DataError with the line that cannot be read."""
+    end_of_text = tokenizer.token_to_id(END_OF_TEXT)
+    number = 0
     try:
-        found = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise unreadable(where, f"not UTF-8 from its byte {error.start} on", REMEDY) from None
-    except (ValueError, RecursionError) as error:
-        raise unreadable(where, f"not JSON: {error}", REMEDY) from None
-    if not isinstance(found, dict):
-        raise unreadable(where, "not an object", REMEDY)
-    text = next((found[key] for key in KEYS if key in found), None)
-    if not isinstance(text, str):
-        problem = f'"text" is {type(text).__name__}' if text is not None else 'no "text" in it'
-        raise unreadable(where, problem, REMEDY)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise unreadable(where, f"half of a surrogate pair in its text, at {error.start}", REMEDY) from None
-    return text
+        with reading(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as lines:
+            for number, line in enumerate(lines, start=1):  # noqa: B007 - for the errors below
+                if line.strip():
+                    record = json.loads(line)
+                    text = next((record[key] for key in TEXT_KEYS if key in record), None)
+                    if text != "":
+                        yield [*tokenizer.encode(text).ids, end_of_text]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise unreadable(f"{path}:{number}", error, TEXT_REMEDY) from None
+    except (EOFError, zlib.error) as error:
+        raise unreadable(f"{path}:{number + 1}", f"torn: {error}") from None
 
 
 class TokenFile(NamedTuple):
@@ -110,137 +130,25 @@ class TokenFile(NamedTuple):
 
 
 def open_texts(root: Path) -> TokenFile:
-    """Return the tokens of `oscar/` with the vocabulary of `gpt2/`, both under the root; of an earlier session, or new.
+    """Return the tokens of `oscar/` with the vocabulary of `gpt2/`, both under the root; they are encoded once.
 
-    They are kept beside the texts, or in the user's cache where that folder is read-only. The file's name has hashes of the
-    vocabulary and the texts: texts that changed get a new file, and the old one is removed. Ranks that start together
-    wait for the one that writes it. DataMissing where a part is not there, DataError where it cannot be read.
+    DataMissing where a part is not there, DataError where it cannot be read.
     """
-    files, vocabulary = find_texts(root), read_gpt2(find_gpt2(root))
-    places = _places(files, vocabulary)
-    problems: list[str] = []
-    for place in places:
-        tokens = _mapped(place, problems)
-        if tokens is not None:
-            return TokenFile(place, tokens, vocabulary.size)
-    place = next((each for each in places if is_writable_folder(nearest_folder(each.parent))), places[0])
-    with _writing(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(place):
-        tokens = _mapped(place, [])  # another rank may have written it meanwhile
-        if tokens is None:
-            if problems:
-                said = f"{problems[0]}. The texts are encoded again, into {place}."
-                warnings.warn(said, RebuiltCacheWarning, stacklevel=2)
-            _write(place, files, vocabulary)
-            tokens = _mapped(place, problems)
-    if tokens is None:
-        raise unreadable(place, "just written, and not readable", "Check the disk it is on.")
-    return TokenFile(place, tokens, vocabulary.size)
+    files, folder = find_texts(root)
+    tokenizer = load_gpt2(folder)
+    numbers = tokenizer.get_vocab()
+    size = max(numbers.values()) + 1
+    dtype = np.uint16 if size <= 2**16 else np.uint32
 
+    def build() -> NDArray[Any]:
+        parts = [np.array(each, dtype) for file in files for each in encode_texts(file, tokenizer)]
+        if not parts:
+            raise unreadable(files[0], "no document in it, nor in any file beside it", "Put texts there.")
+        return np.concatenate(parts)
 
-def _places(files: Sequence[Path], vocabulary: Gpt2Vocabulary) -> list[Path]:
-    """Return where the tokens of these texts may be: beside them, and in the user's cache."""
-    folder = files[0].parent
-    state = ""
-    for file in files:  # sizes and times: hashing all texts would take as long as encoding them
-        with reading(file):
-            status = file.stat()
-        state += f"{file.name}/{status.st_size}/{status.st_mtime_ns}/"
-    of_set = _hash(f"{FORMAT}/{vocabulary.fingerprint}/{folder.absolute()}")
-    name = f"tokens-{of_set}-{_hash(state)}.npy"
-    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises without a home
-    return [folder / name, Path(user, "pytest-accel", name)]
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
-
-
-def _mapped(path: Path, problems: list[str]) -> NDArray[Any] | None:
-    """Map a token file; None where there is none or it cannot be read, with the problem appended."""
-    try:
-        tokens: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, EOFError) as error:  # NumPy checks the header and the length
-        problems.append(f"{path}: torn or not readable: {error}")
-        return None
-    return tokens
-
-
-def _write(path: Path, files: Sequence[Path], vocabulary: Gpt2Vocabulary) -> None:
-    """Write a complete temporary file, then rename it; remove it where that fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    end_of_text = np.array([vocabulary.end_of_text], vocabulary.dtype).tobytes()
-    header = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (2**62,)}
-    total = 0
-    try:
-        with _writing(path), temporary.open("xb", buffering=2**20) as out:
-            np.lib.format.write_array_header_1_0(out, header)  # with room for any number of tokens
-            begin = out.tell()
-            for file in files:
-                for text in read_documents(file):
-                    packed = vocabulary.encode(text).tobytes() + end_of_text
-                    out.write(packed)
-                    total += len(packed)
-            _check_any(total, files)
-            out.seek(0)
-            np.lib.format.write_array_header_1_0(
-                out, header | {"shape": (total // vocabulary.dtype.itemsize,)}
-            )
-            assert out.tell() == begin  # NumPy pads headers to 64 bytes
-            out.flush()
-            os.fsync(out.fileno())
-        with _writing(path):
-            temporary.replace(path)
-            for outdated in path.parent.glob(f"{_set_name(path)}-*.npy"):  # of texts that changed
-                if outdated != path:
-                    outdated.unlink(missing_ok=True)
-    except BaseException:  # Ctrl-C as well
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _set_name(path: Path) -> str:
-    return path.name.rpartition("-")[0]
-
-
-def _check_any(total: int, files: Sequence[Path]) -> None:
-    if not total:
-        raise unreadable(files[0], "no document in it, nor in any file beside it", "Put texts there.")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of writing into a DataError that names the file and the remedy."""
-    try:
-        yield
-    except OSError as error:
-        remedy = "Make its folder writable, or set XDG_CACHE_HOME."
-        if error.errno in _NO_SPACE:
-            remedy = "Free some space, about as much as the texts take."
-        raise unreadable(
-            path, f"the tokens could not be written: {error.strerror or error}", remedy
-        ) from None
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a file's lock while it is written. Without locks several processes write it, each completely."""
-    try:
-        descriptor = os.open(
-            path.with_name(f".{_set_name(path)}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
-    except OSError:
-        yield  # writing will raise
-        return
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    fingerprint = hashlib.blake2b(tokenizer.to_str().encode()).hexdigest()
+    path, tokens = cached_array("tokens", files, fingerprint, build)
+    return TokenFile(path, tokens, size)
 
 
 class Sequences:
@@ -255,50 +163,177 @@ class Sequences:
         self._file = file
         self._total = (len(file.tokens) - 1) // length
         if self._total < 1:
-            raise unreadable(
-                file.path,
-                f"{len(file.tokens)} tokens are not one sequence of {length} and its targets",
-                "Put more texts there, or ask for shorter sequences.",
-            )
+            problem = f"{len(file.tokens)} tokens are not one sequence of {length} and its targets"
+            raise unreadable(file.path, problem, "Put more texts there, or ask for shorter sequences.")
 
     def __len__(self) -> int:
         return self._total
 
-    def read(self, indices: Sequence[int], *, pinned: bool = False) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, int64 (sequences, length) each, optionally in pinned memory."""
-        shape = (len(indices), self.length)
-        inputs = torch.empty(shape, dtype=torch.int64, pin_memory=pinned)
-        targets = torch.empty(shape, dtype=torch.int64, pin_memory=pinned)
-        into_inputs, into_targets = inputs.numpy(), targets.numpy()
-        tokens = self._file.tokens
-        for row, index in enumerate(indices):
-            first, stop = index * self.length, (index + 1) * self.length
-            into_inputs[row] = tokens[first:stop]
-            into_targets[row] = tokens[first + 1 : stop + 1]
+    def read(self, indices: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets on the device, int64 (sequences, length) each."""
+        rows = [self._file.tokens[index * self.length :][: self.length + 1] for index in indices]
+        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
         # A token outside the vocabulary is a device-side assertion on CUDA, which ends the process.
-        most = max(into_inputs.max(initial=0), into_targets.max(initial=0))
+        most = int(tokens.max())
         if most >= self._file.vocabulary:
             problem = f"damaged: it has the token {most}, and there are {self._file.vocabulary}"
             raise unreadable(self._file.path, problem, "Remove it: it will be written again.")
-        return inputs, targets
+        if device.type == "cuda":  # pinned, a few hundred kilobytes cross without a wait
+            tokens = tokens.pin_memory().to(device, non_blocking=True)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-class TokenSource:
-    """Batch source of sequences in the order of a rank. A batch is a few hundred kilobytes: it needs no worker."""
+# --- questions --------------------------------------------------------------------------------------
 
-    buffered, burst = 0, 1
-    loads = True
 
-    def __init__(self, sequences: Sequences, order: TrainingOrder, device: torch.device) -> None:
-        self._sequences = sequences
-        self._order = order
-        self._device = device
-        self._steps = count()
+class Question(NamedTuple):
+    """A question about a paragraph, and the characters of its first answer there."""
 
-    def __next__(self) -> tuple[Tensor, Tensor]:
-        pinned = self._device.type == "cuda"
-        inputs, targets = self._sequences.read(self._order.indices(next(self._steps)), pinned=pinned)
-        return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+    text: str
+    paragraph: str
+    answer: tuple[int, int]  # first, last + 1
 
-    def close(self) -> None:
-        """Do nothing: a memory map is freed with its last user."""
+
+class Questions(NamedTuple):
+    """Inputs of a model: (batch, sequence)."""
+
+    input_ids: Tensor
+    attention_mask: Tensor  # 1 for a token, 0 for padding
+    token_type_ids: Tensor  # 0 in the question, 1 in the paragraph, 0 for padding
+
+
+class Answers(NamedTuple):
+    """The first and the last token of each answer, (batch,); or a model's logits of both, (batch, sequence)."""
+
+    start: Tensor
+    end: Tensor
+
+
+def load_bert(folder: Path) -> Tokenizer:
+    """Load BERT's uncased WordPiece."""
+
+    def load(tokenizers: Any, paths: list[str]) -> Tokenizer:
+        numbers = tokenizers.models.WordPiece.read_file(*paths)
+        for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"):
+            if special not in numbers:
+                raise ValueError(f"no token {special}")
+        return tokenizers.BertWordPieceTokenizer(numbers)
+
+    return _load_tokenizer(folder, ("vocab.txt",), load)
+
+
+def find_squad(root: Path, split: Split) -> tuple[Path, Path]:
+    """Return the file of a split under the root of all data sets, and the vocabulary's folder."""
+    path = find_folder(root, "squad", "squad") / SQUAD_FILES[split]
+    if not path.is_file():
+        raise missing("squad", [path], "Download it there.")
+    return path, find_folder(root, "the vocabulary of BERT", "bert-base-uncased")
+
+
+def read_squad(path: Path) -> list[Question]:
+    """Read a file without the few answers that are not at their answer_start; DataError where it is not SQuAD."""
+    questions: list[Question] = []
+    where = "the file"
+    try:
+        for article in read_json(path)["data"]:
+            for paragraph in article["paragraphs"]:
+                context = paragraph["context"]
+                for asked in paragraph["qas"]:
+                    where = f"question {asked['id']}"
+                    answer, start = asked["answers"][0]["text"], asked["answers"][0]["answer_start"]
+                    end = start + len(answer)
+                    if 0 <= start < end and context[start:end] == answer:
+                        questions.append(Question(asked["question"], context, (start, end)))
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise unreadable(f"{path}: {where} or the next one", error) from None
+    if not questions:
+        raise unreadable(path, "no question with an answer in it")
+    return questions
+
+
+def open_squad(root: Path, split: Split, *, sequence: int = SEQUENCE) -> tuple[Questions, Answers]:
+    """Return the windows of `squad/` with the vocabulary of `bert-base-uncased/`, both under the root of all data sets.
+
+    DataMissing where one of them is not there, DataError where it cannot be read.
+    """
+    path, folder = find_squad(root, split)
+    return cut_windows(read_squad(path), load_bert(folder), sequence=sequence)
+
+
+def cut_windows(
+    questions: Sequence[Question], tokenizer: Tokenizer, *, sequence: int = SEQUENCE
+) -> tuple[Questions, Answers]:
+    """Encode a set and cut it into windows of one length, which overlap where a paragraph needs several.
+
+    In small types: SQuAD's 90,000 windows of 384 tokens take 210 MB.
+    """
+    most = min(MAX_QUESTION, sequence // 2)  # tokens of a question: one that is longer loses its end
+    room = sequence - SPECIAL_TOKENS - most  # for the paragraph, at least
+    if room < 2:
+        raise ValueError(
+            f"sequence: {sequence} tokens hold no window. Valid: {2 * SPECIAL_TOKENS + 4} or more."
+        )
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    asked = [_cut(tokenizer, question.text, most) for question in questions]
+    tokenizer.enable_truncation(sequence, stride=min(OVERLAP, room // 2), strategy="only_second")
+    tokenizer.enable_padding(length=sequence, pad_id=tokenizer.token_to_id("[PAD]"))
+    rows: list[tuple[Any, ...]] = []
+    for text, (_, paragraph, answer) in zip(asked, questions, strict=True):
+        whole = tokenizer.encode(text, paragraph)
+        for window in (whole, *whole.overflowing):
+            first, last = (window.char_to_token(each, 1) for each in (answer[0], answer[1] - 1))
+            inside = first is not None and last is not None
+            rows.append(
+                (
+                    np.array(window.ids, np.int32),
+                    np.array(window.attention_mask, np.uint8),
+                    np.array(window.type_ids, np.uint8),
+                    np.int32(first if inside else 0),
+                    np.int32(last if inside else 0),
+                )
+            )
+    columns = [torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)]
+    return Questions(*columns[:3]), Answers(*columns[3:])
+
+
+def _cut(tokenizer: Tokenizer, text: str, most: int) -> str:
+    """Return a text up to the end of so many tokens."""
+    offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+    return text if len(offsets) <= most else text[: offsets[most - 1][1]]
+
+
+def synthetic_squad(
+    batch: int, sequence: int, vocabulary: int, generator: torch.Generator
+) -> tuple[Questions, Answers]:
+    """Draw a batch on the generator's device: windows from half a sequence to a whole one, each with its answer.
+
+    The lengths do not follow SQuAD's statistics.
+    """
+    least = 8
+    if sequence < 2 * least or vocabulary <= FIRST_WORD:
+        raise ValueError(
+            f"sequence: {sequence} tokens of a vocabulary of {vocabulary} are too few. "
+            f"Valid: {2 * least} tokens or more, of {FIRST_WORD + 1} or more."
+        )
+    device = generator.device
+
+    def draw(low: int, high: int, *size: int) -> Tensor:
+        return torch.randint(low, high, size, generator=generator, device=device)
+
+    lengths = draw(sequence // 2, sequence + 1, batch, 1)
+    question_ends = draw(3, max(4, min(MAX_QUESTION, sequence // 4) + 3), batch, 1)
+    place = torch.arange(sequence, device=device)
+    tokens = draw(FIRST_WORD, vocabulary, batch, sequence)
+    tokens = torch.where((place == question_ends - 1) | (place == lengths - 1), SEP, tokens)
+    tokens = torch.where(place == 0, CLS, torch.where(place < lengths, tokens, PAD))
+    # Two positions in the paragraph: the answer runs from the lower to the higher.
+    shares = torch.rand(batch, 2, generator=generator, device=device)
+    ends = question_ends + (shares * (lengths - 1 - question_ends)).long()
+    real = place < lengths
+    questions = Questions(
+        input_ids=tokens,
+        attention_mask=real.long(),
+        token_type_ids=((place >= question_ends) & real).long(),
+    )
+    return questions, Answers(start=ends.amin(1), end=ends.amax(1))

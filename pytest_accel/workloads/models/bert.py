@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from pytest_accel.workloads.data.squad import VOCABULARY, Answers, Questions
+from pytest_accel.workloads.data.text import VOCABULARY, Answers, Questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

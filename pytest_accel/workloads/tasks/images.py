@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -13,26 +13,26 @@ from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, StepConfig
-from pytest_accel.workloads.data.encoded import EncodedImages
-from pytest_accel.workloads.data.errors import SlowDecodingWarning, Split
-from pytest_accel.workloads.data.images import ArrayImages, Images, open_images
+from pytest_accel.workloads.data.files import SlowDecodingWarning, Split
+from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
     ArrayReader,
     EncodedReader,
     HostBatches,
     PhotographReader,
     Reader,
-    SyntheticReader,
+    TrainingOrder,
+    evaluation_order,
+    synthetic_images,
 )
-from pytest_accel.workloads.data.order import EvaluationOrder, TrainingOrder
 from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
 from pytest_accel.workloads.data.sets import IMAGE_SETS
 from pytest_accel.workloads.data.sources import (
     Batch,
     BatchSource,
     DecodingSource,
-    ResidentSource,
     SplitSource,
+    resident,
 )
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
@@ -115,12 +115,14 @@ class ImagePlan(Plan):
         if config.source != "loader" and config.workers is None:
             return Plan.synthetic(self, config)  # super() does not work in a class with slots
         channels, size, _ = self.shape
-        reader = SyntheticReader(
+        drawn = synthetic_images(
             channels=channels, size=size, classes=self.classes, seed=rank_seed(config.ranks.rank, config.seed)
         )
         order = self.order(config, length=IMAGE_SETS[self.name].train_images)
         finish = _finish(config, self, augment=False)
-        source = _through_loader(config, reader, order, finish, image_bytes=size**2 * channels)
+        source = _through_loader(
+            config, ArrayReader(images=drawn), order, finish, image_bytes=size**2 * channels
+        )
         configuration: Configuration = {"data_source": "host-synthetic", **loading_configuration(config)}
         return InputPipeline(source=source, configuration=configuration)
 
@@ -135,14 +137,15 @@ class ImagePlan(Plan):
             order = self.order(config, length=len(data))
             finish = _finish(config, self, augment=augment)
             if config.source != "loader" and config.workers is None:
-                source: BatchSource = ResidentSource(data, order, finish, config.device)
+                samples = data.images, data.labels
+                source: BatchSource = resident(samples, order, _pixels_only(finish), config.device)
                 configuration["data_source"] = "resident"
             else:
                 size = data.images[0].numel()
                 source = _through_loader(config, ArrayReader(images=data), order, finish, image_bytes=size)
                 configuration |= {"data_source": "arrays", **loading_configuration(config)}
             return InputPipeline(source=source, configuration=configuration, order=order)
-        order = self.order(config, length=len(data), groups=data.groups if data.storage == "shards" else None)
+        order = self.order(config, length=len(data), groups=data.groups)
         on_device = is_nvidia(config.device.type) and config.decode != "host"  # nvJPEG
         if on_device:
             source = _decoded_on_device(config, self, data, order, augment=augment)
@@ -183,7 +186,7 @@ class ImagePlan(Plan):
 def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
     """Yield the test images, each once over all ranks, as the model reads them; the last batch may be smaller."""
     images = plan.real_data(replace(config, data_required=True, source="auto"), "test")
-    order = EvaluationOrder(
+    order = evaluation_order(
         length=len(images), batch_size=EVALUATION_BATCH, rank=config.ranks.rank, world=config.ranks.size
     )
     finish = _finish(config, plan, augment=False)
@@ -191,7 +194,7 @@ def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
     reader: Reader = PhotographReader(images=images, size=plan.shape[1])
     if isinstance(images, ArrayImages):
         loading, reader = replace(loading, workers=0), ArrayReader(images=images)
-    batches = HostBatches(reader, order.requests(), loading, for_device=config.device.type != "cpu")
+    batches = HostBatches(reader, order, loading, for_device=config.device.type != "cpu")
     try:
         for pixels, labels in batches:
             pixels, labels = (each.to(config.device, non_blocking=True) for each in (pixels, labels))  # noqa: PLW2901
@@ -231,8 +234,12 @@ def _through_loader(
     at_once = min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)) if on_device else 1
     at_once = max(1, at_once) if loading.workers else 1
     sampler = order.requests(augment=augment, at_once=at_once)
-    source = through_loader(config, reader, sampler, lambda batch: (finish(batch[0]), batch[1]))
+    source = through_loader(config, reader, sampler, _pixels_only(finish))
     return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
+
+
+def _pixels_only(finish: PixelTransform) -> Callable[[Batch], Batch]:
+    return lambda batch: (finish(batch[0]), batch[1])
 
 
 def _finish(config: StepConfig, plan: ImagePlan, *, augment: bool) -> PixelTransform:

@@ -11,14 +11,13 @@ import torch
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.errors import Split, existing_root
+from pytest_accel.workloads.data.files import Split, existing_root
 from pytest_accel.workloads.data.pixels import scale_and_shift
 from pytest_accel.workloads.data.segmentation import (
     CITYSCAPES_CLASSES,
     IGNORE,
     SCALES,
     CityscapesSet,
-    SegmentationReader,
     SegmentationTransform,
     open_cityscapes,
     synthetic_segmentation,
@@ -100,10 +99,9 @@ class MaskPlan(Plan):
             seed=rank_seed(config.ranks.rank, config.seed),
         )
         order = self.order(config, length=len(data))
-        reader = SegmentationReader(data, size=tuple(data.read(0)[1].shape))  # all have this size: it checks
         sampler = order.requests(augment=False)  # random crops are cut on the device
         return InputPipeline(
-            source=through_loader(config, reader, sampler, lambda batch: finish(batch.pixels, batch.masks)),
+            source=through_loader(config, data, sampler, lambda batch: finish(batch.pixels, batch.masks)),
             configuration=files_configuration(config, images=len(data)),
             order=order,
         )

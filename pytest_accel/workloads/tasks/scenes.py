@@ -27,7 +27,7 @@ from pytest_accel.workloads.data.detection import (
     open_coco,
     synthetic_detection,
 )
-from pytest_accel.workloads.data.errors import Split, existing_root
+from pytest_accel.workloads.data.files import Split, existing_root
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
@@ -106,7 +106,7 @@ class ScenePlan(Plan):
             seed=config.seed,
         )
         max_gt = max_gt_of(data)
-        reader = DetectionReader(data, max_gt=max_gt)
+        reader = DetectionReader(images=data, max_gt=max_gt)
         sampler = order.requests(augment=config.augment and config.training)
         arrive = as_scenes(config.device, config.dtype, config.memory_format)
         return InputPipeline(

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from pytest_accel.workloads.config import Configuration, StepConfig
-from pytest_accel.workloads.data.errors import DataError, Split, existing_root
-from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.data.squad import (
+from pytest_accel.workloads.data.files import DataError, Split, existing_root
+from pytest_accel.workloads.data.sources import Batch, MemorySource, resident
+from pytest_accel.workloads.data.text import (
     SEQUENCE,
     VOCABULARY,
-    QuestionSource,
-    Windows,
+    Answers,
+    Questions,
+    Sequences,
+    TokenFile,
     open_squad,
+    open_texts,
     synthetic_squad,
 )
-from pytest_accel.workloads.data.text import Sequences, TokenFile, TokenSource, open_texts
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     NamedLoss,
@@ -97,7 +101,7 @@ class TokenPlan(Plan):
         sequences = Sequences(data, length=self.sequence)
         order = self.order(config, length=len(sequences))
         return InputPipeline(
-            source=TokenSource(sequences, order, config.device),
+            source=MemorySource(order, partial(sequences.read, device=config.device)),
             configuration={"data_source": "texts", "data_sequences": len(sequences)},
             order=order,
         )
@@ -150,10 +154,10 @@ class QuestionPlan(Plan):
         no_smoothing(label_smoothing, "question answering")
         return NamedLoss("span_cross_entropy", span_cross_entropy)
 
-    def find(self, root: Path | None, split: Split) -> Windows:
+    def find(self, root: Path | None, split: Split) -> tuple[Questions, Answers]:
         root = existing_root(root, self.name)
         windows = open_squad(root, split, sequence=self.sequence)
-        most = int(windows.tokens.max())
+        most = int(windows[0].input_ids.max())
         if most >= self.vocabulary:
             raise DataError(
                 f"vocabulary: that under {root} gives tokens up to {most}, and the model knows {self.vocabulary}.\n"
@@ -161,13 +165,18 @@ class QuestionPlan(Plan):
             )
         return windows
 
-    def read(self, config: StepConfig, data: Windows) -> InputPipeline:
-        order = self.order(config, length=len(data))
+    def read(self, config: StepConfig, data: tuple[Questions, Answers]) -> InputPipeline:
+        order = self.order(config, length=len(data[1].start))
         return InputPipeline(
-            source=QuestionSource(data, order, config.device),
-            configuration={"data_source": "resident", "data_windows": len(data)},
+            source=resident(data, order, _as_int64, config.device),
+            configuration={"data_source": "resident", "data_windows": len(data[1].start)},
             order=order,
         )
+
+
+def _as_int64(batch: Batch) -> Batch:
+    converted: Batch = tree_map(lambda tensor: tensor.long(), batch)
+    return converted
 
 
 def span_cross_entropy(logits: Any, answers: Any) -> Any:

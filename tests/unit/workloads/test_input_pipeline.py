@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from pytest_accel.workloads import InferStep, StepError, TrainStep
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import open_images
-from pytest_accel.workloads.data.sources import LoaderSource, ResidentSource, RotatingSource
+from pytest_accel.workloads.data.sources import LoaderSource, MemorySource, RotatingSource
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
 from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.data_sets import (
@@ -91,7 +91,7 @@ def check_batches(found, plan, steps=3):
 @pytest.mark.parametrize("name", ["cifar100", "mnist"])
 def test_small_sets_are_resident(opened, roots, name):
     found = opened(name, data_root=roots[name])
-    assert isinstance(found.source, ResidentSource)
+    assert isinstance(found.source, MemorySource)
     assert found.configuration == {"data_source": "resident", "data_images": 20, "augment": True}
     assert found.order is not None
     check_batches(found, plan_for(name))

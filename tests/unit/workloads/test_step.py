@@ -16,7 +16,7 @@ from torch import nn
 from pytest_accel.measure.errors import OutOfMemory
 from pytest_accel.storage.baselines import configuration_hash
 from pytest_accel.workloads import InferStep, StepError, TrainStep
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.files import DataError
 
 GPT = {"layers": 1, "width": 32, "heads": 2}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.nn import functional as F
 
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.pixels import (
     CROP_AREA,
     CROP_ASPECT,
@@ -186,19 +186,6 @@ def test_narrow_image_is_center_cropped():
     assert (crop.top, crop.left, crop.height, crop.width) == (0, 4995, 10, 10)
 
 
-def plain_input(size, **other):
-    """Of this mean and deviation: pixels come out as they are."""
-    plain = {
-        "channels": 3,
-        "device": torch.device("cpu"),
-        "dtype": torch.float32,
-        "memory_format": torch.channels_last,
-        "mean": (0.0,) * 3,
-        "std": (1 / 255,) * 3,
-    }
-    return ModelInput(size=size, **{**plain, **other})
-
-
 def sampled_slowly(part, size, *, mirrored):
     """Bilinear, pixel by pixel: nothing beyond the edge of the part is looked at."""
     _, height, width = part.shape
@@ -223,7 +210,7 @@ def test_images_of_mixed_sizes_become_one_batch():
     crops += [Crop(top=0, left=0, height=h, width=w, mirrored=m) for h, w in sizes for m in (False, True)]
     images = [image for image in images for _ in range(4)] + [image for image in images for _ in range(2)]
     assert {crop.mirrored for crop in crops} == {False, True}
-    found = CropResize(plain_input(20))(images, crops)
+    found = CropResize(model_input(size=20, mean=(0.0,) * 3, std=(1 / 255,) * 3))(images, crops)
     assert found.shape == (len(crops), 3, 20, 20)
     for each, image, crop in zip(found, images, crops, strict=True):
         part = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width].double()
@@ -234,14 +221,12 @@ def test_images_of_mixed_sizes_become_one_batch():
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_output_has_the_dtype_and_memory_format_of_the_model(dtype, memory_format):
-    chosen = plain_input(
-        8, dtype=dtype, memory_format=memory_format, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)
-    )
+    chosen = model_input(dtype=dtype, memory_format=memory_format)
     image = decoded_jpeg(8, 8)
     found = CropResize(chosen)([image], [Crop(top=0, left=0, height=8, width=8)])
     assert found.dtype == dtype
     assert found.is_contiguous(memory_format=memory_format)
-    torch.testing.assert_close(found, PixelTransform(chosen)(image[None]), atol=0.02, rtol=0.01)
+    torch.testing.assert_close(found, PixelTransform(chosen)(image[None]), atol=0.05, rtol=0.01)
 
 
 CPU = torch.device("cpu")
@@ -362,15 +347,14 @@ def test_image_that_neither_decodes_is_reported(nvjpeg):
 
 def test_device_that_decodes_nothing_is_reported_with_the_remedy(nvjpeg):
     nvjpeg(lambda encoded: True)
-    with pytest.raises(DataError, match=r"cats/0\.jpg and 3 more: .*failed: 3\n.*decode='host'") as caught:
+    with pytest.raises(DataError, match=r"cats/0\.jpg: .* nor 3 more, .*\n.*decode='host'"):
         decode_on_device(ENCODED, CPU, names)
-    assert str(caught.value).count("\n") == 1
 
 
 def test_out_of_memory_in_the_decoder_is_raised(monkeypatch):
-    def full(encoded, device):
+    def full(encoded, **_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("pytest_accel.workloads.data.pixels._nvjpeg", full)
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", full)
     with pytest.raises(torch.OutOfMemoryError):
         decode_on_device(ENCODED, CPU, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.workloads.data.errors import DataMissing
+from pytest_accel.workloads.data.files import DataMissing
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sets import IMAGE_SETS, find_set
 from tests.support.data_sets import write_cifar_binary

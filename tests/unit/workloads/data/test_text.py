@@ -1,4 +1,4 @@
-"""Texts become a token file once; its sequences come once an epoch, for any number of ranks."""
+"""Text data: token files that are written once, sequences once an epoch, answers in their windows."""
 
 from __future__ import annotations
 
@@ -7,37 +7,136 @@ import json
 import multiprocessing
 import os
 import resource
-import warnings
-from contextlib import contextmanager
+import sys
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_accel.workloads.data import files as files_module
 from pytest_accel.workloads.data import text as module
-from pytest_accel.workloads.data.errors import DataError, DataMissing, RebuiltCacheWarning
-from pytest_accel.workloads.data.order import TrainingOrder
+from pytest_accel.workloads.data.files import DataError, DataMissing
+from pytest_accel.workloads.data.loader import TrainingOrder
+from pytest_accel.workloads.data.sources import MemorySource
 from pytest_accel.workloads.data.text import (
+    CLS,
+    END_OF_TEXT,
+    PAD,
+    SEP,
+    Question,
     Sequences,
     TokenFile,
-    TokenSource,
+    cut_windows,
+    encode_texts,
     find_texts,
+    load_bert,
+    load_gpt2,
+    open_squad,
     open_texts,
-    read_documents,
+    read_squad,
+    synthetic_squad,
 )
-from pytest_accel.workloads.data.vocabularies import Gpt2Vocabulary, read_gpt2
-from tests.support.vocabularies import train_bpe, write_bpe
+from tests.support.vocabularies import PIECES, SENTENCES, train_bpe, write_bpe, write_wordpiece
 
+CPU = torch.device("cpu")
 TEXTS = ["the cat sat on the mat", "übers Meer", "a", "other cats, other mats: 12 days"]
 
 
 @pytest.fixture(scope="module")
 def trained():
     return train_bpe()
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory, trained):
+    return load_gpt2(write_bpe(tmp_path_factory.mktemp("gpt2"), *trained))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return load_bert(write_wordpiece(tmp_path_factory.mktemp("bert")))
+
+
+def refused(call, *arguments):
+    """Return the first line of the error: what is wrong; the second says what to do."""
+    with pytest.raises(DataError) as caught:
+        call(*arguments)
+    first, _, remedy = str(caught.value).partition("\n")
+    assert remedy
+    return first
+
+
+# Vocabularies
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | st.lists(st.sampled_from(["the ", "cat", "'ll", " 100", "über", "漢字", "😀", " ", "\n"])).map("".join)
+)
+@example(SENTENCES)
+@example(f"a {END_OF_TEXT} b")
+def test_gpt2_tokens_decode_to_their_text(gpt2, text):
+    tokens = gpt2.encode(text).ids
+    assert gpt2.token_to_id(END_OF_TEXT) not in tokens
+    assert gpt2.decode(tokens, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("vocab.json", lambda text: ""),
+        ("vocab.json", lambda text: "[1]"),
+        ("vocab.json", lambda text: '{"a": 1}'),
+        ("vocab.json", lambda text: text.replace(END_OF_TEXT, "<end>")),
+        ("merges.txt", lambda text: text.replace("\n", "\na zz\n", 1)),
+        ("merges.txt", lambda text: "\n".join(text.split("\n")[:40])),
+    ],
+)
+def test_damaged_gpt2_vocabulary_is_reported(tmp_path, name, change):
+    path = write_bpe(tmp_path) / name
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert refused(load_gpt2, tmp_path).startswith(f"{tmp_path}: vocab.json and merges.txt: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("the UNAFFABLE cats", ["the", "un", "##aff", "##able", "cat", "##s"]),
+        ("Who?¿mat-sat", ["who", "?", "¿", "mat", "-", "sat"]),
+        ("Über u\u0308ber R\u00e9sume\u0301", ["uber", "uber", "resume"]),
+        ("漢字the", ["漢", "字", "the"]),
+        ("zzz\x00\ufffd the\u2028cat", ["[UNK]", "the", "cat"]),
+    ],
+)
+def test_bert_words_are_cleaned_lowered_and_cut_into_the_longest_pieces(tmp_path, text, expected):
+    tokenizer = load_bert(write_wordpiece(tmp_path))
+    assert [PIECES[token] for token in tokenizer.encode(text, add_special_tokens=False).ids] == expected
+
+
+@pytest.mark.parametrize("content", [b"[PAD]\n\xff\n", b"[PAD]\n[UNK]\n[CLS]\nthe\n", b""])
+def test_damaged_bert_vocabulary_is_reported(tmp_path, content):
+    (tmp_path / "vocab.txt").write_bytes(content)
+    assert refused(load_bert, tmp_path).startswith(f"{tmp_path}: vocab.txt: ")
+
+
+@pytest.mark.parametrize(("load", "write"), [(load_gpt2, write_bpe), (load_bert, write_wordpiece)])
+def test_missing_vocabulary_or_package_is_reported(tmp_path, monkeypatch, load, write):
+    with pytest.raises(DataMissing, match="vocab"):
+        load(tmp_path)
+    write(tmp_path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(
+        DataError, match=r"tokenizers package.* is not installed\nRun: pip install tokenizers"
+    ):
+        load(tmp_path)
+
+
+# Texts
 
 
 @pytest.fixture
@@ -60,68 +159,46 @@ def kept(folder):
     return sorted(each.name for each in folder.iterdir() if each.suffix not in {".jsonl", ".lock"})
 
 
-def expected(root, texts=TEXTS):
-    vocabulary = read_gpt2(root / "gpt2")
-    return [*chain(*([*vocabulary.encode(text).tolist(), vocabulary.end_of_text] for text in texts))]
-
-
-@contextmanager
-def no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
-
-# Texts
-
-
-def refused(path):
-    with pytest.raises(DataError) as caught:
-        list(read_documents(path))
-    return str(caught.value)
+def expected(gpt2, texts=TEXTS):
+    end = gpt2.token_to_id(END_OF_TEXT)
+    return [*chain(*([*gpt2.encode(text).ids, end] for text in texts))]
 
 
 @pytest.mark.parametrize("key", ["text", "content"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_texts_are_read_as_written_without_empty_ones(tmp_path, key, compressed):
+def test_texts_are_read_as_written_without_empty_ones(tmp_path, gpt2, key, compressed):
     texts = ["ä\n漢😀", "", "two"]
     data = "\n\n".join(json.dumps({"id": 1, key: text}, ensure_ascii=False) for text in texts).encode()
-    path = tmp_path / "a.jsonl"
+    path = tmp_path / ("a.jsonl.gz" if compressed else "a.jsonl")
     path.write_bytes(gzip.compress(data) if compressed else data)
-    assert list(read_documents(path)) == ["ä\n漢😀", "two"]
+    assert [gpt2.decode(each[:-1]) for each in encode_texts(path, gpt2)] == ["ä\n漢😀", "two"]
 
 
 @pytest.mark.parametrize(
-    ("line", "problem"),
+    "line",
     [
-        (b"not json", "not JSON"),
-        (b'{"text": "torn', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b'"text"', "not an object"),
-        (b'{"other": "x"}', 'no "text" in it'),
-        (b'{"text": 5}', '"text" is int'),
-        (b'{"text": "\xff"}', "not UTF-8 from its byte 10 on"),
-        (b'{"text": "\\ud800"}', "half of a surrogate pair"),
+        b"not json",
+        b'{"text": "torn',
+        b"[" * 100_000,
+        b'"text"',
+        b'{"other": "x"}',
+        b'{"text": 5}',
+        b'{"text": "\xff"}',
+        b'{"text": "\\ud800"}',
     ],
 )
-def test_line_without_a_text_is_reported_with_its_number(tmp_path, line, problem):
+def test_line_without_a_text_is_reported_with_its_number(tmp_path, gpt2, line):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "fine"}\n\n' + line + b"\n")
-    assert refused(path).startswith(f"{path}:3: {problem}")
+    assert refused(list, encode_texts(path, gpt2)).startswith(f"{path}:3: ")
 
 
-def test_torn_gzip_is_reported_with_the_line_it_reaches(tmp_path):
+def test_torn_gzip_is_reported_with_the_line_it_reaches(tmp_path, gpt2):
     whole = gzip.compress(b'{"text": "fine"}\n' * 3)
     path = tmp_path / "a.jsonl.gz"
-    for broken in (whole[:-9], whole[:-8] + bytes(8)):
+    for broken in (whole[:-9], whole[:-8] + bytes(8), b"no gzip"):
         path.write_bytes(broken)
-        assert refused(path).startswith(f"{path}:")
-        assert "torn" in refused(path)
-
-
-def test_zstandard_is_refused_with_the_command(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b"\x28\xb5\x2f\xfdwhatever")
-    assert "unzstd" in refused(tmp_path / "a.jsonl")
+        assert refused(list, encode_texts(path, gpt2)).startswith(f"{path}")
 
 
 def test_files_are_found_in_the_order_of_their_names(tmp_path):
@@ -132,29 +209,30 @@ def test_files_are_found_in_the_order_of_their_names(tmp_path):
         find_texts(tmp_path)
     for name in ("b.jsonl", "a.jsonl.gz", ".hidden.jsonl", "c.txt"):
         (tmp_path / "oscar" / name).touch()
-    assert [each.name for each in find_texts(tmp_path)] == ["a.jsonl.gz", "b.jsonl"]
+    with pytest.raises(DataMissing, match="gpt2"):
+        find_texts(tmp_path)
+    (tmp_path / "gpt2").mkdir()
+    assert [each.name for each in find_texts(tmp_path)[0]] == ["a.jsonl.gz", "b.jsonl"]
 
 
 # Token files
 
 
-def test_tokens_of_all_documents_have_end_of_text_between(root):
-    with no_warning():
-        file = open_texts(root)
-    assert file.tokens.tolist() == expected(root)
+def test_tokens_of_all_documents_have_end_of_text_between(root, gpt2):
+    file = open_texts(root)
+    assert file.tokens.tolist() == expected(gpt2)
     assert (file.tokens.dtype, isinstance(file.tokens, np.memmap)) == (np.uint16, True)
     assert kept(root / "oscar") == [file.path.name]
 
 
 def test_later_session_encodes_nothing(root, monkeypatch):
     first = open_texts(root).tokens.tolist()
-    monkeypatch.setattr(Gpt2Vocabulary, "encode", None)
-    with no_warning():
-        assert open_texts(root).tokens.tolist() == first
+    monkeypatch.setattr(module, "encode_texts", None)
+    assert open_texts(root).tokens.tolist() == first
 
 
-@pytest.mark.parametrize("change", ["longer", "touched", "added", "removed"])
-def test_changed_texts_are_encoded_again_and_the_old_file_is_removed(root, change):
+@pytest.mark.parametrize("change", ["longer", "touched", "added", "removed", "vocabulary"])
+def test_changed_texts_are_encoded_again_and_old_files_are_removed(root, gpt2, trained, change):
     first = open_texts(root)
     texts = TEXTS
     match change:
@@ -169,43 +247,34 @@ def test_changed_texts_are_encoded_again_and_the_old_file_is_removed(root, chang
         case "removed":
             texts = TEXTS[:3]
             (root / "oscar/b.jsonl").unlink()
+        case "vocabulary":
+            write_bpe(root / "gpt2", [*trained[0], "<more>"], trained[1])
+    for earlier in ("tokens-0123456789ab.bin", "tokens-0123456789ab-0123456789ab.npy"):
+        (root / "oscar" / earlier).touch()
     file = open_texts(root)
-    assert file.tokens.tolist() == expected(root, texts)
+    assert file.tokens.tolist() == expected(gpt2, texts)
     assert file.path != first.path
     assert kept(root / "oscar") == [file.path.name]
 
 
-def test_another_vocabulary_has_a_file_of_its_own(root, trained):
-    first = open_texts(root)
-    write_bpe(root / "gpt2", [*trained[0], "<more>"], trained[1])
-    second = open_texts(root)
-    assert kept(root / "oscar") == sorted([first.path.name, second.path.name])
-    assert second.vocabulary == first.vocabulary + 1
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-1], lambda data: data[:50], lambda data: b"", lambda data: b"x" * 999]
-)
-def test_damaged_token_file_is_written_again_with_a_warning(root, damage):
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"x" * 999])
+def test_damaged_token_file_is_written_again(root, gpt2, damage):
     file = open_texts(root)
     whole = file.path.read_bytes()
     file.path.unlink()  # the mapping of a file that shrinks would end this process
     file.path.write_bytes(damage(whole))
-    with pytest.warns(RebuiltCacheWarning, match=f"{file.path}: torn or not readable"):
-        assert open_texts(root).tokens.tolist() == expected(root)
+    assert open_texts(root).tokens.tolist() == expected(gpt2)
     assert file.path.read_bytes() == whole
 
 
 def test_read_only_folder_of_texts_is_left_alone(root, monkeypatch):
     # Rights do not bind root, who runs some of our machines.
-    monkeypatch.setattr(
-        module, "is_writable_folder", lambda folder: not folder.is_relative_to(root / "oscar")
-    )
+    monkeypatch.setattr(files_module, "is_writable_folder", lambda folder: folder != root / "oscar")
     file = open_texts(root)
     assert file.path.parent == root / "home-cache/pytest-accel"
     assert kept(root / "oscar") == []
-    with no_warning():
-        assert open_texts(root).path == file.path
+    monkeypatch.setattr(module, "encode_texts", None)
+    assert open_texts(root).path == file.path
 
 
 def test_full_disk_is_one_error_and_leaves_nothing(root):
@@ -213,30 +282,21 @@ def test_full_disk_is_one_error_and_leaves_nothing(root):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.raises(DataError) as caught:
-            open_texts(root)
+        said = refused(open_texts, root)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    first, remedy = str(caught.value).split("\n")
-    assert first.startswith(str(root / "oscar/tokens-"))
-    assert "could not be written" in first
-    assert remedy.startswith("Free some")
+    assert said.startswith(str(root / "oscar/pytest-accel-tokens-"))
+    assert "cannot be written: File too large" in said
     assert kept(root / "oscar") == []
 
 
-def test_bad_line_is_reported_and_leaves_nothing(root):
+def test_bad_or_empty_texts_are_one_error_and_leave_nothing(root):
     (root / "oscar/b.jsonl").write_text('{"text": "fine"}\nnot json\n')
-    with pytest.raises(DataError, match=r"b\.jsonl:2: not JSON"):
-        open_texts(root)
+    assert "b.jsonl:2: " in refused(open_texts, root)
+    for name in ("a.jsonl", "b.jsonl"):
+        (root / "oscar" / name).write_text("\n")
+    assert "a.jsonl: no document in it" in refused(open_texts, root)
     assert kept(root / "oscar") == []
-
-
-def test_files_without_a_document_are_one_error(root):
-    (root / "oscar/a.jsonl").write_text("")
-    assert open_texts(root).tokens.tolist() == expected(root, TEXTS[3:])
-    (root / "oscar/b.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"a\.jsonl: no document in it"):
-        open_texts(root)
 
 
 def _open_in_a_process(root, results):
@@ -273,34 +333,159 @@ def test_sequences_follow_each_other_without_a_gap(tokens, length):
             Sequences(file, length=length)
         return
     sequences = Sequences(file, length=length)
-    inputs, targets = sequences.read(range(len(sequences)))
+    inputs, targets = sequences.read(range(len(sequences)), CPU)
     used = len(sequences) * length
     assert tokens - 1 - used < length  # not one more would fit
     assert inputs.flatten().tolist() == list(range(used))
     assert torch.equal(targets, inputs + 1)
 
 
-@given(st.integers(2, 100), st.integers(1, 12), st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**40))
-def test_every_sequence_comes_once_an_epoch_for_any_world(tokens, length, world, batch, seed):
-    sequences = Sequences(file_of(tokens + length), length=length)
-    common = {"length": len(sequences), "batch_size": batch, "world": world, "seed": seed}
-    orders = [TrainingOrder(rank=rank, **common) for rank in range(world)]
-    sources = [TokenSource(sequences, order, torch.device("cpu")) for order in orders]
-    firsts = []
-    for _ in range(orders[0].steps_for_epochs(2)):
-        for source in sources:
-            inputs, targets = next(source)
-            assert torch.equal(targets, inputs + 1)
-            firsts += inputs[:, 0].tolist()
-    for epoch in range(2):
-        part = firsts[epoch * len(sequences) : (epoch + 1) * len(sequences)]
-        assert sorted(part) == [each * length for each in range(len(sequences))]
+def test_every_sequence_comes_once_an_epoch_over_all_ranks():
+    sequences = Sequences(file_of(100), length=7)
+    common = {"length": len(sequences), "batch_size": 3, "world": 2}
+    orders = [TrainingOrder(rank=rank, **common) for rank in range(2)]
+    sources = [MemorySource(order, partial(sequences.read, device=CPU)) for order in orders]
+    steps = orders[0].steps_for_epochs(1)
+    firsts = [first for _ in range(steps) for source in sources for first in next(source)[0][:, 0].tolist()]
+    assert sorted(firsts[: len(sequences)]) == [each * 7 for each in range(len(sequences))]
 
 
 def test_token_outside_the_vocabulary_is_reported_as_damage():
     file = file_of(51)
     file.tokens[13] = 10**6
     sequences = Sequences(file, length=5)
-    sequences.read([0, 1, 3])
+    sequences.read([0, 1, 3], CPU)
     with pytest.raises(DataError, match=r"tokens\.npy: damaged: it has the token 1000000"):
-        sequences.read([0, 2])
+        sequences.read([0, 2], CPU)
+
+
+# SQuAD
+
+CONTEXT = "The cat sat on a mat."
+WORDS = ("the", "Cats", "sat", "on", "a", "mat,", "unaffable", "$50", "(it)", "Über", "zzz")
+
+
+def question(text="a mat", start=15, number=0, **changes):
+    answers = [{"text": text, "answer_start": start}, {"text": "other", "answer_start": 0}]
+    entry = {"id": f"q{number}", "question": "Where did it sit?", "answers": answers} | changes
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def write_questions(path, *questions):
+    content = {"data": [{"title": "it", "paragraphs": [{"context": CONTEXT, "qas": [*questions]}]}]}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_questions_are_read_with_their_first_answer(tmp_path):
+    (found,) = read_squad(write_questions(tmp_path / "a.json", question()))
+    assert found == Question("Where did it sit?", CONTEXT, (15, 20))
+
+
+@pytest.mark.parametrize(
+    ("text", "start"), [("a mat", 14), ("a mat", -6), ("a mat", 5000), ("dog", 4), ("", 3)]
+)
+def test_misplaced_answer_is_dropped(tmp_path, text, start):
+    path = write_questions(tmp_path / "a.json", question(), question(text, start))
+    assert len(read_squad(path)) == 1
+    path = write_questions(path, question(text, start))
+    assert "no question with an answer in it" in refused(read_squad, path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"question": None}, {"answers": None}, {"answers": []}, {"answers": [{"text": 1, "answer_start": 15}]}],
+)
+def test_wrong_question_is_reported(tmp_path, changes):
+    path = write_questions(tmp_path / "a.json", question(**changes))
+    assert refused(read_squad, path).startswith(f"{path}: question q0 or the next one: ")
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"data": [7]}', '{"data": []}', "", '{"data": [', "\xff"])
+def test_file_that_is_not_squad_is_one_error(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("latin-1"))
+    assert refused(read_squad, path).startswith(str(path))
+
+
+def test_window_holds_the_question_and_the_paragraph(bert):
+    asked = [Question("Where?", "The cats sat on a mat.", (13, 21))]
+    inputs, answers = cut_windows(asked, bert, sequence=20)
+    tokens = [PIECES[each] for each in inputs.input_ids[0].tolist()]
+    assert tokens == [
+        *("[CLS]", "where", "?", "[SEP]", "the", "cat", "##s", "sat", "on", "a", "mat", ".", "[SEP]"),
+        *["[PAD]"] * 7,
+    ]
+    assert inputs.attention_mask[0].tolist() == [1] * 13 + [0] * 7
+    assert inputs.token_type_ids[0].tolist() == [0] * 4 + [1] * 9 + [0] * 7
+    assert (answers.start.tolist(), answers.end.tolist()) == ([8], [10])
+
+
+def test_long_question_loses_its_end_and_a_long_paragraph_has_several_windows(bert):
+    paragraph = "cat " * 8 + "mat " + "cat " * 11  # 20 tokens
+    inputs, answers = cut_windows([Question("who " * 9, paragraph, (32, 35))], bert, sequence=16)
+    # 8 tokens of question and 3 special ones leave 5, of which two windows share 2: from 0, 3, 6, 9, ... on.
+    assert (inputs.input_ids[:, 1:9] == PIECES.index("who")).all()
+    assert answers.start.tolist() == [0, 0, 10 + 8 - 6, 0, 0, 0]
+    assert answers.end.tolist() == answers.start.tolist()
+
+
+@st.composite
+def questions(draw):
+    """Questions about one paragraph, whose answers are whole words of it."""
+    words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=60))
+    starts, text = [], ""
+    for word in words:
+        text += draw(st.sampled_from([" ", "  ", "\n"]))
+        starts.append(len(text))
+        text += word
+    found = []
+    for _ in range(draw(st.integers(1, 4))):
+        first = draw(st.integers(0, len(words) - 1))
+        last = draw(st.integers(first, min(first + 2, len(words) - 1)))
+        asked = " ".join(draw(st.lists(st.sampled_from(WORDS), max_size=8)))
+        found.append(Question(asked, text, (starts[first], starts[last] + len(words[last]))))
+    return found
+
+
+@given(questions(), st.integers(46, 90))
+def test_tokens_of_an_answer_are_the_answer_and_every_answer_is_in_a_window(bert, asked, sequence):
+    for each in asked:
+        inputs, answers = cut_windows([each], bert, sequence=sequence)
+        assert {part.shape for part in inputs} == {(len(answers.start), sequence)}
+        assert answers.start.any()  # three words of 3 tokens at most, and windows overlap by as many
+        bert.no_truncation()
+        bert.no_padding()
+        wanted = bert.encode(each.paragraph[slice(*each.answer)], add_special_tokens=False).ids
+        for row in torch.nonzero(answers.start).flatten().tolist():
+            span = slice(int(answers.start[row]), int(answers.end[row]) + 1)
+            assert (inputs.token_type_ids[row, span] == 1).all()
+            assert inputs.input_ids[row, span].tolist() == wanted
+
+
+def test_shape_that_holds_no_window_is_refused(bert):
+    with pytest.raises(ValueError, match=r"8 tokens hold no window\. Valid: 10 or more"):
+        cut_windows([Question("who?", "cat", (0, 3))], bert, sequence=8)
+
+
+def test_set_is_opened_under_the_root(tmp_path):
+    write_questions(tmp_path / "squad/train-v1.1.json", *(question(number=each) for each in range(5)))
+    with pytest.raises(DataMissing, match="bert-base-uncased"):
+        open_squad(tmp_path, "train")
+    write_wordpiece(tmp_path / "bert-base-uncased")
+    assert open_squad(tmp_path, "train", sequence=128)[0].input_ids.shape == (5, 128)
+
+
+@pytest.mark.parametrize("sequence", [16, 128, 384])
+def test_synthetic_windows_have_the_shape_of_real_ones(sequence):
+    inputs, answers = synthetic_squad(64, sequence, 30522, torch.Generator().manual_seed(1))
+    assert [tuple(each.shape) for each in (*inputs, *answers)] == [(64, sequence)] * 3 + [(64,)] * 2
+    for ids, mask, types, start, end in zip(*(each.tolist() for each in (*inputs, *answers)), strict=True):
+        length, begin = sum(mask), types.index(1)
+        assert mask == [1] * length + [0] * (sequence - length)
+        assert types == [0] * begin + [1] * (length - begin) + [0] * (sequence - length)
+        assert (ids[0], ids[begin - 1], ids[length - 1]) == (CLS, SEP, SEP)
+        assert ids[length:] == [PAD] * (sequence - length)
+        assert all(999 <= each < 30522 for each in (*ids[1 : begin - 1], *ids[begin : length - 1]))
+        assert begin <= start <= end < length - 1

@@ -234,7 +234,7 @@ def test_ranks_read_different_images_and_the_same_seed_the_same(opened, root):
 
 
 def test_ranks_crop_the_same_image_differently(opened, tmp_path):
-    write_cityscapes(tmp_path, images=1, size=(32, 64))
+    write_cityscapes(tmp_path / "cityscapes", images=1, size=(32, 64))
     batches = [
         next(opened(rank=rank, world=2, data_root=tmp_path, workers=0).source)[0] for rank in (0, 1, 0)
     ]

@@ -12,8 +12,8 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.data.errors import DataError, SyntheticDataWarning
-from pytest_accel.workloads.data.squad import Answers, open_squad
+from pytest_accel.workloads.data.files import DataError, SyntheticDataWarning
+from pytest_accel.workloads.data.text import Answers, open_squad
 from pytest_accel.workloads.models import bert
 from pytest_accel.workloads.models.build import build_model, task_of
 from pytest_accel.workloads.tasks.text import QuestionPlan, span_cross_entropy
@@ -138,17 +138,17 @@ def test_real_questions_are_resident_and_read_once_an_epoch(root):
         questions, answers = next(found.source)
         assert questions.input_ids.shape == (3, 64)
         seen.append(answers.end.tolist())
-    ends = open_squad(root, "train", sequence=64).ends.tolist()
+    ends = open_squad(root, "train", sequence=64)[1].end.tolist()
     assert sorted(seen[0] + seen[1]) == sorted(set(ends))
 
 
 def test_inference_reads_the_published_answers_in_order(root):
     found = opened(plan_for(batch_size=5), task="infer", data_root=root)
     assert found.configuration["data_windows"] == 5
-    windows = open_squad(root, "test", sequence=64)
+    inputs, ends = open_squad(root, "test", sequence=64)
     questions, answers = next(found.source)
-    assert torch.equal(questions.input_ids, windows.tokens.long())
-    assert answers.end.tolist() == sorted(set(windows.ends.tolist()))
+    assert torch.equal(questions.input_ids, inputs.input_ids.long())
+    assert answers.end.tolist() == sorted(set(ends.end.tolist()))
 
 
 # The loss.

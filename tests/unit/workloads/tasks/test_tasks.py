@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_accel.workloads import TrainStep
-from pytest_accel.workloads.data.errors import DataError, SyntheticDataWarning
+from pytest_accel.workloads.data.files import DataError, SyntheticDataWarning
 from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan

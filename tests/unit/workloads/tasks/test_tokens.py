@@ -10,7 +10,7 @@ import torch
 
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import InferStep, TrainStep
-from pytest_accel.workloads.data.errors import DataError
+from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.measured_step import steps_for_epochs
 from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
 

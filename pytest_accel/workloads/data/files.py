@@ -1,0 +1,173 @@
+"""Files of data sets: errors, the search for folders, reading, and arrays cached by earlier sessions.
+
+RuntimeError
+└── DataError        a data set that cannot be read
+    └── DataMissing  a data set that is not there; synthetic data may replace it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pytest_accel.storage.files import is_writable_folder, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+Split: TypeAlias = Literal["train", "test"]
+Tensor: TypeAlias = Any  # torch is untyped here
+
+AGAIN = "Download or extract it again, or take it out of the data set."
+# Token files of earlier versions, beside the texts.
+_EARLIER = f"tokens-{'[0-9a-f]' * 12}*.*"
+
+
+class DataError(RuntimeError):
+    """A data set that cannot be read: the file, what is wrong with it, what to do."""
+
+
+class DataMissing(DataError):  # noqa: N818 - reads as what happened
+    """The data set is not under the root; the text lists the searched places."""
+
+
+class SlowDecodingWarning(UserWarning):
+    """Decoding on the device will be slower than it could be."""
+
+
+class SyntheticDataWarning(UserWarning):
+    """The named root of real data does not hold the set: synthetic data replaces it."""
+
+
+def unreadable(where: object, problem: object, remedy: str = AGAIN) -> DataError:
+    """Return the error for one file, or one place in it."""
+    if isinstance(problem, KeyError):
+        problem = f"has no {problem}"
+    said = next(iter(str(problem).splitlines()), type(problem).__name__)
+    return DataError(f"{where}: {said}\n{remedy}")
+
+
+def missing(name: str, searched: Iterable[Path | str], remedy: str) -> DataMissing:
+    """Return the error for a set that was found in none of the places."""
+    return DataMissing(f"{name}: not found. Looked for {' and '.join(map(str, searched))}.\n{remedy}")
+
+
+def existing_root(root: Path | None, name: str) -> Path:
+    """Return the root folder of all data sets; DataMissing where it does not exist."""
+    if root is None or not root.is_dir():
+        place = "a root folder, and none was given" if root is None else root
+        raise missing(name, [place], "Name the folder that holds the data sets.")
+    return root
+
+
+def find_folder(root: Path, name: str, *candidates: str) -> Path:
+    """Return the first folder that exists."""
+    for candidate in candidates:
+        if (root / candidate).is_dir():
+            return root / candidate
+    searched = [root / candidate for candidate in candidates]
+    raise missing(name, searched, "Download and extract it there, or name another root.")
+
+
+@contextmanager
+def reading(where: object) -> Iterator[None]:
+    """Turn an OSError of opening or reading a file into a DataError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        remedy = "The data set is not whole: download or extract it again."
+        raise unreadable(where, "missing", remedy) from None
+    except OSError as error:
+        problem = f"not readable: {error.strerror or error}"
+        raise unreadable(where, problem, "Check the file and its rights.") from None
+
+
+def read_bytes(path: Path | str) -> Tensor:
+    """Return the bytes of a file, uint8 in one dimension; DataError where it is missing or empty."""
+    import numpy as np
+    import torch
+
+    with reading(path):
+        data = np.fromfile(path, np.uint8)
+    if not len(data):
+        raise unreadable(path, "empty")
+    return torch.from_numpy(data)
+
+
+def read_json(path: Path, *, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Return a JSON file's content; DataError where it is torn or something else."""
+    with reading(path):
+        data = path.read_bytes()
+    try:
+        return json.loads(data, object_hook=object_hook)
+    except (ValueError, RecursionError) as error:
+        raise unreadable(path, f"not JSON: {error}") from None
+
+
+def cached_array(
+    kind: str, files: Sequence[Path], key: str, build: Callable[[], NDArray[Any]]
+) -> tuple[Path, NDArray[Any]]:
+    """Map an array that an earlier session, or this call, built of some files; return its file too.
+
+    It is kept beside the files, or in the user's cache where their folder is read-only. The name has a hash of the key and of
+    the files' names, sizes and times: what changed is built again and replaces the old one. Ranks that start together
+    wait for the one that builds it.
+    """
+    from filelock import FileLock
+
+    folder = files[0].parent.absolute()
+    stem, state = f"pytest-accel-{kind}-{_hash(str(folder))}", key
+    for file in files:
+        with reading(file):
+            status = file.stat()
+        state += f"/{file.name}/{status.st_size}/{status.st_mtime_ns}"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pytest-accel")  # noqa: PTH111 - raises without a home
+    places = [each / f"{stem}-{_hash(state)}.npy" for each in (folder, user)]
+    for path in places:
+        if (found := _mapped(path)) is not None:
+            return path, found
+    path = places[0] if is_writable_folder(folder) else places[1]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f".{stem}.lock")):
+            if (found := _mapped(path)) is None:  # or another rank has built it meanwhile
+                _save(path, build())
+                for outdated in (*path.parent.glob(f"{stem}-*.npy"), *path.parent.glob(_EARLIER)):
+                    if outdated != path:
+                        outdated.unlink(missing_ok=True)
+                found = _mapped(path)
+    except OSError as error:
+        remedy = "Make room there and its folder writable, or set XDG_CACHE_HOME to another one."
+        raise unreadable(path, f"cannot be written: {error.strerror or error}", remedy) from None
+    if found is None:
+        raise unreadable(path, "just written, and not readable", "Check the disk it is on.")
+    return path, found
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
+
+
+def _mapped(path: Path) -> NDArray[Any] | None:
+    """Map a cached array; None where there is none or it is torn."""
+    import numpy as np
+
+    with suppress(OSError, ValueError, EOFError):  # NumPy checks the header and the length
+        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return found
+    return None
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    replace_file(path, buffer.getvalue())

@@ -1,0 +1,444 @@
+"""Labelled image sets: pixels, folders and tar shards are read exactly; damage is one error with the file."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torchvision import datasets
+
+from pytest_accel.workloads.data import images as module
+from pytest_accel.workloads.data.files import DataError, DataMissing
+from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, open_images
+from tests.support.data_sets import (
+    SYNSETS,
+    pixels,
+    write_cifar_binary,
+    write_food101,
+    write_imagenet_folders,
+    write_mnist,
+    write_shards,
+    write_tar,
+)
+
+SPLITS = ("train", "test")
+
+
+def refused(root, name, split="train", kind=DataError):
+    """Return the text of the error that opening the set raises."""
+    with pytest.raises(DataError) as caught:
+        open_images(root, name, split)
+    assert type(caught.value) is kind
+    assert "\n" in str(caught.value)  # what is wrong, then what to do
+    return str(caught.value)
+
+
+def unread(images, index):
+    with pytest.raises(DataError) as caught:
+        images.read(index)
+    assert str(caught.value).startswith(f"{images.name(index)}: ")
+    return str(caught.value)
+
+
+def assert_read(images, written):
+    assert isinstance(images, EncodedImages)
+    assert len(images) == len(written.images)
+    assert images.labels.dtype == torch.int64
+    assert images.labels.tolist() == written.labels
+    read = [images.read(index) for index in range(len(images))]
+    assert all((each.dtype, each.dim()) == (torch.uint8, 1) for each in read)
+    assert [each.numpy().tobytes() for each in read] == written.images
+
+
+def open_under(folder):
+    """Return the files of a folder that this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that lists them is gone again
+            found.append(entry.readlink())
+    return [path for path in found if path.is_relative_to(folder)]
+
+
+# In memory
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(("name", "write"), [("cifar100", write_cifar_binary), ("mnist", write_mnist)])
+def test_pixels_in_memory_are_those_that_were_written(tmp_path, name, write, split):
+    written = write(tmp_path)[split]
+    images = open_images(tmp_path, name, split)
+    assert isinstance(images, ArrayImages)
+    assert (images.images.dtype, images.labels.dtype) == (torch.uint8, torch.int64)
+    assert images.images.is_contiguous()
+    assert np.array_equal(images.images.numpy(), written.images)
+    assert images.labels.tolist() == written.labels
+
+
+@pytest.mark.parametrize("size", [0, 1, 3073, 3075, 20 * 3074 - 1])
+def test_torn_cifar_records_are_refused(tmp_path, size):
+    (path,) = write_cifar_binary(tmp_path)["train"].paths
+    path.write_bytes((path.read_bytes() * 2)[:size])
+    problem = f"torn: {size} bytes" if size else "empty"
+    assert f"{path}: {problem}" in refused(tmp_path, "cifar100")
+
+
+def test_label_beyond_the_classes_is_refused(tmp_path):
+    (path,) = write_cifar_binary(tmp_path)["train"].paths
+    content = bytearray(path.read_bytes())
+    content[3 * 3074 + 1] = 100
+    path.write_bytes(content)
+    text = refused(tmp_path, "cifar100")
+    assert f"{path}: image 3: the label 100 is not one of cifar100's 100 classes" in text
+
+
+def test_half_a_cifar_is_an_error_and_not_missing(tmp_path):
+    (path,) = write_cifar_binary(tmp_path)["test"].paths
+    path.unlink()
+    assert f"{path}: missing" in refused(tmp_path, "cifar100", "test")
+
+
+class Attack:
+    """Pickles as a call of a command."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+def write_pickle(root, content):
+    path = root / "cifar-100-python/train"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_published_cifar_pickle_is_read_as_torchvision_reads_it(tmp_path, monkeypatch):
+    rows = pixels(4, 3072)
+    content = pickle.dumps({b"data": rows, b"fine_labels": [3, 1, 99, 0]}, protocol=2)
+    write_pickle(tmp_path, content)
+    monkeypatch.setitem(module.CIFAR_PICKLES, "train", (len(content), hashlib.md5(content).hexdigest()))
+    images = open_images(tmp_path, "cifar100", "train")
+    assert images.labels.tolist() == [3, 1, 99, 0]
+    assert np.array_equal(images.images.numpy(), rows.reshape(-1, 3, 32, 32))
+
+
+def test_no_other_pickle_is_loaded_whatever_its_size(tmp_path, monkeypatch):
+    mark = tmp_path / "mark"
+    content = pickle.dumps({b"data": Attack(mark), b"fine_labels": []})
+    for size in (len(content), len(content) + 1):
+        monkeypatch.setitem(module.CIFAR_PICKLES, "train", (size, "0" * 32))
+        path = write_pickle(tmp_path, content)
+        assert refused(tmp_path, "cifar100").startswith(f"{path}: not the published file")
+    assert not mark.exists()
+
+
+def test_published_checksums_are_those_of_torchvision():
+    listed = dict(datasets.CIFAR100.train_list + datasets.CIFAR100.test_list)
+    assert {split: md5 for split, (_, md5) in module.CIFAR_PICKLES.items()} == listed
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: whole[:3],
+        lambda whole: whole[:16],
+        lambda whole: whole[:-1],
+        lambda whole: whole + b"x",
+        lambda whole: b"\0\0\x08\x01" + whole[4:],
+        lambda whole: whole[:8] + b"\xff" * 8 + whole[16:],
+        gzip.compress,
+    ],
+)
+def test_torn_or_other_idx_file_is_named(tmp_path, damage):
+    images, _ = write_mnist(tmp_path)["train"].paths
+    images.write_bytes(damage(images.read_bytes()))
+    assert refused(tmp_path, "mnist").startswith(f"{images}: ")
+
+
+def test_labels_that_are_missing_or_too_few_are_named(tmp_path):
+    _, labels = write_mnist(tmp_path, train=20)["train"].paths
+    labels.write_bytes(b"\0\0\x08\x01\0\0\0\x13" + bytes(19))
+    assert f"{labels}: 19 labels for 20 images" in refused(tmp_path, "mnist")
+    labels.unlink()
+    assert f"{labels}: missing" in refused(tmp_path, "mnist")
+
+
+def test_digits_are_those_that_scikit_learn_loads():
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    ours = [open_images(None, "digits", split) for split in SPLITS]
+    assert [each.images.shape for each in ours] == [(1437, 1, 8, 8), (360, 1, 8, 8)]
+    scaled = (theirs.images.astype(int) * 255 // 16).astype(np.uint8)
+    assert np.array_equal(torch.cat([each.images for each in ours])[:, 0].numpy(), scaled)
+    assert torch.cat([each.labels for each in ours]).tolist() == theirs.target.tolist()
+
+
+def test_without_scikit_learn_digits_are_missing(monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    assert "pip install scikit-learn" in refused(None, "digits", kind=DataMissing)
+
+
+@pytest.mark.parametrize("content", [b"1,2\n", b"nothing\n"])
+def test_damaged_digits_are_refused(tmp_path, monkeypatch, content):
+    path = tmp_path / "datasets/data/digits.csv.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(content))
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(module, "find_spec", lambda _: found)
+    assert refused(None, "digits").startswith(f"{path}: ")
+
+
+# All
+@pytest.mark.parametrize("name", ["cifar100", "mnist", "food101", "imagenet"])
+def test_without_a_root_a_set_is_missing(name, tmp_path):
+    assert f"{name}: not found" in refused(None, name, kind=DataMissing)
+    assert str(tmp_path / "nowhere") in refused(tmp_path / "nowhere", name, kind=DataMissing)
+    assert str(tmp_path) in refused(tmp_path, name, kind=DataMissing)
+
+
+def test_unknown_set_is_refused_with_the_valid_names(tmp_path):
+    with pytest.raises(ValueError, match=r"'cifar10' is not known. Valid: cifar100, digits"):
+        open_images(tmp_path, "cifar10", "train")
+
+
+# Folders
+FOLDERS = pytest.mark.parametrize(
+    ("name", "write"), [("food101", write_food101), ("imagenet", write_imagenet_folders)]
+)
+
+
+@FOLDERS
+@pytest.mark.parametrize("split", SPLITS)
+def test_files_hold_what_was_written(tmp_path, name, write, split):
+    written = write(tmp_path)[split]
+    images = open_images(tmp_path, name, split)
+    assert_read(images, written)
+    assert (images.storage, images.groups) == ("files", None)
+    assert [images.name(index) for index in range(len(images))] == [str(path) for path in written.paths]
+
+
+@FOLDERS
+def test_file_that_is_missing_or_empty_is_named_when_it_is_read(tmp_path, name, write):
+    paths = write(tmp_path)["train"].paths
+    images = open_images(tmp_path, name, "train")
+    paths[2].unlink()
+    paths[3].write_bytes(b"")
+    paths[4].unlink()
+    paths[4].mkdir()
+    assert "missing" in unread(images, 2)
+    assert "empty" in unread(images, 3)
+    assert "Is a directory" in unread(images, 4)
+
+
+def test_classes_are_numbered_by_the_training_folders(tmp_path):
+    write_imagenet_folders(tmp_path)
+    for path in (tmp_path / "imagenet/val" / SYNSETS[0]).iterdir():
+        path.unlink()
+    (tmp_path / "imagenet/val" / SYNSETS[0]).rmdir()
+    assert set(open_images(tmp_path, "imagenet", "test").labels.tolist()) == {1, 2}
+
+
+def test_other_files_and_hidden_ones_are_left_out(tmp_path):
+    written = write_imagenet_folders(tmp_path)["train"]
+    folder = written.paths[0].parent
+    (folder / "README.txt").write_text("")
+    (folder / "._0000.JPEG").write_bytes(b"left by a Mac")
+    (tmp_path / "imagenet/train/.cache").mkdir()
+    (tmp_path / "imagenet/train/LOC_train.csv").write_text("")
+    assert_read(open_images(tmp_path, "imagenet", "train"), written)
+
+
+def test_split_without_an_image_is_refused(tmp_path):
+    (tmp_path / "imagenet/train/n01").mkdir(parents=True)
+    for split, folder in (("train", "train"), ("test", "val")):
+        text = refused(tmp_path, "imagenet", split)
+        assert text.startswith(f"{tmp_path / 'imagenet' / folder}: holds no image\nValid: ")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"[]", b'{"pizza": 1}', b"{}", b"\xff", None])
+def test_wrong_list_of_food101_is_refused(tmp_path, content):
+    write_food101(tmp_path)
+    path = tmp_path / "food-101/meta/train.json"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    where = tmp_path / "food-101/images" if content == b"{}" else path
+    assert refused(tmp_path, "food101").startswith(f"{where}: ")
+
+
+# Shards
+@pytest.mark.parametrize(
+    ("name", "folder", "split"),
+    [
+        ("imagenet", "imagenet/train", "train"),
+        ("imagenet", "imagenet/val", "test"),
+        ("food101", "food-101/test", "test"),
+    ],
+)
+def test_shards_hold_what_was_written(tmp_path, name, folder, split):
+    written = write_shards(tmp_path / folder, images=7, per_shard=3)
+    images = open_images(tmp_path, name, split)
+    assert_read(images, written)
+    assert (images.storage, images.groups) == ("shards", (3, 3, 1))
+    assert images.name(3) == f"{written.paths[1]}: n{written.labels[3]:02}/000003.jpg"
+
+
+def test_shards_go_before_files(tmp_path):
+    write_food101(tmp_path)
+    write_shards(tmp_path / "food-101/train")
+    assert open_images(tmp_path, "food101", "train").storage == "shards"
+    assert open_images(tmp_path, "food101", "test").storage == "files"
+
+
+def one_shard(tmp_path, members):
+    folder = tmp_path / "imagenet/train"
+    folder.mkdir(parents=True)
+    return write_tar(folder / "a.tar", members)
+
+
+PAIR = {"n1/a.jpg": b"image", "n1/a.cls": b"5"}
+
+
+def test_members_may_come_in_any_order_and_spelling(tmp_path):
+    long = "n" * 150 + "/a"  # longer than a header holds
+    one_shard(
+        tmp_path,
+        {
+            "b.cls": b" 999\n",
+            "./a.JPEG": b"1",
+            "b.jpeg": b"2",
+            "./a.cls": b"0",
+            "notes.txt": b"",
+            ".x.jpg": b"!",
+        }
+        | {f"{long}.JPG": b"3", f"{long}.cls": b"7", "a.b.jpg": b"no key of a pair has this extension"},
+    )
+    images = open_images(tmp_path, "imagenet", "train")
+    assert [images.read(index).numpy().tobytes() for index in range(3)] == [b"1", b"2", b"3"]
+    assert images.labels.tolist() == [0, 999, 7]
+
+
+@pytest.mark.parametrize(
+    ("members", "place", "problem"),
+    [
+        (PAIR | {"n1/b.jpg": b"x"}, "n1/b", "an image without .cls"),
+        (PAIR | {"n1/b.cls": b"1"}, "n1/b", "a .cls without an image"),
+        (PAIR | {"n1/a.cls": b"cat"}, "n1/a.cls", "'cat'"),
+        (PAIR | {"n1/a.cls": "٣".encode()}, "n1/a.cls", ""),
+        (PAIR | {"n1/a.cls": b"-1"}, "n1/a.jpg", "the label -1 is not one of imagenet's 1000"),
+        (PAIR | {"n1/a.cls": b"1000"}, "n1/a.jpg", "the label 1000 is not one of imagenet's 1000"),
+        ({"readme.txt": b"x"}, "", "holds no image"),
+    ],
+)
+def test_wrong_members_are_named_with_their_shard(tmp_path, members, place, problem):
+    path = one_shard(tmp_path, members)
+    text = refused(tmp_path, "imagenet")
+    assert text.startswith(f"{path}: {place}")
+    assert problem in text
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_only_regular_members_are_read(tmp_path, kind):
+    path = one_shard(tmp_path, PAIR)
+    with tarfile.open(path, "a") as tar:
+        member = tarfile.TarInfo("n2/b.jpg")
+        member.type, member.linkname = kind, "/etc/passwd"
+        tar.addfile(member)
+        member = tarfile.TarInfo("n2/b.cls")
+        member.size = 1
+        tar.addfile(member, io.BytesIO(b"1"))
+    assert f"{path}: n2/b: an image without .cls, or a .cls without" in refused(tmp_path, "imagenet")
+
+
+def test_shard_is_refused_wherever_it_is_cut(tmp_path):
+    content = {"n1/a.jpg": bytes(700), "n1/a.cls": b"5", "n1/b.jpg": bytes(30), "n1/b.cls": b"6"}
+    path = one_shard(tmp_path, content)
+    whole = path.read_bytes()
+    members = 512 * (1 + 2 + 1 + 1 + 1 + 1 + 1 + 1)  # headers and contents; after them zeros alone
+    for size in [*range(0, members + 512, 256), members + 511]:
+        path.write_bytes(whole[:size])
+        assert refused(tmp_path, "imagenet").startswith(f"{path}: "), size
+    path.write_bytes(whole[: members + 512])
+    assert len(open_images(tmp_path, "imagenet", "train")) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:2048] + b"\xff" * 512 + whole[2560:],  # the third header
+        lambda whole: whole + whole,  # two shards in one file: tarfile sees the first
+        lambda whole: b"<html>" * 500,
+        gzip.compress,
+    ],
+)
+def test_damaged_shard_loses_no_image_silently(tmp_path, damage):
+    path = one_shard(tmp_path, PAIR | {"n1/b.jpg": b"x", "n1/b.cls": b"1"})
+    path.write_bytes(damage(path.read_bytes()))
+    assert refused(tmp_path, "imagenet").startswith(f"{path}: ")
+
+
+def test_shards_are_indexed_once_and_again_when_one_changes(tmp_path, monkeypatch):
+    paths = write_shards(tmp_path / "imagenet/train").paths
+    indexed, real = [], module._members
+    monkeypatch.setattr(module, "_members", lambda path: indexed.append(path) or real(path))
+    for _ in range(3):
+        open_images(tmp_path, "imagenet", "train")
+    assert indexed == [*paths]
+    os.utime(paths[0], ns=(0, 0))
+    open_images(tmp_path, "imagenet", "train")
+    assert indexed == [*paths, *paths]
+
+
+def test_shard_that_is_cut_or_gone_after_it_was_indexed_is_named(tmp_path):
+    written = write_shards(tmp_path / "imagenet/train")
+    images = open_images(tmp_path, "imagenet", "train")
+    written.paths[0].write_bytes(written.paths[0].read_bytes()[:600])
+    written.paths[1].unlink()
+    assert "short: 88 of " in unread(images, 0)
+    assert "missing" in unread(images, 3)
+    assert images.read(6).numpy().tobytes() == written.images[6]
+
+
+def test_few_shards_are_open_at_once(tmp_path):
+    written = write_shards(tmp_path / "imagenet/train", images=40, per_shard=1)
+    images = open_images(tmp_path, "imagenet", "train")
+    assert_read(images, written)
+    shards = [path for path in open_under(tmp_path) if path.suffix == ".tar"]
+    assert 1 <= len(shards) <= module._OPEN_SHARDS
+
+
+# Workers
+def read_all(images, answers):
+    answers.put([images.read(index).numpy().tobytes() for index in range(len(images))])
+
+
+@pytest.mark.parametrize("storage", ["files", "shards"])
+def test_forked_workers_read_the_same_bytes(tmp_path, storage):
+    if storage == "files":
+        written = write_imagenet_folders(tmp_path)["train"]
+    else:
+        written = write_shards(tmp_path / "imagenet/train")
+    images = open_images(tmp_path, "imagenet", "train")
+    images.read(0)  # opens a shard before the workers begin
+    context = get_context("fork")
+    answers = context.Queue()
+    workers = [context.Process(target=read_all, args=(images, answers)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    assert [answers.get(timeout=120) for _ in workers] == [written.images] * 2
+    for worker in workers:
+        worker.join()

@@ -40,14 +40,14 @@ def show(args: argparse.Namespace) -> int:
     from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
     from pytest_accel.stats.baseline_quality import platform_prior
     from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
-    from pytest_accel.storage.sources import stored_files
 
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     if args.check:
         return _check(folder)
-    files = stored_files(folder, args.platform)
+    store = BaselineStore(folder)
+    files = store.files(args.platform)
     priors = {
-        platform: platform_prior(runs_of_platform(BaselineStore(folder), platform))
+        platform: platform_prior(runs_of_platform(store, platform))
         for platform in {file.platform for file in files}
     }
     stored = [
@@ -150,13 +150,12 @@ def edit(args: argparse.Namespace) -> int:
         raise ValueError(
             "Choose one of --tolerance, --anchor, --keep and --remove; each gets its own reason."
         )
-    files = _files(folder, args.platform)
+    store = BaselineStore(folder)
+    files = store.files(args.platform)
     _refuse_unknown(args.remove, files)
     if not any(wanted(key) for file in files for key in file.benchmarks):
         raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
-    lines = edit_baselines(
-        BaselineStore(folder), files, edits[0], reason=args.reason, at=_now(), wanted=wanted
-    )
+    lines = edit_baselines(store, files, edits[0], reason=args.reason, at=_now(), wanted=wanted)
     print("\n".join(lines or ["There is nothing to change."]))
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
@@ -188,23 +187,6 @@ def _tolerance(text: str) -> Tolerance:
         return parse_tolerance(text)
     except ValueError as error:
         raise ValueError(f"--tolerance {text!r} {error} Or auto, or default.") from None
-
-
-def _files(folder: Path, platform: str) -> list[BaselineFile]:
-    """Return the files of a platform or of all; refuse those in the wrong folder before anything is changed."""
-    from pytest_accel.storage.baselines import BaselineStore
-    from pytest_accel.storage.sources import stored_files
-
-    found = []
-    for file in stored_files(folder, platform):
-        stored = BaselineStore(folder).read(file.platform, file.suite)
-        if stored is None:
-            raise ValueError(
-                f"{folder}: baselines of {file.platform}/{file.suite} are in another folder. "
-                "`pytest-accel baseline show --check` names it."
-            )
-        found.append(stored)
-    return found
 
 
 def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:

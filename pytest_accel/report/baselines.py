@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_accel.report.terminal import Cell, Column, lines_of
+from pytest_accel.report.history import text_table
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, NoisePrior, baseline_quality
 from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
@@ -78,58 +79,51 @@ def _prior_line(prior: NoisePrior) -> str:
     return f"prior of run-to-run noise: {percent(prior.noise, 2)}, {worth} ({source})"
 
 
-def _state(each: ShownBenchmark) -> str:
-    """Return what is wrong with the baseline, in words."""
-    found = each.quality
-    provisional = f"provisional: {found.provisional}" if found.provisional else ""
-    anchored = f"anchor of {counted(len(each.entry.anchor), 'run')}" if each.entry.anchor else ""
-    return "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok"
-
-
 def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
-    titles = ("runs", "sessions", "throughput", "unit", "±", "noise", "resolves", "tolerance")
-    columns = [
-        Column(title="benchmark"),
-        *(Column(title=title, right=title != "unit") for title in titles),
-        Column(title="state"),
+    rows = []
+    for each in stored:
+        found, entry = each.quality, each.entry
+        provisional = f"provisional: {found.provisional}" if found.provisional else ""
+        anchored = f"anchor of {counted(len(entry.anchor), 'run')}" if entry.anchor else ""
+        rows.append(
+            [
+                each.key.partition("::")[2] or each.key,
+                str(found.runs),
+                str(found.sessions),
+                si(each.throughput.value),
+                f"{entry.unit}/s",
+                percent(found.step.relative_high),
+                percent(found.noise),
+                percent(found.resolution),
+                percent(found.tolerance) + ("" if entry.tolerance is not None else " (default)"),
+                "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok",
+            ]
+        )
+    titles = [
+        "benchmark",
+        "runs>",
+        "sessions>",
+        "throughput>",
+        "unit",
+        "±>",
+        "noise>",
+        "resolves>",
+        "tolerance>",
     ]
-    return lines_of(columns, [[Cell(text=printable(text)) for text in _row(each)] for each in stored])
-
-
-def _row(each: ShownBenchmark) -> list[str]:
-    found, entry = each.quality, each.entry
-    return [
-        each.key.partition("::")[2] or each.key,
-        str(found.runs),
-        str(found.sessions),
-        si(each.throughput.value),
-        f"{entry.unit}/s",
-        percent(found.step.relative_high),
-        percent(found.noise),
-        percent(found.resolution),
-        percent(found.tolerance) + ("" if entry.tolerance is not None else " (default)"),
-        _state(each),
-    ]
+    return text_table([*titles, "state"], rows)
 
 
 def _environments(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
+    """Yield the most distinctive facts of each environment."""
     for environment in {each.environment.key: each.environment for each in stored}.values():
-        yield printable(f"environment {environment.key}: {environment_text(environment)}")
-
-
-def environment_text(environment: Environment) -> str:
-    """Return the most distinctive facts of an environment."""
-    facts = {**environment.identity, **environment.context}
-    found = [f"{TITLES[name]} {facts[name]}" for name in _ENVIRONMENT_FACTS if name in facts]
-    return ", ".join(found) or "nothing known of it"
+        facts = {**environment.identity, **environment.context}
+        found = [f"{TITLES[name]} {facts[name]}" for name in _ENVIRONMENT_FACTS if name in facts]
+        yield printable(f"environment {environment.key}: {', '.join(found) or 'nothing known of it'}")
 
 
 def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     """Yield the lines of the ledgers; a line that several benchmarks share comes once."""
-    found: dict[LedgerEntry, int] = {}
-    for each in stored:
-        for line in each.entry.ledger:
-            found[line] = found.get(line, 0) + 1
+    found = Counter(line for each in stored for line in each.entry.ledger)
     for line, benchmarks in sorted(found.items(), key=lambda each: each[0].at):
         yield f"ledger {ledger_line(line)} ({counted(benchmarks, 'benchmark')})"
     for removal in dict.fromkeys(gone for each in stored for gone in each.file.removed):
@@ -147,34 +141,26 @@ def removal_line(removal: Removal) -> str:
 
 def shown_json(stored: Iterable[ShownBenchmark]) -> list[dict[str, Any]]:
     """Return the same as plain values, not rounded."""
-    return [_as_json(each) for each in stored]
-
-
-def _as_json(each: ShownBenchmark) -> dict[str, Any]:
-    found, entry, throughput = each.quality, each.entry, each.throughput
-    return {
-        "platform": each.file.platform,
-        "suite": each.file.suite,
-        "benchmark": each.key,
-        "runs": found.runs,
-        "sessions": found.sessions,
-        "throughput": throughput.value,
-        "throughput_low": throughput.low,
-        "throughput_high": throughput.high,
-        "unit": throughput.unit,
-        "noise": found.noise,
-        "resolution": found.resolution,
-        "tolerance": found.tolerance,
-        "tolerance_is_default": entry.tolerance is None,
-        "provisional": found.provisional or None,
-        "anchor_runs": len(entry.anchor),
-        "prior_noise": each.prior.noise,
-        "prior_degrees_of_freedom": each.prior.degrees_of_freedom,
-        "configuration": dict(entry.configuration),
-        "configuration_hash": entry.configuration_hash,
-        "environment": {"key": each.environment.key, **encode(each.environment)},
-        "ledger": encode(entry.ledger),
-    }
+    return [
+        {
+            "platform": each.file.platform,
+            "suite": each.file.suite,
+            "benchmark": each.key,
+            "throughput": each.throughput.value,
+            "throughput_low": each.throughput.low,
+            "throughput_high": each.throughput.high,
+            "unit": each.throughput.unit,
+            **asdict(each.quality),
+            "tolerance_is_default": each.entry.tolerance is None,
+            "provisional": each.quality.provisional or None,
+            "prior": asdict(each.prior),
+            "anchor_runs": len(each.entry.anchor),
+            "configuration": dict(each.entry.configuration),
+            "environment": {"key": each.environment.key, **encode(each.environment)},
+            "ledger": encode(each.entry.ledger),
+        }
+        for each in stored
+    ]
 
 
 # --- ledgers ----------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_accel.report.terminal import Cell, Column, changed, lines_of
-from pytest_accel.stats.changepoints import MIN_VALUES, ChangePoint, HasThroughput, Trend
+from pytest_accel.stats.changepoints import MIN_VALUES, ChangePoint
 from pytest_accel.stats.environment import Environment, describe, diff, diff_identity
 from pytest_accel.stats.quantities import counted, inert, printable, seconds, si
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
-    from pytest_accel.storage.history import Point, SessionFacts
+    from pytest_accel.storage.history import Point, SessionFacts, Trend
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a line of blocks
@@ -35,7 +35,7 @@ class Shift:
         return self.change.relative < 0
 
 
-def shifts(trend: Trend[Point], environment: Callable[[Point], Environment | None]) -> tuple[Shift, ...]:
+def shifts(trend: Trend, environment: Callable[[Point], Environment | None]) -> tuple[Shift, ...]:
     """Return each change point of a series with the sessions around it; `environment` is that of a point."""
     found = []
     for change in trend.changes:
@@ -113,7 +113,7 @@ def series_table(points: Sequence[Point]) -> list[str]:
         "against baseline>",
         "verdict",
     ]
-    return _table([*titles, "environment"], rows)
+    return text_table([*titles, "environment"], rows)
 
 
 def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
@@ -140,17 +140,17 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
         ]
         for each in sessions
     ]
-    return _table(titles, rows)
+    return text_table(titles, rows)
 
 
-def unchanged(trend: Trend[HasThroughput]) -> str:
+def unchanged(trend: Trend) -> str:
     """Return the text for a series without a change."""
     if trend.is_too_short:
         return f"too short to say: change points need {MIN_VALUES} sessions"
     return "no change"
 
 
-def shift_lines(title: str, trend: Trend[Point], found: Sequence[Shift]) -> list[str]:
+def shift_lines(title: str, trend: Trend, found: Sequence[Shift]) -> list[str]:
     """Return a benchmark, its shape, and each change with its suspects below."""
     lines = overview(title, trend.points)
     for each in found:
@@ -169,7 +169,7 @@ def _moment(at: str) -> str:
     return printable(at)[:16].replace("T", " ")
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table; a title that ends in `>` is of figures."""
     columns = [Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles]
     return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -200,10 +201,8 @@ def path_of(node_id: str) -> PurePosixPath:
 def _stored_ids(store: BaselineStore, platform: str) -> set[str]:
     """Return the node ids of all stored benchmarks, with real or synthetic data."""
     found: set[str] = set()
-    for path in sorted((store.root / platform).glob("*.json")):
-        try:
-            file = store.read(platform, path.stem)
-        except BaselineError:
-            continue  # of a suite that was not selected: collection has refused the others
-        found |= set(map(node_id_of, file.benchmarks)) if file else set()
+    for _, suite in store.suites(platform):
+        with suppress(BaselineError):  # of a suite that was not selected: collection has refused the others
+            file = store.read(platform, suite)
+            found |= set(map(node_id_of, file.benchmarks)) if file else set()
     return found

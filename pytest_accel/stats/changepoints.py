@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from pytest_accel.stats.run import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MIN_NIGHTS = 4  # on each side of a split; three perfectly separated values are not significant at .01
 MIN_VALUES = 12  # shorter segments have too few permutations for the levels below
@@ -68,50 +65,13 @@ class ChangePoint:
         return self.after / self.before - 1 if self.before else math.copysign(math.inf, self.after)
 
 
-class HasThroughput(Protocol):
-    """One point of a series."""
+def change_points(values: Sequence[float], *, level: float = 0.01) -> tuple[ChangePoint, ...]:
+    """Return the change points among the newest WINDOW values, oldest first; none among fewer than MIN_VALUES.
 
-    @property
-    def throughput(self) -> float: ...
-
-
-_Night_co = TypeVar("_Night_co", bound=HasThroughput, covariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend(Generic[_Night_co]):
-    """A series, the oldest point first, and the change points of its throughput."""
-
-    points: tuple[_Night_co, ...]
-    changes: tuple[ChangePoint, ...]
-
-    @property
-    def is_too_short(self) -> bool:
-        """Whether nothing was found because nothing could be."""
-        return len(self.points) < MIN_VALUES
-
-
-def trend(points: Sequence[_Night_co]) -> Trend[_Night_co]:
-    """Return a series with its change points, as the page and the command show them."""
-    return Trend(points=tuple(points), changes=change_points([point.throughput for point in points]))
-
-
-def change_points(
-    values: Sequence[float], *, level: float = 0.01, window: int = WINDOW
-) -> tuple[ChangePoint, ...]:
-    """Return the change points among the newest `window` values, oldest first; none among fewer than MIN_VALUES.
-
-    `level` is the share of series without change in which one is found, and is one of LEVELS. Give step times or
-    rates as they are: ranks do not tell them from their logarithms.
+    `level`, one of LEVELS, is the share of series without change in which one is found. Give step times or rates
+    as they are: ranks do not tell them from their logarithms.
     """
-    if level not in LEVELS:
-        raise ValueError(f"level: {level!r} is not tabulated. Choose one of {', '.join(map(str, LEVELS))}.")
-    if window < MIN_VALUES:
-        raise ValueError(f"window: {window!r} holds too few values. Give {MIN_VALUES} or more.")
-    for place, value in enumerate(values):
-        if not math.isfinite(value):
-            raise ValueError(f"value {place} of {len(values)} is {value}: leave out what is not a number.")
-    first = max(0, len(values) - window)
+    first = max(0, len(values) - WINDOW)
     searched = _scaled([float(value) for value in values[first:]])
     tree = _bisect(searched, 0, len(searched), level)
     if tree is None:

@@ -54,25 +54,22 @@ def check_baselines(
             found.figures += len(read_study(path).figures)
         except PublishedError as error:
             found.faults.append(error)
-    for entry in sorted(root.iterdir()):
-        if entry.name == PUBLISHED or entry.name.startswith("."):
-            continue
-        if not entry.is_dir():
-            remedy = "Baselines are <root>/<platform>/<suite>.json: move it to its platform's folder."
-            found.faults.append(BaselineError(str(entry), "", "is not in the folder of a platform", remedy))
-            continue
-        if not is_platform(entry.name):
-            found.remarks.append(
-                f"{entry}: no platform of the catalogue has that name, so that nothing reads it"
-            )
-        for path in sorted(entry.glob("[!.]*.json")):
-            found.files += 1
-            try:
-                file = BaselineStore(root).read(entry.name, path.stem)
-            except BaselineError as error:
-                found.faults.append(error)
-            else:
-                _check_file(path, file or empty_file(entry.name, path.stem), found, misplaced)
+    for path in sorted(root.glob("*.json")):
+        remedy = "Baselines are <root>/<platform>/<suite>.json: move it to its platform's folder."
+        found.faults.append(BaselineError(str(path), "", "is not in the folder of a platform", remedy))
+    store = BaselineStore(root)
+    for platform in sorted({each for each, _ in store.suites()}):
+        if not is_platform(platform):
+            unread = "no platform of the catalogue has that name, so that nothing reads it"
+            found.remarks.append(f"{root / platform}: {unread}")
+    for platform, suite in store.suites():
+        found.files += 1
+        try:
+            file = store.read(platform, suite) or empty_file(platform, suite)
+        except BaselineError as error:
+            found.faults.append(error)
+        else:
+            _check_file(store.path(platform, suite), file, found, misplaced)
     return found
 
 

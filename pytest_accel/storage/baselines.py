@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import re
 import shlex
@@ -259,6 +260,21 @@ class BaselineStore:
                 raise BaselineError(str(self.root), "", f"{name!r} cannot name a {kind}", remedy)
         return self.root / platform / f"{suite}.json"
 
+    def suites(self, platform: str = "") -> list[tuple[str, str]]:
+        """Return platform and suite of every file, or of those of one platform."""
+        found = (path for path in self.root.glob(f"{glob.escape(platform) or '[!.]*'}/[!.]*.json"))
+        return sorted((path.parent.name, path.stem) for path in found if path.parent.name != PUBLISHED)
+
+    def files(self, platform: str = "") -> list[BaselineFile]:
+        """Return all files, or those of one platform; raise BaselineError where there are none."""
+        found = [file for each in self.suites(platform) if (file := self.read(*each))]
+        if not found:
+            there = ", ".join(sorted({each for each, _ in self.suites()})) or "none"
+            problem = f"has no baselines of {platform!r}" if platform else "holds no baselines"
+            remedy = f"Platforms here: {there}. Record some with --accel-record, or name the folder with --baselines."
+            raise BaselineError(str(self.root), "", problem, remedy)
+        return found
+
     def read(self, platform: str, suite: str) -> BaselineFile | None:
         """Return the stored baselines, or None; raise BaselineError when they cannot be used."""
         path = self.path(platform, suite)
@@ -310,13 +326,13 @@ def empty_file(platform: str, suite: str) -> BaselineFile:
 def runs_of_platform(store: BaselineStore, platform: str) -> list[tuple[Run, ...]]:
     """Return the runs of every benchmark of a platform, those of one machine together; a bad file has none."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
-    for path in sorted((store.root / platform).glob("*.json")):
+    for _, suite in store.suites(platform):
         with suppress(BaselineError):
-            file = store.read(platform, path.stem) or empty_file(platform, path.stem)
+            file = store.read(platform, suite) or empty_file(platform, suite)
             for key, entry in file.benchmarks.items():
                 for run in entry.runs:
                     identity = file.environments[run.environment].identity
-                    groups.setdefault((path.stem, key, repr(sorted(identity.items()))), []).append(run)
+                    groups.setdefault((suite, key, repr(sorted(identity.items()))), []).append(run)
     return [tuple(runs) for runs in groups.values()]
 
 

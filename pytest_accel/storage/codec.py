@@ -99,12 +99,6 @@ def decode(kind: type[T], value: object, place: str = "") -> T:
     return cast("T", _decode(kind, value, place, 0))
 
 
-def known_keys(kind: type, value: object) -> object:
-    """Return an object without the keys that are no fields of `kind`, for files that others write too."""
-    names = {each.name for each in fields(kind)}
-    return without_keys(value, *(value.keys() - names)) if isinstance(value, dict) else value
-
-
 def without_keys(value: Mapping[str, object], *keys: str) -> dict[str, object]:
     """Return an object without some keys."""
     kept = _Object((key, each) for key, each in value.items() if key not in keys)

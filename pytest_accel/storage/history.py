@@ -6,20 +6,21 @@ are on NFS, and one history serves many nodes.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import shlex
 import sqlite3
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_accel.stats.changepoints import SEASON, Trend, trend
+from pytest_accel.stats.changepoints import MIN_VALUES, SEASON, ChangePoint, change_points
 from pytest_accel.stats.comparison import was_slowed, why_unusable
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import centre
@@ -105,6 +106,23 @@ class Point:
     @property
     def throughput(self) -> float:
         return self.work_per_step / self.step_time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A series, the oldest point first, and the change points of its throughput."""
+
+    points: tuple[Point, ...]
+    changes: tuple[ChangePoint, ...]
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether nothing was found because nothing could be."""
+        return len(self.points) < MIN_VALUES
+
+
+def trend(points: Sequence[Point]) -> Trend:
+    return Trend(points=tuple(points), changes=change_points([point.throughput for point in points]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +216,7 @@ class History:
             ).fetchall()
         return tuple(self._decoded(Point, row[0], "points") for row in reversed(found))
 
-    def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend[Point]:
+    def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend:
         """Return the newest points of a series with its change points."""
         return trend(self.series(key, platform, nights))
 
@@ -257,7 +275,7 @@ class History:
             "A session that measures begins one (--accel-history says where); results are added with "
             "`pytest-accel history --import`.",
         )
-        if not self._is_regular() and not write:
+        if not self._exists() and not write:
             raise missing
         with self._explained(), closing(self._connect("rwc" if write else "rw")) as connection:
             if write:
@@ -304,15 +322,12 @@ class History:
             raise self._error(problem, f"{remedy}, or name another file (--accel-history).")
         return False
 
-    def _is_regular(self) -> bool:
+    def _exists(self) -> bool:
         """Return whether the file exists; refuse a FIFO before SQLite opens it and blocks."""
         try:
             mode = self.path.stat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            remedy = "Make its folder readable, or name another file (--accel-history)."
-            raise self._error(f"cannot be read: {error.strerror}", remedy) from None
+        except OSError as error:  # SQLite's error says what may not be read
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
         if not stat.S_ISREG(mode):
             problem = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
             raise self._error(problem, "Name a file for the history (--accel-history).")

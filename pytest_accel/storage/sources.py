@@ -86,18 +86,6 @@ def _unknown(name: str, baselines: Path) -> str:
 # --- baselines --------------------------------------------------------------------------------------
 
 
-def stored_files(baselines: Path, platform: str = "") -> list[BaselineFile]:
-    """Return the baselines of one platform, or of all."""
-    if platform and not (baselines / platform).is_dir():
-        known = [each.name for each in _platform_folders(baselines)]
-        near = closest(platform, known, limit=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise SourceError(
-            f"{baselines} has no baselines of {platform!r}.{hint} There are: {', '.join(known) or 'none'}."
-        )
-    return read_folder(baselines / platform)
-
-
 def read_folder(folder: Path) -> list[BaselineFile]:
     """Return the baselines in the folder of one platform, or in a root of several."""
     own = sorted(folder.glob("*.json"))

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.page import MAX_BYTES, ReportError, read_plotly_js, render_page
-from pytest_accel.stats.changepoints import trend
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, SessionResults
 from pytest_accel.stats.verdict import Estimate, Outcome
+from pytest_accel.storage.history import trend
 from pytest_accel.storage.references import read_published
 from tests.support.results import SESSION, hostile, make_result, make_session, many, nights
 

@@ -51,9 +51,9 @@ from pytest_accel.stats.quantities import (
 )
 from pytest_accel.stats.results import Status
 from pytest_accel.stats.verdict import Policy, Verdict
+from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.comparison import CHOICES
 from pytest_accel.storage.references import METRICS as PUBLISHED
-from pytest_accel.storage.sources import stored_files
 from tests.docs import schemas
 from tests.docs.pages import ROOT
 
@@ -404,7 +404,7 @@ def environment_page() -> str:
 
 def throughput_table(platform: str = "h200") -> str:
     """Return one row for each stored benchmark of a platform."""
-    files = stored_files(ROOT / "baselines", platform)
+    files = BaselineStore(ROOT / "baselines").files(platform)
     prior = platform_prior(entry.runs for file in files for entry in file.benchmarks.values())
     stored = [
         ShownBenchmark(file=file, key=key, entry=entry, prior=prior)

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_accel.report.page.plots import Nights, Past, past, rounds, session_plots
+from pytest_accel.report.page.plots import Nights, past, rounds, session_plots
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.remedies import remedy
 from pytest_accel.report.terminal import own_text
@@ -31,7 +31,6 @@ from pytest_accel.report.verdicts import (
     rank,
     shown_status,
 )
-from pytest_accel.stats.changepoints import Trend
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
 from pytest_accel.stats.quantities import seconds
 from pytest_accel.stats.results import Result, SessionResults
@@ -42,6 +41,8 @@ from pytest_accel.storage.references import Figure
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+    from pytest_accel.storage.history import Trend
 
 MAX_BYTES = 6_000_000  # what mail, CI artifacts and phones take
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
@@ -73,7 +74,7 @@ def write_page(
     """Write the whole page or nothing. A history or study that cannot be read costs its plots; the page says so."""
     library = read_plotly_js()  # first: without it there is no page
     problems: list[str] = []
-    no_trends: Mapping[SeriesKey, Trend[Past]] = {}
+    no_trends: Mapping[SeriesKey, Trend] = {}
     no_figures: Sequence[Figure] = ()
     trends = _attempt(lambda: _trends(session, history), no_trends, problems)
     figures = _attempt(lambda: _figures(published), no_figures, problems)
@@ -89,7 +90,7 @@ def _attempt(read: Callable[[], _T], otherwise: _T, problems: list[str]) -> _T:
         return otherwise
 
 
-def _trends(session: SessionResults, path: Path | None) -> Mapping[SeriesKey, Trend[Past]]:
+def _trends(session: SessionResults, path: Path | None) -> Mapping[SeriesKey, Trend]:
     if path is None or not path.is_file():
         return {}
     from pytest_accel.storage.history import History
@@ -127,7 +128,7 @@ def render_page(
     session: SessionResults,
     *,
     plotly_js: bytes,
-    history: Mapping[SeriesKey, Trend[Past]] | None = None,
+    history: Mapping[SeriesKey, Trend] | None = None,
     published: Sequence[Figure] = (),
 ) -> str:
     """Return the whole page; the same input gives the same text."""

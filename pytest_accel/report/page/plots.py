@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pytest_accel.platforms import names as grammar
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.page.rows import units_per_wh
 from pytest_accel.report.terminal import changed
-from pytest_accel.stats.changepoints import Trend
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import percent, si
@@ -18,6 +17,9 @@ from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run, Scalar
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy
 from pytest_accel.storage.references import Figure
+
+if TYPE_CHECKING:  # SQLite is loaded only where it is needed
+    from pytest_accel.storage.history import Trend
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
 MOST_SWEEPS = 12  # the table has every figure
@@ -27,19 +29,6 @@ Nights = dict[tuple[str, str, str], int]  # time, session and revision, each onc
 Curves = dict[
     tuple[str, str], dict[int, tuple[float, str]]
 ]  # by source and platform: value and flags by size
-
-
-class Past(Protocol):
-    """A run of the history."""
-
-    @property
-    def at(self) -> str: ...  # ISO 8601
-    @property
-    def session(self) -> str: ...
-    @property
-    def revision(self) -> str: ...
-    @property
-    def throughput(self) -> float: ...
 
 
 def drawn(value: float) -> float:
@@ -89,7 +78,7 @@ def thinned(values: Sequence[float], most: int) -> Sequence[float]:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def past(result: Result, trend: Trend[Past] | None, nights: Nights) -> dict[str, object] | None:
+def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, object] | None:
     """Return the newest values of the history and where they changed; None for fewer than two."""
     if trend is None or len(trend.points) < 2:
         return None

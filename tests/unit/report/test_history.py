@@ -16,9 +16,8 @@ from pytest_accel.report.history import (
     sparkline,
     unchanged,
 )
-from pytest_accel.stats.changepoints import trend
 from pytest_accel.stats.environment import Environment
-from pytest_accel.storage.history import Point
+from pytest_accel.storage.history import Point, trend
 
 OLD = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.10.0"})
 NEW = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.11.0"})

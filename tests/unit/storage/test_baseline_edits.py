@@ -388,12 +388,3 @@ class TestCheck:
         baseline(root)
         (fault,) = check_baselines(root, misplaced=lambda folder, _environment: f"no {folder}").faults
         assert (fault.place, fault.problem) == (KEY, "its runs are of another machine (no h200) than h200")
-
-    def test_folder_that_no_platform_has_is_a_remark(self, root):
-        baseline(root)
-        (root / "h200" / ".lock").touch()
-        (root / "empty").mkdir()
-        report = check_baselines(root, is_platform=lambda name: name == "h200")
-        assert report.faults == []
-        (remark,) = report.remarks
-        assert "empty: no platform of the catalogue has that name" in remark

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from pytest_accel.storage.codec import EXACT, FormatError, decode, encode, known_keys, loads, render
+from pytest_accel.storage.codec import EXACT, FormatError, decode, encode, loads, render
 
 
 class Colour(Enum):
@@ -116,8 +116,3 @@ def test_key_written_twice_is_refused_at_its_place():
     with pytest.raises(FormatError) as caught:
         decode(Outer, loads('{"name": "x", "inner": {"size": 1, "size": 2}}'))
     assert (caught.value.place, caught.value.problem) == ("inner", 'the key "size" appears twice')
-
-
-def test_keys_of_other_writers_are_dropped_on_request():
-    assert known_keys(Inner, {"size": 2, "colour": "red"}) == {"size": 2}
-    assert known_keys(Inner, [1]) == [1]

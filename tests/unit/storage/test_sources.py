@@ -15,7 +15,7 @@ from pytest_accel.storage import files
 from pytest_accel.storage.baselines import BaselineError
 from pytest_accel.storage.files import RevisionError, StorageError, read_revision
 from pytest_accel.storage.results import MAX_BYTES
-from pytest_accel.storage.sources import SourceError, find_source, read_sources, stored_files
+from pytest_accel.storage.sources import SourceError, find_source, read_sources
 from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
@@ -102,12 +102,6 @@ class TestNames:
         baseline(Path("h200"), OTHER, platform="h200")
         assert list(find_source("h200", Path("baselines")).sides[0].entries) == [KEY]
         assert list(find_source("./h200", Path("baselines")).sides[0].entries) == [OTHER]
-
-    def test_baselines_of_one_platform_or_of_all(self):
-        assert [file.platform for file in stored_files(Path("baselines"))] == ["a100x4", "h200"]
-        assert [file.platform for file in stored_files(Path("baselines"), "h200")] == ["h200"]
-        with pytest.raises(SourceError, match="Did you mean h200"):
-            stored_files(Path("baselines"), "h20")
 
 
 class TestStudies:

@@ -13,7 +13,7 @@ from benchmarks.comparison.catalogue import Comparison
 from benchmarks.comparison.implementations import Step, plain_loop, plain_optimizer
 from pytest_accel.workloads.data.detection import corners_px
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.workloads.models.detection import FROZEN, DinoLoss, Scenes, calibrate
+from pytest_accel.workloads.models.detection import FROZEN, Scenes, calibrate, dino_loss
 from pytest_accel.workloads.models.dino import build_dino
 from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS
 from pytest_accel.workloads.tasks.masks import AUXILIARY_WEIGHT, MaskPlan
@@ -94,10 +94,9 @@ def dino_step(comparison: Comparison, device: torch.device) -> Step:
     scenes, targets = _batch(_plan(comparison), device)
     options = comparison.options.get("model_options", {})
     model = build_dino(comparison.model.removeprefix("zoo/"), **options).to(device).train()
-    criterion = DinoLoss()
 
     def loss_of() -> torch.Tensor:
-        return criterion(model(scenes), targets)
+        return dino_loss(model(scenes), targets)
 
     return plain_loop(comparison, device, loss_of, plain_optimizer(comparison, model, default="adamw"))
 

@@ -86,7 +86,8 @@ def assemble(config: StepConfig) -> Parts:
     cache_key = _cache_key(config, info)
     mode, replay = resolve_compile(config, model, info, plan, pipeline, cache_key=cache_key)
     config = replace(config, compile=mode, replay=replay)
-    if mode is not None and config.memory_format == "channels_last" and is_nvidia(device.type):
+    channels_last = config.memory_format == "channels_last"
+    if mode is not None and channels_last and is_nvidia(device.type) and not info.own:
         replace_slow_layers(model, config.precision)
     configuration: Configuration = {
         "definition": DEFINITION,

@@ -13,4 +13,5 @@ def traced(function, *inputs, fullgraph=False):
         seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return graph
 
+    torch.compiler.reset()  # other tests' functions count against the limit of recompiling
     return torch.compile(function, backend=record, fullgraph=fullgraph)(*inputs), seen

@@ -1,4 +1,4 @@
-"""Custom layers and kernels that replace slow layers of compiled models on NVIDIA GPUs.
+"""Custom layers and kernels that replace slow layers of compiled models on NVIDIA GPUs, not of a user's own ones.
 
 A replacement keeps the name and parameters of its layer, and eager it is that layer: parameter counts, FLOPs and accuracy
 are those of the library's model.
@@ -28,14 +28,12 @@ def replace_slow_layers(model: nn.Module, precision: str) -> None:
 
     if precision in resnet.STEMS and not model.training:
         resnet.fuse_conv_bn_relu(model)
-    for part in [
-        part for part in model.modules() if isinstance(part, ResNet)
-    ]:  # an encoder of another model too
-        if precision in resnet.STEMS and resnet.is_stem(part.conv1):
+    for part in model.modules():
+        # An encoder of another model too, unless its stem is fused
+        if isinstance(part, ResNet) and precision in resnet.STEMS and type(part.conv1) is nn.Conv2d:
             part.conv1 = resnet.Stem.of(part.conv1, resnet.STEMS[precision])
-    if not (resnet.is_torchvision_resnet(model) and model.training):
-        return  # another forward pass may read the input of the pooling; in inference it is fused already
-    if type(model.relu) is nn.ReLU and resnet.is_pooling(model.maxpool) and find_spec("triton") is not None:
+    # Another forward pass may read the input of the pooling; in inference it is fused already.
+    if type(model) is ResNet and model.training and find_spec("triton") is not None:
         model.relu, model.maxpool = DeferredReLU(), ReluMaxPool()
 
 
@@ -57,8 +55,7 @@ class ReluMaxPool(nn.MaxPool2d):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not _uses_kernel(self, images):
-            pooled: torch.Tensor = super().forward(images)
-            return pooled
+            return super().forward(images)
         from pytest_accel.workloads.kernels.pooling import relu_max_pool
 
         return relu_max_pool(images)[0]

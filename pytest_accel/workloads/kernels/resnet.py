@@ -14,45 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torchvision.models.resnet import BasicBlock, Bottleneck
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 # Images, weight, and the stride and padding of the convolution
 Rearranged: TypeAlias = tuple[torch.Tensor, torch.Tensor, dict[str, int]]
 Rearrangement: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Rearranged]
 
 BLOCK_CHANNELS = 16  # 2 x 2 pixels of 3 channels, padded: tensor cores read multiples of 8
-
-
-def is_stem(layer: nn.Module) -> bool:
-    """Return whether a layer is a 7 x 7 convolution of three channels with stride 2."""
-    plain = {"kernel_size": (7, 7), "stride": (2, 2), "padding": (3, 3), "dilation": (1, 1), "groups": 1}
-    return (
-        type(layer) is nn.Conv2d
-        and layer.in_channels == 3
-        and layer.padding_mode == "zeros"
-        and all(getattr(layer, name) == value for name, value in plain.items())
-    )
-
-
-def is_pooling(layer: nn.Module) -> bool:
-    """Return whether a layer is a 3 x 3 max-pool with stride 2."""
-    plain = {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1}
-    return (
-        type(layer) is nn.MaxPool2d
-        and not layer.ceil_mode
-        and not layer.return_indices
-        and all(getattr(layer, name) in {value, (value, value)} for name, value in plain.items())
-    )
-
-
-def is_torchvision_resnet(model: nn.Module) -> bool:
-    """Return whether a model is a ResNet with torchvision's own forward pass: nothing else reads its intermediate results."""
-    from torchvision.models import ResNet
-
-    passes = ("forward", "_forward_impl")
-    return isinstance(model, ResNet) and all(
-        getattr(type(model), name) is getattr(ResNet, name) and name not in vars(model) for name in passes
-    )
 
 
 class Stem(nn.Conv2d):
@@ -86,20 +54,14 @@ def stem_space_to_depth(images: torch.Tensor, weight: torch.Tensor) -> Rearrange
 
     A window begins at pixel 2 i - 3. With one row of zero weight before it, it spans blocks i - 2 to i + 1.
     """
-    return stem_images(images), stem_weight(weight), {"stride": 1, "padding": 0}
+    images = _pad_channels(F.pad(space_to_depth(images), (2, 1, 2, 1)), BLOCK_CHANNELS)
+    weight = _pad_channels(space_to_depth(F.pad(weight, (1, 0, 1, 0))), BLOCK_CHANNELS)
+    return images, weight, {"stride": 1, "padding": 0}
 
 
-def stem_images(images: torch.Tensor) -> torch.Tensor:
-    return _pad_channels(F.pad(space_to_depth(images), (2, 1, 2, 1)))
-
-
-def stem_weight(weight: torch.Tensor) -> torch.Tensor:
-    return _pad_channels(space_to_depth(F.pad(weight, (1, 0, 1, 0))))
-
-
-def _pad_channels(blocks: torch.Tensor) -> torch.Tensor:
-    missing = BLOCK_CHANNELS - blocks.shape[1]
-    return F.pad(blocks, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
+def _pad_channels(pixels: torch.Tensor, channels: int) -> torch.Tensor:
+    missing = channels - pixels.shape[1]
+    return F.pad(pixels, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
 
 
 def space_to_depth(pixels: torch.Tensor, side: int = 2) -> torch.Tensor:
@@ -112,10 +74,7 @@ def space_to_depth(pixels: torch.Tensor, side: int = 2) -> torch.Tensor:
 
 def pad_to_four_channels(images: torch.Tensor, weight: torch.Tensor) -> Rearranged:
     """Add a fourth channel of zeros, which cuDNN would otherwise add in a pass of its own."""
-    fourth = (0, 0, 0, 0, 0, 1)
-    images = F.pad(images, fourth).contiguous(memory_format=torch.channels_last)
-    weight = F.pad(weight, fourth).contiguous(memory_format=torch.channels_last)
-    return images, weight, {"stride": 2, "padding": 3}
+    return _pad_channels(images, 4), _pad_channels(weight, 4), {"stride": 2, "padding": 3}
 
 
 # For 256 images in bf16 on an H200 (torch 2.11): 2.75 ms as it is, 1.25 ms in blocks. For fp16 cuDNN has kernels for four
@@ -126,10 +85,6 @@ STEMS: dict[str, Rearrangement] = {"bf16": stem_space_to_depth, "fp16": pad_to_f
 # A fused conv-ReLU goes over blocks of 4 x 4 pixels, 48 channels, and computes their 2 x 2 results at once: two thirds more
 # products than over blocks of 2 x 2, less than half of the reads. The max-pool then compares neighbouring channels.
 SIDE = 4
-
-
-def fused_stem_images(images: torch.Tensor) -> torch.Tensor:
-    return space_to_depth(images, SIDE).contiguous(memory_format=torch.channels_last)
 
 
 def fused_stem_weight(weight: torch.Tensor) -> torch.Tensor:
@@ -195,21 +150,30 @@ def _(
 
 def fuse_conv_bn_relu(model: nn.Module) -> None:
     """Fuse batch norm, addition and ReLU into the convolutions of ResNet blocks, and the max-pool too into a ResNet's stem."""
-    fuse_blocks(model)
-    if can_fuse_stem(model):
-        model.conv1 = FusedStem.before(model.conv1, model.bn1)
-        model.bn1, model.relu, model.maxpool = (
-            FusedAwayBatchNorm.of(model.bn1),
-            FusedAwayReLU.of(model.relu),
-            FusedAwayMaxPool.of(model.maxpool),
-        )
-
-
-def fuse_blocks(model: nn.Module) -> None:
     for parent in [*model.modules()]:
         for name, block in [*parent.named_children()]:
-            if can_fuse_block(block):
+            if type(block) in {BasicBlock, Bottleneck} and all(_is_fusable(*pair) for pair in _pairs(block)):
                 parent.add_module(name, FusedBlock(block))
+    if type(model) is ResNet and type(model.bn1) is nn.BatchNorm2d:  # nothing else reads what is in between
+        model.conv1 = FusedStem.before(model.conv1, model.bn1)
+        model.bn1 = FusedAwayBatchNorm.of(model.bn1)
+        model.relu, model.maxpool = FusedAwayReLU.of(model.relu), FusedAwayMaxPool.of(model.maxpool)
+
+
+def _pairs(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, nn.Module]]:
+    """Return the convolutions in sequence and that of the shortcut, each with its batch norm."""
+    numbers = (1, 2, 3) if isinstance(block, Bottleneck) else (1, 2)
+    pairs = [(getattr(block, f"conv{each}"), getattr(block, f"bn{each}")) for each in numbers]
+    return pairs if block.downsample is None else [*pairs, (*block.downsample,)]
+
+
+def _is_fusable(convolution: nn.Conv2d, norm: nn.Module) -> bool:
+    channels = (convolution.in_channels, convolution.out_channels)
+    return (
+        type(norm) is nn.BatchNorm2d
+        and (convolution.groups, convolution.dilation) == (1, (1, 1))
+        and all(each % CHANNELS == 0 for each in channels)
+    )
 
 
 class FusedBlock(nn.Module):
@@ -221,30 +185,31 @@ class FusedBlock(nn.Module):
             self.add_module(name, part)
         self.downsample: nn.Module | None = block.downsample
         self._eager = type(block).forward
-        self._windows: list[dict[str, list[int]]] = []  # stride and padding of each convolution
-        for number, (convolution, norm) in enumerate(_convolutions(block)):
-            weight, shift = fold_batch_norm(convolution, norm)
+        pairs = _pairs(block)
+        folded = [fold_batch_norm(*pair) for pair in pairs]
+        if self.downsample is not None:
+            weight, shift = folded.pop()
+            self.register_buffer("weight_shortcut", weight, persistent=False)
+            folded[-1][1].add_(shift)  # both are added in the end
+        for number, (weight, shift) in enumerate(folded):
             self.register_buffer(f"weight{number}", weight, persistent=False)
             self.register_buffer(f"shift{number}", shift, persistent=False)
-            self._windows.append({"stride": [*convolution.stride], "padding": [*convolution.padding]})
-        if self.downsample is not None:
-            weight, shortcut_shift = fold_batch_norm(*self.downsample)
-            self.register_buffer("weight_shortcut", weight, persistent=False)
-            shift += shortcut_shift  # of the last convolution: both are added in the end
+        # Stride and padding of each convolution
+        self._windows = [
+            {"stride": [*convolution.stride], "padding": [*convolution.padding]}
+            for convolution, _ in pairs[: len(folded)]
+        ]
         self.training = block.training  # its children have their own
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not torch.compiler.is_compiling() or self.training:
-            original: torch.Tensor = self._eager(self, images)
-            return original
+            return self._eager(self, images)
         found, last = images, len(self._windows) - 1
         for number, places in enumerate(self._windows):
+            weight, shift = getattr(self, f"weight{number}"), getattr(self, f"shift{number}")
             added = self._shortcut(images) if number == last else None
-            found = conv_relu(found, *self._folded(number), added, **places)
+            found = conv_relu(found, weight, shift, added, **places)
         return found
-
-    def _folded(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return getattr(self, f"weight{number}"), getattr(self, f"shift{number}")
 
     def _shortcut(self, images: torch.Tensor) -> torch.Tensor:
         if self.downsample is None:
@@ -264,8 +229,9 @@ class FusedStem(Stem):
         """Replace a layer and all that follows, up to the first block."""
         stem = cls.of(layer, stem_space_to_depth)
         weight, shift = fold_batch_norm(layer, norm)
-        weights, shifts = fused_stem_parameters(weight, shift)
-        kept = {"weight0": weight, "shift0": shift, "weights": weights, "shifts": shifts}
+        # `weights` and `shifts` are for all four results of a block.
+        weights = fused_stem_weight(weight)
+        kept = {"weight0": weight, "shift0": shift, "weights": weights, "shifts": shift.repeat(4)}
         for name, tensor in kept.items():
             stem.register_buffer(name, tensor, persistent=False)
         return stem
@@ -276,19 +242,9 @@ class FusedStem(Stem):
         if not divides_into_blocks(images, SIDE):
             found = F.conv2d(images, self.weight0, self.shift0, self.stride, self.padding)
             return F.max_pool2d(F.relu(found), 3, 2, 1)
-        return fused_stem(images, self.weights, self.shifts)
-
-
-def fused_stem(images: torch.Tensor, weights: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
-    """Convolve, ReLU and max-pool in blocks of 4 x 4 pixels; weights and shifts are those of `fused_stem_parameters`."""
-    blocks = fused_stem_images(images)
-    found = conv_relu(blocks, weights, shifts, None, stride=[1, 1], padding=[1, 1])
-    return fused_stem_max_pool(found)
-
-
-def fused_stem_parameters(weight: torch.Tensor, shift: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight and shift for all four results of a block."""
-    return fused_stem_weight(weight), shift.repeat(4)
+        blocks = space_to_depth(images, SIDE).contiguous(memory_format=torch.channels_last)
+        found = conv_relu(blocks, self.weights, self.shifts, None, stride=[1, 1], padding=[1, 1])
+        return fused_stem_max_pool(found)
 
 
 class FusedAway(nn.Module):
@@ -304,8 +260,7 @@ class FusedAway(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if torch.compiler.is_compiling() and not self.training:
             return images
-        found: torch.Tensor = super().forward(images)
-        return found
+        return super().forward(images)
 
 
 class FusedAwayBatchNorm(FusedAway, nn.BatchNorm2d): ...
@@ -317,79 +272,14 @@ class FusedAwayReLU(FusedAway, nn.ReLU): ...
 class FusedAwayMaxPool(FusedAway, nn.MaxPool2d): ...
 
 
-def can_fuse_stem(model: nn.Module) -> bool:
-    """Return whether a model has the stem of torchvision's ResNets, in eval mode and without hooks."""
-    if not is_torchvision_resnet(model):
-        return False
-    first = (model.conv1, model.bn1, model.relu, model.maxpool)
-    return (
-        is_stem(model.conv1)
-        and model.conv1.out_channels % CHANNELS == 0
-        and uses_running_statistics(model.bn1)
-        and type(model.relu) is nn.ReLU
-        and is_pooling(model.maxpool)
-        and not any(part.training for part in first)
-        and not has_hooks(*first)
-    )
-
-
-def can_fuse_block(block: nn.Module) -> bool:
-    """Return whether a module is torchvision's ResNet block, in eval mode and without hooks."""
-    if type(block) not in {BasicBlock, Bottleneck}:
-        return False
-    pairs = _convolutions(block)
-    if block.downsample is not None:
-        pairs.append((*block.downsample,) if type(block.downsample) is nn.Sequential else ())
-    is_plain = type(block.relu) is nn.ReLU and all(len(pair) == 2 and _is_fusable(*pair) for pair in pairs)
-    return is_plain and not has_hooks(*block.modules())
-
-
-def has_hooks(*parts: nn.Module) -> bool:
-    """Return whether a module has hooks, or a forward pass that was replaced."""
-    return any(
-        part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)  # noqa: SLF001 - torch has no public query
-        for part in parts
-    )
-
-
-def _convolutions(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, ...]]:
-    """Return the convolutions in sequence, each with its batch norm."""
-    numbers = (1, 2, 3) if isinstance(block, Bottleneck) else (1, 2)
-    return [(getattr(block, f"conv{each}"), getattr(block, f"bn{each}")) for each in numbers]
-
-
-def _is_fusable(convolution: nn.Module, norm: nn.Module) -> bool:
-    return (
-        type(convolution) is nn.Conv2d
-        and convolution.groups == 1
-        and convolution.in_channels % CHANNELS == 0 == convolution.out_channels % CHANNELS
-        and convolution.dilation == (1, 1)
-        and convolution.padding_mode == "zeros"
-        and not isinstance(convolution.padding, str)
-        and len({*convolution.stride}) == len({*convolution.padding}) == 1
-        and uses_running_statistics(norm)
-    )
-
-
-def uses_running_statistics(norm: nn.Module) -> bool:
-    """Return whether a batch norm uses its running statistics."""
-    return type(norm) is nn.BatchNorm2d and norm.running_mean is not None and not norm.training
-
-
 def fold_batch_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
     """Return weight and bias of a convolution with its batch norm folded in, computed in fp32 at least."""
     own = convolution.weight.dtype
     kind = torch.promote_types(own, torch.float32)
-    given = (
-        convolution.weight,
-        convolution.bias,
-        norm.running_mean,
-        norm.running_var,
-        norm.weight,
-        norm.bias,
-    )
+    mean, variance, factor, shift = norm.running_mean, norm.running_var, norm.weight, norm.bias
     weight, bias, mean, variance, factor, shift = (
-        None if each is None else each.detach().to(kind) for each in given
+        None if each is None else each.detach().to(kind)
+        for each in (convolution.weight, convolution.bias, mean, variance, factor, shift)
     )
     found = fuse_conv_bn_weights(weight, bias, mean, variance, norm.eps, factor, shift)
     weight, shift = (each.detach().to(own) for each in found)

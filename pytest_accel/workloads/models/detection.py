@@ -23,9 +23,7 @@ class Targets(NamedTuple):
     """
 
     labels: Tensor  # (images, boxes), integers
-    boxes: (
-        Tensor  # (images, boxes, 4): centre x and y, width, height; shares of the image without its padding
-    )
+    boxes: Tensor  # (images, boxes, 4): centre x and y, width, height; shares of the image without padding
     valid: Tensor  # (images, boxes), booleans: a real box, not padding
 
     def without_padding(self) -> Targets:
@@ -60,24 +58,16 @@ def to_centres(corners: Tensor) -> Tensor:
 
 def generalized_iou(corners: Tensor, others: Tensor) -> Tensor:
     """Return the GIoU (arXiv:1902.09630) of boxes given by their corners, from -1 to 1. Shapes are broadcast."""
-    overlap = _area(
-        torch.maximum(_first(corners), _first(others)), torch.minimum(_last(corners), _last(others))
-    )
-    hull = _area(torch.minimum(_first(corners), _first(others)), torch.maximum(_last(corners), _last(others)))
-    union = _area(_first(corners), _last(corners)) + _area(_first(others), _last(others)) - overlap
+
+    def area(first: Tensor, last: Tensor) -> Tensor:
+        return (last - first).clamp(min=0).prod(dim=-1)
+
+    first, last = corners[..., :2], corners[..., 2:]
+    other_first, other_last = others[..., :2], others[..., 2:]
+    overlap = area(torch.maximum(first, other_first), torch.minimum(last, other_last))
+    hull = area(torch.minimum(first, other_first), torch.maximum(last, other_last))
+    union = area(first, last) + area(other_first, other_last) - overlap
     return overlap / union.clamp(min=SMALLEST_AREA) - (hull - union) / hull.clamp(min=SMALLEST_AREA)
-
-
-def _first(corners: Tensor) -> Tensor:
-    return corners[..., :2]
-
-
-def _last(corners: Tensor) -> Tensor:
-    return corners[..., 2:]
-
-
-def _area(first: Tensor, last: Tensor) -> Tensor:
-    return (last - first).clamp(min=0).prod(dim=-1)
 
 
 MATCHING = 0  # group of the queries that are matched; copies are in groups 1, 2, ..., empty slots below 0
@@ -96,14 +86,7 @@ class Noise(NamedTuple):
     active: Tensor  # not an empty slot
 
 
-def make_noise(
-    targets: Targets,
-    *,
-    pairs: int,
-    num_classes: int,
-    label_flip: float = LABEL_FLIP,
-    box_noise: float = BOX_NOISE,
-) -> Noise:
+def make_noise(targets: Targets, *, pairs: int, num_classes: int) -> Noise:
     """Copy the boxes into `2 * max(pairs, boxes)` slots, with noise (contrastive denoising of DINO).
 
     There are max(1, pairs // the most boxes of an image) groups of copies. The number of slots does not depend on the
@@ -120,11 +103,11 @@ def make_noise(
     target, active = target.repeat(1, 2), active.repeat(1, 2)
     positive = active & (torch.arange(2 * slots, device=valid.device) < slots)
     alone = -1 - torch.arange(2 * slots, device=valid.device)
-    flipped = torch.rand_like(active, dtype=torch.float32) < label_flip
+    flipped = torch.rand_like(active, dtype=torch.float32) < LABEL_FLIP
     copied = labels.gather(1, target)
     return Noise(
         labels=torch.where(flipped, torch.randint_like(copied, num_classes), copied),
-        boxes=move_corners(boxes.gather(1, target[..., None].expand(-1, -1, 4)), positive, scale=box_noise),
+        boxes=move_corners(boxes.gather(1, target[..., None].expand(-1, -1, 4)), positive),
         group=torch.where(active, 1 + group.repeat(2), alone),
         target=target,
         positive=positive,
@@ -132,12 +115,12 @@ def make_noise(
     )
 
 
-def move_corners(boxes: Tensor, positive: Tensor, *, scale: float) -> Tensor:
-    """Move both corners of each box by [0, scale) half sizes if positive, else by [scale, 2 scale)."""
+def move_corners(boxes: Tensor, positive: Tensor) -> Tensor:
+    """Move both corners of each box by up to BOX_NOISE half sizes if positive, else by once to twice as much."""
     far = torch.rand_like(boxes) + (~positive)[..., None]
     sign = torch.where(torch.rand_like(boxes) < 0.5, -1.0, 1.0)
     half_sizes = boxes[..., 2:].repeat(1, 1, 2) / 2
-    return to_centres((to_corners(boxes) + scale * far * sign * half_sizes).clamp(0, 1))
+    return to_centres((to_corners(boxes) + BOX_NOISE * far * sign * half_sizes).clamp(0, 1))
 
 
 def may_see(group: Tensor) -> Tensor:
@@ -167,9 +150,7 @@ def match(costs: Tensor) -> Tensor:
     from scipy.optimize import linear_sum_assignment
 
     found = torch.full((layers * images, predictions), UNMATCHED)
-    on_host = (
-        costs.detach().cpu().reshape(layers * images, objects, predictions).numpy()
-    )  # waits for the device
+    on_host = costs.detach().cpu().reshape(layers * images, objects, predictions).numpy()  # waits
     for problem, answer in zip(on_host, found.numpy(), strict=True):
         real = int((problem[:, 0] < float("inf")).sum())
         which, prediction = linear_sum_assignment(problem[:real])
@@ -190,89 +171,71 @@ class Predictions(NamedTuple):
     noise: Noise | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossWeights:
-    """Weights of the terms of a loss."""
-
-    focal: float
-    l1: float
-    giou: float
+# Weights of focal, L1 and GIoU
+COSTS = (2.0, 5.0, 2.0)
+LOSSES = (1.0, 5.0, 2.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DinoLoss:
-    """Focal, L1 and GIoU loss of DINO: `DinoLoss()(predictions, targets)`, a scalar.
+def dino_loss(predictions: Predictions, targets: Targets) -> Tensor:
+    """Return the focal, L1 and GIoU loss of DINO, a scalar.
 
     A sum over the encoder's proposals, all decoder layers and their denoising, each divided by the number of boxes (of
-    positive copies for denoising) in this rank's batch. `costs` and `loss` are static and can be compiled; `match`
-    between them runs on the host.
+    positive copies for denoising) in this rank's batch. `matching_costs` and `matched_loss` are static and can be compiled;
+    `match` between them runs on the host.
     """
+    return matched_loss(predictions, targets, match(matching_costs(predictions, targets)))
 
-    cost: LossWeights = LossWeights(focal=2, l1=5, giou=2)
-    weight: LossWeights = LossWeights(focal=1, l1=5, giou=2)
 
-    def __call__(self, predictions: Predictions, targets: Targets) -> Tensor:
-        return self.loss(predictions, targets, match(self.costs(predictions, targets)))
+@torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
+def matching_costs(predictions: Predictions, targets: Targets) -> Tensor:
+    """Return the costs of matching: (1 + layers, images, objects, queries)."""
+    labels, boxes, valid = targets.without_padding()
+    logits = predictions.logits.float().transpose(-1, -2)  # classes before queries
+    chosen = labels[None, :, :, None].expand(*logits.shape[:2], -1, logits.shape[-1])
+    found, wanted = predictions.boxes.float()[:, :, None], boxes[None, :, :, None]
+    focal = (_focal(logits, 1.0) - _focal(logits, 0.0)).gather(2, chosen)
+    l1 = (found - wanted).abs().sum(dim=-1)
+    giou = generalized_iou(to_corners(found), to_corners(wanted))
+    total = COSTS[0] * focal + COSTS[1] * l1 - COSTS[2] * giou
+    # A diverged step must end with a NaN loss, which is reported, not with an error of SciPy.
+    return torch.nan_to_num(total, nan=1e6).masked_fill(~valid[None, :, :, None], float("inf"))
 
-    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def costs(self, predictions: Predictions, targets: Targets) -> Tensor:
-        """Return the matching costs: (1 + layers, images, objects, queries)."""
-        labels, boxes, valid = targets.without_padding()
-        logits = predictions.logits.float().transpose(-1, -2)  # classes before queries
-        chosen = labels[None, :, :, None].expand(*logits.shape[:2], -1, logits.shape[-1])
-        found, wanted = predictions.boxes.float()[:, :, None], boxes[None, :, :, None]
-        focal = (_focal(logits, 1.0) - _focal(logits, 0.0)).gather(2, chosen)
-        l1 = (found - wanted).abs().sum(dim=-1)
-        giou = generalized_iou(to_corners(found), to_corners(wanted))
-        total = self.cost.focal * focal + self.cost.l1 * l1 - self.cost.giou * giou
-        # A diverged step must end with a NaN loss, which is reported, not with an error of SciPy.
-        return torch.nan_to_num(total, nan=1e6).masked_fill(~valid[None, :, :, None], float("inf"))
 
-    def loss(self, predictions: Predictions, targets: Targets, matched: Tensor) -> Tensor:
-        """Return the loss, given the matched object of each query."""
-        targets, noise = targets.without_padding(), predictions.noise
-        total = self._sum(
-            predictions.logits,
-            predictions.boxes,
-            targets,
-            target=matched.clamp(min=0),
-            positive=matched != UNMATCHED,
-        )
-        total = total / targets.valid.sum().clamp(min=1)
-        if noise is None or predictions.denoised_logits is None or predictions.denoised_boxes is None:
-            return total
-        layers = len(predictions.denoised_logits)
-        denoising = self._sum(
-            predictions.denoised_logits,
-            predictions.denoised_boxes,
-            targets,
-            target=noise.target.expand(layers, -1, -1),
-            positive=noise.positive.expand(layers, -1, -1),
-            counted=noise.active,
-        )
-        return total + denoising / noise.positive.sum().clamp(min=1)
+def matched_loss(predictions: Predictions, targets: Targets, matched: Tensor) -> Tensor:
+    """Return the loss, given the matched object of each query."""
+    logits, boxes, denoised_logits, denoised_boxes, noise = predictions
+    targets = targets.without_padding()
+    total = _sum(logits, boxes, targets, target=matched.clamp(min=0), positive=matched != UNMATCHED)
+    total = total / targets.valid.sum().clamp(min=1)
+    if noise is None or denoised_logits is None or denoised_boxes is None:
+        return total
+    copied, positive = (each.expand(len(denoised_logits), -1, -1) for each in (noise.target, noise.positive))
+    denoising = _sum(
+        denoised_logits, denoised_boxes, targets, target=copied, positive=positive, counted=noise.active
+    )
+    return total + denoising / noise.positive.sum().clamp(min=1)
 
-    def _sum(
-        self,
-        logits: Tensor,
-        boxes: Tensor,
-        targets: Targets,
-        *,
-        target: Tensor,
-        positive: Tensor,
-        counted: Tensor | None = None,
-    ) -> Tensor:
-        """Return the summed loss of (layers, images, queries); only positives have a target."""
-        layers, _, _, classes = logits.shape
-        labels = targets.labels.expand(layers, -1, -1).gather(2, target)
-        wanted = targets.boxes.expand(layers, -1, -1, -1).gather(2, target[..., None].expand(-1, -1, -1, 4))
-        is_class = (labels[..., None] == torch.arange(classes, device=labels.device)) & positive[..., None]
-        found = boxes.float()
-        focal = _focal(logits.float(), is_class.float()).sum(dim=-1)
-        focal = (focal if counted is None else focal * counted).sum()
-        l1 = ((found - wanted).abs() * positive[..., None]).sum()
-        giou = ((1 - generalized_iou(to_corners(found), to_corners(wanted))) * positive).sum()
-        return self.weight.focal * focal + self.weight.l1 * l1 + self.weight.giou * giou
+
+def _sum(
+    logits: Tensor,
+    boxes: Tensor,
+    targets: Targets,
+    *,
+    target: Tensor,
+    positive: Tensor,
+    counted: Tensor | None = None,
+) -> Tensor:
+    """Return the summed loss of (layers, images, queries); only positives have a target."""
+    layers, _, _, classes = logits.shape
+    labels = targets.labels.expand(layers, -1, -1).gather(2, target)
+    wanted = targets.boxes.expand(layers, -1, -1, -1).gather(2, target[..., None].expand(-1, -1, -1, 4))
+    is_class = (labels[..., None] == torch.arange(classes, device=labels.device)) & positive[..., None]
+    found = boxes.float()
+    focal = _focal(logits.float(), is_class.float()).sum(dim=-1)
+    focal = (focal if counted is None else focal * counted).sum()
+    l1 = ((found - wanted).abs() * positive[..., None]).sum()
+    giou = ((1 - generalized_iou(to_corners(found), to_corners(wanted))) * positive).sum()
+    return LOSSES[0] * focal + LOSSES[1] * l1 + LOSSES[2] * giou
 
 
 def _focal(logits: Tensor, truth: Tensor | float) -> Tensor:
@@ -290,7 +253,7 @@ NOT_ONLY_BOXES = ("maskrcnn", "keypointrcnn")
 WITHOUT_BACKGROUND = ("retinanet", "fcos")  # the others have it as class 0
 # Stage 1 of a ResNet is frozen, as in the 1x schedule of Faster R-CNN.
 FROZEN = ("body.conv1.", "body.bn1.", "body.layer1.")
-CALIBRATING = (2, 224, 224)  # number, height and width of noise images
+CALIBRATING = (2, 3, 224, 224)  # shape of noise images
 
 
 def build_detector(name: str, *, num_classes: int | None = None, **options: Any) -> TorchvisionDetector:
@@ -334,7 +297,7 @@ class TorchvisionDetector(nn.Module):
         proposing.anchor_generator = CachedAnchors(proposing.anchor_generator)
         self._heads: list[Any] = []  # outputs in this pass
         proposing.head.register_forward_hook(self._in_fp32)
-        if self._refines:
+        if hasattr(detector, "roi_heads"):
             regions: Any = detector.roi_heads
             regions.box_roi_pool = PooledInFp32(regions.box_roi_pool)
             regions.box_predictor.register_forward_hook(self._in_fp32)
@@ -348,10 +311,6 @@ class TorchvisionDetector(nn.Module):
     def compiled_apart(self) -> list[nn.Module]:
         """The modules of fixed shapes: all others have as many rows as there are boxes."""
         return [self.detector.backbone, getattr(self.detector, "rpn", self.detector).head]
-
-    @property
-    def _refines(self) -> bool:
-        return hasattr(self.detector, "roi_heads")
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
         super().train(mode)
@@ -372,7 +331,12 @@ class TorchvisionDetector(nn.Module):
         # The number of boxes is a shape in this library: the only place where our part waits for the device.
         known = torch.cat([sizes, targets.valid.sum(dim=1, keepdim=True)], dim=1).tolist()
         padded = Padded(images=images, sizes=[(height, width) for height, width, _ in known])
-        return self.detector(padded, self._lists(targets, sizes, [found for *_, found in known]))
+        corners, labels = corners_px(targets.boxes, sizes), targets.labels + self.first_label
+        lists = [
+            {"boxes": corners[image, :count], "labels": labels[image, :count]}
+            for image, (_, _, count) in enumerate(known)
+        ]
+        return self.detector(padded, lists)
 
     def _in_fp32(self, _module: nn.Module, _arguments: Any, output: Any) -> Any:
         output = tree_map(Tensor.float, output)
@@ -380,23 +344,15 @@ class TorchvisionDetector(nn.Module):
             self._heads.append(output)
         return output
 
-    def _lists(self, targets: Targets, sizes: Tensor, counts: list[int]) -> list[dict[str, Tensor]]:
-        corners, labels = corners_px(targets.boxes, sizes), targets.labels + self.first_label
-        return [
-            {"boxes": corners[image, :count], "labels": labels[image, :count]}
-            for image, count in enumerate(counts)
-        ]
-
     def _counted(self, images: Tensor) -> Tensor:
         """Run the products of a step on the meta device, for the largest number of sampled regions."""
         detector: Any = self.detector
         maps = detector.backbone(images)
         outputs = [getattr(detector, "rpn", detector).head(list(maps.values()))]
-        if self._refines:
+        if hasattr(detector, "roi_heads"):
             regions = detector.roi_heads
-            drawn = (
-                regions.fg_bg_sampler.batch_size_per_image if self.training else detector.rpn.post_nms_top_n()
-            )
+            sampler = regions.fg_bg_sampler
+            drawn = sampler.batch_size_per_image if self.training else detector.rpn.post_nms_top_n()
             shape = (len(images) * drawn, detector.backbone.out_channels, *regions.box_roi_pool.output_size)
             pooled = images.new_zeros(shape) + sum(each.sum() for each in maps.values())
             outputs.append(regions.box_predictor(regions.box_head(pooled)))
@@ -455,10 +411,8 @@ class PooledInFp32(nn.Module):
     def forward(self, maps: dict[str, Tensor], boxes: list[Tensor], sizes: list[tuple[int, int]]) -> Tensor:
         dtype = next(iter(maps.values())).dtype
         # Contiguous too, as the kernel needs: one copy for both.
-        wide = {
-            name: each.to(torch.float32, memory_format=torch.contiguous_format) for name, each in maps.items()
-        }
-        return self.pool(wide, boxes, sizes).to(dtype)
+        layout = {"dtype": torch.float32, "memory_format": torch.contiguous_format}
+        return self.pool({name: each.to(**layout) for name, each in maps.items()}, boxes, sizes).to(dtype)
 
 
 @torch.no_grad()
@@ -469,8 +423,7 @@ def calibrate(backbone: nn.Module) -> None:
     for norm in norms:
         norm.momentum = 1.0  # of this batch alone
     backbone.train()
-    count, *size = CALIBRATING
-    noise = torch.rand(count, 3, *size, device=next(backbone.parameters()).device)
+    noise = torch.rand(CALIBRATING, device=next(backbone.parameters()).device)
     mean, std = (noise.new_tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
     backbone((noise - mean) / std)
     for norm, momentum in zip(norms, momenta, strict=True):

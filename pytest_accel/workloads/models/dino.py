@@ -1,6 +1,6 @@
 """DINO, DETR with improved denoising anchor boxes (arXiv:2203.03605), in plain torch over timm's Swin-L.
 
-`model(Scenes(images, sizes, targets))` returns `Predictions`; `DinoLoss()(predictions, targets)` is its loss. There are
+`model(Scenes(images, sizes, targets))` returns `Predictions`; `dino_loss(predictions, targets)` is its loss. There are
 91 classes as in the published model, which takes COCO's category ids; labels renumbered to 0..79 fit as well.
 """
 
@@ -9,21 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pytest_accel.workloads.models.detection import (
-    MATCHING,
-    Noise,
-    Predictions,
-    Scenes,
-    Targets,
-    make_noise,
-    may_see,
-)
+from pytest_accel.workloads.models.detection import MATCHING, Predictions, Scenes, make_noise, may_see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +36,6 @@ class DinoShape:
     denoising_pairs: int = 100  # of a positive and a negative copy
     num_classes: int = 91
     checkpoint: bool = False  # recompute the backbone's activations in the backward pass
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads or self.width % 32:
-            raise ValueError(
-                f"width: {self.width} is not a multiple of 32 groups and of {self.heads} heads. "
-                "Choose one that is, 256 for instance."
-            )
 
 
 _SWIN_L = "swin_large_patch4_window12_384"
@@ -102,41 +88,26 @@ class Dino(nn.Module):
         tokens, positions, places = self.neck(images, extent)
         for layer in self.encoder:
             tokens = layer(tokens, positions, places)
-        proposed = self.proposer(tokens, places)
-        queries = self._queries(proposed.anchors, targets)
-        logits, boxes = self.decoder(queries, tokens, places)
-        slots = logits.shape[2] - self.shape.queries
-        denoised_logits, logits = logits.split([slots, self.shape.queries], dim=2)
-        denoised_boxes, boxes = boxes.split([slots, self.shape.queries], dim=2)
-        logits = torch.cat((proposed.logits[None], logits))
-        boxes = torch.cat((proposed.anchors.sigmoid()[None], boxes))
-        if queries.noise is None:
+        proposed_logits, proposed = self.proposer(tokens, places)
+        # Mixed selection: anchors from the encoder, which has its own loss, and learned content.
+        n, queries = len(images), self.shape.queries
+        content, anchors = self.content.weight.expand(n, -1, -1), proposed.detach()
+        noise = mask = None
+        if targets is not None:  # noisy copies of the targets come first
+            noise = make_noise(targets, pairs=self.shape.denoising_pairs, num_classes=self.shape.num_classes)
+            group = torch.cat((noise.group, noise.group.new_full((n, queries), MATCHING)), dim=1)
+            content = torch.cat((self.label_content(noise.labels).type_as(content), content), dim=1)
+            anchors = torch.cat((torch.logit(noise.boxes.float(), eps=SMALLEST), anchors), dim=1)
+            mask = may_see(group)[:, None]  # (images, 1, queries, queries)
+        logits, boxes = self.decoder(content, anchors, mask, tokens, places)
+        slots = logits.shape[2] - queries
+        denoised_logits, logits = logits.split([slots, queries], dim=2)
+        denoised_boxes, boxes = boxes.split([slots, queries], dim=2)
+        logits = torch.cat((proposed_logits[None], logits))
+        boxes = torch.cat((proposed.sigmoid()[None], boxes))
+        if noise is None:
             return Predictions(logits, boxes)
-        return Predictions(logits, boxes, denoised_logits, denoised_boxes, queries.noise)
-
-    def _queries(self, proposed: Tensor, targets: Targets | None) -> Queries:
-        """Return anchors from the encoder and learned content (mixed selection), after noisy copies of the targets."""
-        n, anchors = len(proposed), proposed.detach()  # the encoder has its own loss
-        content = self.content.weight.expand(n, -1, -1)
-        if targets is None:
-            return Queries(content, anchors, None, None)
-        noise = make_noise(targets, pairs=self.shape.denoising_pairs, num_classes=self.shape.num_classes)
-        group = torch.cat((noise.group, noise.group.new_full((n, self.shape.queries), MATCHING)), dim=1)
-        return Queries(
-            content=torch.cat((self.label_content(noise.labels).type_as(content), content), dim=1),
-            anchors=torch.cat((torch.logit(noise.boxes.float(), eps=SMALLEST), anchors), dim=1),
-            mask=may_see(group)[:, None],
-            noise=noise,
-        )
-
-
-class Queries(NamedTuple):
-    """Inputs of the decoder: (images, queries, ..), denoising ones first."""
-
-    content: Tensor
-    anchors: Tensor  # logits of boxes
-    mask: Tensor | None  # (images, 1, queries, queries), True: may attend; None: all
-    noise: Noise | None
+        return Predictions(logits, boxes, denoised_logits, denoised_boxes, noise)
 
 
 class Neck(nn.Module):
@@ -174,13 +145,6 @@ class Neck(nn.Module):
         return tokens, where + which, places
 
 
-class Proposals(NamedTuple):
-    """Proposals of the best tokens: (images, queries, ..)."""
-
-    logits: Tensor  # of classes
-    anchors: Tensor  # logits of boxes
-
-
 class Proposer(nn.Module):
     """The tokens with the largest class logits propose a box each."""
 
@@ -190,7 +154,8 @@ class Proposer(nn.Module):
         self.change, self.norm = nn.Linear(shape.width, shape.width), nn.LayerNorm(shape.width)
         self.classes, self.boxes = class_head(shape.width, shape.num_classes), BoxHead(shape.width)
 
-    def forward(self, tokens: Tensor, places: Places) -> Proposals:
+    def forward(self, tokens: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+        """Return logits of classes and of boxes, each (images, queries, ..)."""
         if tokens.shape[1] < self.queries:
             raise ValueError(
                 f"images: their {tokens.shape[1]} tokens cannot propose {self.queries} boxes. "
@@ -204,7 +169,7 @@ class Proposer(nn.Module):
         chosen = surest.masked_fill(~inside, -torch.inf).topk(self.queries, dim=1).indices[..., None]
         best = self.norm(self.change(tokens.gather(1, chosen.expand(-1, -1, tokens.shape[-1]))))
         anchors = torch.logit(plain.gather(1, chosen.expand(-1, -1, 4)), eps=SMALLEST)
-        return Proposals(logits=self.classes(best), anchors=anchors + self.boxes(best))
+        return self.classes(best), anchors + self.boxes(best)
 
 
 def proposals_of(places: Places) -> Tensor:
@@ -229,9 +194,10 @@ class Decoder(nn.Module):
         )
         self.classes, self.boxes = class_head(shape.width, shape.num_classes), BoxHead(shape.width)
 
-    def forward(self, queries: Queries, tokens: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, anchors: Tensor, mask: Tensor | None, tokens: Tensor, places: Places
+    ) -> tuple[Tensor, Tensor]:
         """Return logits of classes and boxes of every layer: (layers, images, queries, ..)."""
-        x, anchors, mask, _ = queries
         scale = places.extent.repeat(1, 1, 2)  # from shares of the image to shares of the padded one
         refined, logits, boxes = anchors, [], []
         for layer in self.layers:
@@ -305,10 +271,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
-        self.up, self.down = (
-            nn.Linear(shape.width, shape.feedforward),
-            nn.Linear(shape.feedforward, shape.width),
-        )
+        self.up = nn.Linear(shape.width, shape.feedforward)
+        self.down = nn.Linear(shape.feedforward, shape.width)
         self.norm = nn.LayerNorm(shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -320,9 +284,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
-        self.attention = DeformableAttention(
-            shape.width, heads=shape.heads, levels=shape.scales, points=shape.points
-        )
+        self.attention = DeformableAttention(shape)
         self.norm = nn.LayerNorm(shape.width)
         self.feedforward = FeedForward(shape)
 
@@ -356,9 +318,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.attention = QuerySelfAttention(shape)
         self.norm1 = nn.LayerNorm(shape.width)
-        self.cross = DeformableAttention(
-            shape.width, heads=shape.heads, levels=shape.scales, points=shape.points
-        )
+        self.cross = DeformableAttention(shape)
         self.norm2 = nn.LayerNorm(shape.width)
         self.feedforward = FeedForward(shape)
 
@@ -410,31 +370,22 @@ class DeformableAttention(nn.Module):
     Coordinates are shares of the padded image, (x, y).
     """
 
-    def __init__(self, width: int, *, heads: int, levels: int, points: int) -> None:
+    def __init__(self, shape: DinoShape) -> None:
         super().__init__()
-        self.heads, self.levels, self.points = heads, levels, points
-        self.offsets = nn.Linear(width, heads * levels * points * 2)
-        self.weights = nn.Linear(width, heads * levels * points)
-        self.values = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-        self.reset()
-
-    def reset(self) -> None:
-        """Initialize equal weights, and a direction for each head, one step further a point."""
+        self.heads, self.levels, self.points = shape.heads, shape.scales, shape.points
+        places = shape.heads * shape.scales * shape.points
+        self.offsets = nn.Linear(shape.width, places * 2)
+        self.weights = nn.Linear(shape.width, places)
+        self.values = nn.Linear(shape.width, shape.width)
+        self.out = nn.Linear(shape.width, shape.width)
+        # Equal weights at first, and a direction for each head, one step further a point
         angle = torch.arange(self.heads) * (2 * math.pi / self.heads)
         direction = torch.stack((angle.cos(), angle.sin()), dim=-1)
         direction = direction / direction.abs().amax(dim=-1, keepdim=True)
-        steps = torch.arange(1, self.points + 1)
-        rays = direction[:, None, None] * steps[:, None]
+        rays = direction[:, None, None] * torch.arange(1, self.points + 1)[:, None]
         with torch.no_grad():
             self.offsets.bias.copy_(rays.expand(-1, self.levels, -1, -1).flatten())
-        for zero in (
-            self.offsets.weight,
-            self.weights.weight,
-            self.weights.bias,
-            self.values.bias,
-            self.out.bias,
-        ):
+        for zero in (self.offsets.weight, *self.weights.parameters(), self.values.bias, self.out.bias):
             nn.init.zeros_(zero)
         nn.init.xavier_uniform_(self.values.weight)
         nn.init.xavier_uniform_(self.out.weight)
@@ -451,18 +402,15 @@ class DeformableAttention(nn.Module):
         # In fp32: the eight bits of bf16 cannot distinguish neighbours on a map of 200 tokens.
         offsets = self.offsets(queries).view(n, q, self.heads, self.levels, self.points, 2).float()
         weights = self.weights(queries).view(n, q, self.heads, -1).softmax(dim=-1)
-        where = self._locations(references.float()[:, :, None, None, None], offsets, sizes)
-        return self.out(
-            attend(values, sizes, where, weights.view(n, q, self.heads, self.levels, self.points))
-        )
-
-    def _locations(self, references: Tensor, offsets: Tensor, sizes: LevelSizes) -> Tensor:
-        centre, size = references[..., :2], references[..., 2:]
-        if references.shape[-1] == 4:  # offsets are in boxes
-            return centre + offsets / self.points * size / 2
-        # Offsets are in tokens. new_full, not a list: that would be copied from the host, and waited for.
-        tokens = [torch.stack((offsets.new_full((), w), offsets.new_full((), h))) for h, w in sizes]
-        return centre + offsets / torch.stack(tokens)[:, None]
+        reference = references.float()[:, :, None, None, None]
+        centre, size = reference[..., :2], reference[..., 2:]
+        if reference.shape[-1] == 4:  # offsets are in boxes
+            where = centre + offsets / self.points * size / 2
+        else:  # in tokens. new_full, not a list: that would be copied from the host, and waited for.
+            tokens_of = [torch.stack((offsets.new_full((), w), offsets.new_full((), h))) for h, w in sizes]
+            where = centre + offsets / torch.stack(tokens_of)[:, None]
+        weights = weights.view(n, q, self.heads, self.levels, self.points)
+        return self.out(attend(values, sizes, where, weights))
 
 
 def attend(values: Tensor, sizes: LevelSizes, where: Tensor, weights: Tensor) -> Tensor:
@@ -507,7 +455,6 @@ class SwinBackbone(nn.Module):
         self.channels: list[int] = self.swin.feature_info.channels()
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels)
         self.checkpoint = checkpoint
-        self._set_checkpointing(enabled=checkpoint)
 
     @property
     def compiled_apart(self) -> list[nn.Module]:
@@ -515,21 +462,10 @@ class SwinBackbone(nn.Module):
         return [block for stage in self._stages for block in stage.blocks]
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        # On the meta device FLOPs are counted, without recomputation.
-        maps = self._once(images) if images.is_meta else self.swin(images)
+        for stage in self._stages:  # not on the meta device, where FLOPs are counted
+            stage.grad_checkpointing = self.checkpoint and not images.is_meta
+        maps = self.swin(images)
         return [norm(stage).permute(0, 3, 1, 2) for norm, stage in zip(self.norms, maps, strict=True)]
-
-    def _once(self, images: Tensor) -> list[Tensor]:
-        self._set_checkpointing(enabled=False)
-        try:
-            maps: list[Tensor] = self.swin(images)
-        finally:
-            self._set_checkpointing(enabled=self.checkpoint)
-        return maps
-
-    def _set_checkpointing(self, *, enabled: bool) -> None:
-        for stage in self._stages:
-            stage.grad_checkpointing = enabled
 
     @property
     def _stages(self) -> list[Any]:
@@ -542,17 +478,14 @@ class PlainBackbone(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.channels = list(PLAIN_WIDTHS[-2:])
-        before = 3
-        self.blocks = nn.ModuleList()
-        for width in PLAIN_WIDTHS:
-            self.blocks.append(
-                nn.Sequential(
-                    nn.Conv2d(before, width, 3, stride=2, padding=1),
-                    nn.GroupNorm(8, width),
-                    nn.ReLU(inplace=True),
-                )
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(before, width, 3, stride=2, padding=1),
+                nn.GroupNorm(8, width),
+                nn.ReLU(inplace=True),
             )
-            before = width
+            for before, width in pairwise((3, *PLAIN_WIDTHS))
+        )
 
     @property
     def compiled_apart(self) -> list[nn.Module]:

@@ -38,12 +38,10 @@ from pytest_accel.workloads.input_pipeline import (
     shape_name,
     through_loader,
 )
-from pytest_accel.workloads.models.detection import DinoLoss, Predictions, Scenes, Targets
+from pytest_accel.workloads.models.detection import Predictions, Scenes, Targets, dino_loss
 
 if TYPE_CHECKING:
     from pytest_accel.workloads.models.build import ModelInfo
-
-_DINO_LOSS = DinoLoss()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +131,7 @@ def resizing_of(model: str, image_size: int | None = None) -> Resizing:
 def detection_loss(output: Any, targets: Targets) -> torch.Tensor:
     """DINO's loss of Predictions; of a model that returns its losses by name, as torchvision's do in training, their sum."""
     if isinstance(output, Predictions):
-        return _DINO_LOSS(output, targets)
+        return dino_loss(output, targets)
     losses = list(output.values()) if isinstance(output, Mapping) else []
     if losses and all(isinstance(each, torch.Tensor) for each in losses):
         return torch.stack([each.float() for each in losses]).sum()

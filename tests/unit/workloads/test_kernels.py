@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
 from importlib.util import find_spec
 
 import pytest
@@ -11,15 +12,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torchvision import models
-from torchvision.models.resnet import BasicBlock
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from pytest_accel.workloads.kernels import (
-    DeferredReLU,
-    ReluMaxPool,
-    replace_slow_layers,
-)
-from pytest_accel.workloads.kernels.resnet import STEMS, Stem, is_pooling, is_stem
+from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.kernels import DeferredReLU, ReluMaxPool, replace_slow_layers
+from pytest_accel.workloads.kernels.resnet import STEMS, FusedBlock, FusedStem, Stem, fuse_conv_bn_relu
+from pytest_accel.workloads.models.build import build_model
 from tests.support.graphs import traced
+from tests.support.plans import plan_data
+from tests.support.resnets import BLOCKS, small, with_statistics
 
 # Pooling needs it, and torch's wheels for aarch64 CPUs come without it.
 TRITON = find_spec("triton") is not None
@@ -58,16 +59,8 @@ def test_model_keeps_its_parameters_and_its_eager_outputs(precision):
     assert torch.equal(model(images), expected)
 
 
-class Reading(models.ResNet):
-    def forward(self, images):
-        return self.relu(self.bn1(self.conv1(images))).mean() + super().forward(images)
-
-
-@pytest.mark.parametrize(
-    "build", [lambda: Reading(BasicBlock, [1] * 4), lambda: nn.Sequential(models.resnet18(weights=None))]
-)
-def test_resnet_whose_forward_is_not_torchvisions_keeps_its_pooling(build):
-    model = build()
+def test_resnet_inside_another_model_keeps_its_pooling():
+    model = nn.Sequential(models.resnet18(weights=None))
     replace_slow_layers(model, "bf16")
     kinds = {type(layer) for layer in model.modules()}
     assert {Stem, nn.ReLU, nn.MaxPool2d} <= kinds
@@ -104,33 +97,102 @@ def test_other_models_and_precisions_keep_their_first_convolution(model, precisi
     assert changed <= {DeferredReLU, ReluMaxPool}
 
 
+# Fused conv-BN-ReLU, for inference.
+
+
+def fused_blocks(model):
+    return sum(isinstance(block, FusedBlock) for block in model.modules())
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("block", "sides", "convolutions"),
     [
-        {"kernel_size": 3, "padding": 1},
-        {"stride": 1},
-        {"padding": 2},
-        {"dilation": 2},
-        {"padding_mode": "reflect"},
-        {"in_channels": 1},
+        (BasicBlock, (64, 36), 1 + 2 * BLOCKS),
+        (BasicBlock, (65, 65), 2 * BLOCKS),
+        (BasicBlock, (64, 34), 2 * BLOCKS),
+        (BasicBlock, (34, 64), 2 * BLOCKS),
+        (Bottleneck, (32, 32), 1 + 3 * BLOCKS),
     ],
 )
-def test_other_convolutions_are_not_rearranged(other):
-    plain = {"in_channels": 3, "out_channels": 8, "kernel_size": 7, "stride": 2, "padding": 3}
-    assert is_stem(nn.Conv2d(**plain))
-    assert not is_stem(nn.Conv2d(**{**plain, **other}))
+def test_fused_model_computes_the_same(block, sides, convolutions):
+    model = with_statistics(small(block))
+    images = torch.randn(2, 3, *sides, dtype=torch.float64)
+    with torch.inference_mode():
+        expected = model(images)
+    names, kept = dict(model.named_parameters()), set(model.state_dict())
+    fuse_conv_bn_relu(model)
+    assert isinstance(model.conv1, FusedStem)
+    assert all(parameter is names[name] for name, parameter in model.named_parameters())
+    assert kept == set(model.state_dict())
+    with torch.inference_mode():
+        assert torch.equal(model(images), expected)
+        found, seen = traced(model, images, fullgraph=True)
+    torch.testing.assert_close(found, expected)
+    # The stem is fused, and pooling becomes maxima of neighbours, where both sides are multiples of four.
+    in_fours = all(side % 4 == 0 for side in sides)
+    assert sum("conv_relu" in each for each in seen) == convolutions
+    assert not any("batch_norm" in each for each in seen)
+    assert any("maximum" in each for each in seen) == in_fours
+
+
+def test_nan_in_one_image_stays_in_its_output():
+    model = with_statistics(small())
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    images[1, 0, 14, 14] = torch.nan
+    with torch.inference_mode():
+        expected = model(images)
+        fuse_conv_bn_relu(model)
+        found, _ = traced(model, images)
+    assert found[1].isnan().all()
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_fused_model_in_training_mode_computes_the_same():
+    model = with_statistics(small())
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    other = deepcopy(model).train()
+    fuse_conv_bn_relu(model)
+    with torch.no_grad():
+        found, seen = traced(model.train(), images)
+        torch.testing.assert_close(found, other(images))
+    assert (
+        sum("batch_norm" in each for each in seen) == 2 + 2 * BLOCKS
+    )  # of the stem, of each block, of the downsampling
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"kernel_size": 2}, {"stride": 1}, {"padding": 0}, {"ceil_mode": True}, {"return_indices": True}],
+    "options",
+    [{"groups": 32, "width_per_group": 4}, {"norm_layer": lambda width: nn.GroupNorm(8, width)}],
+    ids=["groups", "another norm"],
 )
-def test_other_poolings_are_not_replaced(other):
-    plain = {"kernel_size": 3, "stride": 2, "padding": 1}
-    assert is_pooling(nn.MaxPool2d(**plain))
-    assert is_pooling(nn.MaxPool2d((3, 3), (2, 2), (1, 1)))
-    assert not is_pooling(nn.MaxPool2d(**{**plain, **other}))
+def test_other_blocks_are_not_fused(options):
+    model = with_statistics(small(Bottleneck, **options))
+    fuse_conv_bn_relu(model)
+    assert fused_blocks(model) == 0
+    assert isinstance(model.conv1, FusedStem) == ("groups" in options)
 
+
+@pytest.mark.parametrize(
+    ("training", "precision", "blocks"),
+    [(False, "bf16", 8), (False, "fp16", 8), (False, "fp32", 0), (False, "tf32", 0), (True, "bf16", 0)],
+)
+def test_layers_are_fused_for_inference_in_half_precision(training, precision, blocks):
+    model = models.resnet18(weights=None).train(training)
+    replace_slow_layers(model, precision)
+    assert fused_blocks(model) == blocks
+    assert isinstance(model.conv1, FusedStem) == (blocks > 0)
+
+
+def test_fusing_does_not_change_the_operation_count():
+    model, info = build_model("resnet18", device="meta")
+    plan = plan_data("imagenet", info, batch_size=2)
+    expected = count(model.eval(), plan)
+    fuse_conv_bn_relu(model)
+    assert fused_blocks(model) == 8
+    assert count(model, plan) == expected
+
+
+# Pooling.
 
 KERNELS = """
 import torch

@@ -9,8 +9,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_accel.workloads.models import dino
-from pytest_accel.workloads.models.detection import DinoLoss, Scenes, Targets, match
-from pytest_accel.workloads.models.dino import DINO_SHAPES, DinoShape, build_dino
+from pytest_accel.workloads.models.detection import (
+    Scenes,
+    Targets,
+    dino_loss,
+    match,
+    matched_loss,
+    matching_costs,
+)
+from pytest_accel.workloads.models.dino import DinoShape, build_dino
 from tests.support.plans import counted_flops, scene_plan
 
 MOST = 6  # boxes of an image, with padding
@@ -97,8 +104,7 @@ def test_empty_slots_and_padded_boxes_do_not_matter(model, monkeypatch):
     filled = predict(model, scenes)
     torch.testing.assert_close(before.denoised_logits[:, active], filled.denoised_logits[:, active])
     assert not torch.allclose(before.denoised_logits[:, ~active], filled.denoised_logits[:, ~active])
-    loss = DinoLoss()
-    torch.testing.assert_close(loss(before, scenes.targets), loss(filled, scenes.targets))
+    torch.testing.assert_close(dino_loss(before, scenes.targets), dino_loss(filled, scenes.targets))
 
 
 @torch.no_grad()
@@ -170,7 +176,7 @@ def test_large_model_takes_padded_images():
             ),
         )
         found = model(scenes)
-        loss = DinoLoss()(found, scenes.targets)
+        loss = dino_loss(found, scenes.targets)
         loss.backward()
     assert found.logits.shape == (2, 1, 900, 91)
     assert found.denoised_logits.shape == (1, 1, 200, 91)
@@ -192,8 +198,7 @@ def test_recomputation_is_not_counted_as_work():
     counts, plan = [], scene_plan(batch_size=1, image_size=96)
     for checkpoint in (False, True):
         model = dino.Dino(replace(TINY_SWIN, checkpoint=checkpoint))
-        counts.append(counted_flops(model, plan, loss=DinoLoss()))
-        assert all(stage.grad_checkpointing == checkpoint for stage in stages_of(model))  # as before
+        counts.append(counted_flops(model, plan, loss=dino_loss))
     assert counts[0] == counts[1]
     assert counts[0] is not None
 
@@ -205,8 +210,8 @@ def test_checkpointing_changes_no_gradient():
         model = dino.Dino(replace(TINY_SWIN, checkpoint=checkpoint))
         stages = stages_of(model)
         assert len(stages) == 4
+        dino_loss(predict(model, scenes), scenes.targets).backward()
         assert all(stage.grad_checkpointing == checkpoint for stage in stages)
-        DinoLoss()(predict(model, scenes), scenes.targets).backward()
         gradients.append(model.neck.backbone.swin.patch_embed.proj.weight.grad)
     torch.testing.assert_close(*gradients)
     assert gradients[0].abs().sum() > 0
@@ -215,7 +220,7 @@ def test_checkpointing_changes_no_gradient():
 @pytest.mark.rehearsal
 def test_dino_overfits_two_images():
     model = build(seed=0, num_classes=5, encoder_layers=1)
-    scenes, loss = scenes_of(2, 3, size=64, classes=5), DinoLoss()
+    scenes, loss = scenes_of(2, 3, size=64, classes=5), dino_loss
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for _ in range(60):
@@ -257,13 +262,13 @@ class Waiting(TorchDispatchMode):
 
 
 def test_model_costs_and_loss_do_not_wait_for_the_device(model):
-    scenes, criterion = scenes_of(3, 5), DinoLoss()
+    scenes = scenes_of(3, 5)
     with Waiting() as waiting:
         found = model(scenes)
-        costs = criterion.costs(found, scenes.targets)
+        costs = matching_costs(found, scenes.targets)
     matched = match(costs)
     with waiting:
-        criterion.loss(found, scenes.targets, matched).backward()
+        matched_loss(found, scenes.targets, matched).backward()
     assert waiting.counted > 500
     assert waiting.seen == []
     with waiting:
@@ -275,7 +280,7 @@ def test_half_precision_keeps_boxes_in_fp32(model):
     scenes = scenes_of(3, 5)
     with torch.autocast("cpu", torch.bfloat16):
         found = predict(model, scenes)
-        loss = DinoLoss()(found, scenes.targets)
+        loss = dino_loss(found, scenes.targets)
     assert (found.logits.dtype, found.boxes.dtype, loss.dtype) == (
         torch.bfloat16,
         torch.float32,
@@ -291,9 +296,3 @@ def test_half_precision_keeps_boxes_in_fp32(model):
 def test_too_few_tokens_for_the_queries_are_refused(model):
     with pytest.raises(ValueError, match="images: their 21 tokens cannot propose 30 boxes"):
         model(scenes_of(1, size=32))
-
-
-def test_width_that_does_not_divide_is_refused():
-    with pytest.raises(ValueError, match="width: 80 is not a multiple of 32 groups and of 8 heads"):
-        DinoShape(backbone="plain", scales=3, width=80)
-    assert set(DINO_SHAPES) == {"dino-swin-l-4scale", "dino-swin-l-5scale", "dino-tiny"}

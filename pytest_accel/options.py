@@ -224,7 +224,7 @@ class Settings:
     bind: Literal["auto", "none"] = _option(
         "auto",
         parse_choice("auto", "none"),
-        "bind each rank to the CPUs and the memory nearest to its device (default auto)",
+        "bind each rank to the CPUs nearest to its device (default auto)",
         "auto|none",
         on_command_line=False,
         in_marker=True,

@@ -30,9 +30,9 @@ UNITS = {"matrix product": "FLOP/s", "copy": "B/s"}
 
 WARMUP_S = 0.03
 MEASURED_S = 0.1
+SWEEP_S = 0.05  # for one size
 REPEATS = 3  # at least; the best counts
 REPEAT_S = 5e-3  # long against the clock, and against the launch of a kernel
-SWEEP_S = 0.05  # for one size
 MOST_CALLS = 1000  # in one repeat
 
 
@@ -168,41 +168,37 @@ def _rates(device: torch.device, sizes: Sizes, wait: Action, product: Product | 
     """Return the rates of this device by kind of work."""
     import torch
 
+    def best_s(work: Action) -> float:
+        return _best_s(lambda calls: _timed(work, wait, calls), warmup_s=WARMUP_S, measured_s=MEASURED_S)
+
     # Not zeros: they cost a GPU less power than data. A generator of its own: torch's numbers stay as seeded.
     random = torch.Generator(device=device).manual_seed(0)
     square = {"size": (sizes.product,) * 2, "generator": random, "device": device}
-    a, b = (torch.randn(**square).to(_dtype(device)) for _ in range(2))
+    dtype = torch.float32
+    if device.type == "cuda":  # bf16 that is emulated (V100, T4) would measure the emulation
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    a, b = (torch.randn(**square).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
     multiply = product or (lambda a, b, out: torch.matmul(a, b, out=out))
-    product_s = _best_s(lambda: multiply(a, b, out), wait)
+    product_s = best_s(lambda: multiply(a, b, out))
     source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    copy_s = _best_s(lambda: target.copy_(source), wait)
+    copy_s = best_s(lambda: target.copy_(source))
     # A copy reads every byte and writes it.
     return {"matrix product": 2 * sizes.product**3 / product_s, "copy": 2 * sizes.copy_bytes / copy_s}
 
 
-def _dtype(device: torch.device) -> torch.dtype:
-    """Return what the device multiplies fastest; bf16 that is emulated (V100, T4) would measure the emulation."""
-    import torch
-
-    if device.type != "cuda":
-        return torch.float32
-    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-
-
-def _best_s(work: Action, wait: Action) -> float:
-    """Return the seconds of one call in the best of several repeats, after a warm-up."""
-    end = time.perf_counter() + WARMUP_S
-    once = _timed(work, wait, calls=1)
-    while time.perf_counter() < end:
-        once = _timed(work, wait, calls=1)
-    calls = _calls(once)
-    best, repeats = once, 0
-    end = time.perf_counter() + MEASURED_S
-    while repeats < REPEATS or time.perf_counter() < end:
-        best = min(best, _timed(work, wait, calls) / calls)
-        repeats += 1
+def _best_s(timed: Callable[[int], float], *, warmup_s: float, measured_s: float) -> float:
+    """Return the seconds of one call in the best of several repeats; `timed` returns the seconds of so many calls."""
+    once = spent = timed(1)
+    while spent < warmup_s:
+        once = timed(1)
+        spent += once
+    calls = max(1, min(MOST_CALLS, round(REPEAT_S / max(once, 1e-9))))
+    best, spent, repeats = once, 0.0, 0
+    while repeats < REPEATS or spent < measured_s:
+        duration = timed(calls)
+        best, spent, repeats = min(best, duration / calls), spent + duration, repeats + 1
     return best
 
 
@@ -222,11 +218,7 @@ def _sweep(
             return ranks.slowest(_timed(lambda: distributed.all_reduce(buffer), wait, calls))
 
         slowest_s(1)  # connections are made on first use
-        best = spent = slowest_s(1)
-        calls, repeats = _calls(best), 0
-        while repeats < REPEATS or spent < SWEEP_S:
-            duration = slowest_s(calls)
-            best, spent, repeats = min(best, duration / calls), spent + duration, repeats + 1
+        best = _best_s(slowest_s, warmup_s=0.0, measured_s=SWEEP_S)
         bandwidth = bus_bandwidth(size, best, ranks.size)
         points.append(AllReduce(size_bytes=size, latency_s=best, bus_bytes_per_s=bandwidth))
     return tuple(points)
@@ -239,8 +231,3 @@ def _timed(work: Action, wait: Action, calls: int) -> float:
         work()
     wait()
     return time.perf_counter() - begin
-
-
-def _calls(once_s: float) -> int:
-    """Return how many calls make a repeat long enough to be timed."""
-    return max(1, min(MOST_CALLS, round(REPEAT_S / max(once_s, 1e-9))))

@@ -84,9 +84,14 @@ def open_process_group(
         raise WorkerError(
             "this process is in a process group already: the test, or what it imports, opened one"
         )
-    rank, size, address = _place(environ)
+    rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    address = (environ["MASTER_ADDR"], int(environ["MASTER_PORT"]))
     device = _with_index(device)
-    backend = _backend(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"  # RCCL has NCCL's name on ROCm
+    if not dist.is_available() or not dist.is_backend_available(backend):
+        raise WorkerError(
+            f"this torch ({torch.__version__}) was built without {backend}. Install one that has it."
+        )
     connection = _connection(address, hosting=rank == 0, rank=rank, rendezvous_s=rendezvous_s)
     store = dist.PrefixStore(f"{_PREFIX}/{next(_opened)}", connection)
     check_distinct_gpus(_gather_gpus(store, rank, size, device, rendezvous_s))
@@ -125,23 +130,6 @@ def check_distinct_gpus(gpus: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def _place(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, int]]:
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if missing := [name for name in names if not environ.get(name)]:
-        raise WorkerError(
-            f"{', '.join(missing)}: not set, so this process is no rank. The launcher sets them."
-        )
-    try:
-        return (
-            int(environ["RANK"]),
-            int(environ["WORLD_SIZE"]),
-            (environ["MASTER_ADDR"], int(environ["MASTER_PORT"])),
-        )
-    except ValueError as error:
-        values = ", ".join(f"{name}={environ[name]!r}" for name in names)
-        raise WorkerError(f"{values}: one of them is not the number it should be") from error
-
-
 def _with_index(device: torch.device) -> torch.device:
     """Return the device with its index, made the current one: object collectives and NCCL use it."""
     if device.type != "cuda":
@@ -150,18 +138,6 @@ def _with_index(device: torch.device) -> torch.device:
     index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def _backend(device: torch.device) -> str:
-    """Return NCCL on CUDA and ROCm (RCCL has that name there), gloo on the host."""
-    backend = {"cuda": "nccl", "cpu": "gloo"}.get(device.type)
-    if backend is None:
-        raise WorkerError(f"{device.type}: no backend for several of them is known here. Valid: cuda, cpu.")
-    if not dist.is_available() or not dist.is_backend_available(backend):
-        raise WorkerError(
-            f"this torch ({torch.__version__}) was built without {backend}. Install one that has it."
-        )
-    return backend
 
 
 def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvous_s: float) -> Any:  # noqa: ANN401

@@ -12,36 +12,24 @@ from pytest_accel.platforms.host import folder_names, read_file
 from pytest_accel.platforms.nvidia import Nvml, decoded, opened
 
 SYS = Path("/sys")
-STATUS = Path("/proc/self/status")
 
 _MOST_NUMBERS = 1 << 16  # no kernel counts more CPUs; a corrupt list must not fill the memory
 _WORD_BITS = 64  # of NVML's masks: C's unsigned long on every platform that has the driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A NUMA node. Some have memory and no CPUs (a Grace Hopper's HBM, CXL), or CPUs and no memory."""
-
-    index: int
-    cpus: frozenset[int] = frozenset()
-    memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The nodes of a host, and its physical cores as sets of CPUs (SMT siblings)."""
+    """The NUMA nodes and the physical cores (SMT siblings) of a host, as sets of CPUs.
 
-    nodes: tuple[Node, ...] = ()
+    A node without CPUs (a Grace Hopper's HBM, CXL) is none here.
+    """
+
+    nodes: tuple[frozenset[int], ...] = ()
     cores: tuple[frozenset[int], ...] = ()
 
     @property
     def cpus(self) -> frozenset[int]:
-        return frozenset().union(*(node.cpus for node in self.nodes))
-
-    def nodes_of(self, cpus: Iterable[int]) -> tuple[Node, ...]:
-        """Return the nodes that these CPUs belong to."""
-        wanted = frozenset(cpus)
-        return tuple(node for node in self.nodes if node.cpus & wanted)
+        return frozenset().union(*self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +42,15 @@ class DeviceAffinity:
 
 def topology(sys: Path = SYS) -> Topology:
     """Return this host's nodes and cores from sysfs; empty if it shows none."""
-    nodes = tuple(
-        Node(
-            index=index,
-            cpus=parse_list(read_file(path / "cpulist")[0]),
-            memory_bytes=_memory_bytes(read_file(path / "meminfo")[0]),
-        )
-        for index, path in _numbered(sys / "devices/system/node", "node")
+    nodes = (
+        parse_list(read_file(path / "cpulist")[0]) for path in _numbered(sys / "devices/system/node", "node")
     )
     siblings = (
         parse_list(read_file(path / "topology/thread_siblings_list")[0])
-        for _, path in _numbered(sys / "devices/system/cpu", "cpu")
+        for path in _numbered(sys / "devices/system/cpu", "cpu")
     )
     cores = sorted({core for core in siblings if core}, key=min)
-    return Topology(nodes=nodes, cores=tuple(cores))
+    return Topology(nodes=tuple(filter(None, nodes)), cores=tuple(cores))
 
 
 def allowed_cpus() -> frozenset[int]:
@@ -76,15 +59,6 @@ def allowed_cpus() -> frozenset[int]:
         return frozenset(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not Linux
         return frozenset()
-
-
-def allowed_memory(status: Path = STATUS) -> frozenset[int] | None:
-    """Return the nodes that this process may allocate memory from; None if the kernel does not say."""
-    for line in read_file(status)[0].splitlines():
-        key, _, value = line.partition(":")
-        if key == "Mems_allowed_list":
-            return parse_list(value)
-    return None
 
 
 def device_affinities(
@@ -188,17 +162,7 @@ def _from_kfd(uuid: str, sys: Path) -> DeviceAffinity | None:
     return None
 
 
-def _numbered(directory: Path, prefix: str) -> list[tuple[int, Path]]:
+def _numbered(directory: Path, prefix: str) -> list[Path]:
     """Return the entries named prefix and number, ordered by number."""
     numbers = (name.removeprefix(prefix) for name in folder_names(directory) if name.startswith(prefix))
-    return [
-        (number, directory / f"{prefix}{number}") for number in sorted(int(n) for n in numbers if n.isdigit())
-    ]
-
-
-def _memory_bytes(meminfo: str) -> int:
-    for line in meminfo.splitlines():  # "Node 0 MemTotal:  8140648 kB"
-        words = line.split()
-        if len(words) >= 4 and words[2] == "MemTotal:" and words[3].isdecimal():
-            return int(words[3]) * 1024
-    return 0
+    return [directory / f"{prefix}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]

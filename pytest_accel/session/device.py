@@ -68,8 +68,7 @@ def bind_worker(config: pytest.Config, platform: PlatformName) -> None:
     place, machine = config.stash[RANK_END].place, config.stash[SELECTION].machine
     devices = [hardware_of(machine, platform, rank) for rank in range(place.per_node)]
     uuids = [device.uuid if device else None for device in devices]
-    bound = bind_rank(mode=place.bind, device_uuids=uuids, local_rank=place.local_rank)
-    config.stash[BINDING] = bound.describe()
+    config.stash[BINDING] = bind_rank(mode=place.bind, device_uuids=uuids, local_rank=place.local_rank)
 
 
 def environment_of(

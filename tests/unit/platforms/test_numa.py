@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.platforms import numa
-from pytest_accel.platforms.numa import DeviceAffinity, Node, Topology
+from pytest_accel.platforms.numa import DeviceAffinity, Topology
 from tests.support.fake_nvml import FakeGpu, FakeSlice
 
 pytest_plugins = ("tests.support.fake_nvml",)
-
-GIB = 1 << 30
 
 
 def write(path, text):
@@ -21,11 +19,9 @@ def write(path, text):
 
 
 def make_sys(root, nodes, *, siblings=()):
-    """A /sys of these nodes (CPUs as a list in the kernel's spelling, GiB), and of the cores by their CPUs."""
-    for index, (cpus, gib) in enumerate(nodes):
-        node = root / f"devices/system/node/node{index}"
-        write(node / "cpulist", cpus)
-        write(node / "meminfo", f"Node {index} MemTotal:  {gib * GIB // 1024} kB\nNode {index} MemFree: 1 kB")
+    """A /sys of these nodes (CPUs as a list in the kernel's spelling), and of the cores by their CPUs."""
+    for index, cpus in enumerate(nodes):
+        write(root / f"devices/system/node/node{index}/cpulist", cpus)
     for core in siblings:
         for cpu in numa.parse_list(core):
             write(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", core)
@@ -58,30 +54,20 @@ def test_a_mask_of_the_driver_has_64_cpus_to_a_word(cpus):
 
 
 def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
-    make_sys(tmp_path, [("0-1,4-5", 2), ("2-3,6-7", 3)], siblings=["0,4", "1,5", "2,6", "3,7"])
+    make_sys(tmp_path, ["0-1,4-5", "2-3,6-7"], siblings=["0,4", "1,5", "2,6", "3,7"])
     assert numa.topology(tmp_path) == Topology(
-        nodes=(
-            Node(index=0, cpus=frozenset({0, 1, 4, 5}), memory_bytes=2 * GIB),
-            Node(index=1, cpus=frozenset({2, 3, 6, 7}), memory_bytes=3 * GIB),
-        ),
+        nodes=(frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})),
         cores=tuple(map(frozenset, ({0, 4}, {1, 5}, {2, 6}, {3, 7}))),
     )
 
 
-def test_a_node_may_have_memory_and_no_cpus(tmp_path):
-    grace_hopper = numa.topology(make_sys(tmp_path, [("0-71", 480), ("", 96)]))
-    assert [bool(node.cpus) for node in grace_hopper.nodes] == [True, False]
-    assert grace_hopper.nodes_of(grace_hopper.cpus) == (grace_hopper.nodes[0],)
+def test_a_node_without_cpus_is_none(tmp_path):
+    """As the HBM of a Grace Hopper."""
+    assert numa.topology(make_sys(tmp_path, ["0-71", ""])).nodes == (frozenset(range(72)),)
 
 
 def test_a_host_that_shows_nothing_has_no_nodes(tmp_path):
     assert numa.topology(tmp_path) == Topology()
-
-
-def test_memory_that_the_cgroup_allows(tmp_path):
-    write(tmp_path / "status", "Cpus_allowed_list:\t0-3\nMems_allowed:\t3\nMems_allowed_list:\t0-1")
-    assert numa.allowed_memory(tmp_path / "status") == {0, 1}
-    assert numa.allowed_memory(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize("spelling", ["0000:c1:00.0", "00000000:C1:00.0", "00000000:c1:00.0\n"])
@@ -128,7 +114,7 @@ def ask(fake_nvml, gpus, uuids, sys_root):
 
 
 def test_the_driver_says_which_cpus_are_near(fake_nvml, tmp_path):
-    make_sys(tmp_path, [("0-63", 1), ("64-127", 1)])
+    make_sys(tmp_path, ["0-63", "64-127"])
     gpus = [
         FakeGpu(uuid="GPU-a", cpu_affinity="ffffffffffffffff:0"),
         FakeGpu(uuid="GPU-b", cpu_affinity="0:f"),
@@ -141,13 +127,13 @@ def test_the_driver_says_which_cpus_are_near(fake_nvml, tmp_path):
 
 
 def test_a_slice_is_where_its_gpu_is(fake_nvml, tmp_path):
-    make_sys(tmp_path, [("0-3", 1), ("4-7", 1)])
+    make_sys(tmp_path, ["0-3", "4-7"])
     gpu = FakeGpu(uuid="GPU-a", mig=1, cpu_affinity="f0", slices=(FakeSlice(uuid="MIG-1"),))
     assert ask(fake_nvml, [gpu], ["MIG-1"], tmp_path) == [[[4, 5, 6, 7], ""]]
 
 
 def test_sysfs_is_asked_where_the_driver_keeps_silent(fake_nvml, tmp_path):
-    make_sys(tmp_path, [("0-3", 1), ("4-7", 1)])
+    make_sys(tmp_path, ["0-3", "4-7"])
     make_pci(tmp_path, "0000:17:00.0", numa_node=1, cpus="4-7")
     gpus = [FakeGpu(uuid="GPU-a", pci_bus_id="00000000:17:00.0"), FakeGpu(uuid="GPU-b")]
     near, unknown = ask(fake_nvml, gpus, ["GPU-a", "GPU-b"], tmp_path)

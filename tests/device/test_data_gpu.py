@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.measured_step import evaluate
+from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.data_sets import write_cifar_binary, write_food101, write_imagenet_folders, write_shards
 
 TINY = {"batch_size": 4, "image_size": 64, "precision": "fp32", "compile": None}

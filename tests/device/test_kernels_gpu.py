@@ -8,9 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision import models
 
-from pytest_accel.workloads import InferStep, TrainStep, build
+from pytest_accel.workloads import build
 from pytest_accel.workloads.kernels import DeferredReLU, ReluMaxPool, resnet
 from pytest_accel.workloads.kernels.resnet import conv_relu, fuse_conv_bn_relu
+from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.resnets import with_statistics
 from tests.support.steps import losses
 

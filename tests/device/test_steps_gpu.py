@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pytest_accel.measure.errors import OutOfMemory
-from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.precision import PRECISIONS
+from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.steps import losses
 
 SIZES = {"resnet18": {"image_size": 64}, "zoo/gpt-tiny": {}}

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.sources import RotatingSource
+from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.steps import losses
 from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.rounds import MIN_WARMUP_S, SynchronizingTimer, time_rounds, warm_up
-from pytest_accel.workloads import InferStep, TrainStep
+from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.pedantic import pedantic_benchmark
 
 

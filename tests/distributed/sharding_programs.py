@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_accel.workloads import TrainStep, memory
+from pytest_accel.workloads import memory
 from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.parallel import local
+from pytest_accel.workloads.step import TrainStep
 from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.steps import losses
 

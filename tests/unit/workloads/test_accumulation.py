@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pytest_accel.measure.errors import OutOfMemory
-from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.sources import RotatingSource
+from pytest_accel.workloads.step import InferStep, TrainStep
 
 
 def mlp():

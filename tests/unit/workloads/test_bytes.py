@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer
+from pytest_accel.workloads.step import InferStep, TrainStep
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

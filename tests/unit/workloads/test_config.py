@@ -7,8 +7,9 @@ from dataclasses import fields
 import pytest
 from torch import nn
 
-from pytest_accel.workloads import InferStep, TrainStep, build
+from pytest_accel.workloads import build
 from pytest_accel.workloads.config import StepConfig, StepOptions, TrainOptions
+from pytest_accel.workloads.step import InferStep, TrainStep
 
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
 DINO, GPT, BERT = "zoo/dino-tiny", "zoo/gpt-tiny", "zoo/bert-tiny"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_accel.workloads import TrainStep, build_model
 from pytest_accel.workloads.build import _check_parameters
+from pytest_accel.workloads.models.build import build_model
+from pytest_accel.workloads.step import TrainStep
 from tests.support.plans import counted_flops, plan_data
 
 

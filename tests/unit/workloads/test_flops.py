@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_accel.workloads import InferStep, TrainStep, flops
+from pytest_accel.workloads import flops
 from pytest_accel.workloads.flops import INPUTS, count
+from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.text import TokenPlan
 

@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape, gelu, rotary_angles, rotate
+from pytest_accel.workloads.step import TrainStep
 from tests.support.graphs import traced
 
 SMALL = {"layers": 2, "width": 32, "heads": 2, "sequence": 16, "vocabulary": 100}

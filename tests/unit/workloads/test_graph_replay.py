@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.measure.errors import OutOfMemory, StepError
-from pytest_accel.workloads import TrainStep, build
+from pytest_accel.workloads import build
 from pytest_accel.workloads.compile import (
     CALLS_BEFORE_RECORDING,
     GraphReplay,
@@ -20,6 +20,7 @@ from pytest_accel.workloads.compile import (
     make_capturable,
     resolve_compile,
 )
+from pytest_accel.workloads.step import TrainStep
 
 CPU = torch.device("cpu")
 

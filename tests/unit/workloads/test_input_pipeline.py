@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.workloads import InferStep, StepError, TrainStep
+from pytest_accel.measure.errors import StepError
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import LoaderSource, MemorySource, RotatingSource
+from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
 from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.data_sets import (

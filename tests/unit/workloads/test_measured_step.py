@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_accel.measure.errors import CannotFit, OutOfMemory
+from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads import InferStep, StepError, TrainStep, measured_step
+from pytest_accel.workloads import measured_step
 from pytest_accel.workloads.measured_step import (
     Convergence,
     Train,
@@ -20,6 +20,7 @@ from pytest_accel.workloads.measured_step import (
     steps_for_epochs,
     train_epochs,
 )
+from pytest_accel.workloads.step import InferStep, TrainStep
 
 TINY = {"data": "digits", "batch_size": 8}
 SYNTHETIC = {"data": "cifar100", "batch_size": 2}

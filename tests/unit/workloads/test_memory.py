@@ -7,11 +7,12 @@ import torch
 
 from pytest_accel.measure.errors import CannotFit
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads import InferStep, TrainStep, build
+from pytest_accel.workloads import build
 from pytest_accel.workloads import memory as memory_module
 from pytest_accel.workloads.memory import check_fits, gpt_shape
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.gpt import GPT_SHAPES
+from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.plans import step_config
 
 H200 = 140 * 2**30

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import OutOfMemory
+from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.storage.baselines import configuration_hash
-from pytest_accel.workloads import InferStep, StepError, TrainStep
 from pytest_accel.workloads.data.files import DataError
+from pytest_accel.workloads.step import InferStep, TrainStep
 
 GPT = {"layers": 1, "width": 32, "heads": 2}
 

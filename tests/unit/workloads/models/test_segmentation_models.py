@@ -11,8 +11,8 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
-from pytest_accel.workloads import build_model
 from pytest_accel.workloads.models import segmentation
+from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.segmentation import (
     FusedAttention,
     ImagePooling,

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.data.segmentation import open_cityscapes
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import LoaderSource
+from pytest_accel.workloads.step import TrainStep
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from tests.support.detection_sets import write_cityscapes
 from tests.support.plans import made, plan_data, step_config
@@ -86,7 +86,7 @@ def test_synthetic_batch_has_normalized_images_and_masks():
     ],
 )
 def test_crop_is_that_of_the_user_or_of_the_model(choices, shape):
-    from pytest_accel.workloads import build_model
+    from pytest_accel.workloads.models.build import build_model
 
     data = choices.pop("data", None)
     _, info = build_model(choices.pop("model", SEGFORMER), **choices)

@@ -11,11 +11,11 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
-from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.files import DataError, SyntheticDataWarning
 from pytest_accel.workloads.data.text import Answers, open_squad
 from pytest_accel.workloads.models import bert
 from pytest_accel.workloads.models.build import build_model, task_of
+from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.text import QuestionPlan, span_cross_entropy
 from tests.support.plans import made, step_config
 from tests.support.vocabularies import PIECES, write_wordpiece

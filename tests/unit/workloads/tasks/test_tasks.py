@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_accel.workloads import TrainStep
 from pytest_accel.workloads.data.files import DataError, SyntheticDataWarning
 from pytest_accel.workloads.data.sources import RotatingSource
+from pytest_accel.workloads.step import TrainStep
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
 from tests.support.plans import scene_plan, step_config

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads import InferStep, TrainStep
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.measured_step import steps_for_epochs
+from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
 
 GPT = {"layers": 1, "width": 32, "heads": 2}

@@ -105,6 +105,13 @@ class Template:
         return next(iter(self.content["benchmarks"].values()))
 
 
+def environment() -> dict[str, str]:
+    """The environment of a project of its own: these tests may run in somebody's CI."""
+    ours = ("PYTEST_ACCEL_", "GITHUB_", "CI_", "PYTEST_ADDOPTS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
     folder = tmp_path_factory.mktemp("template")
@@ -113,7 +120,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
     subprocess.run(
         [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-record=1"],
         cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        env=environment(),
         check=True,
         capture_output=True,
         timeout=LONG_S,
@@ -126,8 +133,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
 class Bench:
     """A project with benchmarks in `test_suite.py`."""
 
-    pytester: pytest.Pytester
+    pytester: pytest.Pytester | None  # for runs in this process
     template: Template
+    folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     # What the stored step times were, against those measured now.
@@ -141,20 +149,20 @@ class Bench:
 
     def write(self, source: str) -> None:
         """Write `test_suite.py`: `measure(accel)` measures a tiny step and notes the process."""
-        self.pytester.makepyfile(test_suite=PREAMBLE + "\n\n" + textwrap.dedent(source))
+        self.path("test_suite.py").write_text(PREAMBLE + "\n\n" + textwrap.dedent(source))
 
     def benchmarks(self, *names: str) -> None:
         self.write("\n\n".join(f"def {name}(accel):\n    measure(accel)\n" for name in names))
 
     def virtual_clock(self) -> None:
         """Give the suite a fixture `clock` whose `step` takes exactly `step_s`."""
-        self.pytester.makeconftest(VIRTUAL_CLOCK)
+        self.path("conftest.py").write_text(VIRTUAL_CLOCK)
 
     # --- its baseline ---------------------------------------------------------------------------
 
     @property
     def baseline_path(self) -> Path:
-        return self.pytester.path / "baselines" / self.template.platform / "suite.json"
+        return self.folder / "baselines" / self.template.platform / "suite.json"
 
     def baseline(self, **factors: float | Sequence[float]) -> None:
         """Store recorded runs for benchmarks by name, their rounds multiplied; a run for each factor."""
@@ -216,15 +224,21 @@ class Bench:
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in a process of its own, which also takes the first run of benchmarks."""
-        return self.pytester.runpytest_subprocess(
-            *PLUGINS, *QUICK, "--accel-in-process", *arguments, timeout=LONG_S
-        )
+        start_s = time.monotonic()
+        out, err = self.path("stdout.txt"), self.path("stderr.txt")
+        with out.open("w") as stdout, err.open("w") as stderr:
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-in-process", *arguments],
+                cwd=self.folder, env=environment(), stdout=stdout, stderr=stderr, check=False, timeout=LONG_S,
+            )  # fmt: skip
+        lines = [path.read_text().splitlines() for path in (out, err)]
+        return pytest.RunResult(done.returncode, *lines, time.monotonic() - start_s)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start pytest and go on."""
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-in-process", *arguments],
-            cwd=self.pytester.path,
+            cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -245,7 +259,7 @@ class Bench:
     # --- what it left ---------------------------------------------------------------------------
 
     def path(self, name: str) -> Path:
-        return self.pytester.path / name
+        return self.folder / name
 
     def processes(self, name: str) -> list[int]:
         """The processes that measured a benchmark, in order."""
@@ -254,15 +268,15 @@ class Bench:
 
     def left_behind(self) -> list[str]:
         """Processes that go on working in the project's folder."""
-        return left_in(self.pytester.path)
+        return left_in(self.folder)
 
     def json(self, name: str = "out.json") -> dict[str, Any]:
         return json.loads(self.path(name).read_text())
 
-    def accel_info(self, name: str = "out.json") -> dict[str, Any]:
-        """What the JSON of pytest-benchmark has of ours, of its only benchmark."""
-        (benchmark,) = self.json(name)["benchmarks"]
-        return benchmark["extra_info"]["accel"]
+    def accel_info(self, of: str = "") -> dict[str, Any]:
+        """What the JSON of pytest-benchmark has of ours, of one benchmark."""
+        (found,) = [each for each in self.json()["benchmarks"] if of in ("", each["name"])]
+        return found["extra_info"]["accel"]
 
     def junit(self, name: str = "out.xml") -> ET.Element:
         return ET.parse(self.path(name)).getroot()
@@ -274,14 +288,21 @@ class Bench:
 
 @pytest.fixture
 def bench(pytester: pytest.Pytester, template: Template, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    for name in list(os.environ):
-        if name.startswith(("PYTEST_ACCEL_", "GITHUB_", "CI_")):  # these tests may run in somebody's CI
-            monkeypatch.delenv(name)
     pytester.makeini("[pytest]\n")
-    made = Bench(pytester, template)
+    made = Bench(pytester, template, pytester.path)
     yield made
     for process in made.started:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def shared(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A project whose one session several tests read; it runs with `run_apart`."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    return Bench(None, template, folder)

@@ -4,58 +4,98 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_accel.stats.environment import fingerprint
 
-def test_ok_benchmark_passes(bench):
-    bench.benchmarks("test_step")
-    bench.baseline(test_step=bench.SAME)
-    result = bench.run("-v", bench.TOLERANT)
-    result.assert_outcomes(passed=1)
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*::test_step PASSED*", "test_step * ok *"])
+OPEN = ("test_open", "test_also_open")
+SUITE = """
+    @pytest.mark.accel(tolerance="99%")
+    def test_ok(accel):
+        measure(accel)
+
+    def test_slower(accel):
+        measure(accel)
+
+    def test_figures(accel, clock):
+        clock.step_s = 0.0013
+        measure(accel, clock.step)
+
+    def test_faster(accel):
+        measure(accel)
+
+    def test_open(accel):
+        measure(accel)
+
+    def test_also_open(accel):
+        measure(accel)
+
+    @pytest.mark.xfail(reason="slow driver", strict=False)
+    def test_lenient(accel):
+        measure(accel)
+
+    @pytest.mark.xfail(reason="slow driver", strict=True)
+    def test_strict(accel):
+        measure(accel)
+
+    def test_plain():
+        pass
+    """
 
 
-def test_regression_is_a_failed_test_confirmed_in_another_process(bench):
-    bench.benchmarks("test_step", "test_other")
-    bench.baseline(test_step=bench.FASTER)
-    result = bench.run("--benchmark-json=out.json")
-    result.assert_outcomes(failed=1, passed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    here, fresh = bench.processes("test_step")
-    assert here != fresh
-    assert len(bench.processes("test_other")) == 1
-    (info,) = (
-        each["extra_info"]["accel"] for each in bench.json()["benchmarks"] if each["name"] == "test_step"
+@pytest.fixture(scope="module")
+def night(shared):
+    """A session with benchmarks of every verdict."""
+    shared.virtual_clock()
+    shared.write(SUITE)
+    slower = dict.fromkeys(("test_slower", "test_lenient", "test_strict"), shared.FASTER)
+    shared.virtual_baseline(test_figures=0.001)
+    (exact,) = shared.load_baseline()["benchmarks"].values()
+    shared.baseline(
+        test_ok=shared.SAME, test_faster=shared.SLOWER, **slower, **dict.fromkeys(OPEN, shared.APART)
     )
-    assert info["verdict"]["outcome"] == "regressed"
-    assert (info["verdict"]["runs"], info["verdict"]["baseline_runs"]) == (2, 3)
-    assert info["verdict"]["slowdown"]["low"] > 0
-    assert len(info["further_runs"]) == 1
+    content = shared.load_baseline()
+    content["benchmarks"]["test_suite.py::test_figures"] = exact
+    shared.save_baseline(content)
+    shared.doctor_environment(lambda stored: stored["context"].update(torch="2.9.1", python="3.11.0"))
+    return shared.run_apart(
+        "-v", "-rxf", "--accel-repeats=3", "--junitxml=out.xml", "--benchmark-json=out.json"
+    )
 
 
-def test_regression_is_one_line_without_traceback_and_the_same_in_junit(bench):
-    bench.benchmarks("test_step")
-    bench.baseline(test_step=bench.FASTER)
-    bench.doctor_environment(lambda stored: stored["context"].update(torch="2.9.1", python="3.11.0"))
-    result = bench.run("--junitxml=out.xml")
-    result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines(
+def test_each_benchmark_is_reported_once_and_open_ones_after_the_others(night):
+    night.assert_outcomes(passed=5, failed=2, xfailed=2)
+    assert night.ret == pytest.ExitCode.TESTS_FAILED
+    progress = [line for line in night.outlines if "test_suite.py::" in line and "%]" in line]
+    words = [line.split("::")[1].split()[:2] for line in progress]
+    assert words[:2] == [["test_ok", "PASSED"], ["test_plain", "PASSED"]]
+    assert sorted(words[2:]) == [
+        ["test_also_open", "INCONCLUSIVE"],
+        ["test_faster", "PASSED"],
+        ["test_figures", "FAILED"],
+        ["test_lenient", "XFAIL"],
+        ["test_open", "INCONCLUSIVE"],
+        ["test_slower", "FAILED"],
+        ["test_strict", "XFAIL"],
+    ]
+
+
+def test_regression_is_one_line_without_traceback_and_the_same_in_junit(night, shared):
+    night.stdout.re_match_lines(
         [
             (
-                r"^REGRESSED  test_step \(cpu\): \d+\.\d % slower \(at least \d+\.\d %; tolerance 5\.0 %\), "
+                r"^REGRESSED  test_slower \(cpu\): \d+\.\d % slower \(at least \d+\.\d %; tolerance 5\.0 %\), "
                 r"2 runs vs 3 baseline runs, run-to-run noise \d+\.\d %$"
             ),
             r"^changed since the baseline: .*torch 2\.9\.1 -> \S+.*, Python 3\.11\.0 -> \S+",
         ]
     )
-    assert sum(line.startswith("REGRESSED") for line in result.outlines) == 1
-    result.stdout.no_fnmatch_line("*Traceback*")
-    result.stdout.no_re_match_line(r".*test_suite\.py:\d+")
-    result.stdout.fnmatch_lines(["FAILED test_suite.py::test_step - REGRESSED  test_step*"])
-
-    assert bench.junit().find("testsuite").get("failures") == "1"
-    case = bench.testcase("test_step")
+    assert sum(line.startswith("REGRESSED  test_slower") for line in night.outlines) == 1
+    night.stdout.no_fnmatch_line("*Traceback*")
+    night.stdout.no_re_match_line(r".*test_suite\.py:\d+")
+    night.stdout.fnmatch_lines(["FAILED test_suite.py::test_slower - REGRESSED  test_slower*"])
+    assert shared.junit().find("testsuite").get("failures") == "2"
+    case = shared.testcase("test_slower")
     (failure,) = case.findall("failure")
-    assert failure.get("message").startswith("REGRESSED  test_step (cpu): ")
+    assert failure.get("message").startswith("REGRESSED  test_slower (cpu): ")
     assert "changed since the baseline" in failure.text
     properties = {each.get("name"): each.get("value") for each in case.iter("property")}
     assert len(properties) == len(list(case.iter("property")))
@@ -66,98 +106,65 @@ def test_regression_is_one_line_without_traceback_and_the_same_in_junit(bench):
     assert float(properties["accel.loss"]) > 0.05
 
 
-def test_improvement_passes_and_asks_for_a_new_baseline(bench):
-    bench.benchmarks("test_step")
-    bench.baseline(test_step=bench.SLOWER)
-    result = bench.run("-v")
-    result.assert_outcomes(passed=1)
-    assert len(bench.processes("test_step")) == 2
-    result.stdout.re_match_lines(
+def test_regression_is_confirmed_in_another_process(night, shared):
+    here, fresh = shared.processes("test_slower")
+    assert here != fresh
+    assert len(shared.processes("test_ok")) == 1
+    info = shared.accel_info("test_slower")
+    assert info["verdict"]["outcome"] == "regressed"
+    assert (info["verdict"]["runs"], info["verdict"]["baseline_runs"]) == (2, 3)
+    assert info["verdict"]["slowdown"]["low"] > 0
+    assert len(info["further_runs"]) == 1
+
+
+def test_figures_of_a_verdict_are_those_of_the_clock(night, shared):
+    """On a clock that only the steps move: 30 % more time is 23.1 % less throughput."""
+    night.stdout.re_match_lines(
+        [r"^REGRESSED  test_figures \(cpu\): 23\.1 % slower .* 2 runs vs 3 baseline runs"]
+    )
+    assert shared.accel_info("test_figures")["step_time_s"] == pytest.approx(0.0013)
+    assert shared.accel_info("test_figures")["throughput"] == pytest.approx(2000 / 0.0013)
+
+
+def test_improvement_asks_for_a_new_baseline(night, shared):
+    assert len(shared.processes("test_faster")) == 2
+    night.stdout.re_match_lines(
         [
-            r".*::test_step PASSED",
-            r"^test_step .* improved \S+ % faster$",
+            r"^test_faster .* improved \S+ % faster$",
             (
-                r"^improved  test_step \(cpu\): \S+ % faster \(at least .* faster; tolerance 5\.0 %\), 2 runs: "
+                r"^improved  test_faster \(cpu\): \S+ % faster \(at least .* faster; tolerance 5\.0 %\), 2 runs: "
                 r"refresh the baseline with --accel-update"
             ),
         ]
     )
 
 
-def test_figures_of_a_verdict_are_those_of_the_clock(bench):
-    """On a clock that only the steps move: 30 % more time is 23.1 % less throughput."""
-    bench.virtual_clock()
-    bench.write(
-        """
-        def test_step(accel, clock):
-            clock.step_s = 0.0013
-            measure(accel, clock.step)
-        """
+def test_open_benchmarks_take_turns_in_new_processes_and_stay_inconclusive(night, shared):
+    for name in OPEN:
+        assert len(shared.processes(name)) == len(set(shared.processes(name))) == 3
+    night.stdout.fnmatch_lines([f"{name}: run {run} of 3 *" for run in (2, 3) for name in OPEN])
+    night.stdout.re_match_lines(
+        [
+            (
+                r"^INCONCLUSIVE  test_open \(cpu\): .* \(.* to .*\), 3 runs; noise .* resolves .* here: "
+                r"(no gate holds on it: )?quieten the machine \(pytest-accel doctor\)(, or tolerate \d+ %)?"
+            )
+        ]
     )
-    bench.virtual_baseline(test_step=0.001)
-    result = bench.run("--benchmark-json=out.json")
+
+
+def test_single_run_decides_nothing_and_fails_by_option(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.FASTER)
+    result = bench.run("--accel-repeats=1", "--accel-inconclusive=fail", "--accel-slowdown=10%")
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
-        [r"^REGRESSED  test_step \(cpu\): 23\.1 % slower .* 2 runs vs 3 baseline runs"]
+        [
+            r"^INCONCLUSIVE  test_step",
+            r"--accel-slowdown .* delayed every step on purpose \(.* % of throughput were lost to it\)",
+        ]
     )
-    assert bench.accel_info()["step_time_s"] == pytest.approx(0.0013)
-    assert bench.accel_info()["throughput"] == pytest.approx(2000 / 0.0013)
-
-
-class TestInconclusive:
-    def test_benchmarks_take_turns_in_new_processes_and_pass_with_a_line(self, bench):
-        bench.benchmarks("test_a", "test_b")
-        bench.baseline(test_a=bench.APART, test_b=bench.APART)
-        result = bench.run("-v", "--accel-repeats=3")
-        result.assert_outcomes(passed=2)
-        assert result.ret == pytest.ExitCode.OK
-        for name in ("test_a", "test_b"):
-            assert len(bench.processes(name)) == len(set(bench.processes(name))) == 3
-        result.stdout.fnmatch_lines(
-            [f"{name}: run {run} of 3 *" for run in (2, 3) for name in ("test_a", "test_b")]
-        )
-        result.stdout.re_match_lines(
-            [
-                r".*::test_a INCONCLUSIVE",
-                (
-                    r"^INCONCLUSIVE  test_a \(cpu\): .* \(.* to .*\), 3 runs; noise .* resolves .* here: "
-                    r"(no gate holds on it: )?quieten the machine \(pytest-accel doctor\)(, or tolerate \d+ %)?"
-                ),
-            ]
-        )
-
-    @pytest.mark.parametrize(("policy", "outcome"), [("warn", "passed"), ("fail", "failed")])
-    def test_single_run_decides_nothing_and_fails_by_option(self, bench, policy, outcome):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.FASTER)
-        result = bench.run("--accel-repeats=1", f"--accel-inconclusive={policy}")
-        result.assert_outcomes(**{outcome: 1})
-        result.stdout.re_match_lines([r"^INCONCLUSIVE  test_step"])
-        assert len(bench.processes("test_step")) == 1
-
-    def test_report_is_held_until_the_others_have_run(self, bench):
-        bench.write(
-            """
-            def test_open(accel):
-                measure(accel)
-
-            def test_plain():
-                pass
-
-            @pytest.mark.accel(tolerance="99%")
-            def test_decided(accel):
-                measure(accel)
-            """
-        )
-        bench.baseline(test_open=bench.FASTER, test_decided=bench.SAME)
-        result = bench.run("-v")
-        result.assert_outcomes(failed=1, passed=2)
-        result.stdout.fnmatch_lines(
-            ["*::test_plain PASSED*", "*::test_decided PASSED*", "*::test_open FAILED*"]
-        )
-        # Each is told once.
-        for name in ("test_open", "test_plain", "test_decided"):
-            assert sum(f"::{name} " in line and "%]" in line for line in result.outlines) == 1
+    assert len(bench.processes("test_step")) == 1
 
 
 def test_session_without_time_to_repeat_says_what_it_left_undecided(bench):
@@ -176,142 +183,49 @@ def test_session_without_time_to_repeat_says_what_it_left_undecided(bench):
     assert "2 benchmarks" in remark
 
 
-class TestTolerance:
-    """Marker, command line, environment, ini, baseline, default: the first that is set counts."""
+def test_ok_of_an_xfail_benchmark_is_unexpected(bench):
+    bench.write(SUITE)
+    bench.baseline(test_lenient=bench.SAME, test_strict=bench.SAME)
+    result = bench.run(bench.TOLERANT, "-v", "-k", "lenient or strict")
+    result.assert_outcomes(xpassed=1, failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["*::test_lenient XPASS*", "*::test_strict FAILED*"])
 
-    @pytest.fixture
-    def stored(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.SLOWER)
-        return bench
 
-    def tolerance(self, bench, *arguments: str) -> float:
-        arguments = ("--accel-repeats=1", "--benchmark-json=out.json", *arguments)
-        bench.run(*arguments).assert_outcomes(passed=1)
-        return bench.accel_info()["verdict"]["tolerance"]
+def test_slowdown_delays_the_steps(bench):
+    """By half: twice the time, on a clock that counts the delay and the step alike."""
+    bench.write(
+        """
+        @pytest.mark.accel(budget="200ms")
+        def test_step(accel):
+            def step():
+                end = time.perf_counter() + 0.002
+                while time.perf_counter() < end:
+                    pass
 
-    def test_tolerance_of_the_baseline_goes_before_the_default(self, stored):
-        content = stored.load_baseline()
-        content["benchmarks"]["test_suite.py::test_step"]["tolerance"] = 0.11
-        stored.save_baseline(content)
-        assert self.tolerance(stored) == 0.11
-
-    def test_each_source_goes_before_the_next(self, stored, monkeypatch):
-        stored.pytester.makeini("[pytest]\naccel_tolerance = 12%\n")
-        assert self.tolerance(stored) == pytest.approx(0.12)
-        monkeypatch.setenv("PYTEST_ACCEL_TOLERANCE", "0.13")
-        assert self.tolerance(stored) == 0.13
-        assert self.tolerance(stored, "--accel-tolerance=14%") == pytest.approx(0.14)
-        stored.write(
-            """
-            @pytest.mark.accel(tolerance=0.15)
-            def test_step(accel):
-                measure(accel)
-            """
-        )
-        assert self.tolerance(stored, "--accel-tolerance=14%") == 0.15
-
-    @pytest.mark.parametrize(
-        ("mark", "complaint"),
-        [
-            ("tolerence=0.1", "test_step: tolerence=... is unknown. It takes: tolerance, gate, "),
-            ("0.1", "test_step takes keywords only: tolerance, gate, "),
-            (
-                "tolerance='much'",
-                "accel_tolerance: 'much' (from @pytest.mark.accel of test_suite.py::test_step) is not a fraction",
-            ),
-        ],
+            measure(accel, step)
+        """
     )
-    def test_bad_marker_is_a_usage_error_before_anything_is_measured(self, bench, mark, complaint):
-        bench.write(f"@pytest.mark.accel({mark})\ndef test_step(accel):\n    measure(accel)\n")
-        result = bench.run()
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*{complaint}*"])
-        assert not bench.processes("test_step")
+    bench.run("--accel-slowdown=50%", "--benchmark-json=out.json").assert_outcomes(passed=1)
+    assert bench.accel_info()["step_time_s"] > 1.6 * 0.002
 
 
-class TestExpectedFailure:
-    @pytest.fixture
-    def both(self, bench):
-        bench.write(
-            """
-            @pytest.mark.xfail(reason="slow driver", strict=False)
-            def test_lenient(accel):
-                measure(accel)
-
-            @pytest.mark.xfail(reason="slow driver", strict=True)
-            def test_strict(accel):
-                measure(accel)
-            """
-        )
-        return bench
-
-    def test_regression_of_an_xfail_benchmark_is_xfailed(self, both):
-        both.baseline(test_lenient=both.FASTER, test_strict=both.FASTER)
-        result = both.run("-rx")
-        result.assert_outcomes(xfailed=2)
-        assert result.ret == pytest.ExitCode.OK
-
-    def test_ok_of_an_xfail_benchmark_is_unexpected(self, both):
-        both.baseline(test_lenient=both.SAME, test_strict=both.SAME)
-        result = both.run(both.TOLERANT, "-v")
-        result.assert_outcomes(xpassed=1, failed=1)
-        result.stdout.fnmatch_lines(["*::test_lenient XPASS*", "*::test_strict FAILED*"])
+def test_first_regression_stops_further_measurements(bench):
+    bench.benchmarks("test_a", "test_b")
+    bench.baseline(test_a=bench.FASTER, test_b=bench.FASTER)
+    result = bench.run("--maxfail=1")  # which is what -x is
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert len(bench.processes("test_a")) == 2
+    assert len(bench.processes("test_b")) == 1
+    result.stdout.fnmatch_lines(["*1 failed*"])
 
 
-class TestSlowdown:
-    def test_slowdown_delays_the_steps(self, bench):
-        """By half: twice the time, on a clock that counts the delay and the step alike."""
-        bench.write(
-            """
-            @pytest.mark.accel(budget="200ms")
-            def test_step(accel):
-                def step():
-                    end = time.perf_counter() + 0.002
-                    while time.perf_counter() < end:
-                        pass
-
-                measure(accel, step)
-            """
-        )
-        bench.run("--accel-slowdown=50%", "--benchmark-json=out.json").assert_outcomes(passed=1)
-        assert bench.accel_info()["step_time_s"] > 1.6 * 0.002
-
-    def test_slowdown_is_named_at_the_failure(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.FASTER)
-        result = bench.run("--accel-slowdown=10%")
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(
-            ["--accel-slowdown * delayed every step on purpose (* % of throughput were lost to it)"]
-        )
-
-
-class TestStopping:
-    def test_first_regression_stops_further_measurements(self, bench):
-        bench.benchmarks("test_a", "test_b")
-        bench.baseline(test_a=bench.FASTER, test_b=bench.FASTER)
-        result = bench.run("--maxfail=1")  # which is what -x is
-        assert result.ret == pytest.ExitCode.TESTS_FAILED
-        assert len(bench.processes("test_a")) == 2
-        assert len(bench.processes("test_b")) == 1
-        result.stdout.fnmatch_lines(["*1 failed*"])
-
-    def test_held_report_is_not_lost_when_another_test_stops_the_session(self, bench):
-        bench.write(
-            """
-            def test_open(accel):
-                measure(accel)
-
-            def test_broken():
-                assert False
-            """
-        )
-        bench.baseline(test_open=bench.FASTER)
-        result = bench.run("-x", "-v")
-        result.assert_outcomes(failed=1, passed=1)
-        result.stdout.fnmatch_lines(["*::test_open INCONCLUSIVE*", "INCONCLUSIVE  test_open*"])
-        assert len(bench.processes("test_open")) == 1
+def test_held_report_is_not_lost_when_another_test_stops_the_session(bench):
+    bench.write("def test_open(accel):\n    measure(accel)\n\ndef test_broken():\n    assert False\n")
+    bench.baseline(test_open=bench.FASTER)
+    result = bench.run("-x", "-v")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*::test_open INCONCLUSIVE*", "INCONCLUSIVE  test_open*"])
+    assert len(bench.processes("test_open")) == 1
 
 
 def test_module_that_cannot_be_imported_is_an_error_of_pytest(bench):
@@ -321,3 +235,164 @@ def test_module_that_cannot_be_imported_is_an_error_of_pytest(bench):
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["ERROR test_torn.py*"])
     assert "user_properties" not in result.stdout.str() + result.stderr.str()
+
+
+# --- tolerances -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def steady(bench):
+    """A step of exactly 1 ms, stored so and measured so; `bench.store(...)` changes what is stored."""
+    bench.virtual_clock()
+    bench.write("def test_step(accel, clock):\n    measure(accel, clock.step)\n")
+    bench.virtual_baseline(test_step=0.001)
+    return bench
+
+
+def store(bench, **fields):
+    content = bench.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    entry.update(fields)
+    bench.save_baseline(content)
+
+
+def test_marker_goes_before_the_ini_file_and_that_before_the_baseline(steady):
+    def tolerance():
+        steady.run("--accel-repeats=1", "--benchmark-json=out.json").assert_outcomes(passed=1)
+        return steady.accel_info()["verdict"]["tolerance"]
+
+    store(steady, tolerance=0.11)
+    assert tolerance() == 0.11
+    steady.pytester.makeini("[pytest]\naccel_tolerance = 12%\n")
+    assert tolerance() == pytest.approx(0.12)
+    steady.write(
+        "pytestmark = [pytest.mark.cpu, pytest.mark.accel(tolerance=0.15)]\n\ndef test_step(accel):\n    measure(accel)\n"
+    )
+    assert tolerance() == 0.15
+
+
+def test_bad_marker_is_a_usage_error_before_anything_is_measured(bench):
+    bench.write("@pytest.mark.accel(tolerence=0.1)\ndef test_step(accel):\n    measure(accel)\n")
+    result = bench.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*test_step: tolerence=... is unknown. It takes: tolerance, gate, *"])
+    assert not bench.processes("test_step")
+
+
+def test_auto_tolerance_is_stored_when_recorded_and_never_widened(steady):
+    steady.baseline_path.unlink()
+    result = steady.run("--accel-record=2", "--accel-tolerance=auto")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["note: test_step (cpu): tolerance auto: * %, frozen in its baseline"])
+    frozen = steady.entry("test_step")["tolerance"]
+    assert 0.03 <= frozen < 0.1
+    runs = steady.entry("test_step")["runs"]
+    store(steady, runs=[{**run, "rounds_s": [0.001 * (1 + n)] * 6} for n, run in enumerate(runs)])
+    result = steady.run("--accel-record=1", "--accel-tolerance=auto")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["note: test_step (cpu): tolerance auto: * % stays, as it was frozen; its runs resolve *"]
+    )
+    assert steady.entry("test_step")["tolerance"] == frozen
+
+
+def test_stored_auto_tolerance_is_judged_by(steady):
+    result = steady.run("--accel-json=out.json", "--accel-tolerance=auto")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["note: tolerance auto: the baselines of 1 benchmark have none stored, *5.0 % was tolerated*"]
+    )
+    store(steady, tolerance=0.065)
+    result = steady.run("--accel-json=out.json", "--accel-tolerance=auto")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*tolerance auto*")
+    assert steady.json()["results"][0]["verdicts"][0]["tolerance"] == pytest.approx(0.065)
+
+
+def test_loss_since_the_anchor_fails_where_the_baseline_followed(steady):
+    store(steady, anchor=[{**run, "rounds_s": [0.0009] * 6} for run in steady.entry("test_step")["runs"]])
+    result = steady.run("--accel-json=out.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "REGRESSED  test_step (cpu) since the anchor: 10.0 % slower (at least * %; tolerance 7.5 %), 2 runs vs 3 *",
+            "test_step * REGRESSED since the anchor 10.0 % slower",
+        ]
+    )
+    (found,) = steady.json()["results"]
+    assert [each["outcome"] for each in found["verdicts"]] == ["ok", "regressed"]
+
+
+def test_anchor_of_another_machine_is_noted_and_not_judged(steady):
+    content = steady.load_baseline()
+    (entry,) = content["benchmarks"].values()
+    (known,) = content["environments"].values()
+    other = {**known, "identity": {**known["identity"], "device_name": "another"}}
+    content["environments"][fingerprint(other)] = other
+    entry["anchor"] = [
+        {**run, "rounds_s": [0.0005] * 6, "environment": fingerprint(other)} for run in entry["runs"]
+    ]
+    steady.save_baseline(content)
+    result = steady.run("--accel-json=out.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["note: test_step (cpu): its anchor is of another machine*"])
+    (found,) = steady.json()["results"]
+    assert any("its anchor is of another machine" in line for line in found["details"])
+
+
+def test_stored_tolerance_stays_when_runs_are_replaced(steady):
+    store(steady, tolerance=0.08)
+    update = ("--accel-record=1", "--accel-update", "--accel-reason=faster")
+    steady.run(*update).assert_outcomes(passed=1)
+    assert steady.entry("test_step")["tolerance"] == 0.08
+    assert len(steady.entry("test_step")["runs"]) == 1
+    steady.run(*update, "--accel-tolerance=6%").assert_outcomes(passed=1)
+    assert steady.entry("test_step")["tolerance"] == 0.06
+
+
+# --- a whole platform -------------------------------------------------------------------------------
+
+EIGHT = tuple(f"test_step{number}" for number in range(8))
+
+
+def test_loss_of_all_benchmarks_is_one_failure_of_the_platform(bench):
+    """Eight benchmarks of 1 ms a step, now slower by a tenth; one of them by more."""
+    bench.virtual_clock()
+    bench.write(
+        "\n\n".join(
+            f"def {name}(accel, clock):\n    clock.step_s = {0.0013 if name == EIGHT[3] else 0.0011}\n"
+            "    measure(accel, clock.step)\n"
+            for name in EIGHT
+        )
+    )
+    bench.virtual_baseline(**{name: 0.001 * (1 + 0.0003 * number) for number, name in enumerate(EIGHT)})
+    result = bench.run("--accel-json=out.json", "--junitxml=out.xml", "--accel-report=out.md")
+    result.assert_outcomes(passed=7, failed=2)  # one lost more than the others, and fails by the rest
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "REGRESSED  test_step3 (cpu): 1* % slower *; beside * % that all on this platform lost",
+            "REGRESSED  *: 8 of 8 benchmarks slower together, by 9.* % (at least 8.* %; tolerance 5.0 %): check the machine *",
+            "nothing in the recorded environment changed since the baseline",
+            "Each benchmark was judged on what it lost beside that.",
+            "test_step0 * ok 0.* % * than the platform",
+            "FAILED cpu-* - REGRESSED*",
+        ]
+    )
+    assert sum(line.startswith("REGRESSED") and "slower together" in line for line in result.outlines) == 1
+    assert bench.junit().find("testsuite").get("failures") == "2"
+    kept = {each.get("name"): each.get("value") for each in bench.testcase("test_step0").iter("property")}
+    # Against the baseline, whatever it was judged on.
+    assert float(kept["accel.loss"]) == pytest.approx(0.09, abs=0.01)
+    assert float(kept["accel.common"]) == pytest.approx(0.09, abs=0.01)
+    assert {len(bench.processes(name)) for name in EIGHT} == {2}
+    results = {each["benchmark"]: each for each in bench.json()["results"]}
+    (platform,) = [each for each in results.values() if each["benchmark"] == each["disk_name"]]
+    assert platform["status"] == "regressed"
+    assert platform["failed"]
+    assert "8 of 8 benchmarks slower together" in platform["text"]
+    step = results["test_suite.py::test_step0"]
+    assert step["status"] == "ok"
+    assert step["verdicts"][0]["common"] == pytest.approx(0.09, abs=0.01)
+    assert "that all on this platform lost" in step["text"]
+    assert "slower together" in bench.path("out.md").read_text()

@@ -128,7 +128,7 @@ class TestErrors:
         assert "(from PYTEST_ACCEL_BUDGET)" in refused({}, {}, {"PYTEST_ACCEL_BUDGET": ""})
 
     def test_report_formats_are_chosen_by_suffix(self):
-        assert read({"report": ["a.html", "b.md,c.txt"]}).reports == ("a.html", "b.md", "c.txt")
+        assert read({"report": ["a.html", "b.md,c.md"]}).reports == ("a.html", "b.md", "c.md")
         for wrong in ("a", "a.pdf", ""):
             assert "ends in .html (a page), .md" in refused({"report": [wrong]})
 

@@ -183,14 +183,11 @@ def _all_ledger_lines(file: BaselineFile) -> Iterator[str]:
 
 
 def check_lines(found: BaselineCheck) -> list[str]:
-    """Return every fault with its remedy, then provisional baselines and remarks, then the counts."""
-    lines = [line for fault in found.faults for line in f"FAULT  {fault}".split("\n")]
-    lines = [line if line.startswith("FAULT  ") else f"    {line}" for line in lines]
-    lines += [f"provisional  {line}" for line in found.provisional]
-    lines += [f"remark  {line}" for line in found.remarks]
+    """Return every fault with its remedy, then the counts."""
+    lines = [line for fault in found.faults for line in f"FAULT  {fault}".replace("\n", "\n    ").split("\n")]
     counts = (
         f"Checked {counted(found.files, 'file')} ({counted(found.benchmarks, 'benchmark')}, "
         f"{counted(found.runs, 'run')}) and {found.studies} published ({counted(found.figures, 'figure')})"
     )
-    end = f"{counted(len(found.faults), 'fault')}" if found.faults else "no fault"
-    return [inert(printable(line)) for line in lines] + [f"{counts}: {end}."]
+    end = counted(len(found.faults), "fault") if found.faults else "no fault"
+    return [*(inert(printable(line)) for line in lines), f"{counts}: {end}."]

@@ -72,7 +72,7 @@ def change_points(values: Sequence[float], *, level: float = 0.01) -> tuple[Chan
     as they are: ranks do not tell them from their logarithms.
     """
     first = max(0, len(values) - WINDOW)
-    searched = _scaled([float(value) for value in values[first:]])
+    searched = values[first:]
     tree = _bisect(searched, 0, len(searched), level)
     if tree is None:
         return ()
@@ -223,10 +223,3 @@ def _all(split: _Split | None) -> Iterator[_Split]:
         yield from _all(split.left)
         yield split
         yield from _all(split.right)
-
-
-def _scaled(values: Sequence[float]) -> list[float]:
-    """Return the values times a power of two, which is exact: sums of their distances stay finite."""
-    largest = max(map(abs, values), default=0.0)
-    _, exponent = math.frexp(largest)
-    return [math.ldexp(value, -exponent) for value in values]

@@ -244,21 +244,16 @@ def read_revision(revision: str, path: str, folder: Path) -> dict[PurePosixPath,
     if not revision or revision.startswith("-"):
         raise RevisionError(f"{revision!r} cannot be a revision. Write one such as HEAD~1, main or v1.2.")
     named = f"{revision}:{path}"
-    verify = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    if not _git(folder, *verify, f"{revision}^{{commit}}"):
+    kind = _git(folder, "cat-file", "-t", named).strip()
+    if kind == b"blob":
+        return {PurePosixPath(PurePosixPath(path).name): _git(folder, "cat-file", "blob", named)}
+    if kind != b"tree":
         raise RevisionError(
-            f"{named}: git knows no revision {revision!r} in {folder}. "
-            "`git log --oneline` shows those it has; a shallow clone has few (git fetch --unshallow)."
+            f"{named}: git has no such revision or path in {folder}. `git log --oneline` shows revisions (a shallow clone "
+            "has few: git fetch --unshallow), `git ls-tree -r --name-only REVISION` its paths."
         )
-    top = _git(folder, *verify, named).decode("ascii").strip()
-    if not top:
-        raise RevisionError(
-            f"{named}: the revision has no {path!r}. `git ls-tree -r --name-only {revision}` lists it."
-        )
-    if _git(folder, "cat-file", "-t", top).strip() == b"blob":
-        return {PurePosixPath(PurePosixPath(path).name): _git(folder, "cat-file", "blob", top)}
     found = {}
-    for line in _git(folder, "ls-tree", "-r", "-z", "--full-tree", top).split(b"\0"):
+    for line in _git(folder, "ls-tree", "-r", "-z", "--full-tree", named).split(b"\0"):
         facts, _, name = line.partition(b"\t")
         if facts.startswith((b"100644 blob", b"100755 blob")) and name.endswith(b".json"):  # no links
             key = facts.decode("ascii").split()[2]
@@ -267,7 +262,7 @@ def read_revision(revision: str, path: str, folder: Path) -> dict[PurePosixPath,
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
-    """Return what git prints; nothing where it fails. Only object names and what follows --end-of-options vary."""
+    """Return what git prints; nothing where it fails. Only names of objects vary, and none begins with a dash."""
     # No prompt, no lock, and no fetching of what a partial clone left out.
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     try:

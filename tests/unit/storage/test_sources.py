@@ -185,11 +185,11 @@ class TestRevisions:
     @pytest.mark.parametrize(
         ("name", "said"),
         [
-            ("git:nope", "knows no revision 'nope'"),
-            ("git:HEAD:nope", "the revision has no 'nope'"),
+            ("git:nope", "no such revision or path"),
+            ("git:HEAD:nope", "no such revision or path"),
             ("git:--output=x", "cannot be a revision"),
             ("git:-x:baselines", "cannot be a revision"),
-            ("nope:baselines", "knows no revision 'nope'"),
+            ("nope:baselines", "no such revision or path"),
             ("git::baselines", "cannot be a revision"),
         ],
     )

@@ -17,7 +17,6 @@ from pytest_accel.platforms.nvidia import (
     NO_PACKAGE,
     Nvml,
     Refused,
-    decoded,
     opened,
     short_uuid,
 )
@@ -45,8 +44,8 @@ class Gpu:
     def __init__(self, nvml: Nvml, index: int) -> None:
         self.nvml = nvml
         self.handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
-        self.name = decoded(nvml.demand("nvmlDeviceGetName", self.handle))
-        self.uuid = decoded(nvml.demand("nvmlDeviceGetUUID", self.handle))
+        self.name = str(nvml.demand("nvmlDeviceGetName", self.handle))
+        self.uuid = str(nvml.demand("nvmlDeviceGetUUID", self.handle))
         self.sheet = Sheet(group=DEVICES.group, of=f"GPU {index}")
 
     def get(self, name: str, *constants: str) -> Any:  # noqa: ANN401 -- each function has its own type

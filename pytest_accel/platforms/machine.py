@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from pytest_accel.platforms.catalogue import Catalogue, Variant, folder_part, load_catalogue
+from pytest_accel.platforms.host import read_file
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.stats.quantities import counted
 
@@ -58,7 +59,6 @@ class Cpu:
     model: str  # distinguishes models of one name: family-model on x86, implementer-part on Arm
     slug: str  # for a directory's name
     cores: int
-    stepping: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ def probe() -> Machine:
 
 def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
     """Return the processor that this process runs on."""
-    return describe_cpu(_read(cpuinfo), available_cores(), _read(soc_id))
+    return describe_cpu(read_file(cpuinfo)[0], available_cores(), read_file(soc_id)[0])
 
 
 def available_cores() -> int:
@@ -182,15 +182,15 @@ def describe_cpu(cpuinfo: str, cores: int, soc_id: str = "") -> Cpu:
         name = _SOC_NAMES.get(soc_id.strip()) or _ARM_PARTS.get((implementer, part))
         name = name or f"Arm {implementer} {part}"
         model = f"{implementer.removeprefix('0x')}-{part.removeprefix('0x')}"
-        stepping = f"r{_number(fields.get('CPU variant'))}p{_number(fields.get('CPU revision'))}"
     elif "cpu family" in fields:
         name = _plain_model(fields.get("model name", fields.get("vendor_id", "")))
         model = f"{fields['cpu family']}-{fields.get('model', '?')}"
-        stepping = fields.get("stepping", "")
-    else:
-        name, model, stepping = _fallback_name(fields), "", ""
+    else:  # neither x86 nor Arm, or no /proc
+        import platform
+
+        name, model = _plain_model(fields.get("cpu") or platform.processor() or platform.machine()), ""
     # Without the stepping, which does not change the speed.
-    return Cpu(name=name, model=model, slug=folder_part(f"{name} {model}"), cores=cores, stepping=stepping)
+    return Cpu(name=name, model=model, slug=folder_part(f"{name} {model}"), cores=cores)
 
 
 def _plain_model(model_name: str) -> str:
@@ -198,27 +198,6 @@ def _plain_model(model_name: str) -> str:
     name = re.sub(r"\((R|TM|C)\)", "", model_name, flags=re.IGNORECASE)
     name = re.sub(r"\s@.*|\b\d+-Core\b|\bCPU\b", "", name)
     return re.sub(r"\s+", " ", name).strip()
-
-
-def _fallback_name(fields: Mapping[str, str]) -> str:
-    import platform  # neither x86 nor Arm, or no /proc
-
-    name = fields.get("model name") or fields.get("cpu") or platform.processor() or platform.machine()
-    return _plain_model(name)
-
-
-def _number(text: str | None) -> int:
-    try:
-        return int(text or "0", 0)
-    except ValueError:
-        return 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _need(platform: PlatformName, catalogue: Catalogue) -> str:

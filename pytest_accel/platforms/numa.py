@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_accel.platforms.amd import topology_nodes
 from pytest_accel.platforms.host import folder_names, read_file
-from pytest_accel.platforms.nvidia import Nvml, decoded, opened
+from pytest_accel.platforms.nvidia import Nvml, opened
 
 SYS = Path("/sys")
 
@@ -65,17 +65,17 @@ def device_affinities(
     uuids: Sequence[str | None], host: Topology, *, sys: Path = SYS
 ) -> list[DeviceAffinity | None]:
     """Return the affinity of each device; None for None, which is a rank without a device."""
-    nvidia = _from_nvml([uuid for uuid in uuids if uuid], host, sys)
-    found: list[DeviceAffinity | None] = []
-    for uuid in uuids:
-        if uuid is None:
-            found.append(None)
-        elif not uuid:
-            found.append(DeviceAffinity(problem="its device has no UUID"))
-        else:
-            unknown = DeviceAffinity(problem=f"no driver knows {uuid}")
-            found.append(nvidia.get(uuid) or _from_kfd(uuid, sys) or unknown)
-    return found
+    if not any(uuids):
+        return [None if uuid is None else DeviceAffinity(problem="its device has no UUID") for uuid in uuids]
+    with opened() as nvml:
+        return [
+            uuid
+            if uuid is None
+            else _from_nvml(nvml, uuid, host, sys)
+            or _from_kfd(uuid, sys)
+            or DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
+            for uuid in uuids
+        ]
 
 
 def pci_affinity(bus_id: str, sys: Path = SYS) -> DeviceAffinity:
@@ -126,15 +126,7 @@ def mask_bits(words: Iterable[int]) -> frozenset[int]:
     )
 
 
-def _from_nvml(uuids: Sequence[str], host: Topology, sys: Path) -> dict[str, DeviceAffinity]:
-    if not uuids:
-        return {}
-    with opened() as nvml:
-        found = {uuid: _query_nvml(nvml, uuid, host, sys) for uuid in uuids}
-    return {uuid: affinity for uuid, affinity in found.items() if affinity is not None}
-
-
-def _query_nvml(nvml: Nvml, uuid: str, host: Topology, sys: Path) -> DeviceAffinity | None:
+def _from_nvml(nvml: Nvml, uuid: str, host: Topology, sys: Path) -> DeviceAffinity | None:
     """Return None for a device that NVML does not know; sysfs answers where NVML has no affinity."""
     handle = nvml.handle(uuid)
     if handle is not None and uuid.startswith("MIG-"):  # a slice is where its GPU is
@@ -148,7 +140,7 @@ def _query_nvml(nvml: Nvml, uuid: str, host: Topology, sys: Path) -> DeviceAffin
     info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
     if info is None:
         return DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
-    return pci_affinity(decoded(info.busId), sys)
+    return pci_affinity(str(info.busId), sys)
 
 
 def _from_kfd(uuid: str, sys: Path) -> DeviceAffinity | None:

@@ -88,7 +88,7 @@ class Nvml:
     def text(self, function: str, *arguments: object) -> str:
         """Return the answer as text; empty if there is none."""
         answer = self.ask(function, *arguments)
-        return "" if answer is None else decoded(answer)
+        return "" if answer is None else str(answer)
 
     def constant(self, name: str) -> Any:  # noqa: ANN401 -- a number of NVML's
         return getattr(self._pynvml, name, None)
@@ -145,11 +145,6 @@ def reason(error: Exception) -> str:
     """Return why NVML refused, in words."""
     known = REASONS.get(getattr(error, "value", 0))
     return known or str(error).lower() or type(error).__name__
-
-
-def decoded(answer: object) -> str:
-    """Return text; nvidia-ml-py before 11.510 answers bytes."""
-    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
 
 
 def short_uuid(uuid: str) -> str:
@@ -214,8 +209,8 @@ def _list(nvml: Nvml) -> tuple[list[NvidiaGpu], list[str]]:
 def _gpu(nvml: Nvml, handle: object, index: int) -> NvidiaGpu:
     device = DetectedDevice(
         index=index,
-        name=decoded(nvml.demand("nvmlDeviceGetName", handle)),
-        uuid=decoded(nvml.demand("nvmlDeviceGetUUID", handle)),
+        name=str(nvml.demand("nvmlDeviceGetName", handle)),
+        uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
         memory_bytes=_memory_bytes(nvml, handle),
     )
     mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
@@ -226,23 +221,15 @@ def _gpu(nvml: Nvml, handle: object, index: int) -> NvidiaGpu:
 
 
 def _slice(nvml: Nvml, handle: object, parent: DetectedDevice) -> DetectedDevice:
-    name = decoded(nvml.demand("nvmlDeviceGetName", handle))
-    profile = name.partition(" MIG ")[2] or _profile(nvml, handle)
+    name = str(nvml.demand("nvmlDeviceGetName", handle))  # NVIDIA H100 80GB HBM3 MIG 1g.10gb
+    profile = name.partition(" MIG ")[2] or "unknown"  # drivers before 470 name a slice like its GPU
     return DetectedDevice(
         index=parent.index,
-        name=name if " MIG " in name else f"{parent.name} MIG {profile}",
-        uuid=decoded(nvml.demand("nvmlDeviceGetUUID", handle)),
+        name=f"{parent.name} MIG {profile}",
+        uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
         memory_bytes=_memory_bytes(nvml, handle),
         mig=profile,
     )
-
-
-def _profile(nvml: Nvml, handle: object) -> str:
-    """Return the profile's name from its attributes, for drivers that name a slice like its GPU."""
-    attributes = nvml.ask("nvmlDeviceGetAttributes", handle)
-    if attributes is None:
-        return "unknown"
-    return f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
 
 
 def _memory_bytes(nvml: Nvml, handle: object) -> int | None:

@@ -82,11 +82,9 @@ def environment_of(
     cpu = item.config.stash[SELECTION].machine.cpu
     binding = item.config.stash.get(BINDING, "")
     read = read_environment(
-        device=device.name,
-        device_index=hardware.index if hardware else 0,
+        None if device.name == "cpu" else hardware,
         threads=settings.threads,
         device_count=platform.devices,
-        uuid=(hardware.uuid or None) if hardware else None,
         cpu_model=f"{cpu.name} ({cpu.model})",
     )
     facts = item.stash.get(STEP_FACTS, {})

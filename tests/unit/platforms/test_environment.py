@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from pytest_accel.platforms.environment import cudnn_version, read_environment
 from pytest_accel.platforms.host import HostFiles
+from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.stats.environment import REDACTED
 
 UUID = "8f3aab12-1234-9abc-1234-1234567890ab"
+H200 = DetectedDevice(index=0, name="NVIDIA H200", uuid=f"GPU-{UUID}", memory_bytes=150_754_820_096)
 
 
 class NVMLError(Exception):
@@ -37,8 +40,6 @@ class FakeNvml(ModuleType):
             "nvmlShutdown": None,
             "nvmlSystemGetDriverVersion": "570.133.20",
             "nvmlSystemGetCudaDriverVersion_v2": 12080,
-            "nvmlDeviceGetName": "NVIDIA H200",
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150_754_820_096),
             "nvmlDeviceGetPowerManagementLimit": 700_000,
             "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
             "nvmlDeviceGetEccMode": [1, 1],
@@ -70,13 +71,11 @@ class FakeNvml(ModuleType):
 
 
 def fake_torch(**cuda):
-    properties = SimpleNamespace(name="NVIDIA H200", total_memory=150_000_000_000, uuid=UUID)
     torch = ModuleType("torch")
     torch.version = SimpleNamespace(cuda="12.8", hip=None)
     torch.backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91002))
     torch.cuda = SimpleNamespace(
         **{
-            "get_device_properties": lambda index: properties,
             "nccl": SimpleNamespace(version=lambda: (2, 27, 3)),
             **cuda,
         }
@@ -124,7 +123,7 @@ def host(tmp_path):
 class TestDevice:
     def test_identity_is_the_device_and_not_the_host(self, nvml, host):
         nvml()
-        read = read_environment(device="cuda", uuid=f"GPU-{UUID}", cpu_model="Example CPU", **host())
+        read = read_environment(H200, cpu_model="Example CPU", **host())
         assert read.identity == {
             "device_count": "1",
             "device_memory_gb": "140",
@@ -135,7 +134,7 @@ class TestDevice:
 
     def test_context_holds_driver_clocks_and_modes(self, nvml, host):
         nvml()
-        context = read_environment(device="cuda", uuid=f"GPU-{UUID}", **host()).context
+        context = read_environment(H200, **host()).context
         expected = {
             "driver": "570.133.20",
             "cuda_driver": "12.8",
@@ -149,34 +148,25 @@ class TestDevice:
         assert expected.items() <= context.items()
         assert "application_sm_clock_mhz" not in context  # this driver does not answer
 
-    def test_a_slice_names_its_profile(self, nvml, host):
-        fake = nvml(nvmlDeviceGetName="NVIDIA A100-SXM4-40GB MIG 3g.20gb")
-        fake.handles = {f"MIG-{UUID}": "slice"}
-        identity = read_environment(device="cuda:0", uuid=f"MIG-{UUID}", **host()).identity
+    def test_slice_has_its_profile(self, host):
+        slice_ = replace(H200, name="NVIDIA A100-SXM4-40GB MIG 3g.20gb", uuid=f"MIG-{UUID}")
+        identity = read_environment(slice_, **host()).identity
         assert identity["device_name"] == "NVIDIA A100-SXM4-40GB"
         assert identity["mig_profile"] == "3g.20gb"
 
-    @pytest.mark.parametrize("kind", ["GPU", "MIG"])
-    def test_torch_tells_which_device_is_visible(self, nvml, torch, host, kind):
-        nvml().handles = {f"{kind}-{UUID}": "this"}
-        torch()
-        assert read_environment(device="cuda", device_index=0, **host()).identity["power_limit_w"] == "700"
-
-    def test_without_a_uuid_no_device_is_guessed(self, nvml, host):
-        fake = nvml()
-        read = read_environment(device="cuda", **host())
-        assert read.identity == {"device_count": "1"}
+    def test_device_that_nvml_does_not_know_has_no_settings(self, nvml, host):
+        nvml()
+        read = read_environment(replace(H200, uuid="GPU-other"), **host())
+        assert "power_limit_w" not in read.identity
         assert read.context["driver"] == "570.133.20"
-        assert "nvmlDeviceGetHandleByIndex" not in fake.asked
 
     @pytest.mark.parametrize("name", sorted(FakeNvml().answers))
     @pytest.mark.parametrize("error", [NVMLError("no"), AttributeError("no"), OSError("no")])
-    def test_any_error_of_nvml_only_loses_its_own_field(self, nvml, torch, host, name, error):
-        torch()
+    def test_any_error_of_nvml_only_loses_its_own_field(self, nvml, host, name, error):
         nvml()
-        whole = read_environment(device="cuda", **host())
+        whole = read_environment(H200, **host())
         fake = nvml(**{name: error})
-        read = read_environment(device="cuda", **host())
+        read = read_environment(H200, **host())
         lost = (whole.identity.keys() | whole.context.keys()) - (read.identity.keys() | read.context.keys())
         assert len(lost) <= (99 if name == "nvmlInit" else 1)
         assert ("nvmlShutdown" in fake.asked) == (name != "nvmlInit")
@@ -184,7 +174,7 @@ class TestDevice:
 
 class TestCpu:
     def test_identity_is_the_model_the_architecture_and_the_threads(self, host):
-        identity = read_environment(device="cpu", threads=1, cpu_model="Neoverse-V2", **host()).identity
+        identity = read_environment(threads=1, cpu_model="Neoverse-V2", **host()).identity
         assert identity == {
             "architecture": os.uname().machine,
             "cpu_model": "Neoverse-V2",
@@ -194,14 +184,14 @@ class TestCpu:
     def test_a_cpu_run_does_not_ask_for_devices(self, nvml, torch, host):
         fake = nvml()
         torch()
-        context = read_environment(device="cpu", threads=1, **host()).context
+        context = read_environment(threads=1, **host()).context
         assert fake.asked == []
         assert context.keys().isdisjoint({"driver", "cuda", "cudnn", "nccl", "host_cpu_model"})
 
     def test_threads_are_those_of_torch_where_not_told(self, torch, host):
-        assert "threads" not in read_environment(device="cpu", **host()).identity
+        assert "threads" not in read_environment(**host()).identity
         torch()
-        assert read_environment(device="cpu", **host()).identity["threads"] == "4"
+        assert read_environment(**host()).identity["threads"] == "4"
 
     @pytest.mark.parametrize(
         ("cpuinfo", "model"),
@@ -214,7 +204,7 @@ class TestCpu:
         ],
     )
     def test_the_model_is_the_kernels(self, host, cpuinfo, model):
-        read = read_environment(device="cpu", **host({"proc/cpuinfo": cpuinfo}))
+        read = read_environment(**host({"proc/cpuinfo": cpuinfo}))
         assert model in read.identity["cpu_model"]
 
     def test_governor_affinity_and_huge_pages(self, host, monkeypatch):
@@ -223,7 +213,7 @@ class TestCpu:
             "sys/devices/system/cpu/cpu3/cpufreq/scaling_governor": "performance\n",
             "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
         }
-        context = read_environment(device="cpu", **host(files)).context
+        context = read_environment(**host(files)).context
         assert context["cpu_affinity"] == "3-5,32"
         assert context["cpu_governor"] == "performance"
         assert context["transparent_hugepages"] == "madvise"
@@ -233,7 +223,7 @@ class TestSoftware:
     def test_versions_come_from_metadata_without_an_import(self):
         code = (
             "import sys; from pytest_accel.platforms.environment import read_environment as r;"
-            "c = r(device='cpu', threads=1).context; print(c['python'], c['kernel']);"
+            "c = r(threads=1).context; print(c['python'], c['kernel']);"
             "print(sorted({'torch', 'torchvision', 'timm', 'numpy', 'pynvml'} & set(sys.modules)))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -243,19 +233,16 @@ class TestSoftware:
 
     def test_torch_tells_its_libraries(self, torch, host):
         torch()
-        context = read_environment(device="cuda", **host()).context
+        context = read_environment(H200, **host()).context
         assert (context["cuda"], context["cudnn"], context["nccl"]) == ("12.8", "9.10.2", "2.27.3")
         assert "hip" not in context
 
     def test_a_cpu_build_of_torch_tells_none(self, monkeypatch, host):
-        def no_cuda(index):
-            raise AssertionError("Torch not compiled with CUDA enabled")
-
-        torch = fake_torch(get_device_properties=no_cuda, nccl=SimpleNamespace())
+        torch = fake_torch(nccl=SimpleNamespace())
         torch.version.cuda = None
         torch.backends.cudnn.version = lambda: None
         monkeypatch.setitem(sys.modules, "torch", torch)
-        context = read_environment(device="cuda", **host()).context
+        context = read_environment(H200, **host()).context
         assert context.keys().isdisjoint({"cuda", "cudnn", "nccl"})
 
     @pytest.mark.parametrize(
@@ -313,7 +300,7 @@ class TestContainer:
         ],
     )
     def test_what_the_environment_tells(self, host, files, environ, told):
-        context = read_environment(device="cpu", **host(files, **environ)).context
+        context = read_environment(**host(files, **environ)).context
         assert {name: value for name, value in context.items() if "container" in name} == told
 
     def test_an_image_tells_the_name_it_was_built_with(self, host):
@@ -327,7 +314,7 @@ class TestContainer:
         }
         environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
         context = read_environment(
-            device="cpu", **host({"etc/pytest-accel-image.json": json.dumps(built)}, **environ)
+            **host({"etc/pytest-accel-image.json": json.dumps(built)}, **environ)
         ).context
         assert {name: value for name, value in context.items() if "image" in name} == {
             "image_name": "registry.example/bench:0.1.0",
@@ -351,12 +338,12 @@ class TestContainer:
         ids=["empty", "cut", "list", "null", "number", "blank", "other", "deep", "long"],
     )
     def test_a_file_that_names_no_image_is_none(self, host, text):
-        context = read_environment(device="cpu", **host({"etc/pytest-accel-image.json": text})).context
+        context = read_environment(**host({"etc/pytest-accel-image.json": text})).context
         assert not [name for name in context if "image" in name]
 
     def test_a_password_in_an_image_name_is_not_stored(self, host):
         built = json.dumps({"name": "https://me:hunter2@registry.example.org/x"})
-        context = read_environment(device="cpu", **host({"etc/pytest-accel-image.json": built})).context
+        context = read_environment(**host({"etc/pytest-accel-image.json": built})).context
         assert context["image_name"] == REDACTED
 
 
@@ -369,7 +356,7 @@ class TestVariables:
             "HF_TOKEN": "hf_x",
             "HOME": "/root",
         }
-        context = read_environment(device="cpu", **host(**environ)).context
+        context = read_environment(**host(**environ)).context
         assert {name: value for name, value in context.items() if name.startswith("env.")} == {
             "env.NCCL_ALGO": "Ring",
             "env.OMP_NUM_THREADS": "1",

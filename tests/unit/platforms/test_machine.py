@@ -192,7 +192,7 @@ CPU revision\t: 1
 
 def test_x86_cpu_is_named_by_its_model():
     found = describe_cpu(XEON, cores=2)
-    assert (found.name, found.model, found.stepping, found.cores) == ("Intel Xeon Processor", "6-207", "2", 2)
+    assert (found.name, found.model, found.cores) == ("Intel Xeon Processor", "6-207", 2)
     assert found.slug == "intel-xeon-processor-6-207"
 
 
@@ -208,7 +208,7 @@ def test_x86_cpu_is_named_by_its_model():
 )
 def test_arm_cpu_is_named_by_its_part(part, soc_id, name, slug):
     found = describe_cpu(ARM.format(part=part), cores=4, soc_id=soc_id)
-    assert (found.name, found.slug, found.stepping) == (name, slug, "r0p1")
+    assert (found.name, found.slug) == (name, slug)
 
 
 @pytest.mark.parametrize(

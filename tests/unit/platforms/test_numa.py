@@ -86,7 +86,7 @@ def test_minus_one_means_that_nobody_knows(tmp_path):
 def test_a_device_that_no_driver_knows(tmp_path):
     (place, unnamed) = numa.device_affinities(["GPU-none", ""], Topology(), sys=tmp_path)
     assert place == DeviceAffinity(problem="no driver knows GPU-none")
-    assert unnamed == DeviceAffinity(problem="its device has no UUID")
+    assert unnamed == DeviceAffinity(problem="no driver knows a device without UUID")
 
 
 def test_an_amd_gpu_is_found_by_the_address_in_its_topology(tmp_path):

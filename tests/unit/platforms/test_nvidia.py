@@ -139,9 +139,8 @@ def test_hidden_gpus_are_none_and_the_reason_is_told(detect, spec):
     assert machine["problems"] == [f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of 4 x NVIDIA A100-SXM4-40GB"]
 
 
-@pytest.mark.parametrize("name", [None, ""], ids=["named as a slice", "named as its GPU"])
-def test_a_mig_slice_through_pynvml(detect, name):
-    slices = tuple(FakeSlice(uuid=f"MIG-{letter}", name=name) for letter in "xy")
+def test_a_mig_slice_through_pynvml(detect):
+    slices = tuple(FakeSlice(uuid=f"MIG-{letter}") for letter in "xy")
     gpus = [FakeGpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-a", memory_mib=81559, mig=1, slices=slices)]
     (device,) = detect(gpus)["devices"]
     assert (device["key"], device["mig"], device["variant"]) == ("mig-1g.10gb", "1g.10gb", None)
@@ -219,7 +218,7 @@ def driver(monkeypatch):
 
 
 def test_answers_and_refusals(driver):
-    driver(nvmlName=b"H200", nvmlLost=FakeError(15), nvmlOdd=FakeError())
+    driver(nvmlName="H200", nvmlLost=FakeError(15), nvmlOdd=FakeError())
     with opened() as nvml:
         assert nvml.problem == ""
         assert nvml.text("nvmlName") == "H200"

@@ -1,17 +1,17 @@
 """Settings of the project that a command is called in: root directory, ini values, shared arguments.
 
-They are found as a session of pytest started in the same folder finds them: option, addopts, variable, ini file, default.
+They are found as a session of pytest started in the same folder finds them: option, variable, ini file, default. Options in
+`addopts` are not read.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_accel.commands.registry import Argument, argument
 
@@ -26,9 +26,6 @@ KEYWORD: Argument = argument(
     metavar="EXPR",
     help="benchmarks by name, as pytest's -k: 'resnet50 and not fp32'",
 )
-_PREFIX = "accel_"
-_ADDOPTS = "PYTEST_ADDOPTS"
-_NO_FILE = "the ini file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +34,7 @@ class Project:
 
     root: Path  # node ids, baselines and the history are relative to it
     ini: Mapping[str, str] = field(default_factory=dict)  # accel_* alone
-    options: Mapping[str, str] = field(default_factory=dict)  # of addopts and PYTEST_ADDOPTS, by ini key
-    file: str = _NO_FILE  # its name, for errors
+    file: str = "the ini file"  # its name, for errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,18 +110,13 @@ def _setting(name: str, given: str | None = None) -> _Setting:
         if given:
             return _Setting(value=option.read(given, f"--{name}"), origin=f"--{name}", root=Path.cwd())
         project = find_project(Path.cwd())
-        for text, origin in (
-            (project.options.get(option.key), "addopts"),
-            (os.environ.get(option.variable), option.variable),
-            (project.ini.get(option.key) or None, project.file),
-        ):
-            if text is not None:
-                return _Setting(
-                    value=option.read(text, origin),
-                    origin=origin,
-                    root=project.root,
-                    is_from_file=origin == project.file,
-                )
+        if (text := os.environ.get(option.variable)) is not None:
+            return _Setting(
+                value=option.read(text, option.variable), origin=option.variable, root=project.root
+            )
+        if text := project.ini.get(option.key):
+            value = option.read(text, project.file)
+            return _Setting(value=value, origin=project.file, root=project.root, is_from_file=True)
     except pytest.UsageError as error:
         raise ValueError(str(error)) from None
     return _Setting(value=getattr(Settings(), option.field), origin="the default", root=project.root)
@@ -137,45 +128,18 @@ def _from_here(path: Path) -> Path:
     return relative_path(Path.cwd(), path)
 
 
-# --- pytest's configuration -------------------------------------------------------------------------
-
-
-def find_project(start: Path, environ: Mapping[str, str] = os.environ) -> Project:
-    """Return the root directory and the accel_* values that pytest finds when it is started in `start`.
-
-    ValueError where pytest could not read the project either.
-    """
-    words = _split(environ.get(_ADDOPTS, ""), _ADDOPTS)
-    called = _parse(words, _ADDOPTS)
-    root, path, found = _determine_setup(start, called)
-    where = path.name if path else _NO_FILE
-    ini = {key: _text(key, value, where) for key, value in found.items() if key.startswith(_PREFIX)}
-    addopts = _value(found.get("addopts", ""))
-    if not isinstance(addopts, list):
-        addopts = _split(str(addopts), f"addopts of {where}")
-    options = vars(_parse([*map(str, addopts), *words], f"addopts of {where}"))
-    return Project(
-        root=root,
-        ini=ini | dict(each.split("=", 1) for each in called.override_ini if each.startswith(_PREFIX)),
-        options={
-            name: value for name, value in options.items() if name.startswith(_PREFIX) and value is not None
-        },
-        file=where,
-    )
-
-
-def _determine_setup(start: Path, called: argparse.Namespace) -> tuple[Path, Path | None, dict[str, Any]]:
-    """Call pytest's own search, which has no public name."""
+def find_project(start: Path) -> Project:
+    """Return the root directory and the accel_* values that pytest finds when it is started in `start`."""
     from inspect import signature
 
     import pytest
-    from _pytest.config.findpaths import determine_setup
+    from _pytest.config.findpaths import determine_setup  # pytest's own search, which has no public name
 
     arguments: dict[str, object] = {
-        "inifile": str(start / called.inifile) if called.inifile else None,
+        "inifile": None,
         "override_ini": None,  # since pytest 9
         "args": [],
-        "rootdir_cmd_arg": str(start / os.path.expandvars(called.rootdir)) if called.rootdir else None,
+        "rootdir_cmd_arg": None,
         "invocation_dir": start,
     }
     known = signature(determine_setup).parameters
@@ -190,48 +154,6 @@ def _determine_setup(start: Path, called: argparse.Namespace) -> tuple[Path, Pat
             f"{start}: pytest's configuration cannot be read: {error}. Correct it, or name what the project says "
             "(--baselines, --history)."
         ) from None
-    return root, path, found
-
-
-def _text(key: str, found: object, where: str) -> str:
-    """Return a value as text; refuse the types that a session would refuse."""
-    from pytest_accel.options import OPTIONS
-
-    value = _value(found)
-    is_flag = any(option.key == key and option.kind == "flag" for option in OPTIONS)
-    if not isinstance(value, str) and not (is_flag and isinstance(value, bool)):
-        raise ValueError(f"{key} (from {where}) is {value!r}, which is no text. Write it in quotation marks.")
-    return str(value)
-
-
-def _value(found: object) -> object:
-    return getattr(found, "value", found)  # a ConfigValue since pytest 9
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def _parse(words: Sequence[str], where: str) -> argparse.Namespace:
-    """Return the options that say where things are; all others are ignored."""
-    from pytest_accel.options import OPTIONS
-
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-c", "--config-file", dest="inifile")
-    parser.add_argument("--rootdir")
-    parser.add_argument("-o", "--override-ini", action="append", default=[])
-    for option in OPTIONS:
-        if option.kind == "value":
-            parser.add_argument(option.flag, dest=option.key)
-    try:
-        return parser.parse_known_args(list(words))[0]
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}. Write it as pytest's command line.") from None
-
-
-def _split(text: str, where: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"{where}: {text!r} has {str(error).lower()}. Write it as a shell would.") from None
+    # A value is a ConfigValue since pytest 9.
+    ini = {key: str(getattr(each, "value", each)) for key, each in found.items() if key.startswith("accel_")}
+    return Project(root=root, ini=ini, **({"file": path.name} if path else {}))

@@ -20,7 +20,7 @@ from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side
 from pytest_accel.storage.references import DOUBTS
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 PUBLISHED, DOUBTFUL, UNLIKE = "†", "?", "*"
 TITLES = {
     "step_time": "time of a step",
@@ -224,44 +224,25 @@ def _markdown(comparison: Comparison) -> str:
 
 
 def _json(comparison: Comparison) -> str:
+    """Return everything, unrounded; the cells of a row are in the order of the sets."""
     content = {
         "schema_version": SCHEMA_VERSION,
         "sets": [
-            {"label": side.label, "set": side.group, "platform": side.platform, "published": side.published}
-            | {"about": side.about, "only_here": comparison.alone[side.label]}
-            for side in comparison.sides
+            {
+                "label": side.label,
+                "set": side.group,
+                "platform": side.platform,
+                "published": side.published,
+                "about": side.about,
+                "ratios_to": held_to.label if held_to else None,
+                "only_here": comparison.alone[side.label],
+            }
+            for side, held_to in zip(comparison.sides, comparison.held_to, strict=True)
         ],
-        "figures": _figures(comparison),
+        "rows": encode(comparison.rows),
         "judged": [_judged(each) for each in comparison.judged],
     }
     return render_json(content) + "\n"
-
-
-def _figures(comparison: Comparison) -> list[dict[str, Any]]:
-    outcomes = {(THROUGHPUT, each.key, each.side.label): _outcome(each) for each in comparison.judged}
-    return [
-        {
-            "benchmark": row.name,
-            "key": row.key,
-            "table": row.table or None,
-            "metric": row.metric,
-            "unit": row.unit,
-            "set": side.label,
-            "platform": side.platform,
-            "published": side.published,
-            "value": cell.value.value,
-            "low": cell.value.low,
-            "high": cell.value.high,
-            "ratio": cell.ratio,
-            "ratio_to": held_to.label if held_to and cell.ratio is not None else None,
-            "flags": list(cell.value.flags),
-            "differs": cell.differs or None,
-            "verdict": outcomes.get((row.metric, row.key, side.label)),
-        }
-        for row in comparison.rows
-        for cell, side, held_to in zip(row.cells, comparison.sides, comparison.held_to, strict=True)
-        if cell.value is not None
-    ]
 
 
 def _outcome(each: Judged) -> str:
@@ -280,8 +261,8 @@ def _judged(each: Judged) -> dict[str, Any]:
         "baseline": each.baseline.label,
         "outcome": _outcome(each),
         "why_not": found.why_not or None,
-        "verdicts": [encode(verdict) for verdict in found.verdicts],
-        "changes": [encode(change) for change in found.changes],
+        "verdicts": encode(found.verdicts),
+        "changes": encode(found.changes),
     }
 
 

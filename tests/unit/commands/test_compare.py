@@ -155,7 +155,7 @@ class TestOptions:
 
     def test_json_can_be_read(self, compare):
         content = json.loads(compare("h200", "--format", "json", "--metric", "time"))
-        assert content["figures"][0]["metric"] == "step_time"
+        assert content["rows"][0]["metric"] == "step_time"
 
     def test_references_of_results_stand_beside_the_study(self, compare):
         from pytest_accel.stats.results import ReferenceFigure

@@ -115,9 +115,6 @@ class TestAsASession:
                 "pyproject.toml": LAYOUTS["pyproject.toml"],
             },
             {"pytest.ini": "[pytest]\naccel_baselines =\naccel_history = none\n"},
-            {
-                "pytest.ini": "[pytest]\naccel_history = of-file\naddopts = -x --accel-history 'of addopts' -k x\n"
-            },
         ],
         ids=str,
     )
@@ -133,15 +130,11 @@ class TestAsASession:
             {"PYTEST_ACCEL_HISTORY": "of-variable.sqlite", "PYTEST_ACCEL_BASELINES": "~/b"},
             {"PYTEST_ACCEL_HISTORY": "OFF", "PYTEST_ACCEL_DATA": "sets"},
             {"PYTEST_ACCEL_HISTORY": ""},
-            {"PYTEST_ADDOPTS": "--rootdir=.. --accel-baselines=x"},
-            {"PYTEST_ADDOPTS": "-o accel_history=overridden -o addopts="},
-            {"PYTEST_ADDOPTS": "-c ../other.ini --accel-data sets"},
         ],
         ids=str,
     )
     def test_variables(self, tmp_path, below, variables, monkeypatch):
         (tmp_path / "pyproject.toml").write_text(LAYOUTS["pyproject.toml"])
-        (below.parent / "other.ini").write_text("[pytest]\naccel_history = other\n")
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         assert_as_a_session(below, monkeypatch)
@@ -172,7 +165,6 @@ class TestWords:
             ({"pyproject.toml": "[tool]\npytest = 3\n"}, "configuration cannot be read"),
             ({"setup.cfg": "[pytest]\n"}, "no longer supported"),
             ({"tox.ini": b"[pytest]\nx = \xff\n"}, "configuration cannot be read"),
-            ({"pytest.ini": "[pytest]\naddopts = 'open\n"}, "addopts of pytest.ini"),
         ],
         ids=str,
     )
@@ -184,15 +176,6 @@ class TestWords:
         said = capsys.readouterr().err
         assert problem in said
         assert "Traceback" not in said
-
-    @pytest.mark.skipif(not IS_9, reason="pytest 8 has no [tool.pytest]")
-    @pytest.mark.parametrize("value", ["3", "true", "['a']"])
-    def test_what_a_session_refuses_in_toml(self, tmp_path, value):
-        (tmp_path / "pyproject.toml").write_text(f"[tool.pytest]\naccel_history = {value}\n")
-        with pytest.raises(
-            ValueError, match=r"accel_history .from pyproject\.toml. is .* Write it in quotation"
-        ):
-            find_project(tmp_path)
 
     @pytest.mark.parametrize("value", ["off", "None"])
     def test_off_is_no_file(self, tmp_path, value, monkeypatch, capsys):

@@ -156,7 +156,9 @@ class TestOtherFormats:
     def test_json_has_all_of_it(self, two):
         content = json.loads(render(compare(two), "json"))
         assert [each["published"] for each in content["sets"]] == [False, False, True]
-        assert content["figures"][2]["flags"] == ["implausible"]
+        (row,) = content["rows"]
+        assert row["cells"][2]["value"] == {"value": 1234.5678, "unit": "images/s", "flags": ["implausible"]}
+        assert row["cells"][1]["ratio"] == pytest.approx(0.8, abs=0.01)
         (judged,) = content["judged"]
         assert judged["outcome"] == "regressed"
         assert judged["verdicts"][0]["slowdown"]["point"] == pytest.approx(0.2, abs=0.01)
@@ -176,7 +178,7 @@ class TestOtherFormats:
         text = render(compare([replace(two[0], entries={KEY: entry})]), form)
         assert "\x1b" not in text
         if form == "json":
-            assert json.loads(text)["figures"][0]["benchmark"] == name
+            assert json.loads(text)["rows"][0]["name"] == name
         elif form == "markdown":
             (row,) = [line for line in text.splitlines() if "script" in line]
             assert row.count("|") - row.count("\\|") == 4

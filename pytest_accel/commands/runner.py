@@ -226,6 +226,8 @@ class Runner:
 
 
 def _detail(running: Sequence[_Running], waiting: int, now_s: float) -> str:
+    if now_s - running[0].begun_s < 1:
+        return ""
     if len(running) == 1:
         return " ".join([seconds(now_s - running[0].begun_s), *last_lines(running[0].job.log, 1)])
     names = ", ".join(each.job.name.rpartition("::")[2] for each in running)

@@ -1,24 +1,23 @@
 """A pytest plugin in the processes that `compile` and `upgrade` start, loaded there with `-p`.
 
-`--accel-exclude FILE` leaves out the node ids of a JSON file; `--deselect` would leave out whatever begins with a name. For
-`compile` it lists benchmarks or selects one, and writes what came of it into `--accel-answer FILE`.
+`--accel-exclude FILE` leaves out the node ids of a JSON file; `--deselect` would leave out whatever begins with a name.
+`--accel-only ID` leaves out all others, and `--accel-list FILE` writes what pytest would run here.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-_EXCLUDE, _ANSWER, _ONLY = "--accel-exclude", "--accel-answer", "--accel-only"
+from pytest_accel.stats.verdict import Outcome
+
+_EXCLUDE, _ONLY, _LIST = "--accel-exclude", "--accel-only", "--accel-list"
 _LOADED = f"-p{__name__}"
-# Also as a loader says it, and as the kernel ends a worker where the host's memory ran out.
-_OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "killed by SIGKILL")
+DOES_NOT_FIT = 6  # an exit status beside pytest's own
 
 
 def exclude_arguments(file: Path, node_ids: Sequence[str]) -> list[str]:
@@ -27,29 +26,14 @@ def exclude_arguments(file: Path, node_ids: Sequence[str]) -> list[str]:
     return [_LOADED, f"{_EXCLUDE}={file}"]
 
 
-def list_arguments(answer: Path) -> list[str]:
-    """Return pytest's arguments that list the benchmarks which it would run here."""
-    return [_LOADED, f"{_ANSWER}={answer}", "--collect-only"]
+def list_arguments(file: Path) -> list[str]:
+    """Return pytest's arguments that list the benchmarks which it would run here, and its arguments for one of them."""
+    return [_LOADED, f"{_LIST}={file}", "--collect-only"]
 
 
-def step_arguments(node_id: str, answer: Path) -> list[str]:
+def step_arguments(node_id: str) -> list[str]:
     """Return pytest's arguments that build one benchmark and run a step, measuring nothing."""
-    # In the process that counts torch's graphs; a distributed benchmark has ranks, which answer for themselves.
-    return [_LOADED, f"{_ANSWER}={answer}", f"{_ONLY}={node_id}", "--benchmark-disable", "--accel-in-process"]
-
-
-def read_answer(answer: Path) -> dict[str, Any]:
-    """Return the answers of a process and its ranks as one; empty where they were killed before."""
-    whole: dict[str, Any] = {}
-    for path in (*answer.parent.glob(f"{answer.stem}-rank-*{answer.suffix}"), answer):
-        try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        for name in ("compiled", "found"):
-            found[name] = found.get(name, False) or whole.get(name, False)
-        whole |= found
-    return whole
+    return [_LOADED, f"{_ONLY}={node_id}", "--benchmark-disable", "--accel-in-process"]
 
 
 # --- hooks ------------------------------------------------------------------------------------------
@@ -57,23 +41,38 @@ def read_answer(answer: Path) -> dict[str, Any]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("accel")
-    group.addoption(_EXCLUDE, dest="accel_exclude", metavar="FILE")
-    group.addoption(_ANSWER, dest="accel_answer", metavar="FILE")
-    group.addoption(_ONLY, dest="accel_only", metavar="NODE_ID")
+    for option in (_EXCLUDE, _ONLY, _LIST):
+        group.addoption(option)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     from pytest_accel.distributed.processes import die_with_parent
 
-    if config.getoption("accel_answer"):
+    if config.getoption(_ONLY) or config.getoption(_LIST):
         die_with_parent()
-        answer = Path(config.getoption("accel_answer"))
-        config.pluginmanager.register(_Answer(answer), "accel-answer")
+        config.pluginmanager.register(_StepStatus(), "accel-step-status")
+
+
+class _StepStatus:
+    """Let the exit status say how the benchmark ended, whatever else the session finds: it measures nothing."""
+
+    def __init__(self) -> None:
+        self._statuses: list[int] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        is_unfit = ("accel.verdict", Outcome.DOES_NOT_FIT.value) in report.user_properties
+        self._statuses.append(DOES_NOT_FIT if is_unfit else int(report.failed))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        yield
+        if self._statuses and session.exitstatus in (0, 1):
+            session.exitstatus = max(self._statuses)
 
 
 @pytest.hookimpl(trylast=True)  # after the hook that names the wheel's suites
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    only, file = config.getoption("accel_only"), config.getoption("accel_exclude")
+    only, file = config.getoption(_ONLY), config.getoption(_EXCLUDE)
     excluded = frozenset(json.loads(Path(file).read_text(encoding="utf-8"))) if file else frozenset()
     left = [item for item in items if item.nodeid not in excluded and only in (None, item.nodeid)]
     if file:
@@ -81,28 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = left
 
 
-class _Answer:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._found: dict[str, Any] = {}
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if session.config.getoption("collectonly"):
-            arguments = _arguments(session.config, self._path)
-            self._found = {"benchmarks": _benchmarks(session), "arguments": arguments}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the last phase that did not pass, or else the call."""
-        if report.when == "call" or not report.passed:
-            self._found["end"] = _end(report)
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        from pytest_accel.session.device import RANK_END
-
-        path = self._path
-        if RANK_END in session.config.stash:  # each rank writes its own
-            path = path.with_stem(f"{path.stem}-rank-{os.getpid()}")
-        path.write_text(json.dumps(self._found | _compiled_graphs()), encoding="utf-8")
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption(_LIST):
+        file = Path(session.config.getoption(_LIST))
+        content = {"benchmarks": _benchmarks(session), "arguments": _arguments(session.config, file)}
+        file.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
@@ -123,39 +105,12 @@ def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
     ]
 
 
-def _arguments(config: pytest.Config, answer: Path) -> list[str]:
+def _arguments(config: pytest.Config, file: Path) -> list[str]:
     """Return the session's arguments without ours, without what writes files and without what would measure."""
     from pytest_accel.distributed.worker import without_options
     from pytest_accel.session.launcher import worker_arguments
 
     given = without_options(
-        worker_arguments(config)(answer.parent), {"--benchmark-only": "none", "--benchmark-enable": "none"}
+        worker_arguments(config)(file.parent), {"--benchmark-only": "none", "--benchmark-enable": "none"}
     )
-    return [word for word in given if word not in list_arguments(answer)]
-
-
-def _end(report: pytest.TestReport) -> dict[str, str]:
-    from pytest_accel.measure.errors import says_out_of_memory
-    from pytest_accel.stats.verdict import Outcome
-
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    message = crash.message if crash else text
-    outcome: str = report.outcome
-    if dict(report.user_properties).get("accel.verdict") == Outcome.DOES_NOT_FIT.value:
-        outcome = "unfit"
-    elif report.failed and (any(words in message for words in _OUT_OF_MEMORY) or says_out_of_memory(message)):
-        outcome = "no room"
-    return {"outcome": outcome, "text": message}
-
-
-def _compiled_graphs() -> dict[str, Any]:
-    """Return whether graphs were compiled or were in the cache; empty where torch compiled none."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return {}
-    graphs, traces = utils.counters["inductor"], utils.counters["aot_autograd"]
-    return {
-        "compiled": graphs["fxgraph_cache_miss"] + graphs["fxgraph_cache_bypass"] > 0,
-        "found": graphs["fxgraph_cache_hit"] + traces["autograd_cache_hit"] > 0,
-    }
+    return [word for word in given if word not in list_arguments(file)]

@@ -8,7 +8,7 @@ padding, which is what DINO reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
-from pytest_accel.workloads.data.files import Split, missing, read_bytes, read_json, unreadable
+from pytest_accel.workloads.data.files import Split, find_folder, read_bytes, read_json, unreadable
 from pytest_accel.workloads.data.loader import mixed_seed, stream_seed
-from pytest_accel.workloads.data.pixels import decode_on_host, scale_and_shift
+from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:
@@ -35,92 +34,6 @@ COCO_CLASSES = 80
 COCO_PARTS = {"train": "train2017", "test": "val2017"}  # the boxes of the test images were never published
 MAX_GT = 100  # boxes of an image, as many as COCO's evaluation counts
 MAX_GT_STEP = 20  # boxes: sets that differ by a few have one shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CocoSet:
-    """The images of one split, in the order of their ids, and their boxes."""
-
-    folder: str  # of the images
-    names: NDArray[np.str_]
-    sizes: NDArray[np.int32]  # (N, 2): height, width in pixels, as the annotations say
-    boxes: NDArray[np.float32]  # (M, 4): left, top, right, bottom in pixels, inside their image; by image
-    labels: NDArray[np.int64]  # (M,): 0 to 79, categories in the order of their ids
-    ends: NDArray[np.int64]  # (N,): where the boxes of each image end
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """How many boxes each image has; 0 is valid."""
-        return np.diff(self.ends, prepend=0)
-
-    def pixels(self, index: int) -> Tensor:
-        """Return an image, uint8 (3, height, width)."""
-        path = str(Path(self.folder, self.names[index]))
-        return decode_on_host(read_bytes(path), path)
-
-    def objects(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the boxes of an image, (n, 4), and their labels."""
-        start = int(self.ends[index - 1]) if index else 0
-        part = slice(start, int(self.ends[index]))
-        return self.boxes[part], self.labels[part]
-
-
-def open_coco(root: Path, split: Split) -> CocoSet:
-    """Read one split under `root/coco`; DataMissing where it holds no annotations."""
-    part = COCO_PARTS[split]
-    folder = root / "coco"
-    if not (folder / "annotations").is_dir():
-        remedy = "Extract COCO's 2017 images and annotations there, or name another root."
-        raise missing("coco", [folder / "annotations"], remedy)
-    path = folder / "annotations" / f"instances_{part}.json"
-    return _coco_set(read_json(path, object_hook=_without_outline), path, folder / part)
-
-
-def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-    """Drop outlines while parsing: they are most of the 448 MB of the training annotations."""
-    entry.pop("segmentation", None)
-    return entry
-
-
-def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:
-    """Pack the annotations into arrays, without crowds; boxes are clipped to their images, empty ones dropped."""
-    by_id = itemgetter("id")
-    rows: list[tuple[int, int, list[float]]] = []
-    where = str(path)
-    try:
-        labels = {each["id"]: label for label, each in enumerate(sorted(content["categories"], key=by_id))}
-        images = sorted(content["images"], key=by_id)
-        places = {each["id"]: place for place, each in enumerate(images)}
-        names = np.array([each["file_name"] for each in images], np.str_)
-        sizes = np.array([(each["height"], each["width"]) for each in images], np.int32).reshape(-1, 2)
-        for number, each in enumerate(content["annotations"]):
-            where = f"{path}: annotations[{number}]"
-            left, top, width, height = each["bbox"]
-            if not each.get("iscrowd"):
-                box = [left, top, left + width, top + height]
-                rows.append((places[each["image_id"]], labels[each["category_id"]], box))
-        where = str(path)
-        boxes = np.array([row[2] for row in rows], np.float32).reshape(-1, 4)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise unreadable(where, error, "Download the annotations again, or correct the entry.") from None
-    if not images:
-        raise unreadable(path, "lists no image")
-    image_of, label_of = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))
-    limits = np.tile(sizes[image_of][:, ::-1], 2).astype(np.float32)
-    boxes = np.clip(boxes, 0, limits)
-    kept = np.flatnonzero((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
-    order = kept[np.argsort(image_of[kept], kind="stable")]
-    return CocoSet(
-        folder=str(images_folder),
-        names=names,
-        sizes=sizes,
-        boxes=boxes[order],
-        labels=label_of[order],
-        ends=np.cumsum(np.bincount(image_of[order], minlength=len(images))),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,14 +145,33 @@ class DetectionBatch(NamedTuple):
     valid: Tensor  # bool (batch, max_gt): which boxes are real; they come first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionReader:
-    """Reads one batch in a loader's worker: decodes, resizes, mirrors, pads."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CocoSet:
+    """The images of one split, in the order of their ids, and their boxes. A loader's reader of their batches."""
 
-    images: CocoSet
-    max_gt: int = MAX_GT  # at least that of the fullest image: max_gt_of
+    folder: str  # of the images
+    names: NDArray[np.str_]
+    sizes: NDArray[np.int32]  # (N, 2): height, width in pixels, as the annotations say
+    boxes: NDArray[np.float32]  # (M, 4): as in a DetectionBatch; by image
+    labels: NDArray[np.int64]  # (M,): 0 to 79, categories in the order of their ids
+    ends: NDArray[np.int64]  # (N,): where the boxes of each image end; it may have none
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def max_gt(self) -> int:
+        """The number of boxes that an image of a batch has room for: MAX_GT, or more where the fullest needs it."""
+        most = int(np.diff(self.ends, prepend=0).max())
+        return max(MAX_GT, -(-most // MAX_GT_STEP) * MAX_GT_STEP)
+
+    def pixels(self, index: int) -> Tensor:
+        """Return an image, uint8 (3, height, width)."""
+        path = str(Path(self.folder, self.names[index]))
+        return decode_on_host(read_bytes(path), path)
 
     def __getitem__(self, wanted: DetectionRequest) -> DetectionBatch:
+        """Decode, resize, mirror and pad the images of a batch."""
         how_many, max_gt = len(wanted.indices), self.max_gt
         batch = DetectionBatch(
             pixels=torch.zeros(how_many, 3, *wanted.bucket, dtype=torch.uint8),
@@ -249,30 +181,69 @@ class DetectionReader:
             valid=torch.zeros(how_many, max_gt, dtype=torch.bool),
         )
         for place, (index, size) in enumerate(zip(wanted.indices, wanted.sizes, strict=True)):
-            pixels = self.images.pixels(index)[None]
-            pixels = F.interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)[0]
-            boxes, labels = self._objects(index)
+            pixels = resize_on_host(self.pixels(index), size)
+            part = slice(int(self.ends[index - 1]) if index else 0, int(self.ends[index]))
+            boxes = torch.tensor(self.boxes[part])
             if wanted.seed is not None and Random(wanted.seed + place).random() < 0.5:  # noqa: S311 - no secret
                 pixels = pixels.flip(-1)
-                boxes = torch.cat([1 - boxes[:, :1], boxes[:, 1:]], dim=1)
+                boxes[:, 0] = 1 - boxes[:, 0]
             batch.pixels[place, :, : size[0], : size[1]] = pixels
             batch.boxes[place, : len(boxes)] = boxes
-            batch.labels[place, : len(boxes)] = labels
+            batch.labels[place, : len(boxes)] = torch.tensor(self.labels[part])
             batch.valid[place, : len(boxes)] = True
         return batch
 
-    def _objects(self, index: int) -> tuple[Tensor, Tensor]:
-        corners, labels = self.images.objects(index)
-        height, width = self.images.sizes[index].tolist()
-        shares = torch.tensor(corners) / torch.tensor((width, height, width, height))
-        centers, extents = (shares[:, :2] + shares[:, 2:]) / 2, shares[:, 2:] - shares[:, :2]
-        return torch.cat([centers, extents], dim=1), torch.tensor(labels)
+
+def open_coco(root: Path | None, split: Split) -> CocoSet:
+    """Read one split under `root/coco`; DataMissing where it holds no annotations."""
+    part = COCO_PARTS[split]
+    folder = find_folder(root, "coco", "coco/annotations").parent
+    path = folder / "annotations" / f"instances_{part}.json"
+    return _coco_set(read_json(path, object_hook=_without_outline), path, folder / part)
 
 
-def max_gt_of(images: CocoSet) -> int:
-    """Return the number of boxes an image of a batch has room for: MAX_GT, or more where the fullest needs it."""
-    most = int(images.counts.max(initial=0))
-    return max(MAX_GT, -(-most // MAX_GT_STEP) * MAX_GT_STEP)
+def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
+    """Drop outlines while parsing: they are most of the 448 MB of the training annotations."""
+    entry.pop("segmentation", None)
+    return entry
+
+
+def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:
+    """Pack the annotations into arrays, without crowds; boxes are clipped to their images, empty ones dropped."""
+    by_id = itemgetter("id")
+    rows: list[tuple[int, int, list[float]]] = []
+    where = str(path)
+    try:
+        labels = {each["id"]: label for label, each in enumerate(sorted(content["categories"], key=by_id))}
+        images = sorted(content["images"], key=by_id)
+        places = {each["id"]: place for place, each in enumerate(images)}
+        names = np.array([each["file_name"] for each in images], np.str_)
+        sizes = np.array([(each["height"], each["width"]) for each in images], np.int32).reshape(-1, 2)
+        for number, each in enumerate(content["annotations"]):
+            where = f"{path}: annotations[{number}]"
+            left, top, width, height = each["bbox"]
+            if not each.get("iscrowd"):
+                box = [left, top, left + width, top + height]
+                rows.append((places[each["image_id"]], labels[each["category_id"]], box))
+        where = str(path)
+        boxes = np.array([row[2] for row in rows], np.float32).reshape(-1, 4)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise unreadable(where, error, "Download the annotations again, or correct the entry.") from None
+    if not images:
+        raise unreadable(path, "lists no image")
+    image_of, label_of = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))
+    shares = np.clip(boxes / np.tile(sizes[image_of][:, ::-1], 2), 0, 1)
+    first, last = shares[:, :2], shares[:, 2:]
+    kept = np.flatnonzero((last > first).all(axis=1))
+    order = kept[np.argsort(image_of[kept], kind="stable")]
+    return CocoSet(
+        folder=str(images_folder),
+        names=names,
+        sizes=sizes,
+        boxes=np.hstack([(first + last) / 2, last - first])[order].astype(np.float32),
+        labels=label_of[order],
+        ends=np.cumsum(np.bincount(image_of[order], minlength=len(images))),
+    )
 
 
 def corners_px(boxes: Tensor, sizes: Tensor) -> Tensor:
@@ -289,24 +260,18 @@ def image_mask(sizes: Tensor, height: int, width: int) -> Tensor:
     return rows[:, :, None] & columns[:, None, :]
 
 
-class DetectionTransform:
-    """Convert a batch on the device to a model's inputs, without waiting; shapes depend on the bucket alone."""
+def detection_transform(
+    *, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format
+) -> Callable[[DetectionBatch], DetectionBatch]:
+    """Return what normalizes a batch on the device, without waiting; shapes depend on the bucket alone."""
+    scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=dtype)
 
-    def __init__(
-        self,
-        *,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        memory_format: torch.memory_format = torch.contiguous_format,
-    ) -> None:
-        self._memory_format = memory_format
-        self._scale, self._shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=dtype)
-
-    def __call__(self, batch: DetectionBatch) -> DetectionBatch:
+    def transform(batch: DetectionBatch) -> DetectionBatch:
         mask = image_mask(batch.sizes, *batch.pixels.shape[-2:])
-        images = torch.addcmul(self._shift, batch.pixels.to(self._scale.dtype), self._scale)
-        images = (images * mask[:, None]).contiguous(memory_format=self._memory_format)
-        return batch._replace(pixels=images)
+        images = torch.addcmul(shift, batch.pixels.to(dtype), scale) * mask[:, None]
+        return batch._replace(pixels=images.contiguous(memory_format=memory_format))
+
+    return transform
 
 
 # Statistics of COCO that synthetic boxes follow, because the cost of a step depends on its targets:

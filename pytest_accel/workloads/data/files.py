@@ -59,16 +59,12 @@ def missing(name: str, searched: Iterable[Path | str], remedy: str) -> DataMissi
     return DataMissing(f"{name}: not found. Looked for {' and '.join(map(str, searched))}.\n{remedy}")
 
 
-def existing_root(root: Path | None, name: str) -> Path:
-    """Return the root folder of all data sets; DataMissing where it does not exist."""
-    if root is None or not root.is_dir():
-        place = "a root folder, and none was given" if root is None else root
-        raise missing(name, [place], "Name the folder that holds the data sets.")
-    return root
-
-
-def find_folder(root: Path, name: str, *candidates: str) -> Path:
-    """Return the first folder that exists."""
+def find_folder(root: Path | None, name: str, *candidates: str) -> Path:
+    """Return the first folder that exists under the root of all data sets."""
+    if root is None:
+        raise missing(
+            name, ["a root folder, and none was given"], "Name the folder that holds the data sets."
+        )
     for candidate in candidates:
         if (root / candidate).is_dir():
             return root / candidate

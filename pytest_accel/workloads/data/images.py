@@ -9,14 +9,12 @@ import pickle
 import re
 import tarfile
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +22,6 @@ import torch
 from pytest_accel.workloads.data.files import (
     Split,
     cached_array,
-    existing_root,
     find_folder,
     missing,
     read_bytes,
@@ -36,6 +33,8 @@ from pytest_accel.workloads.data.sets import IMAGE_SETS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pytest_accel.workloads.data.loader import BatchRequest
 
 Tensor: TypeAlias = Any  # torch is untyped here
 
@@ -50,6 +49,7 @@ DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 SPLIT_FOLDERS = {"train": ("train",), "test": ("val", "test")}
 JPEG_ENDINGS = (".jpeg", ".jpg")
 SHARD_REMEDY = "Copy or write the shard again: key.jpg and key.cls for each image, and nothing compressed."
+_FILE, _SHARD = ("label",), ("label", "offset", "size", "shard")  # columns of an index, after the name
 _MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # key and extension, as webdataset separates them
 _CLASS_BYTES = 64  # more than the number of a class needs
 _OPEN_SHARDS = 16  # a worker reads one after another; the others are for more than one set
@@ -58,7 +58,7 @@ _TAIL_BYTES = 1 << 20  # of zeros after the end; tar's own padding is at most 10
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayImages:
-    """A whole set in memory."""
+    """A whole set in memory. A loader's reader of their batches: a set shorter than the order is repeated."""
 
     images: Tensor  # uint8 (N, channels, height, width)
     labels: Tensor  # int64 (N,)
@@ -66,32 +66,77 @@ class ArrayImages:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, wanted: BatchRequest) -> tuple[Tensor, Tensor]:
+        chosen = torch.tensor(wanted.indices) % len(self)
+        return self.images[chosen], self.labels[chosen]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EncodedImages(ABC):
-    """JPEGs on disk. The index is a few large arrays, which forked workers share."""
+class EncodedImages:
+    """JPEGs on disk: files, or members of tar shards that are read by their offset.
 
+    The index is one large array, which forked workers share: a Python string for each name would have its reference
+    count written, and workers would copy all pages.
+    """
+
+    root: str  # of the files; of shards, their folder
+    index: NDArray[Any]  # a record for each image: name, label; of shards also shard, offset, size
     labels: Tensor  # int64 (N,)
-    storage: ClassVar[Literal["files", "shards"]]
+    shards: tuple[str, ...] = ()  # names
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.index)
+
+    @property
+    def storage(self) -> Literal["files", "shards"]:
+        return "shards" if self.shards else "files"
 
     @property
     def groups(self) -> tuple[int, ...] | None:
         """The lengths of runs of images that are read in order, one a shard; None: single files."""
-        return None
+        return tuple(np.bincount(self.index["shard"]).tolist()) if self.shards else None
 
-    @abstractmethod
     def name(self, index: int) -> str:
         """Return where an image is, for errors."""
+        image = self.index[index]
+        return f"{self._path(image)}: {os.fsdecode(image['name'])}" if self.shards else self._path(image)
 
-    @abstractmethod
     def read(self, index: int) -> Tensor:
         """Return the bytes of an image, uint8 in one dimension; DataError where they are missing or too few."""
+        image = self.index[index]
+        if not self.shards:
+            return read_bytes(self._path(image))
+        data = np.empty(image["size"], np.uint8)
+        with reading(self.name(index)):
+            shard = _open(self._path(image))
+            count = os.preadv(shard.descriptor, [data.data], int(image["offset"]))
+        if not 0 < count == len(data):
+            raise unreadable(self.name(index), f"short: {count} of {len(data)} bytes came", SHARD_REMEDY)
+        return torch.from_numpy(data)
+
+    def _path(self, image: Any) -> str:
+        name = self.shards[image["shard"]] if self.shards else os.fsdecode(image["name"])
+        return f"{self.root}/{name}"
+
+
+class _OpenShard:
+    """A descriptor that closes with its last user: a thread may still read from one that left the cache."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):  # not where it could not be opened
+            os.close(self.descriptor)
+
+
+@lru_cache(maxsize=_OPEN_SHARDS)
+def _open(path: str) -> _OpenShard:
+    return _OpenShard(path)
 
 
 Images: TypeAlias = ArrayImages | EncodedImages
+T = TypeVar("T", ArrayImages, EncodedImages)
 
 
 def open_images(root: Path | None, name: str, split: Split) -> Images:
@@ -103,7 +148,6 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
         raise ValueError(f"data: {name!r} is not known. Valid: {', '.join(sorted(IMAGE_SETS))}.")
     if name == "digits":
         return _read_digits(split)
-    root = existing_root(root, name)
     match name:
         case "cifar100":
             return _read_cifar100(root, split)
@@ -116,14 +160,15 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
     return _open_food101(folder, split) if name == "food101" else _open_imagenet(folder, split)
 
 
-def _labels(labels: Any, name: str, where: Callable[[int], object]) -> Tensor:
+def _checked(images: T, name: str, path: Path | None = None) -> T:
     """Refuse labels without a class: on CUDA a device-side assertion, which ends the process."""
-    found, classes = np.array(labels, np.int64), IMAGE_SETS[name].classes
-    wrong = np.flatnonzero((found < 0) | (found >= classes))
-    if len(wrong):
-        problem = f"the label {found[wrong[0]]} is not one of {name}'s {classes} classes"
-        raise unreadable(where(int(wrong[0])), problem, "Is it the data set that its folder is named after?")
-    return torch.from_numpy(found)
+    classes = IMAGE_SETS[name].classes
+    wrong = torch.nonzero((images.labels < 0) | (images.labels >= classes)).flatten().tolist()
+    if wrong:
+        where = images.name(wrong[0]) if isinstance(images, EncodedImages) else f"{path}: image {wrong[0]}"
+        problem = f"the label {images.labels[wrong[0]]} is not one of {name}'s {classes} classes"
+        raise unreadable(where, problem, "Is it the data set that its folder is named after?")
+    return images
 
 
 # --- in memory --------------------------------------------------------------------------------------
@@ -132,11 +177,11 @@ def _labels(labels: Any, name: str, where: Callable[[int], object]) -> Tensor:
 def _in_memory(images: NDArray[np.uint8], labels: Any, name: str, path: Path) -> ArrayImages:
     if len(images) != len(labels):
         raise unreadable(path, f"{len(labels)} labels for {len(images)} images")
-    checked = _labels(labels, name, lambda index: f"{path}: image {index}")
-    return ArrayImages(images=torch.from_numpy(np.array(images)), labels=checked)
+    pixels, numbers = torch.from_numpy(np.array(images)), torch.from_numpy(np.array(labels, np.int64))
+    return _checked(ArrayImages(images=pixels, labels=numbers), name, path)
 
 
-def _read_cifar100(root: Path, split: Split) -> ArrayImages:
+def _read_cifar100(root: Path | None, split: Split) -> ArrayImages:
     """Read the binary file where it is there, else the published pickle."""
     folder = find_folder(root, "cifar100", "cifar-100-binary", "cifar-100-python")
     if folder.name == "cifar-100-python":
@@ -165,7 +210,7 @@ def _unpickle_published(path: Path, split: Split) -> tuple[NDArray[np.uint8], li
     return content[b"data"], content[b"fine_labels"]
 
 
-def _read_mnist(root: Path, split: Split) -> ArrayImages:
+def _read_mnist(root: Path | None, split: Split) -> ArrayImages:
     folder = find_folder(root, "mnist", "MNIST/raw")
     labels = folder / f"{MNIST_PREFIX[split]}-labels-idx1-ubyte"
     images = _read_idx(folder / f"{MNIST_PREFIX[split]}-images-idx3-ubyte", 28, 28)
@@ -204,131 +249,69 @@ def _read_digits(split: Split) -> ArrayImages:
     return _in_memory(images.reshape(-1, 1, 8, 8), part[:, -1], "digits", path)
 
 
-# --- files ------------------------------------------------------------------------------------------
+# --- encoded ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Files(EncodedImages):
-    """Images that are files."""
-
-    root: str
-    # Paths below the root. A Python string each would have its reference count written: workers would copy all pages.
-    paths: NDArray[np.bytes_]
-    storage = "files"
-
-    def name(self, index: int) -> str:
-        return os.path.join(self.root, os.fsdecode(self.paths[index]))  # noqa: PTH118 - for every image
-
-    def read(self, index: int) -> Tensor:
-        return read_bytes(self.name(index))
-
-
-def _open_files(root: Path, paths: list[str], labels: list[int], name: str) -> Files:
-    if not paths:
+def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> EncodedImages:
+    if not images:
         remedy = "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image."
         raise unreadable(root, "holds no image", remedy)
-    checked = _labels(labels, name, lambda index: root / paths[index])
-    return Files(root=str(root), paths=np.array([os.fsencode(each) for each in paths]), labels=checked)
+    return _open_encoded(root, _table([(os.fsencode(path), label) for path, label in images], _FILE), name)
 
 
-def _open_imagenet(folder: Path, split: Split) -> Files:
+def _open_encoded(root: Path, index: NDArray[Any], name: str, shards: tuple[str, ...] = ()) -> EncodedImages:
+    labels = torch.from_numpy(np.array(index["label"]))
+    return _checked(EncodedImages(root=str(root), index=index, labels=labels, shards=shards), name)
+
+
+def _table(rows: list[tuple[Any, ...]], columns: tuple[str, ...]) -> NDArray[Any]:
+    width = max(len(row[0]) for row in rows)
+    return np.array(rows, np.dtype([("name", f"S{width}"), *((column, np.int64) for column in columns)]))
+
+
+def _open_imagenet(folder: Path, split: Split) -> EncodedImages:
     """Index `{train,val}/<class>/*.JPEG`; classes are numbered in the order of the training folders' names."""
     names = SPLIT_FOLDERS[split]
     split_folder = next((folder / name for name in names if (folder / name).is_dir()), folder / names[0])
     there = {each.name for each in split_folder.glob("[!.]*/")}
     classes = sorted(each.name for each in (folder / "train").glob("[!.]*/")) or sorted(there)
-    paths: list[str] = []
-    labels: list[int] = []
+    images: list[tuple[str, int]] = []
     for number, name in enumerate(classes):
         if name in there:
             with reading(split_folder / name):
                 files = sorted(os.listdir(split_folder / name))  # noqa: PTH208 - a million of them
             jpegs = [each for each in files if each.lower().endswith(JPEG_ENDINGS) and each[0] != "."]
-            paths += [f"{name}/{each}" for each in jpegs]
-            labels += [number] * len(jpegs)
-    return _open_files(split_folder, paths, labels, "imagenet")
+            images += [(f"{name}/{each}", number) for each in jpegs]
+    return _open_files(split_folder, images, "imagenet")
 
 
-def _open_food101(folder: Path, split: Split) -> Files:
+def _open_food101(folder: Path, split: Split) -> EncodedImages:
     """Index `images/<class>/<id>.jpg` in the order of `meta/<split>.json`."""
     path = folder / "meta" / f"{split}.json"
     listed = read_json(path)
     try:
         numbers = {name: number for number, name in enumerate(sorted(listed))}
-        paths = [f"{image}.jpg" for images in listed.values() for image in images]
-        labels = [numbers[name] for name, images in listed.items() for _ in images]
+        images = [(f"{image}.jpg", numbers[name]) for name, images in listed.items() for image in images]
     except (AttributeError, TypeError) as error:
         raise unreadable(path, f"not lists of images by class: {error}") from None
-    return _open_files(folder / "images", paths, labels, "food101")
+    return _open_files(folder / "images", images, "food101")
 
 
-# --- tar shards -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shards(EncodedImages):
-    """Images in tar shards, shard after shard; each is read by its offset."""
-
-    paths: tuple[str, ...]
-    index: NDArray[Any]  # as _index_shards makes it
-    storage = "shards"
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        return tuple(np.bincount(self.index["shard"]).tolist())
-
-    def name(self, index: int) -> str:
-        member = self.index[index]
-        return f"{self.paths[member['shard']]}: {os.fsdecode(member['name'])}"
-
-    def read(self, index: int) -> Tensor:
-        member = self.index[index]
-        data = np.empty(member["size"], np.uint8)
-        with reading(self.name(index)):
-            shard = _open(self.paths[member["shard"]])
-            count = os.preadv(shard.descriptor, [data.data], int(member["offset"]))
-        if not 0 < count == len(data):
-            raise unreadable(self.name(index), f"short: {count} of {len(data)} bytes came", SHARD_REMEDY)
-        return torch.from_numpy(data)
-
-
-class _OpenShard:
-    """A descriptor that closes with its last user: a thread may still read from one that left the cache."""
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):  # not where it could not be opened
-            os.close(self.descriptor)
-
-
-@lru_cache(maxsize=_OPEN_SHARDS)
-def _open(path: str) -> _OpenShard:
-    return _OpenShard(path)
-
-
-def _open_shards(paths: list[Path], name: str) -> Shards:
+def _open_shards(paths: list[Path], name: str) -> EncodedImages:
     """Open the shards of a split by an index that is built once: tarfile takes minutes for all of ImageNet."""
 
     def build() -> NDArray[Any]:
-        members = [(shard, *member) for shard, path in enumerate(paths) for member in _members(path)]
-        width = max(len(member[-1]) for member in members)
-        kinds = [("shard", np.int32), ("offset", np.int64), ("size", np.int64), ("label", np.int64)]
-        return np.array(members, np.dtype([*kinds, ("name", f"S{width}")]))
+        return _table(
+            [(*image, shard) for shard, path in enumerate(paths) for image in _members(path)], _SHARD
+        )
 
-    _, index = cached_array("index", paths, "1", build)
-    labels = _labels(
-        index["label"],
-        name,
-        lambda image: f"{paths[index['shard'][image]]}: {os.fsdecode(index['name'][image])}",
-    )
-    return Shards(paths=tuple(map(str, paths)), index=index, labels=labels)
+    _, index = cached_array("index", paths, "2", build)
+    return _open_encoded(paths[0].parent, index, name, tuple(path.name for path in paths))
 
 
-def _members(path: Path) -> list[tuple[int, int, int, bytes]]:
-    """Return offset, size, label and name of every image of a shard."""
-    images: dict[str, tuple[int, int, bytes]] = {}
+def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
+    """Return name, label, offset and size of every image of a shard."""
+    images: dict[str, tuple[bytes, int, int]] = {}
     classes: dict[str, int] = {}
     where = str(path)
     try:
@@ -340,7 +323,7 @@ def _members(path: Path) -> list[tuple[int, int, int, bytes]]:
                 key, extension = found[1], found[2].lower()
                 where = f"{path}: {member.name}"
                 if f".{extension}" in JPEG_ENDINGS:
-                    images[key] = member.offset_data, member.size, os.fsencode(member.name)
+                    images[key] = os.fsencode(member.name), member.offset_data, member.size
                 elif extension == "cls":
                     text = os.pread(file.fileno(), min(member.size, _CLASS_BYTES), member.offset_data)
                     classes[key] = int(text.decode("ascii"))
@@ -351,9 +334,8 @@ def _members(path: Path) -> list[tuple[int, int, int, bytes]]:
     if len(tail) < tarfile.BLOCKSIZE or any(tail):
         raise unreadable(where, "torn or damaged after this member", SHARD_REMEDY)
     if unpaired := images.keys() ^ classes.keys():
-        raise unreadable(
-            f"{path}: {min(unpaired)}", "an image without .cls, or a .cls without an image", SHARD_REMEDY
-        )
+        problem = "an image without .cls, or a .cls without an image"
+        raise unreadable(f"{path}: {min(unpaired)}", problem, SHARD_REMEDY)
     if not images:
         raise unreadable(path, "holds no image", SHARD_REMEDY)
-    return [(offset, size, classes[key], name) for key, (offset, size, name) in images.items()]
+    return [(name, classes[key], offset, size) for key, (name, offset, size) in images.items()]

@@ -26,7 +26,6 @@ from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 
 Tensor: TypeAlias = Any  # torch is untyped here
-PixelBatch: TypeAlias = tuple[Tensor, Tensor]  # uint8 (batch, channels, height, width), int64 (batch,)
 EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
 
 TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
@@ -168,17 +167,6 @@ class Reader(Protocol):
     def __getitem__(self, wanted: Any, /) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayReader:
-    """Samples of a set in memory; a set shorter than the order is repeated."""
-
-    images: ArrayImages
-
-    def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
-        chosen = torch.tensor(wanted.indices) % len(self.images)
-        return self.images.images[chosen], self.images.labels[chosen]
-
-
 def synthetic_images(*, channels: int, size: int, classes: int, seed: int) -> ArrayImages:
     """Draw a few images of random pixels: workers repeat them, because drawing would cost more than moving them."""
     random = torch.Generator().manual_seed(seed)
@@ -196,7 +184,7 @@ class PhotographReader:
     images: EncodedImages
     size: int
 
-    def __getitem__(self, wanted: BatchRequest) -> PixelBatch:
+    def __getitem__(self, wanted: BatchRequest) -> tuple[Tensor, Tensor]:
         batch = torch.empty(len(wanted.indices), 3, self.size, self.size, dtype=torch.uint8)
         for place, index in enumerate(wanted.indices):
             random = None if wanted.seed is None else Random(wanted.seed + place)  # noqa: S311 - no secret
@@ -223,21 +211,16 @@ class EncodedReader:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadProblem:
-    """The text of a worker's DataError. A value: an exception would carry another process's traceback."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class _CheckedReader:
+    """Returns a DataError as a value: raised, it would carry the traceback of another process."""
+
     reader: Reader
 
     def __getitem__(self, wanted: Any) -> Any:
         try:
             return self.reader[wanted]
         except DataError as error:
-            return _ReadProblem(str(error))
+            return DataError(str(error))
 
 
 class HostBatches:
@@ -289,8 +272,8 @@ class HostBatches:
         finally:
             if self._one_thread:
                 torch.set_num_threads(threads)
-        if isinstance(batch, _ReadProblem):
-            raise DataError(batch.text)
+        if isinstance(batch, DataError):
+            raise batch
         return batch
 
     def _wait(self) -> Any:

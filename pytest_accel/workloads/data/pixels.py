@@ -104,10 +104,12 @@ def _center(height: int, width: int, side: int, *, mirrored: bool) -> Crop:
 def crop_on_host(pixels: Tensor, crop: Crop, size: int) -> Tensor:
     """Crop an image and resize it to a square, in bytes."""
     part = pixels[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-    resized = F.interpolate(
-        part[None], size=(size, size), mode="bilinear", align_corners=False, antialias=True
-    )[0]
+    resized = resize_on_host(part, (size, size))
     return resized.flip(-1) if crop.mirrored else resized
+
+
+def resize_on_host(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    return F.interpolate(pixels[None], size=size, mode="bilinear", align_corners=False, antialias=True)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,9 @@ class PixelTransform:
     def __init__(self, wanted: ModelInput, *, augment: bool = False, seed: int = 0) -> None:
         self._wanted = wanted
         self._augment = augment
-        self._scale, self._shift = _normalization(wanted, wanted.dtype)
+        self._scale, self._shift = scale_and_shift(
+            wanted.mean, wanted.std, device=wanted.device, dtype=wanted.dtype
+        )
         self._random = torch.Generator(wanted.device).manual_seed(seed)
 
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -150,13 +154,6 @@ class PixelTransform:
             )
         images = torch.addcmul(self._shift, images, self._scale)
         return images.contiguous(memory_format=wanted.memory_format)
-
-
-def _normalization(wanted: ModelInput, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    mean, std = wanted.mean, wanted.std
-    if len(mean) == 1:
-        mean, std = mean * wanted.channels, std * wanted.channels
-    return scale_and_shift(mean, std, device=wanted.device, dtype=dtype)
 
 
 def scale_and_shift(
@@ -196,7 +193,7 @@ class CropResize:
 
     def __init__(self, wanted: ModelInput) -> None:
         self._wanted = wanted
-        scale, shift = _normalization(wanted, torch.float32)
+        scale, shift = scale_and_shift(wanted.mean, wanted.std, device=wanted.device, dtype=torch.float32)
         self._scale, self._shift = scale.flatten(), shift.flatten()
         self._sample = _sample
         if wanted.device.type == "cuda":

@@ -79,7 +79,7 @@ class CityscapesSet:
         return SegmentationBatch(torch.stack(images), torch.stack(masks))
 
 
-def open_cityscapes(root: Path, split: Split) -> CityscapesSet:
+def open_cityscapes(root: Path | None, split: Split) -> CityscapesSet:
     """Index one split under `root/cityscapes`; DataMissing where it holds no images."""
     folder = find_folder(root, "cityscapes", f"cityscapes/{IMAGES}") / CITYSCAPES_PARTS[split]
     with reading(folder):
@@ -89,31 +89,25 @@ def open_cityscapes(root: Path, split: Split) -> CityscapesSet:
     return CityscapesSet(paths=tuple(paths))
 
 
+@dataclass(kw_only=True)
 class SegmentationTransform:
     """Convert bytes (batch, 3, height, width) and masks (batch, height, width) to normalized crops and int64 classes.
 
     A crop larger than its image is padded: with zeros, which is ImageNet's mean, and with 255 in the mask.
     """
 
-    def __init__(
-        self,
-        *,
-        crop: tuple[int, int],
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        memory_format: torch.memory_format = torch.contiguous_format,
-        scales: tuple[float, float] = SCALES,
-        mirror: bool = True,
-        seed: int = 0,
-    ) -> None:
-        self._crop = crop
-        self._dtype = dtype
-        self._memory_format = memory_format
-        self._scales = scales
-        self._mirror = mirror
-        self._random = torch.Generator(device).manual_seed(seed)
+    crop: tuple[int, int]
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    memory_format: torch.memory_format = torch.contiguous_format
+    scales: tuple[float, float] = SCALES
+    mirror: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = torch.Generator(self.device).manual_seed(self.seed)
         self._scale, self._shift = scale_and_shift(
-            IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=torch.float32
+            IMAGENET_MEAN, IMAGENET_STD, device=self.device, dtype=torch.float32
         )
 
     def __call__(self, pixels: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,19 +115,19 @@ class SegmentationTransform:
         images, inside = sampled(pixels, rows, columns)
         images = torch.addcmul(self._shift, images, self._scale) * inside[:, None]
         classes = picked(masks, rows, columns, inside)
-        return images.to(self._dtype, memory_format=self._memory_format), classes
+        return images.to(self.dtype, memory_format=self.memory_format), classes
 
     def _places(self, how_many: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Draw the source position of each row (batch, height) and column (batch, width) of the crops.
 
         In pixels from the edge: 0.5 is the center of the first one. Beyond the far edge there is padding.
         """
-        draws = torch.rand(4, how_many, generator=self._random, device=self._random.device)
-        low, high = self._scales
+        draws = torch.rand(4, how_many, generator=self._random, device=self.device)
+        low, high = self.scales
         scale = low + draws[0] * (high - low)
-        rows = _along(scale, draws[1], source=size[0], wanted=self._crop[0])
-        columns = _along(scale, draws[2], source=size[1], wanted=self._crop[1])
-        if self._mirror:
+        rows = _along(scale, draws[1], source=size[0], wanted=self.crop[0])
+        columns = _along(scale, draws[2], source=size[1], wanted=self.crop[1])
+        if self.mirror:
             # The source is mirrored, not the crop: padding stays at the right.
             columns = torch.where(draws[3, :, None] < 0.5, size[1] - columns, columns)
         return rows, columns
@@ -170,28 +164,22 @@ def picked(masks: Tensor, rows: Tensor, columns: Tensor, inside: Tensor) -> Tens
     return torch.where(inside, masks[each, row, column].to(torch.int64), IGNORE)
 
 
-def synthetic_masks(
+def synthetic_segmentation(
     count: int, size: tuple[int, int], *, generator: torch.Generator, classes: int = CITYSCAPES_CLASSES
-) -> Tensor:
-    """Draw masks of connected regions, uint8 (count, height, width), on the generator's device.
+) -> SegmentationBatch:
+    """Draw noise with masks of connected regions, on the generator's device.
 
     Every class has a smooth random field, and a pixel has the class whose field is highest. One more field is the
     ignored class, which Cityscapes has too.
     """
-    height, width = size
+    device, (height, width) = generator.device, size
+    pixels = torch.randint(256, (count, 3, *size), dtype=torch.uint8, generator=generator, device=device)
     coarse = (-(-height // COARSE_PX), -(-width // COARSE_PX))
     knots = (max(2, height // REGION_PX + 1), max(2, width // REGION_PX + 1))
-    fields = torch.randn(count, classes + 1, *knots, generator=generator, device=generator.device)
+    fields = torch.randn(count, classes + 1, *knots, generator=generator, device=device)
     smooth = F.interpolate(fields, size=coarse, mode="bicubic", align_corners=True)
     best = smooth.argmax(dim=1).to(torch.uint8)
     masks = best.repeat_interleave(COARSE_PX, dim=1).repeat_interleave(COARSE_PX, dim=2)[:, :height, :width]
-    return torch.where(masks == classes, IGNORE, masks).to(torch.uint8).contiguous()
-
-
-def synthetic_segmentation(
-    count: int, size: tuple[int, int], *, generator: torch.Generator, classes: int = CITYSCAPES_CLASSES
-) -> SegmentationBatch:
-    """Draw a batch of noise with masks of regions, on the generator's device."""
-    shape = (count, 3, *size)
-    pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator, device=generator.device)
-    return SegmentationBatch(pixels, synthetic_masks(count, size, generator=generator, classes=classes))
+    return SegmentationBatch(
+        pixels, torch.where(masks == classes, IGNORE, masks).to(torch.uint8).contiguous()
+    )

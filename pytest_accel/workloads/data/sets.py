@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_accel.workloads.data.files import existing_root
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,28 +22,17 @@ class ImageSet:
     classes: int
     image_size: int  # pixels; of encoded sets, the size of crops
     channels: int = 3
-    mean: tuple[float, ...]  # per channel, of values from 0 to 1
-    std: tuple[float, ...]
+    # Per channel, of values from 0 to 1; as torchvision's pretrained models were trained.
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
     train_images: int
-    test_images: int
     mirrors: bool = True  # whether a mirrored image keeps its label: a digit does not
 
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision's pretrained models were trained
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 IMAGE_SETS = {
     each.name: each
     for each in (
-        ImageSet(
-            name="imagenet",
-            classes=1000,
-            image_size=224,
-            mean=IMAGENET_MEAN,
-            std=IMAGENET_STD,
-            train_images=1_281_167,
-            test_images=50_000,  # the validation images: the labels of the test images were never published
-        ),
+        ImageSet(name="imagenet", classes=1000, image_size=224, train_images=1_281_167),
         ImageSet(
             name="cifar100",
             classes=100,
@@ -49,17 +40,8 @@ IMAGE_SETS = {
             mean=(0.5071, 0.4865, 0.4409),
             std=(0.2673, 0.2564, 0.2762),
             train_images=50_000,
-            test_images=10_000,
         ),
-        ImageSet(
-            name="food101",
-            classes=101,
-            image_size=224,
-            mean=IMAGENET_MEAN,  # as is usual: models for it start from ImageNet's weights
-            std=IMAGENET_STD,
-            train_images=75_750,
-            test_images=25_250,
-        ),
+        ImageSet(name="food101", classes=101, image_size=224, train_images=75_750),
         ImageSet(
             name="mnist",
             classes=10,
@@ -68,7 +50,6 @@ IMAGE_SETS = {
             mean=(0.1307,),
             std=(0.3081,),
             train_images=60_000,
-            test_images=10_000,
             mirrors=False,
         ),
         ImageSet(
@@ -76,12 +57,9 @@ IMAGE_SETS = {
             classes=10,
             image_size=8,
             channels=1,
-            mean=(
-                0.3046,
-            ),  # of the 1,437 training images as read_digits scales them; a test computes it again
+            mean=(0.3046,),  # of the training images, scaled to bytes; a test computes it again
             std=(0.3754,),
             train_images=1_437,
-            test_images=360,
             mirrors=False,
         ),
     )
@@ -103,7 +81,7 @@ def find_set(root: Path | None, name: str) -> None:
         "oscar": find_texts,
     }
     if name in finders:
-        finders[name](existing_root(root, name), "test")
+        finders[name](root, "test")
     elif name in IMAGE_SETS:
         open_images(root, name, "test")
     else:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, cycle
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -40,58 +40,37 @@ DECODED_AHEAD = 5
 DECODING_THREADS = 3
 
 
-class BatchSource(Protocol):
+class BatchSource:
     """An endless stream of batches: inputs and targets on the device."""
 
-    @property
-    def buffered(self) -> int:
-        """Batches that may be ready; as many must be taken before their rate means anything."""
-        ...
+    buffered = 0  # batches that may be ready; as many must be taken before their rate means anything
+    burst = 1  # batches that arrive together after one wait
+    loads = True  # whether a batch costs more than a reference to it
 
-    @property
-    def burst(self) -> int:
-        """Batches that arrive together after one wait; 1: each on its own."""
-        ...
-
-    @property
-    def loads(self) -> bool:
-        """Whether a batch costs more than a reference to it."""
-        ...
-
-    def __next__(self) -> Batch: ...
-    def close(self) -> None: ...
-
-
-class RotatingSource:
-    """Existing batches in turn."""
-
-    buffered, burst = 0, 1
-    loads = False
-
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        self._batches = cycle(batches)
-
-    def __next__(self) -> Batch:
-        return next(self._batches)
-
-    def close(self) -> None:
-        self._batches = cycle(())
-
-
-class MemorySource:
-    """Samples in memory: `read` selects those of each step, in the order of a rank."""
-
-    buffered, burst = 0, 1
-    loads = True
-
-    def __init__(self, order: TrainingOrder, read: Callable[[list[int]], Batch]) -> None:
-        self._batches: Iterator[Batch] = map(read, map(order.indices, count()))
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
 
     def __next__(self) -> Batch:
         return next(self._batches)
 
     def close(self) -> None:
         self._batches = iter(())
+
+
+class RotatingSource(BatchSource):
+    """Existing batches in turn."""
+
+    loads = False
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        super().__init__(cycle(batches))
+
+
+class MemorySource(BatchSource):
+    """Samples in memory: `read` selects those of each step, in the order of a rank."""
+
+    def __init__(self, order: TrainingOrder, read: Callable[[list[int]], Batch]) -> None:
+        super().__init__(map(read, map(order.indices, count())))
 
 
 def resident(
@@ -112,10 +91,8 @@ def resident(
     return MemorySource(order, read)
 
 
-class LoaderSource:
+class LoaderSource(BatchSource):
     """Batches of worker processes: the next ones cross to the device while a step runs on this one."""
-
-    loads = True
 
     def __init__(
         self,
@@ -126,7 +103,7 @@ class LoaderSource:
         loading: LoaderConfig,
     ) -> None:
         self.buffered, self.burst = loading.buffered + COPIED_AHEAD, loading.burst
-        self._batches = batches
+        self._host = batches
         self._arrive = arrive
         self._device = device
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -134,9 +111,9 @@ class LoaderSource:
 
     def __next__(self) -> Batch:
         if self._side is None:
-            return self._arrived(next(self._batches))
+            return self._arrived(next(self._host))
         while len(self._ahead) <= COPIED_AHEAD:
-            host = next(self._batches)
+            host = next(self._host)
             with torch.cuda.stream(self._side):
                 self._ahead.append((self._arrived(host), self._side.record_event()))
         return _receive(*self._ahead.popleft())
@@ -146,17 +123,15 @@ class LoaderSource:
 
     def close(self) -> None:
         self._ahead.clear()
-        self._batches.close()
+        self._host.close()
 
 
-class DecodingSource:
+class DecodingSource(BatchSource):
     """JPEGs of worker processes, decoded on the device by threads: the decoder call blocks a thread, not a step.
 
     Each thread has a high-priority stream: its small kernels would otherwise queue behind the large ones of a step.
     nvJPEG's own streams need enough CUDA queues for the same reason (measure.device sets their number).
     """
-
-    loads = True
 
     def __init__(
         self,
@@ -170,7 +145,7 @@ class DecodingSource:
         decode: Callable[..., list[Tensor]] = decode_on_device,
     ) -> None:
         self.buffered, self.burst = loading.buffered + DECODED_AHEAD, loading.burst
-        self._batches = batches
+        self._host = batches
         self._images = images
         self._crop_resize = crop_resize
         self._device = device
@@ -184,7 +159,7 @@ class DecodingSource:
 
     def __next__(self) -> Batch:
         while len(self._ahead) < DECODED_AHEAD:
-            work = next(self._batches), next(self._numbers)
+            work = next(self._host), next(self._numbers)
             self._ahead.append(self._threads.submit(self._decoded, *work))
         try:
             return _receive(*self._ahead.popleft().result(timeout=TIMEOUT_S))
@@ -197,7 +172,7 @@ class DecodingSource:
         self._ahead.clear()
         # A thread that hangs in a driver is left to the deadline of the process.
         self._threads.shutdown(wait=not self._hung, cancel_futures=True)
-        self._batches.close()
+        self._host.close()
 
     def _begin_thread(self) -> None:
         on_device = self._device.type == "cuda"
@@ -222,10 +197,8 @@ class DecodingSource:
             return batch, stream.record_event()
 
 
-class SplitSource:
+class SplitSource(BatchSource):
     """Batches cut from larger ones: small batches cross to the device many at once."""
-
-    loads = True
 
     def __init__(self, source: BatchSource, *, batch_size: int, batches: int) -> None:
         self.buffered, self.burst = source.buffered * batches, source.burst * batches

@@ -13,6 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -92,7 +93,7 @@ def load_gpt2(folder: Path) -> Tokenizer:
     return _load_tokenizer(folder, ("vocab.json", "merges.txt"), load)
 
 
-def find_texts(root: Path, _split: Split = "train") -> tuple[list[Path], Path]:
+def find_texts(root: Path | None, _split: Split = "train") -> tuple[list[Path], Path]:
     """Return the files of texts under the root of all data sets, in the order of their names, and the vocabulary's folder."""
     folder = find_folder(root, "oscar", "oscar")
     with reading(folder):
@@ -121,23 +122,48 @@ def encode_texts(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
         raise unreadable(f"{path}:{number + 1}", f"torn: {error}") from None
 
 
-class TokenFile(NamedTuple):
-    """The tokens of all documents end to end, each followed by end_of_text, mapped from a file."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sequences:
+    """Sequences of `length` inputs and as many targets, which are the inputs one token later.
 
-    path: Path
-    tokens: NDArray[Any]  # uint16 or uint32 (N,)
+    Documents are end to end, each followed by end_of_text. A sequence begins where the last one stopped, so that every
+    token is a target once; the rest at the end that fills no sequence is not used.
+    """
+
+    path: Path  # of the tokens
+    tokens: NDArray[Any]  # uint16 or uint32 (N,), mapped
     vocabulary: int  # tokens are below
+    length: int
+
+    def __post_init__(self) -> None:
+        if not len(self):
+            problem = f"{len(self.tokens)} tokens are not one sequence of {self.length} and its targets"
+            raise unreadable(self.path, problem, "Put more texts there, or ask for shorter sequences.")
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    def read(self, indices: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets on the device, int64 (sequences, length) each."""
+        rows = [self.tokens[index * self.length :][: self.length + 1] for index in indices]
+        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
+        # A token outside the vocabulary is a device-side assertion on CUDA, which ends the process.
+        if (most := int(tokens.max())) >= self.vocabulary:
+            problem = f"damaged: it has the token {most}, and there are {self.vocabulary}"
+            raise unreadable(self.path, problem, "Remove it: it will be written again.")
+        if device.type == "cuda":  # pinned, a few hundred kilobytes cross without a wait
+            tokens = tokens.pin_memory().to(device, non_blocking=True)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def open_texts(root: Path) -> TokenFile:
+def open_texts(root: Path | None, *, length: int) -> Sequences:
     """Return the tokens of `oscar/` with the vocabulary of `gpt2/`, both under the root; they are encoded once.
 
     DataMissing where a part is not there, DataError where it cannot be read.
     """
     files, folder = find_texts(root)
     tokenizer = load_gpt2(folder)
-    numbers = tokenizer.get_vocab()
-    size = max(numbers.values()) + 1
+    size = max(tokenizer.get_vocab().values()) + 1
     dtype = np.uint16 if size <= 2**16 else np.uint32
 
     def build() -> NDArray[Any]:
@@ -148,39 +174,7 @@ def open_texts(root: Path) -> TokenFile:
 
     fingerprint = hashlib.blake2b(tokenizer.to_str().encode()).hexdigest()
     path, tokens = cached_array("tokens", files, fingerprint, build)
-    return TokenFile(path, tokens, size)
-
-
-class Sequences:
-    """Sequences of `length` inputs and as many targets, which are the inputs one token later.
-
-    Documents are end to end. A sequence begins where the last one stopped, so that every token is a target once; the
-    rest at the end that fills no sequence is not used.
-    """
-
-    def __init__(self, file: TokenFile, *, length: int) -> None:
-        self.length = length
-        self._file = file
-        self._total = (len(file.tokens) - 1) // length
-        if self._total < 1:
-            problem = f"{len(file.tokens)} tokens are not one sequence of {length} and its targets"
-            raise unreadable(file.path, problem, "Put more texts there, or ask for shorter sequences.")
-
-    def __len__(self) -> int:
-        return self._total
-
-    def read(self, indices: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets on the device, int64 (sequences, length) each."""
-        rows = [self._file.tokens[index * self.length :][: self.length + 1] for index in indices]
-        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
-        # A token outside the vocabulary is a device-side assertion on CUDA, which ends the process.
-        most = int(tokens.max())
-        if most >= self._file.vocabulary:
-            problem = f"damaged: it has the token {most}, and there are {self._file.vocabulary}"
-            raise unreadable(self._file.path, problem, "Remove it: it will be written again.")
-        if device.type == "cuda":  # pinned, a few hundred kilobytes cross without a wait
-            tokens = tokens.pin_memory().to(device, non_blocking=True)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    return Sequences(path=path, tokens=tokens, vocabulary=size, length=length)
 
 
 # --- questions --------------------------------------------------------------------------------------
@@ -222,7 +216,7 @@ def load_bert(folder: Path) -> Tokenizer:
     return _load_tokenizer(folder, ("vocab.txt",), load)
 
 
-def find_squad(root: Path, split: Split) -> tuple[Path, Path]:
+def find_squad(root: Path | None, split: Split) -> tuple[Path, Path]:
     """Return the file of a split under the root of all data sets, and the vocabulary's folder."""
     path = find_folder(root, "squad", "squad") / SQUAD_FILES[split]
     if not path.is_file():
@@ -251,7 +245,7 @@ def read_squad(path: Path) -> list[Question]:
     return questions
 
 
-def open_squad(root: Path, split: Split, *, sequence: int = SEQUENCE) -> tuple[Questions, Answers]:
+def open_squad(root: Path | None, split: Split, *, sequence: int = SEQUENCE) -> tuple[Questions, Answers]:
     """Return the windows of `squad/` with the vocabulary of `bert-base-uncased/`, both under the root of all data sets.
 
     DataMissing where one of them is not there, DataError where it cannot be read.
@@ -283,16 +277,10 @@ def cut_windows(
         whole = tokenizer.encode(text, paragraph)
         for window in (whole, *whole.overflowing):
             first, last = (window.char_to_token(each, 1) for each in (answer[0], answer[1] - 1))
-            inside = first is not None and last is not None
-            rows.append(
-                (
-                    np.array(window.ids, np.int32),
-                    np.array(window.attention_mask, np.uint8),
-                    np.array(window.type_ids, np.uint8),
-                    np.int32(first if inside else 0),
-                    np.int32(last if inside else 0),
-                )
-            )
+            if first is None or last is None:
+                first = last = 0
+            masks = (np.array(each, np.uint8) for each in (window.attention_mask, window.type_ids))
+            rows.append((np.array(window.ids, np.int32), *masks, np.int32(first), np.int32(last)))
     columns = [torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)]
     return Questions(*columns[:3]), Answers(*columns[3:])
 

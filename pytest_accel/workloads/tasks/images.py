@@ -16,7 +16,6 @@ from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuratio
 from pytest_accel.workloads.data.files import SlowDecodingWarning, Split
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
-    ArrayReader,
     EncodedReader,
     HostBatches,
     PhotographReader,
@@ -120,9 +119,7 @@ class ImagePlan(Plan):
         )
         order = self.order(config, length=IMAGE_SETS[self.name].train_images)
         finish = _finish(config, self, augment=False)
-        source = _through_loader(
-            config, ArrayReader(images=drawn), order, finish, image_bytes=size**2 * channels
-        )
+        source = _through_loader(config, drawn, order, finish, image_bytes=size**2 * channels)
         configuration: Configuration = {"data_source": "host-synthetic", **loading_configuration(config)}
         return InputPipeline(source=source, configuration=configuration)
 
@@ -142,7 +139,7 @@ class ImagePlan(Plan):
                 configuration["data_source"] = "resident"
             else:
                 size = data.images[0].numel()
-                source = _through_loader(config, ArrayReader(images=data), order, finish, image_bytes=size)
+                source = _through_loader(config, data, order, finish, image_bytes=size)
                 configuration |= {"data_source": "arrays", **loading_configuration(config)}
             return InputPipeline(source=source, configuration=configuration, order=order)
         order = self.order(config, length=len(data), groups=data.groups)
@@ -193,7 +190,7 @@ def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
     loading = loading_of(config)
     reader: Reader = PhotographReader(images=images, size=plan.shape[1])
     if isinstance(images, ArrayImages):
-        loading, reader = replace(loading, workers=0), ArrayReader(images=images)
+        loading, reader = replace(loading, workers=0), images
     batches = HostBatches(reader, order, loading, for_device=config.device.type != "cpu")
     try:
         for pixels, labels in batches:

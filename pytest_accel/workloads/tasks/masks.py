@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import Split, existing_root
+from pytest_accel.workloads.data.files import Split
 from pytest_accel.workloads.data.pixels import scale_and_shift
 from pytest_accel.workloads.data.segmentation import (
     CITYSCAPES_CLASSES,
@@ -80,7 +80,7 @@ class MaskPlan(Plan):
         return NamedLoss("pixel_cross_entropy", _both_heads(self.labels))
 
     def find(self, root: Path | None, split: Split) -> CityscapesSet:
-        return open_cityscapes(existing_root(root, "cityscapes"), split)
+        return open_cityscapes(root, split)
 
     def read(self, config: StepConfig, data: CityscapesSet) -> InputPipeline:
         if self.labels < CITYSCAPES_CLASSES:

@@ -20,14 +20,12 @@ from pytest_accel.workloads.data.detection import (
     BucketOrder,
     CocoSet,
     DetectionBatch,
-    DetectionReader,
-    DetectionTransform,
     Resizing,
-    max_gt_of,
+    detection_transform,
     open_coco,
     synthetic_detection,
 )
-from pytest_accel.workloads.data.files import Split, existing_root
+from pytest_accel.workloads.data.files import Split
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
@@ -83,7 +81,7 @@ class ScenePlan(Plan):
         return NamedLoss("detection", detection_loss)
 
     def find(self, root: Path | None, split: Split) -> CocoSet:
-        return open_coco(existing_root(root, "coco"), split)
+        return open_coco(root, split)
 
     def read(self, config: StepConfig, data: CocoSet) -> InputPipeline:
         most = int(data.labels.max(initial=0))
@@ -103,18 +101,16 @@ class ScenePlan(Plan):
             world=config.ranks.size,
             seed=config.seed,
         )
-        max_gt = max_gt_of(data)
-        reader = DetectionReader(images=data, max_gt=max_gt)
         sampler = order.requests(augment=config.augment and config.training)
         arrive = as_scenes(config.device, config.dtype, config.memory_format)
         return InputPipeline(
-            source=through_loader(config, reader, sampler, arrive),
+            source=through_loader(config, data, sampler, arrive),
             configuration=files_configuration(config, images=len(data))
             | {
                 "short_sides": f"{min(resizing.short_sides)} to {max(resizing.short_sides)}",
                 "input_shape": " ".join(shape_name(3, *bucket) for bucket in resizing.buckets),
                 "bucket": " ".join(shape_name(*bucket) for bucket in resizing.buckets),
-                "max_gt": max_gt,
+                "max_gt": data.max_gt,
             },
             order=self.order(config, length=len(data)),  # for the length of an epoch alone
             varied=len(resizing.buckets) > 1,
@@ -145,7 +141,7 @@ def as_scenes(
     device: torch.device, dtype: torch.dtype, memory_format: str
 ) -> Callable[[DetectionBatch], Batch]:
     """Return a function that turns bytes and boxes on a device into what a detector reads."""
-    finish = DetectionTransform(device=device, dtype=dtype, memory_format=MEMORY_FORMATS[memory_format])
+    finish = detection_transform(device=device, dtype=dtype, memory_format=MEMORY_FORMATS[memory_format])
 
     def arrive(batch: DetectionBatch) -> Batch:
         images, sizes, boxes, labels, valid = finish(batch)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from pytest_accel.workloads.config import Configuration, StepConfig
-from pytest_accel.workloads.data.files import DataError, Split, existing_root
+from pytest_accel.workloads.data.files import DataError, Split
 from pytest_accel.workloads.data.sources import Batch, MemorySource, resident
 from pytest_accel.workloads.data.text import (
     SEQUENCE,
@@ -20,7 +20,6 @@ from pytest_accel.workloads.data.text import (
     Answers,
     Questions,
     Sequences,
-    TokenFile,
     open_squad,
     open_texts,
     synthetic_squad,
@@ -86,23 +85,21 @@ class TokenPlan(Plan):
     def loss(self, label_smoothing: float) -> NamedLoss:
         return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
 
-    def find(self, root: Path | None, split: Split) -> TokenFile:  # noqa: ARG002 - texts have one
-        root = existing_root(root, self.name)
-        file = open_texts(root)
+    def find(self, root: Path | None, split: Split) -> Sequences:  # noqa: ARG002 - texts have one
+        found = open_texts(root, length=self.sequence)
         # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
-        if file.vocabulary > self.vocabulary:
+        if found.vocabulary > self.vocabulary:
             raise DataError(
-                f"vocabulary: that under {root / 'gpt2'} has {file.vocabulary} tokens, and the model knows "
-                f"{self.vocabulary}.\nPass vocabulary={file.vocabulary}, or put the vocabulary there that the model is for."
+                f"vocabulary: that under {root}/gpt2 has {found.vocabulary} tokens, and the model knows "
+                f"{self.vocabulary}.\nPass vocabulary={found.vocabulary}, or put the vocabulary there that the model is for."
             )
-        return file
+        return found
 
-    def read(self, config: StepConfig, data: TokenFile) -> InputPipeline:
-        sequences = Sequences(data, length=self.sequence)
-        order = self.order(config, length=len(sequences))
+    def read(self, config: StepConfig, data: Sequences) -> InputPipeline:
+        order = self.order(config, length=len(data))
         return InputPipeline(
-            source=MemorySource(order, partial(sequences.read, device=config.device)),
-            configuration={"data_source": "texts", "data_sequences": len(sequences)},
+            source=MemorySource(order, partial(data.read, device=config.device)),
+            configuration={"data_source": "texts", "data_sequences": len(data)},
             order=order,
         )
 
@@ -155,7 +152,6 @@ class QuestionPlan(Plan):
         return NamedLoss("span_cross_entropy", span_cross_entropy)
 
     def find(self, root: Path | None, split: Split) -> tuple[Questions, Answers]:
-        root = existing_root(root, self.name)
         windows = open_squad(root, split, sequence=self.sequence)
         most = int(windows[0].input_ids.max())
         if most >= self.vocabulary:

@@ -18,7 +18,6 @@ from pytest_accel.workloads.data import loader as module
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.loader import (
-    ArrayReader,
     BatchRequest,
     EncodedReader,
     HostBatches,
@@ -291,7 +290,7 @@ def test_evaluation_reads_every_sample_once(batches, tmp_path, workers):
     written = write_cifar_binary(tmp_path, test=8)["test"]
     images = open_images(tmp_path, "cifar100", "test")
     sampler = evaluation_order(length=8, batch_size=3)
-    found = list(batches(ArrayReader(images=images), workers=workers, sampler=sampler))
+    found = list(batches(images, workers=workers, sampler=sampler))
     assert [len(labels) for _, labels in found] == [3, 3, 2]
     assert torch.cat([labels for _, labels in found]).tolist() == written.labels
 

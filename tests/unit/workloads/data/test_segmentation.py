@@ -14,7 +14,6 @@ from pytest_accel.workloads.data.segmentation import (
     CLASS_OF_ID,
     SegmentationTransform,
     open_cityscapes,
-    synthetic_masks,
     synthetic_segmentation,
 )
 from tests.support.detection_sets import png, write_cityscapes
@@ -36,7 +35,7 @@ def as_bytes(images):
 
 def scene(count=4, size=(32, 64), seed=0):
     """Masks, and images that equal them in every channel."""
-    masks = synthetic_masks(count, size, generator=torch.Generator().manual_seed(seed))
+    masks = synthetic_segmentation(count, size, generator=torch.Generator().manual_seed(seed)).masks
     return masks[:, None].expand(-1, 3, -1, -1).contiguous(), masks
 
 
@@ -126,7 +125,7 @@ def test_scales_reach_from_one_end_to_the_other():
 
 # Synthetic masks
 def test_synthetic_masks_are_regions_and_no_noise():
-    masks = synthetic_masks(8, (256, 512), generator=torch.Generator().manual_seed(0))
+    masks = synthetic_segmentation(8, (256, 512), generator=torch.Generator().manual_seed(0)).masks
     assert (masks.shape, masks.dtype) == ((8, 256, 512), torch.uint8)
     assert set(masks.unique().tolist()) == {*range(19), 255}
     for mask in masks:

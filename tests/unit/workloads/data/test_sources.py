@@ -11,7 +11,6 @@ import torch
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import ArrayImages, open_images
 from pytest_accel.workloads.data.loader import (
-    ArrayReader,
     EncodedReader,
     HostBatches,
     LoaderConfig,
@@ -67,7 +66,7 @@ def on_device(order, images):
 def loaded(order, images, workers=0):
     loading = LoaderConfig(workers=workers)
     sampler = order.requests(augment=False)
-    batches = HostBatches(ArrayReader(images=images), sampler, loading, for_device=False)
+    batches = HostBatches(images, sampler, loading, for_device=False)
     return LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=loading)
 
 
@@ -199,7 +198,7 @@ def test_batches_split_from_larger_ones_are_the_same(length, batch_size, at_once
     images = numbered_images(length)
     order = TrainingOrder(length=length, batch_size=batch_size, rank=1, world=2)
     sampler = order.requests(augment=False, at_once=at_once)
-    batches = HostBatches(ArrayReader(images=images), sampler, LoaderConfig(workers=0), for_device=False)
+    batches = HostBatches(images, sampler, LoaderConfig(workers=0), for_device=False)
     large = LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=LoaderConfig(workers=2))
     split = SplitSource(large, batch_size=batch_size, batches=at_once)
     assert (split.loads, split.buffered, split.burst) == (True, (4 + COPIED_AHEAD) * at_once, 2 * at_once)

@@ -30,7 +30,6 @@ from pytest_accel.workloads.data.text import (
     SEP,
     Question,
     Sequences,
-    TokenFile,
     cut_windows,
     encode_texts,
     find_texts,
@@ -219,21 +218,21 @@ def test_files_are_found_in_the_order_of_their_names(tmp_path):
 
 
 def test_tokens_of_all_documents_have_end_of_text_between(root, gpt2):
-    file = open_texts(root)
+    file = open_texts(root, length=1)
     assert file.tokens.tolist() == expected(gpt2)
     assert (file.tokens.dtype, isinstance(file.tokens, np.memmap)) == (np.uint16, True)
     assert kept(root / "oscar") == [file.path.name]
 
 
 def test_later_session_encodes_nothing(root, monkeypatch):
-    first = open_texts(root).tokens.tolist()
+    first = open_texts(root, length=1).tokens.tolist()
     monkeypatch.setattr(module, "encode_texts", None)
-    assert open_texts(root).tokens.tolist() == first
+    assert open_texts(root, length=1).tokens.tolist() == first
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "added", "removed", "vocabulary"])
 def test_changed_texts_are_encoded_again_and_old_files_are_removed(root, gpt2, trained, change):
-    first = open_texts(root)
+    first = open_texts(root, length=1)
     texts = TEXTS
     match change:
         case "longer":
@@ -251,7 +250,7 @@ def test_changed_texts_are_encoded_again_and_old_files_are_removed(root, gpt2, t
             write_bpe(root / "gpt2", [*trained[0], "<more>"], trained[1])
     for earlier in ("tokens-0123456789ab.bin", "tokens-0123456789ab-0123456789ab.npy"):
         (root / "oscar" / earlier).touch()
-    file = open_texts(root)
+    file = open_texts(root, length=1)
     assert file.tokens.tolist() == expected(gpt2, texts)
     assert file.path != first.path
     assert kept(root / "oscar") == [file.path.name]
@@ -259,22 +258,22 @@ def test_changed_texts_are_encoded_again_and_old_files_are_removed(root, gpt2, t
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"x" * 999])
 def test_damaged_token_file_is_written_again(root, gpt2, damage):
-    file = open_texts(root)
+    file = open_texts(root, length=1)
     whole = file.path.read_bytes()
     file.path.unlink()  # the mapping of a file that shrinks would end this process
     file.path.write_bytes(damage(whole))
-    assert open_texts(root).tokens.tolist() == expected(gpt2)
+    assert open_texts(root, length=1).tokens.tolist() == expected(gpt2)
     assert file.path.read_bytes() == whole
 
 
 def test_read_only_folder_of_texts_is_left_alone(root, monkeypatch):
     # Rights do not bind root, who runs some of our machines.
     monkeypatch.setattr(files_module, "is_writable_folder", lambda folder: folder != root / "oscar")
-    file = open_texts(root)
+    file = open_texts(root, length=1)
     assert file.path.parent == root / "home-cache/pytest-accel"
     assert kept(root / "oscar") == []
     monkeypatch.setattr(module, "encode_texts", None)
-    assert open_texts(root).path == file.path
+    assert open_texts(root, length=1).path == file.path
 
 
 def test_full_disk_is_one_error_and_leaves_nothing(root):
@@ -282,7 +281,7 @@ def test_full_disk_is_one_error_and_leaves_nothing(root):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        said = refused(open_texts, root)
+        said = refused(partial(open_texts, length=1), root)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert said.startswith(str(root / "oscar/pytest-accel-tokens-"))
@@ -292,15 +291,15 @@ def test_full_disk_is_one_error_and_leaves_nothing(root):
 
 def test_bad_or_empty_texts_are_one_error_and_leave_nothing(root):
     (root / "oscar/b.jsonl").write_text('{"text": "fine"}\nnot json\n')
-    assert "b.jsonl:2: " in refused(open_texts, root)
+    assert "b.jsonl:2: " in refused(partial(open_texts, length=1), root)
     for name in ("a.jsonl", "b.jsonl"):
         (root / "oscar" / name).write_text("\n")
-    assert "a.jsonl: no document in it" in refused(open_texts, root)
+    assert "a.jsonl: no document in it" in refused(partial(open_texts, length=1), root)
     assert kept(root / "oscar") == []
 
 
 def _open_in_a_process(root, results):
-    file = open_texts(root)
+    file = open_texts(root, length=1)
     results.put((file.path.stat().st_ino, len(file.tokens)))
 
 
@@ -321,18 +320,18 @@ def test_ranks_that_start_together_write_one_file(root):
 # Sequences
 
 
-def file_of(length):
-    return TokenFile(path=Path("tokens.npy"), tokens=np.arange(length, dtype=np.uint32), vocabulary=10**6)
+def sequences_of(tokens, length):
+    path, numbers = Path("tokens.npy"), np.arange(tokens, dtype=np.uint32)
+    return Sequences(path=path, tokens=numbers, vocabulary=10**6, length=length)
 
 
 @given(st.integers(1, 200), st.integers(1, 20))
 def test_sequences_follow_each_other_without_a_gap(tokens, length):
-    file = file_of(tokens)
     if tokens <= length:
         with pytest.raises(DataError, match="not one sequence"):
-            Sequences(file, length=length)
+            sequences_of(tokens, length)
         return
-    sequences = Sequences(file, length=length)
+    sequences = sequences_of(tokens, length)
     inputs, targets = sequences.read(range(len(sequences)), CPU)
     used = len(sequences) * length
     assert tokens - 1 - used < length  # not one more would fit
@@ -341,7 +340,7 @@ def test_sequences_follow_each_other_without_a_gap(tokens, length):
 
 
 def test_every_sequence_comes_once_an_epoch_over_all_ranks():
-    sequences = Sequences(file_of(100), length=7)
+    sequences = sequences_of(100, 7)
     common = {"length": len(sequences), "batch_size": 3, "world": 2}
     orders = [TrainingOrder(rank=rank, **common) for rank in range(2)]
     sources = [MemorySource(order, partial(sequences.read, device=CPU)) for order in orders]
@@ -351,9 +350,8 @@ def test_every_sequence_comes_once_an_epoch_over_all_ranks():
 
 
 def test_token_outside_the_vocabulary_is_reported_as_damage():
-    file = file_of(51)
-    file.tokens[13] = 10**6
-    sequences = Sequences(file, length=5)
+    sequences = sequences_of(51, 5)
+    sequences.tokens[13] = 10**6
     sequences.read([0, 1, 3], CPU)
     with pytest.raises(DataError, match=r"tokens\.npy: damaged: it has the token 1000000"):
         sequences.read([0, 2], CPU)

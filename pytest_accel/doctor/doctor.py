@@ -58,7 +58,7 @@ def examine(
     (amd_gpus, listed), late = others.wait(DEVICES_LIMIT_S, (0, []))
     found += [*state.findings, *late, *listed]
     if not found:
-        found = [DEVICES.ok("device", "none: benchmarks of the platform cpu can run, others are skipped")]
+        found = [DEVICES("device").ok("none: benchmarks of the platform cpu can run, others are skipped")]
     installed = partial(software.examine, files, environ, nvidia=state.gpus, amd=amd_gpus, cuda=state.cuda)
     checks.insert(0, Check(software.SOFTWARE, "the installed packages", installed))
     for check in checks:
@@ -92,7 +92,7 @@ class Check(Generic[T]):
             return (self.results[0] if self.results else instead), self.problems
         text = f"{self.what} did not answer within {limit_s:g} s"
         remedy = "Benchmarks would hang there as well: `dmesg` says why a driver or a file server is stuck."
-        return instead, [self.sheet.problem("hangs", text, remedy)]
+        return instead, [self.sheet("hangs").problem(text, remedy)]
 
     def _run(self) -> None:
         try:
@@ -100,7 +100,7 @@ class Check(Generic[T]):
         except Exception as error:  # noqa: BLE001 -- one broken check must not cost the others
             text = f"this check failed: {type(error).__name__}: {error}"
             remedy = "Please report it, with this line and `--json`."
-            self.problems.append(self.sheet.warning("doctor", text, remedy))
+            self.problems.append(self.sheet("doctor").warning(text, remedy))
         finally:
             self.done.set()
 
@@ -112,10 +112,10 @@ def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, l
     findings = []
     for device in (*cards, *ipus):
         memory = "" if device.memory_bytes is None else f", {gibibytes(device.memory_bytes)}"
-        sheet = Sheet(group=DEVICES.group, of=f"{device.vendor} {device.index}")
-        findings.append(sheet.ok("device", f"{device.name}{memory} (its sensors are not checked)"))
+        sheet = Sheet(DEVICES.group, of=f"{device.vendor} {device.index}")
+        findings.append(sheet("device").ok(f"{device.name}{memory} (its sensors are not checked)"))
     findings += [
-        DEVICES.warning("visible", problem, "Check the driver and *_VISIBLE_DEVICES.")
+        DEVICES("visible").warning(problem, "Check the driver and *_VISIBLE_DEVICES.")
         for problem in (*problems, *ipu_problems)
     ]
     return len(cards), findings

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from functools import partialmethod
 
 
 class Level(StrEnum):
@@ -29,26 +28,29 @@ class Finding:
     known: bool = True  # False: not reported here, so that nothing was checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Sheet:
-    """Constructors of findings of one group; `of` is the device that they are about."""
+    """Constructors of findings of one group; `of` is the device that they are about, `subject` what was checked."""
 
     group: str
+    subject: str = ""
     of: str = ""
 
-    def ok(self, subject: str, text: str) -> Finding:
-        return Finding(group=self.group, of=self.of, subject=subject, text=text)
+    def __call__(self, subject: str) -> Sheet:
+        return replace(self, subject=subject)
 
-    def _bad(self, level: Level, subject: str, text: str, remedy: str) -> Finding:
-        return Finding(group=self.group, of=self.of, subject=subject, text=text, level=level, remedy=remedy)
+    def ok(self, text: str) -> Finding:
+        return Finding(group=self.group, of=self.of, subject=self.subject, text=text)
 
-    warning = partialmethod(_bad, Level.WARNING)
-    problem = partialmethod(_bad, Level.PROBLEM)
+    def warning(self, text: str, remedy: str) -> Finding:
+        return replace(self.ok(text), level=Level.WARNING, remedy=remedy)
 
-    def unknown(self, subject: str, why: str) -> Finding:
+    def problem(self, text: str, remedy: str) -> Finding:
+        return replace(self.ok(text), level=Level.PROBLEM, remedy=remedy)
+
+    def unknown(self, why: str) -> Finding:
         """Return a finding that is no warning, because there is nothing to do about it here."""
-        text = f"not reported: {why}"
-        return Finding(group=self.group, of=self.of, subject=subject, text=text, known=False)
+        return replace(self.ok(f"not reported: {why}"), known=False)
 
 
 def worst(findings: Iterable[Finding]) -> Level:

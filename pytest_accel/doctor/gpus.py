@@ -22,7 +22,7 @@ from pytest_accel.platforms.nvidia import (
 )
 from pytest_accel.stats.quantities import counted, gibibytes
 
-DEVICES = Sheet(group="devices")
+DEVICES = Sheet("devices")
 # An idle driver or a display server holds less. A CUDA context alone takes hundreds of MiB.
 FOREIGN_BYTES = 128 << 20
 BUSY_PERCENT = 5  # a monitoring agent that queries NVML every second causes less
@@ -46,7 +46,7 @@ class Gpu:
         self.handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
         self.name = str(nvml.demand("nvmlDeviceGetName", self.handle))
         self.uuid = str(nvml.demand("nvmlDeviceGetUUID", self.handle))
-        self.sheet = Sheet(group=DEVICES.group, of=f"GPU {index}")
+        self.sheet = Sheet(DEVICES.group, of=f"GPU {index}")
 
     def get(self, name: str, *constants: str) -> Any:  # noqa: ANN401 -- each function has its own type
         """Return NVML's answer, given constants of these names; None if there is none."""
@@ -74,7 +74,7 @@ def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) 
             return NvidiaState(findings=(_closed(why),), gpus=1) if is_loaded else NvidiaState()
         cuda = nvml.cuda_version()
         version = nvml.text("nvmlSystemGetDriverVersion") or "version unknown"
-        findings = [DEVICES.ok("driver", f"{version}, CUDA {f'{cuda[0]}.{cuda[1]}' if cuda else 'unknown'}")]
+        findings = [DEVICES("driver").ok(f"{version}, CUDA {f'{cuda[0]}.{cuda[1]}' if cuda else 'unknown'}")]
         for index in range(count):
             findings += examine_gpu(nvml, index, files, cpus)
         findings += [_visible(environ, count)] if count else []
@@ -87,23 +87,25 @@ def examine_gpu(nvml: Nvml, index: int, files: HostFiles, cpus: frozenset[int]) 
         gpu = Gpu(nvml, index)
     except Refused as refused:
         return [
-            Sheet(group=DEVICES.group, of=f"GPU {index}").problem(
-                "device",
+            Sheet(DEVICES.group, "device", f"GPU {index}").problem(
                 f"does not answer: {refused}",
                 "`dmesg | grep Xid` says what happened; restart the node, and take it out of service if it comes back.",
             )
         ]
-    found = [check(gpu) or gpu.sheet.unknown(subject, NOT_SUPPORTED) for subject, check in CHECKS.items()]
-    return [*found, _near(gpu, files, cpus)]
+    found = [
+        check(gpu, gpu.sheet(subject)) or gpu.sheet(subject).unknown(NOT_SUPPORTED)
+        for subject, check in CHECKS.items()
+    ]
+    return [*found, _near(gpu, gpu.sheet("NUMA"), files, cpus)]
 
 
-def _device(gpu: Gpu) -> Finding:
+def _device(gpu: Gpu, sheet: Sheet) -> Finding:
     memory = gpu.memory()
     size = "memory unknown" if memory is None else gibibytes(int(memory.total))
-    return gpu.sheet.ok("device", f"{gpu.name}, {size}, {short_uuid(gpu.uuid)}")
+    return sheet.ok(f"{gpu.name}, {size}, {short_uuid(gpu.uuid)}")
 
 
-def _now(gpu: Gpu) -> Finding | None:
+def _now(gpu: Gpu, sheet: Sheet) -> Finding | None:
     """Report the present state; low clocks of an idle GPU are normal."""
     sm_mhz, power_mw = gpu.get("ClockInfo", "NVML_CLOCK_SM"), gpu.get("PowerUsage")
     temperature_c = gpu.get("Temperature", "NVML_TEMPERATURE_GPU")
@@ -111,10 +113,10 @@ def _now(gpu: Gpu) -> Finding | None:
     readings += [] if power_mw is None else [f"{power_mw / 1000:.0f} W"]
     readings += [] if temperature_c is None else [f"{temperature_c} °C"]
     idle = " (idle: low clocks are normal)" if gpu.is_idle() else ""
-    return gpu.sheet.ok("now", ", ".join(readings) + idle) if readings else None
+    return sheet.ok(", ".join(readings) + idle) if readings else None
 
 
-def _users(gpu: Gpu) -> Finding | None:
+def _users(gpu: Gpu, sheet: Sheet) -> Finding | None:
     """Detect other users by processes, memory and load: a container hides processes only."""
     memory, processes = gpu.memory(), gpu.get("ComputeRunningProcesses")
     busy = getattr(gpu.get("UtilizationRates"), "gpu", None)
@@ -129,42 +131,38 @@ def _users(gpu: Gpu) -> Finding | None:
     words += "" if memory is None else f", {gibibytes(int(memory.used))} in use"
     words += "" if busy is None else f", {busy} % busy"
     if (busy or 0) >= BUSY_PERCENT:
-        return gpu.sheet.problem(
-            "other users",
+        return sheet.problem(
             words,
             "Another process works on it now: wait, or use another GPU. `nvidia-smi` on the host shows which; "
             "a container hides it.",
         )
     if pids or (memory is not None and memory.used > FOREIGN_BYTES):
         kernel = " On Grace Hopper the kernel's own pages count too." if "GH200" in gpu.name else ""
-        return gpu.sheet.warning(
-            "other users",
-            words,
-            f"An idle process holds it: end it, or ask its owner (`nvidia-smi` on the host).{kernel}",
+        return sheet.warning(
+            words, f"An idle process holds it: end it, or ask its owner (`nvidia-smi` on the host).{kernel}"
         )
-    return gpu.sheet.ok("other users", words)
+    return sheet.ok(words)
 
 
-def _clocks(gpu: Gpu) -> Finding | None:
+def _clocks(gpu: Gpu, sheet: Sheet) -> Finding | None:
     """Compare with the default, not the maximum: an A100's default application clock is below its maximum."""
     most, wanted = gpu.get("MaxClockInfo", "NVML_CLOCK_SM"), gpu.get("ApplicationsClock", "NVML_CLOCK_SM")
     if not most:
         return None
     if not wanted:
-        return gpu.sheet.ok("clocks", f"up to {most} MHz; application clocks unknown")
+        return sheet.ok(f"up to {most} MHz; application clocks unknown")
     text = f"application {wanted} MHz, at most {most}"
     usual = gpu.get("DefaultApplicationsClock", "NVML_CLOCK_SM") or most
     if wanted < usual:
-        return gpu.sheet.warning(
-            "clocks",
+        return sheet.warning(
             f"{text}, default {usual}: lowered",
             "`nvidia-smi -i N -rac` (application clocks) and `-rgc` (locked clocks), as root; or measure "
             "always at this clock.",
         )
-    return gpu.sheet.ok("clocks", text)
+    return sheet.ok(text)
 
 
-def _throttling(gpu: Gpu) -> Finding | None:
+def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
     found = gpu.reasons()
     if found is None:
         return None
@@ -174,19 +172,18 @@ def _throttling(gpu: Gpu) -> Finding | None:
     words += [f"unknown reason {reasons & ~KNOWN:#x}"] if reasons & ~KNOWN else []
     text = f"clocks are reduced now: {', '.join(words)}"
     if any(event.distress for event in active):
-        return gpu.sheet.problem(
-            "throttling",
+        return sheet.problem(
             text,
             "Check cooling and power supply (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`); measure when it "
             "has ended.",
         )
     if words:
         remedy = "A setting or a load: see clocks, power limit and other users here."
-        return gpu.sheet.warning("throttling", text, remedy)
-    return gpu.sheet.ok("throttling", "none")
+        return sheet.warning(text, remedy)
+    return sheet.ok("none")
 
 
-def _power(gpu: Gpu) -> Finding | None:
+def _power(gpu: Gpu, sheet: Sheet) -> Finding | None:
     # The lower one counts: a node or a Grace Hopper module may enforce less than was set.
     limits_mw = [gpu.get("PowerManagementLimit"), gpu.get("EnforcedPowerLimit")]
     limit_mw = min(filter(None, limits_mw), default=None)
@@ -195,96 +192,88 @@ def _power(gpu: Gpu) -> Finding | None:
         return None
     text = f"{limit_mw / 1000:.0f} W, default {default_mw / 1000:.0f} W"
     if limit_mw < default_mw:
-        return gpu.sheet.warning(
-            "power limit",
+        return sheet.warning(
             f"{text}: capped",
             f"`nvidia-smi -i N -pl {default_mw // 1000}` as root. A capped GPU is never compared with the "
             "baseline of an uncapped one.",
         )
-    return gpu.sheet.ok("power limit", text)
+    return sheet.ok(text)
 
 
-def _persistence(gpu: Gpu) -> Finding | None:
+def _persistence(gpu: Gpu, sheet: Sheet) -> Finding | None:
     mode = gpu.get("PersistenceMode")
     if mode is None or mode:
-        return None if mode is None else gpu.sheet.ok("persistence", "on")
+        return None if mode is None else sheet.ok("on")
     text = "off: the driver resets the GPU between processes, and each start takes longer"
     remedy = "Start nvidia-persistenced, or `nvidia-smi -i N -pm 1`, as root."
-    return gpu.sheet.warning("persistence", text, remedy)
+    return sheet.warning(text, remedy)
 
 
-def _ecc(gpu: Gpu) -> Finding | None:
+def _ecc(gpu: Gpu, sheet: Sheet) -> Finding | None:
     modes = gpu.get("EccMode")  # current, pending
     if modes is None:
         return None
     now, then = ("on" if mode else "off" for mode in modes)
     if now != then:
-        return gpu.sheet.warning(
-            "ECC",
+        return sheet.warning(
             f"{now}, and {then} after the next reset",
             f"Decide before you record a baseline: `nvidia-smi -i N -e {int(modes[0])}` keeps it {now}; or "
             "reset the GPU (`nvidia-smi -i N -r`).",
         )
     if now == "off":
-        return gpu.sheet.warning(
-            "ECC",
+        return sheet.warning(
             "off: memory errors go undetected, and some models have more bandwidth than with it",
             "`nvidia-smi -i N -e 1` as root and reset; or compare only with GPUs that have it off.",
         )
-    return gpu.sheet.ok("ECC", "on")
+    return sheet.ok("on")
 
 
-def _memory_errors(gpu: Gpu) -> Finding | None:
+def _memory_errors(gpu: Gpu, sheet: Sheet) -> Finding | None:
     now, ever = (
         gpu.get("TotalEccErrors", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", counter)
         for counter in ("NVML_VOLATILE_ECC", "NVML_AGGREGATE_ECC")
     )
     _, _, pending, failed = gpu.get("RemappedRows") or (0,) * 4
     if failed:
-        return gpu.sheet.problem(
-            "memory errors",
+        return sheet.problem(
             "a bad row of memory could not be replaced",
             "Have the GPU exchanged: `nvidia-smi -q -d ROW_REMAPPER` is what the vendor needs.",
         )
     if now:
-        return gpu.sheet.problem(
-            "memory errors",
+        return sheet.problem(
             f"{counted(now, 'uncorrected error')} since the driver was loaded",
             "Reset it (`nvidia-smi -i N -r`) or restart the node; if they come back, have it "
             "exchanged (`dmesg | grep Xid`).",
         )
     if pending:
-        return gpu.sheet.warning(
-            "memory errors",
+        return sheet.warning(
             "a bad row of memory is replaced at the next reset",
             "`nvidia-smi -i N -r` as root, or restart the node.",
         )
     if now is None and ever is None:
         return None
     past = f" now, {counted(ever, 'uncorrected error')} in its life" if ever else ""
-    return gpu.sheet.ok("memory errors", f"none{past}")
+    return sheet.ok(f"none{past}")
 
 
-def _mig(gpu: Gpu) -> Finding:
+def _mig(gpu: Gpu, sheet: Sheet) -> Finding:
     mode = gpu.get("MigMode")
     if mode is None or not mode[0]:
-        return gpu.sheet.ok("MIG", "this GPU has none" if mode is None else "off")
+        return sheet.ok("this GPU has none" if mode is None else "off")
     names = [gpu.nvml.text("nvmlDeviceGetName", each) for each in gpu.nvml.slices(gpu.handle)]
     if not names:
-        return gpu.sheet.problem(
-            "MIG",
+        return sheet.problem(
             "on, and no slice: CUDA finds nothing on this GPU",
             "`nvidia-smi -i N -mig 0`, or make slices (`nvidia-smi mig -cgi … -C`), as root.",
         )
     profiles = ", ".join(name.partition(" MIG ")[2] or "unnamed" for name in names)
-    return gpu.sheet.warning(
-        "MIG",
+    return sheet.warning(
         f"on, {counted(len(names), 'slice')}: {profiles}",
         "Slices share clocks and power, and energy is that of the whole GPU: measure on a whole one if you can.",
     )
 
 
-def _pcie(gpu: Gpu) -> Finding | None:
+def _pcie(gpu: Gpu, sheet: Sheet) -> Finding | None:
     now, most = (
         (gpu.get(f"{which}PcieLinkGeneration"), gpu.get(f"{which}PcieLinkWidth")) for which in ("Curr", "Max")
     )
@@ -292,18 +281,17 @@ def _pcie(gpu: Gpu) -> Finding | None:
         return None
     text = f"generation {now[0]} x{now[1]}, at most {most[0]} x{most[1]}"
     if now[0] < most[0] and now[1] >= most[1] and gpu.is_idle():
-        return gpu.sheet.ok("PCIe", f"{text} (idle: it saves power)")
+        return sheet.ok(f"{text} (idle: it saves power)")
     if now[0] < most[0] or now[1] < most[1]:
-        return gpu.sheet.warning(
-            "PCIe",
+        return sheet.warning(
             text,
             "Copies to and from the host are slower: reseat the card, check the riser and the slot "
             "(`lspci -vv`, LnkSta).",
         )
-    return gpu.sheet.ok("PCIe", text)
+    return sheet.ok(text)
 
 
-CHECKS: Mapping[str, Callable[[Gpu], Finding | None]] = {
+CHECKS: Mapping[str, Callable[[Gpu, Sheet], Finding | None]] = {
     "device": _device,
     "now": _now,
     "other users": _users,
@@ -318,19 +306,18 @@ CHECKS: Mapping[str, Callable[[Gpu], Finding | None]] = {
 }
 
 
-def _near(gpu: Gpu, files: HostFiles, cpus: frozenset[int]) -> Finding:
+def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Finding:
     sysfs = files.root / "sys"
     (affinity,) = device_affinities([gpu.uuid], topology(sysfs), sys=sysfs)
     if affinity is None or not affinity.cpus:
-        return gpu.sheet.unknown("NUMA", affinity.problem if affinity else "no UUID")
+        return sheet.unknown(affinity.problem if affinity else "no UUID")
     text = f"near CPUs {format_list(affinity.cpus)}"
     if cpus and not cpus & affinity.cpus:
-        return gpu.sheet.warning(
-            "NUMA",
+        return sheet.warning(
             f"{text}; this process may only use {format_list(cpus)}, on another NUMA node",
             "Request CPUs near the GPU from the scheduler, or start under `numactl` or `taskset` with them.",
         )
-    return gpu.sheet.ok("NUMA", text)
+    return sheet.ok(text)
 
 
 def _visible(environ: Mapping[str, str], count: int) -> Finding:
@@ -338,8 +325,7 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
     devices, notes = nvidia.find(environ)
     notes = [note for note in notes if not note.startswith("NVML: ")]  # lost GPUs have their own finding
     if not devices:
-        return DEVICES.problem(
-            "visible",
+        return DEVICES("visible").problem(
             notes[0] if notes else "CUDA would see no device",
             "Unset CUDA_VISIBLE_DEVICES or name GPUs that exist; make MIG slices where MIG is on.",
         )
@@ -347,8 +333,8 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
     text = f"CUDA sees {len(devices)} of {count}{named}"
     if notes:
         note, _, remedy = notes[0].partition(". ")
-        return DEVICES.warning("visible", f"{text}; {note}", remedy)
-    return DEVICES.ok("visible", text)
+        return DEVICES("visible").warning(f"{text}; {note}", remedy)
+    return DEVICES("visible").ok(text)
 
 
 def _closed(why: str) -> Finding:
@@ -357,4 +343,4 @@ def _closed(why: str) -> Finding:
         NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
         nvidia.REASONS[18]: "Restart the node or the container.",
     }.get(why, "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv).")
-    return DEVICES.problem("driver", f"NVIDIA's driver is loaded, and NVML says: {why}", remedy)
+    return DEVICES("driver").problem(f"NVIDIA's driver is loaded, and NVML says: {why}", remedy)

@@ -15,7 +15,7 @@ from pytest_accel.platforms.numa import format_list, parse_list
 from pytest_accel.stats.quantities import counted, gibibytes, percent
 from pytest_accel.storage.files import nearest_folder
 
-CPU, MEMORY, LOAD, DISK = (Sheet(group=group) for group in ("cpu", "memory", "load", "disk"))
+CPU, MEMORY, LOAD, DISK = (Sheet(group) for group in ("cpu", "memory", "load", "disk"))
 _CPUS = "sys/devices/system/cpu"
 
 LITTLE_MEMORY_BYTES = 2 << 30  # torch with CUDA and a small model take about that much of the host
@@ -39,34 +39,33 @@ def examine_cpus(files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
     online = parse_list(files.text(f"{_CPUS}/online"))
     rest = f" of the host's {len(online)}" if online - cpus else ""
     text = f"{counted(len(cpus), 'CPU')}{rest} ({format_list(cpus)}), {name}"
-    return [CPU.ok("CPUs", text), _quota(files, len(cpus)), _governor(files, cpus)]
+    return [CPU("CPUs").ok(text), _quota(files, len(cpus)), _governor(files, cpus)]
 
 
 def _quota(files: HostFiles, visible: int) -> Finding:
     quota = cpu_quota(files)
     if quota is None:
-        return CPU.ok("quota", "none: no group limits CPU time")
+        return CPU("quota").ok("none: no group limits CPU time")
     text = f"{quota:g} CPUs' worth of time, {visible} visible"
     if quota >= visible:
-        return CPU.ok("quota", text)
+        return CPU("quota").ok(text)
     threads = max(1, int(quota))
     remedy = (
         f"Threads for all visible CPUs would stall: set OMP_NUM_THREADS={threads} and at most {threads} loader "
         "workers, or raise the limit (Kubernetes: limits.cpu; docker: --cpus)."
     )
-    return CPU.warning("quota", text, remedy)
+    return CPU("quota").warning(text, remedy)
 
 
 def _governor(files: HostFiles, cpus: frozenset[int]) -> Finding:
     paths = (f"{_CPUS}/cpu{cpu}/cpufreq/scaling_governor" for cpu in sorted(cpus))
     counts = Counter(governor for path in paths if (governor := files.text(path)))
     if not counts:
-        return CPU.unknown("governor", "no cpufreq here; a virtual machine or its host decides")
+        return CPU("governor").unknown("no cpufreq here; a virtual machine or its host decides")
     if set(counts) == {"performance"}:
-        return CPU.ok("governor", "performance")
+        return CPU("governor").ok("performance")
     words = ", ".join(f"{name} on {count}" for name, count in counts.most_common(3))
-    return CPU.warning(
-        "governor",
+    return CPU("governor").warning(
         f"{words}: clocks follow the load, and the first steps are slower",
         "`cpupower frequency-set -g performance` as root, on the host.",
     )
@@ -81,11 +80,11 @@ def examine_memory(files: HostFiles) -> list[Finding]:
     kib = {word[0].rstrip(":"): whole_number(word[1]) or 0 for word in words if len(word) >= 2}
     total, free = kib.get("MemTotal", 0) * 1024, kib.get("MemAvailable", 0) * 1024
     if not total or not free:
-        return [MEMORY.unknown("host", "/proc/meminfo has no MemAvailable")]
+        return [MEMORY("host").unknown("/proc/meminfo has no MemAvailable")]
     findings = [_room("host", f"{gibibytes(free)} free of {gibibytes(total)}", free)]
     group = memory_limit(files)
     if group is None or group.limit_bytes >= total:
-        return [*findings, MEMORY.ok("limit", "none: no group limits memory")]
+        return [*findings, MEMORY("limit").ok("none: no group limits memory")]
     left = max(0, group.limit_bytes - group.used_bytes)
     text = f"{gibibytes(left)} left of {gibibytes(group.limit_bytes)} for this group"
     return [*findings, _room("limit", text, left)]
@@ -94,8 +93,8 @@ def examine_memory(files: HostFiles) -> list[Finding]:
 def _room(subject: str, text: str, free: int) -> Finding:
     if free < LITTLE_MEMORY_BYTES:
         remedy = "A run may be killed or swap: end other processes, or request more memory."
-        return MEMORY.warning(subject, text, remedy)
-    return MEMORY.ok(subject, text)
+        return MEMORY(subject).warning(text, remedy)
+    return MEMORY(subject).ok(text)
 
 
 # --- disks ------------------------------------------------------------------------------------------
@@ -136,12 +135,12 @@ def examine_folder(folder: Folder) -> list[Finding]:
     present = nearest_folder(folder.path)
     if present != folder.path and not folder.written:
         remedy = "Mount it, or name the folder that holds the data sets."
-        return [DISK.warning(folder.purpose, f"{folder.path} does not exist", remedy)]
+        return [DISK(folder.purpose).warning(f"{folder.path} does not exist", remedy)]
     try:
         state = os.statvfs(present)
     except OSError as error:
         text = f"{folder.path}: {(error.strerror or str(error)).lower()}"
-        return [DISK.problem(folder.purpose, text, "Mount it, or name another folder.")]
+        return [DISK(folder.purpose).problem(text, "Mount it, or name another folder.")]
     return [_space(folder, present, state)]
 
 
@@ -151,13 +150,13 @@ def _space(folder: Folder, present: Path, state: os.statvfs_result) -> Finding:
     text += "" if present == folder.path else " (does not exist yet)"
     if folder.written and (free < FULL_BYTES or (state.f_files > 0 and state.f_favail == 0)):
         what = "full" if free < FULL_BYTES else "no file can be added (no inode is left)"
-        return DISK.problem(folder.purpose, f"{text}: {what}", folder.remedy)
+        return DISK(folder.purpose).problem(f"{text}: {what}", folder.remedy)
     if folder.written and not os.access(present, os.W_OK):
         remedy = "Judging works, recording does not: change its owner or its mount, or name another folder."
-        return DISK.warning(folder.purpose, f"{text}; it cannot be written to", remedy)
+        return DISK(folder.purpose).warning(f"{text}; it cannot be written to", remedy)
     if folder.written and free < folder.little_bytes:
-        return DISK.warning(folder.purpose, text, folder.remedy)
-    return DISK.ok(folder.purpose, text)
+        return DISK(folder.purpose).warning(text, folder.remedy)
+    return DISK(folder.purpose).ok(text)
 
 
 # --- other load -------------------------------------------------------------------------------------
@@ -169,18 +168,20 @@ def examine_load(files: HostFiles, cpus: frozenset[int], pause: Callable[[float]
     pause(OBSERVED_S)
     shares = cpu_shares(before, files.text("proc/stat"), cpus)
     if shares is None:
-        return [LOAD.unknown("other work", "/proc/stat counts no time")]
+        return [LOAD("other work").unknown("/proc/stat counts no time")]
     busy, stolen = shares
     text = f"{percent(busy, 0)} of these CPUs busy with other work"
     remedy = "End it or wait (`top`): a run beside other work is noisier, and reports how busy the host was."
     if busy >= BUSY:
-        findings = [(LOAD.problem if busy >= TAKEN else LOAD.warning)("other work", text, remedy)]
+        findings = [
+            (LOAD("other work").problem if busy >= TAKEN else LOAD("other work").warning)(text, remedy)
+        ]
     else:
-        findings = [LOAD.ok("other work", text)]
+        findings = [LOAD("other work").ok(text)]
     if stolen >= STOLEN:
         text = f"{percent(stolen, 0)} of these CPUs went to other virtual machines"
         remedy = "Request dedicated CPUs, or measure when the host is quiet."
-        findings.append(LOAD.warning("stolen time", text, remedy))
+        findings.append(LOAD("stolen time").warning(text, remedy))
     return findings
 
 

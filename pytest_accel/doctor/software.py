@@ -20,7 +20,7 @@ from pytest_accel.platforms.host import HostFiles, read_file
 from pytest_accel.stats.environment import safe_variables
 from pytest_accel.stats.quantities import counted
 
-SOFTWARE, NETWORK, PACKAGES = (Sheet(group=group) for group in ("software", "network", "packages"))
+SOFTWARE, NETWORK, PACKAGES = (Sheet(group) for group in ("software", "network", "packages"))
 _OFF = frozenset({"", "0", "n", "no", "false"})
 # Debugging settings that are easily left behind; each slows every step.
 _SLOWING = {
@@ -69,7 +69,7 @@ def examine(
     return [
         judge_torch(installed_torch(), nvidia=nvidia, amd=amd, cuda=cuda),
         slowing_variables(environ),
-        SOFTWARE.ok("container", ", ".join(named) or "none found"),
+        SOFTWARE("container").ok(", ".join(named) or "none found"),
     ]
 
 
@@ -94,27 +94,27 @@ def installed_torch() -> TorchBuild | None:
 def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[int, int] | None) -> Finding:
     if torch is None:
         text = "not installed: only benchmarks of your own steps can run"
-        return SOFTWARE.warning("torch", text, "pip install 'pytest-accel[suites]'")
+        return SOFTWARE("torch").warning(text, "pip install 'pytest-accel[suites]'")
     built = {"cuda": "for CUDA", "rocm": "for ROCm", "cpu": "for the CPU only"}.get(torch.kind, "")
     version = f" {torch.cuda[0]}.{torch.cuda[1]}" if torch.cuda else ""
     text = f"{torch.version}, built {built}{version}" if built else f"{torch.version}, build unknown"
     needed = ("CUDA", "cuda") if nvidia else ("ROCm", "rocm") if amd else ("", torch.kind)
     if torch.kind and torch.kind != needed[1]:
         remedy = f"Install a build of torch for {needed[0]} (pytorch.org, 'Get started')."
-        return SOFTWARE.problem("torch", f"{text}: it cannot use the GPU that is here", remedy)
+        return SOFTWARE("torch").problem(f"{text}: it cannot use the GPU that is here", remedy)
     if torch.cuda and cuda and torch.cuda[0] > cuda[0]:
         remedy = f"Upgrade the driver, or install a build for CUDA {cuda[0]} or older."
         text += f"; the driver runs CUDA {cuda[0]}.{cuda[1]} at most"
-        return SOFTWARE.problem("torch", text, remedy)
-    return SOFTWARE.ok("torch", text)
+        return SOFTWARE("torch").problem(text, remedy)
+    return SOFTWARE("torch").ok(text)
 
 
 def slowing_variables(environ: Mapping[str, str]) -> Finding:
     slowing = [name for name in _SLOWING if environ.get(name, "").lower() not in _OFF]
     if slowing:
         words = "; ".join(f"{name} is set: {_SLOWING[name]}" for name in slowing)
-        return SOFTWARE.warning("variables", words, f"unset {' '.join(slowing)}")
-    return SOFTWARE.ok("variables", "none that slows every step")
+        return SOFTWARE("variables").warning(words, f"unset {' '.join(slowing)}")
+    return SOFTWARE("variables").ok("none that slows every step")
 
 
 # --- the network between GPUs and nodes -------------------------------------------------------------
@@ -139,20 +139,18 @@ def _adapters(files: HostFiles, environ: Mapping[str, str]) -> Finding:
     slingshot = files.names(_SLINGSHOT)
     # NCCL uses InfiniBand by itself; Slingshot only through a plugin.
     if slingshot and not _has_plugin(files, environ):
-        return NETWORK.warning(
-            "adapters",
+        return NETWORK("adapters").warning(
             f"Slingshot {', '.join(slingshot)}, and no libnccl-net*.so is found: NCCL would use TCP over it",
             "Load the site's aws-ofi-nccl, and put its folder into LD_LIBRARY_PATH.",
         )
     if ports and not active and not slingshot:
-        return NETWORK.warning(
-            "adapters",
+        return NETWORK("adapters").warning(
             f"{counted(len(ports), 'InfiniBand port')}, and none is active",
             "Check cables and the subnet manager (`ibstat`): NCCL falls back to TCP between nodes.",
         )
     words = active[:4] + (["…"] if len(active) > 4 else [])
     words += [f"Slingshot {', '.join(slingshot)}"] if slingshot else []
-    return NETWORK.ok("adapters", "; ".join(words) or "no InfiniBand or Slingshot: nodes would use TCP")
+    return NETWORK("adapters").ok("; ".join(words) or "no InfiniBand or Slingshot: nodes would use TCP")
 
 
 def _has_plugin(files: HostFiles, environ: Mapping[str, str]) -> bool:
@@ -172,9 +170,9 @@ def _nccl_variables(environ: Mapping[str, str]) -> Finding:
         slowing.append("NCCL_DEBUG")
         words.append(f"NCCL_DEBUG={found['NCCL_DEBUG']}: NCCL prints while it measures")
     if slowing:
-        return NETWORK.warning("variables", "; ".join(words), f"unset {' '.join(slowing)}")
+        return NETWORK("variables").warning("; ".join(words), f"unset {' '.join(slowing)}")
     shown = ", ".join(f"{name}={value}" for name, value in sorted(found.items()))
-    return NETWORK.ok("variables", shown or "no NCCL_* is set")
+    return NETWORK("variables").ok(shown or "no NCCL_* is set")
 
 
 # --- an image, where it is built: no GPU is needed --------------------------------------------------
@@ -257,28 +255,28 @@ def _package(name: str, required: str, torch: TorchBuild | None) -> Finding:
     except metadata.PackageNotFoundError:
         # A torch for CUDA that finds no GPU skips every benchmark.
         is_problem = not without or (name == "nvidia-ml-py" and torch is not None and torch.kind == "cuda")
-        report = PACKAGES.problem if is_problem else PACKAGES.warning
+        report = PACKAGES(name).problem if is_problem else PACKAGES(name).warning
         # torchvision and timm depend on torch: the image's own build must stay.
         pinned = f" 'torch=={torch.version}'" if torch and name in ("torchvision", "timm") else ""
-        return report(name, f"missing{without and f': {without}'}", f"pip install {name}{pinned}")
+        return report(f"missing{without and f': {without}'}", f"pip install {name}{pinned}")
     if error := try_import(module):
         remedy = f"Repair it{without and f': {without}'}. A library of the base image may be missing, or of another version."
-        return PACKAGES.problem(name, f"{version} cannot be imported: {error}", remedy)
+        return PACKAGES(name).problem(f"{version} cannot be imported: {error}", remedy)
     if not is_within(version, required):
-        report = PACKAGES.warning if without else PACKAGES.problem
-        return report(name, f"{version}, and {required} is needed", f"pip install '{name}{required}'")
-    return PACKAGES.ok(name, version)
+        report = PACKAGES(name).warning if without else PACKAGES(name).problem
+        return report(f"{version}, and {required} is needed", f"pip install '{name}{required}'")
+    return PACKAGES(name).ok(version)
 
 
 def _plugin(environ: Mapping[str, str]) -> Finding:
     points = metadata.entry_points(group="pytest11")
     if not any(each.value == "pytest_accel.plugin" for each in points):
         text = "pytest does not find it: the package has no entry point here"
-        return PACKAGES.problem("plugin", text, f"Install {OURS} again, with pip.")
+        return PACKAGES("plugin").problem(text, f"Install {OURS} again, with pip.")
     if environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
         text = "PYTEST_DISABLE_PLUGIN_AUTOLOAD is set: pytest loads it only where it is named"
-        return PACKAGES.warning("plugin", text, "Unset it, or run pytest with -p benchmark -p accel.")
-    return PACKAGES.ok("plugin", f"{OURS} {metadata.version(OURS)}, found by pytest")
+        return PACKAGES("plugin").warning(text, "Unset it, or run pytest with -p benchmark -p accel.")
+    return PACKAGES("plugin").ok(f"{OURS} {metadata.version(OURS)}, found by pytest")
 
 
 def _compiler(environ: Mapping[str, str]) -> Finding:
@@ -291,5 +289,5 @@ def _compiler(environ: Mapping[str, str]) -> Finding:
     if missing:
         text = f"{', '.join(missing)}: torch.compile cannot build its kernels"
         remedy = "Install gcc, libc6-dev and Python's headers (python3-dev), or run with --accel-compile=off."
-        return SOFTWARE.warning("compiler", text, remedy)
-    return SOFTWARE.ok("compiler", f"{paths[0]}, {headers}")
+        return SOFTWARE("compiler").warning(text, remedy)
+    return SOFTWARE("compiler").ok(f"{paths[0]}, {headers}")

@@ -73,8 +73,19 @@ DESCRIPTIVE = frozenset(
 )
 _COSTS = ("_s", "_j")  # the units in a name: seconds and joules
 # What they buy: said in full, or as everybody writes it (`bandwidth_gb_s`).
-_SIZES = ("b", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib", "bytes", "bits")
-_COUNTS = (
+_BOUGHT = [
+    "per",
+    "b",
+    "kb",
+    "mb",
+    "gb",
+    "tb",
+    "kib",
+    "mib",
+    "gib",
+    "tib",
+    "bytes",
+    "bits",
     "flop",
     "flops",
     "tflop",
@@ -86,8 +97,11 @@ _COUNTS = (
     "sequences",
     "requests",
     "frames",
-)
-_BOUGHT = ("per", *_SIZES, *_COUNTS, "items", "steps", "words", "units")
+    "items",
+    "steps",
+    "words",
+    "units",
+]
 _RATES = tuple(f"_{word}{cost}" for word in _BOUGHT for cost in _COSTS)
 
 

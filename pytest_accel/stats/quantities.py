@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -23,15 +24,10 @@ def parse_fraction(text: str) -> float:
 
 def parse_seconds(text: str) -> float:
     """Parse `5`, `5s`, `1.5min` or `200ms`; more than 0."""
-    stripped = text.strip()
-    for suffix in sorted(_UNITS_S, key=len, reverse=True):
-        if stripped.endswith(suffix):
-            number, scale = stripped.removesuffix(suffix), _UNITS_S[suffix]
-            break
-    else:
-        number, scale = stripped, 1.0
+    match = re.fullmatch(r"(.*?)\s*(ms|s|min|m|h)?", text.strip())
+    number, unit = match.groups() if match else (text, None)
     try:
-        value = float(number) * scale
+        value = float(number) * _UNITS_S[unit or "s"]
     except ValueError:
         raise ValueError("is not a duration. Write 5, 5s, 200ms or 2min.") from None
     if not (value > 0 and math.isfinite(value)):
@@ -89,7 +85,7 @@ def inert(line: str, *, mark: str = "\\") -> str:
 
 
 def clipped(text: str, characters: int) -> str:
-    """Return the middle is left out: a name says most at its beginning and its end."""
+    """Return a text without its middle: a name says most at its beginning and its end."""
     if len(text) <= characters:
         return text
     end = characters // 3
@@ -110,21 +106,6 @@ def parse_choice(*values: str) -> Callable[[str], str]:
         if text not in values:
             raise ValueError(f"is not one of: {', '.join(values)}.")
         return text
-
-    return parse
-
-
-def parse_columns(*known: str) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            wrong = f": there is no {unknown[0]!r}" if unknown else ""
-            raise ValueError(
-                f"is not a list of columns{wrong}. Valid, separated by commas: {', '.join(known)}. Benchmark, platform "
-                "and verdict are always there."
-            )
-        return names
 
     return parse
 

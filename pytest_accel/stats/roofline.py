@@ -6,11 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 from pytest_accel.stats.quantities import counted, percent
-
-Bound = Literal["compute", "memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +29,6 @@ class Roofline:
         """Return the time of both where they overlap fully; 0 where nothing is known."""
         return max(self.compute_s(flops), self.memory_s(bytes_moved))
 
-    def bound(self, flops: float | None, bytes_moved: float | None) -> Bound | None:
-        """Return which of both takes longer; None where neither is known."""
-        compute_s, memory_s = self.compute_s(flops), self.memory_s(bytes_moved)
-        if not compute_s and not memory_s:
-            return None
-        return "compute" if compute_s >= memory_s else "memory"
-
-    def share(self, step_s: float, flops: float | None, bytes_moved: float | None) -> float | None:
-        """Return the least time as a share of the step: 1 where nothing is left to gain; None where neither is known."""
-        least_s = self.least_s(flops, bytes_moved)
-        return least_s / step_s if least_s else None
-
     def rates(self, step_s: float, flops: float | None, bytes_moved: float | None) -> dict[str, float]:
         """Return the metrics of a step: operations and bytes a second, and their shares of the peaks."""
         found: dict[str, float] = {}
@@ -53,9 +38,8 @@ class Roofline:
                 found["mfu"] = found["tflops"] / self.peak_tflops
         if bytes_moved:
             found["memory_gb_per_s"] = bytes_moved / step_s / 1e9
-            # Without bytes it would be MFU under another name.
-            if self.bandwidth_gb_s and (share := self.share(step_s, flops, bytes_moved)):
-                found["roofline_share"] = share
+            if self.bandwidth_gb_s:  # without bytes it would be MFU under another name
+                found["roofline_share"] = self.least_s(flops, bytes_moved) / step_s
         return found
 
     def impossible(

@@ -238,10 +238,10 @@ def test_missing_compiler_is_a_warning(image, environ):
 
 
 def test_command_fails_where_there_is_a_problem(monkeypatch, capsys):
-    bad = software.PACKAGES.problem("plugin", "missing", "Install it.")
+    bad = software.PACKAGES("plugin").problem("missing", "Install it.")
     monkeypatch.setattr(software, "examine_image", lambda environ: [bad])
     assert main(["doctor", "--image"]) == 1
     assert "PROBLEM  plugin" in capsys.readouterr().out
-    monkeypatch.setattr(software, "examine_image", lambda environ: [software.PACKAGES.ok("plugin", "found")])
+    monkeypatch.setattr(software, "examine_image", lambda environ: [software.PACKAGES("plugin").ok("found")])
     assert main(["doctor", "--image", "--json"]) == 0
     assert [each["level"] for each in json.loads(capsys.readouterr().out)["findings"]] == ["ok"]

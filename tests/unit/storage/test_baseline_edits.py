@@ -105,6 +105,14 @@ class TestAnchor:
         assert edit(root, set_anchor())[0] == f"{KEY}: anchor moved to its 3 stored runs"
         assert H200.key not in file_of(root).environments
 
+    @pytest.mark.parametrize(("machine", "batch_size"), [(H200, 64), (CAPPED, 256)])
+    def test_anchor_of_another_configuration_or_machine_goes(self, root, machine, batch_size):
+        baseline(root)
+        edit(root, set_anchor())
+        fresh = {"stored": runs(session="later", environment=machine), "environments": (machine,)}
+        baseline(root, **fresh, batch_size=batch_size, action="update", replace=True)
+        assert stored(root).anchor == ()
+
     def test_anchor_is_cleared_with_a_reason(self, root):
         baseline(root)
         edit(root, set_anchor())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.project import BASELINES, KEYWORD, baselines_folder, by_keyword
 from pytest_accel.commands.registry import argument, command
-from pytest_accel.stats.quantities import counted
 
 if TYPE_CHECKING:
     from pytest_accel.storage.comparison import Comparison
@@ -80,29 +78,18 @@ def _tolerance(text: str) -> float | None:
 def _status(found: Comparison) -> int:
     """Return the exit status; a comparison that judged nothing, or misses benchmarks, is not green."""
     judged = sum(1 for each in found.judged if each.judgement.was_judged)
-    for line in _reasons(found, judged):
-        print(f"--fail-on-regression: {line}", file=sys.stderr)
-    return 1 if found.regressions or found.lost or not judged else 0
-
-
-def _reasons(found: Comparison, judged: int) -> Iterator[str]:
-    total = len(found.judged)
     failed = sum(1 for each in found.lost if each.judgement.failed)
-    missing = len(found.lost) - failed
-    elsewhere = len(found.unjudged) - len(found.lost)
-    if failed:
-        yield f"{counted(failed, 'benchmark')} of {total} failed or went unmeasured, and that is not green."
-    if missing:
-        yield (
-            f"the later set lacks {counted(missing, 'benchmark')} of {total}, and that is not green. "
-            "Choose what both have with -k."
+    missing, elsewhere = len(found.lost) - failed, len(found.unjudged) - len(found.lost)
+    counts = {
+        "judged": judged,
+        "failed or went unmeasured": failed,
+        "missing from the later set (choose what both have with -k)": missing,
+        "not judged, for the reasons above": elsewhere,
+    }
+    words = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "judged")
+    is_green = judged and not found.regressions and not found.lost
+    if not is_green or elsewhere:
+        print(
+            f"--fail-on-regression: {words}{'' if is_green else ', and that is not green'}", file=sys.stderr
         )
-    if elsewhere and judged:
-        yield f"{counted(elsewhere, 'benchmark')} of {total} not judged; the notes above say why."
-    if not judged:
-        why = (
-            "every benchmark that both have differs in what was measured or where, or failed"
-            if total > missing
-            else "no benchmark is in two sets of runs of one platform"
-        )
-        yield f"nothing was judged ({why}), and that is not green."
+    return 0 if is_green else 1

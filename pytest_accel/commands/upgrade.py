@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
 _BROKEN = 3  # pytest's status of an internal error
-_WRONG_USE = (4, 5)  # pytest's: a second attempt would end the same
 _PROBE_TIMEOUT_S = 600.0  # an image may have to be fetched first
 _OURS = frozenset(
     f"--accel-{name}"
@@ -150,7 +149,7 @@ class _Upgrade:
                     self._fill(slot, wanted, [name for name in found if name not in wanted])
 
     def _fill(self, slot: Slot, wanted: Sequence[str], excluded: Sequence[str]) -> None:
-        """Run one process; one that breaks off is started once more."""
+        """Run one process."""
         from pytest_accel.commands.runner import InterruptedRunError
         from pytest_accel.commands.worker import exclude_arguments
         from pytest_accel.storage.results import read_results
@@ -171,19 +170,14 @@ class _Upgrade:
         title += ", once more" if slot.attempt > 1 else ""
         title += f": {counted(len(wanted), 'benchmark')}" if wanted else ""
         environment = self.environments[slot.side]
-        for is_last in (False, True):
-            # Ours before the user's own: those may end in paths after `--`.
-            words = environment.python("-m", "pytest", *ours, *self.arguments)
-            status = self.runner.run(words, log, title=title)
-            if self.runner.signals.count:
-                raise InterruptedRunError
-            session = read_results(results) if results.exists() else None
-            if session is not None and session.exit_status in _FINISHED:
-                self.sessions[slot] = session
-                return
-            if is_last or status in _WRONG_USE:
-                raise _unfinished(environment, status, log)
-            self.say(f"{title}: it broke off ({self.shown / log.name}), and is started once more")
+        # Ours before the user's own: those may end in paths after `--`.
+        status = self.runner.run(environment.python("-m", "pytest", *ours, *self.arguments), log, title=title)
+        if self.runner.signals.count:
+            raise InterruptedRunError
+        session = read_results(results) if results.exists() else None
+        if session is None or session.exit_status not in _FINISHED:
+            raise _unfinished(environment, status, log)
+        self.sessions[slot] = session
 
     def progress(self) -> dict[str, PairedBenchmark]:
         from pytest_accel.stats.paired import follow
@@ -243,7 +237,7 @@ def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) 
 
     ended_well = status in _FINISHED
     what = "nothing was measured there" if ended_well else f"pytest {describe_exit(status)} there"
-    code = 1 if ended_well else status if status in (2, *_WRONG_USE) else _BROKEN
+    code = 1 if ended_well else status if status in (2, 4, 5) else _BROKEN
     end = "\n".join(f"    {line}" for line in last_lines(log))
     return _UnfinishedError(f"{environment.shown}: {what}. {log.name} ends with:\n{end}", code)
 

@@ -67,11 +67,10 @@ def render(comparison: Comparison, form: str) -> str:
 
 
 def tables(comparison: Comparison) -> list[TextTable]:
-    """Return a table for each metric, or each table of a study; without empty columns."""
+    """Return a table for each metric; without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
-        metric = TITLES.get(row.metric, row.metric.replace("_", " "))
-        grouped.setdefault(row.table if comparison.is_of_one_study else metric, []).append(row)
+        grouped.setdefault(TITLES.get(row.metric, row.metric.replace("_", " ")), []).append(row)
     found = []
     for title, rows in grouped.items():
         headings, left, texts = zip(*_columns(rows, comparison), strict=True)
@@ -82,10 +81,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
 
 def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, bool, list[str]]]:
     """Yield heading, alignment and texts of each column."""
-    all_published = all(side.published for side in comparison.sides)
-    yield "workload" if all_published else "benchmark", True, [row.name for row in rows]
-    if len({row.metric for row in rows}) > 1:  # in one table of a study
-        yield "metric", True, [row.metric.replace("_", " ") for row in rows]
+    yield "benchmark", True, [row.name for row in rows]
     yield "unit", True, [row.unit for row in rows]
     for index, side in enumerate(comparison.sides):
         cells = [row.cells[index] for row in rows]
@@ -150,21 +146,19 @@ def _sets(comparison: Comparison) -> Iterator[str]:
 def _marks(comparison: Comparison) -> Iterator[str]:
     cells = [cell for row in comparison.rows for cell in row.cells]
     if any(cell.ratio is not None for cell in cells):
-        held = dict.fromkeys(side.label for side in comparison.held_to if side is not None)
+        held = dict.fromkeys(comparison.sides[at].label for at in comparison.held_to)
         yield f"x is against {', '.join(held)}; above 1 is better."
     if any(side.published for side in comparison.sides):
         yield f"{PUBLISHED} published, and not measured by pytest-accel."
     doubts = {flag for cell in cells if cell.value for flag in cell.value.flags if flag in DOUBTS}
     if doubts:
         yield f"{DOUBTFUL} in doubt: {', '.join(sorted(doubts))} (docs/references.md)."
-    if any(row.metric == "scaling_efficiency" for row in comparison.rows):
-        yield "Scaling is throughput per device against the smallest platform that was recorded."
 
 
 def _unmatched(comparison: Comparison) -> Iterator[str]:
     """Yield how many rows have no counterpart, and what is not alike between those that have one."""
     sides = comparison.sides
-    if len(sides) > 1 and not comparison.is_of_one_study:
+    if len({side.group for side in sides}) > 1:
         alone = [f"{count} only in {label}" for label, count in comparison.alone.items() if count]
         if alone:
             yield f"Rows without a counterpart: {', '.join(alone)}."
@@ -234,7 +228,7 @@ def _json(comparison: Comparison) -> str:
                 "platform": side.platform,
                 "published": side.published,
                 "about": side.about,
-                "ratios_to": held_to.label if held_to else None,
+                "ratios_to": comparison.sides[held_to].label,
                 "only_here": comparison.alone[side.label],
             }
             for side, held_to in zip(comparison.sides, comparison.held_to, strict=True)
@@ -253,17 +247,8 @@ def _outcome(each: Judged) -> str:
 
 
 def _judged(each: Judged) -> dict[str, Any]:
-    found = each.judgement
-    return {
-        "benchmark": each.name,
-        "key": each.key,
-        "set": each.side.label,
-        "baseline": each.baseline.label,
-        "outcome": _outcome(each),
-        "why_not": found.why_not or None,
-        "verdicts": encode(found.verdicts),
-        "changes": encode(found.changes),
-    }
+    sides = {"set": each.side.label, "baseline": each.baseline.label}
+    return {"key": each.key, **sides, **encode(each.judgement), "outcome": _outcome(each)}
 
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {

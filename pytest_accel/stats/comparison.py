@@ -139,16 +139,13 @@ class Entry:
     key: str
     name: str
     values: Mapping[str, Value]  # by metric
-    table: str = ""  # of a published figure: where in its study
     status: Status | None = None  # how its session left it; None of what is stored or published
     links: tuple[str, ...] = ()  # ids of published figures that the benchmark names
     configuration: Mapping[str, Scalar] = field(default_factory=dict)
     work_per_step: float = 0.0
     unit: str = ""
     tolerance: float | None = None
-    gates: Mapping[str, float] = field(
-        default_factory=dict
-    )  # metrics that are judged too, with what is tolerated
+    gates: Mapping[str, float] = field(default_factory=dict)  # further metrics to judge, with tolerances
     runs: tuple[Run, ...] = ()
     environments: Mapping[str, Environment] = field(default_factory=dict)
 

@@ -61,7 +61,6 @@ class Row:
 
     key: str
     name: str
-    table: str
     metric: str
     unit: str
     cells: tuple[Cell, ...]
@@ -83,7 +82,7 @@ class Comparison:
     """All columns, rows and verdicts of a comparison."""
 
     sides: tuple[Side, ...]
-    held_to: tuple[Side | None, ...]  # for each side: that its ratios are to; None for that one itself
+    held_to: tuple[int, ...]  # for each side: the position of that which its ratios are to
     rows: tuple[Row, ...]
     judged: tuple[Judged, ...]
     alone: Mapping[str, int]  # by label: rows that no other side has
@@ -101,10 +100,6 @@ class Comparison:
         """Benchmarks that failed in a later set or are missing from it: their speed there is unknown."""
         return tuple(each for each in self.judged if each.judgement.failed or each.judgement.missing)
 
-    @property
-    def is_of_one_study(self) -> bool:
-        return len({side.study for side in self.sides}) == 1 and self.sides[0].published
-
 
 def compare(
     sides: Sequence[Side],
@@ -114,7 +109,7 @@ def compare(
     wanted: Callable[[str], bool] = lambda _name: True,
 ) -> Comparison:
     """Match the rows of all sides, compute ratios to the first, and judge comparable runs."""
-    held_to = tuple(_held_to(side, sides) for side in sides)
+    held_to = tuple(_counterpart(side, sides) or 0 for side in sides)
     groups = [group for group in matched(sides) if any(wanted(entry.key) for entry in group.values())]
     shown = _metrics(metrics, groups, sides)
     rows = [row for metric in shown for group in groups for row in _rows(group, metric, sides, held_to)]
@@ -187,17 +182,12 @@ def _is_namesake(entry: Entry, side: Side, group: Group, sides: Sequence[Side]) 
 # --- ratios -----------------------------------------------------------------------------------------
 
 
-def _held_to(side: Side, sides: Sequence[Side]) -> Side | None:
-    """Return the same platform of the first set, or the first column where it has none."""
-    if side is sides[0]:
+def _counterpart(side: Side, sides: Sequence[Side]) -> int | None:
+    """Return the position of the same platform in the first set; None where it has none, or is this set."""
+    first = [index for index, each in enumerate(sides) if each.group == sides[0].group]
+    if side.group == sides[0].group:
         return None
-    return (None if side.group == sides[0].group else _counterpart(side, sides)) or sides[0]
-
-
-def _counterpart(side: Side, sides: Sequence[Side]) -> Side | None:
-    return next(
-        (each for each in sides if each.group == sides[0].group and each.platform == side.platform), None
-    )
+    return next((index for index in first if sides[index].platform == side.platform), None)
 
 
 def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Side]) -> list[str]:
@@ -215,35 +205,23 @@ def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Sid
     return [metric for name in DEFAULT for metric in CHOICES[name] if metric in present]
 
 
-def _rows(group: Group, metric: str, sides: Sequence[Side], held_to: Sequence[Side | None]) -> Iterator[Row]:
+def _rows(group: Group, metric: str, sides: Sequence[Side], held_to: Sequence[int]) -> Iterator[Row]:
     first = next((e for at, e in group.items() if not sides[at].published), next(iter(group.values())))
-    is_measured = any(not sides[at].published for at in group)
-    has_one_name = len({entry.name for entry in group.values()}) == 1
-    tables = ", ".join(dict.fromkeys(entry.table for entry in group.values() if entry.table))
     for unit in dict.fromkeys(e.values[metric].unit for e in group.values() if metric in e.values):
         shown = {
             index: entry
             for index, entry in group.items()
             if metric in entry.values and entry.values[metric].unit == unit
         }
-        yield Row(
-            key=first.key,
-            name=first.name if is_measured or has_one_name else first.key,
-            table=tables,
-            metric=metric,
-            unit=unit,
-            cells=tuple(_cell(index, shown, metric, sides, held_to) for index in range(len(sides))),
-        )
+        cells = tuple(_cell(index, held_to[index], shown, metric, sides) for index in range(len(sides)))
+        yield Row(key=first.key, name=first.name, metric=metric, unit=unit, cells=cells)
 
 
-def _cell(
-    index: int, shown: Group, metric: str, sides: Sequence[Side], held_to: Sequence[Side | None]
-) -> Cell:
+def _cell(index: int, at: int, shown: Group, metric: str, sides: Sequence[Side]) -> Cell:
     if index not in shown:
         return Cell()
     value = shown[index].values[metric]
-    at = next((i for i, side in enumerate(sides) if side is held_to[index]), None)
-    if at is None or at not in shown:
+    if at == index or at not in shown:
         return Cell(value=value)
     other = shown[at].values[metric]
     if sides[index].study != sides[at].study and RELATIVE_ONLY in (*value.flags, *other.flags):
@@ -267,10 +245,9 @@ def _ratio(mine: float, theirs: float, metric: str) -> float | None:
 def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
     """Yield a judgement for each benchmark of the first set and each later set of the same platform."""
     for index, side in enumerate(sides):
-        baseline = None if side.group == sides[0].group else _counterpart(side, sides)
-        if baseline is None or side.published or baseline.published:
+        before = _counterpart(side, sides)
+        if before is None or side.published or sides[before].published:
             continue
-        before = next(at for at, each in enumerate(sides) if each is baseline)
         for group in groups:
             if before in group and group[before].runs:
                 old, new = group[before], group.get(index)
@@ -279,4 +256,6 @@ def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | N
                     if new and new.key == old.key
                     else Judgement(why_not="it is missing there", missing=True)
                 )
-                yield Judged(key=old.key, name=old.name, side=side, baseline=baseline, judgement=judgement)
+                yield Judged(
+                    key=old.key, name=old.name, side=side, baseline=sides[before], judgement=judgement
+                )

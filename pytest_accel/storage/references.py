@@ -41,19 +41,6 @@ METRICS: Mapping[str, Literal["more", "less"] | None] = {
 
 RELATIVE_ONLY = "relative-only"
 PER_DEVICE = "per-device"
-# Flags of a figure and their meaning, which the docs print.
-FLAGS: Mapping[str, str] = {
-    "contradictory": "Other figures of the study, or the code that it describes, disagree with it. It is shown, and "
-    "nothing is gated on it.",
-    "implausible": "The hardware or the workload can hardly have given it. It is shown, and nothing is gated on it.",
-    PER_DEVICE: "It is of one of the platform's devices, and what we measure is of all of them: it stands beside nothing.",
-    RELATIVE_ONLY: "Only its ratio to the same study's figure on another platform can be compared: it is a ratio "
-    "itself, or the study does not say how much work it stands for.",
-    "approximate": "The study gives it as about so much.",
-    "read-as-sequences": "The study counts tokens or items; the number is one of sequences, and so is the unit here.",
-    "read-as-tf32": "The study says FP32 and names no setting of convolutions, which torch computes in TF32 unless "
-    "set otherwise: we read it so, and an id that names the precision says tf32.",
-}
 DOUBTS = frozenset({"contradictory", "implausible"})
 
 
@@ -83,7 +70,7 @@ class Figure:
     metric: str  # one of METRICS
     unit: str  # the study's own, so that it can be found there
     value: float
-    flags: tuple[str, ...] = ()  # of FLAGS
+    flags: tuple[str, ...] = ()  # docs/references.md explains them
     note: str = ""
 
     def __post_init__(self) -> None:

@@ -247,7 +247,7 @@ def _study_sides(name: str, study: Study, chosen: Iterable[Figure]) -> Iterator[
         key = figure.id.removesuffix(f"/{figure.platform}").removesuffix(f"/{figure.metric}")
         if key in entries and figure.metric in entries[key].values:  # one workload in two rows of a study
             key = figure.id
-        entry = entries.setdefault(key, Entry(key=key, name=figure.row, table=figure.table, values={}))
+        entry = entries.setdefault(key, Entry(key=key, name=key, values={}))
         value = Value(value=figure.value, unit=figure.unit, flags=figure.flags)
         entries[key] = replace(entry, values={**entry.values, figure.metric: value})
     source = study.source

@@ -381,7 +381,7 @@ def benchmark_page() -> str:
     rows = {name: sentence(text) for name, text in schemas.comments(Measurement).items()} | DERIVED | JUDGED
     return (
         "# In pytest-benchmark's JSON\n\n`extra_info.accel` of each benchmark in the file of `--benchmark-json`.\n\n"
-        "`pytest-accel compare` and `report` read that file too. `run` has the fields of a "
+        "`run` has the fields of a "
         "[run in a baseline](baseline-json.md#run).\n\n"
         + table(("field", "meaning"), [(code(name), about) for name, about in rows.items()])
     )
@@ -468,7 +468,7 @@ SHOWN_COMMANDS = (
     'baseline show h200 -k "117m or fine_tuning"',
     "baseline show --check",
     "compare nrp -k cityscapes --format markdown",
-    "compare nrp -k dino --format csv",
+    'compare nrp -k "resnet50 or coco"',
     'compare h200 olivia/single --metric throughput -k "117m or fine_tuning or olivia"',
 )
 _OUTPUT = re.compile(r"^```\n\$ pytest-accel ([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

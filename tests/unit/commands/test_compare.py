@@ -52,21 +52,20 @@ class TestExitStatus:
         assert "same runs" in compare("h200", "copy", "--fail-on-regression")
 
     @pytest.mark.parametrize(
-        ("after", "why"),
+        "after",
         [
-            (result(OTHER, suite="gpt"), "no benchmark is in two sets"),
-            (result(platform="a100"), "no benchmark is in two sets"),
-            (result(batch_size=512), "every benchmark that both have differs"),
-            (
-                result(measured=runs(session="c", environment=CAPPED)),
-                "every benchmark that both have differs",
-            ),
+            result(OTHER, suite="gpt"),
+            result(platform="a100"),
+            result(batch_size=512),
+            result(measured=runs(session="c", environment=CAPPED)),
         ],
         ids=["other benchmark", "other platform", "other configuration", "other machine"],
     )
-    def test_nothing_judged_is_not_green(self, compare, after, why):
+    def test_nothing_judged_is_not_green(self, compare, after):
         results_file(Path("after.json"), after)
-        assert why in compare("h200", "after.json", "--fail-on-regression", status=1)
+        text = compare("h200", "after.json", "--fail-on-regression", status=1)
+        assert "--fail-on-regression: 0 judged" in text
+        assert "that is not green" in text
         compare("h200", "after.json")
 
     @pytest.mark.parametrize("measured", [runs(1, session="s2"), ()], ids=["measured", "unmeasured"])
@@ -84,7 +83,7 @@ class TestExitStatus:
         results_file(Path("after.json"), fine, result(measured=measured, status=status))
         text = compare("h200", "after.json", "--fail-on-regression", status=1)
         assert f"note: test_cnn[resnet50]: not judged: {why}" in text
-        assert "1 benchmark of 2 failed or went unmeasured, and that is not green" in text
+        assert "1 judged, 1 failed or went unmeasured, and that is not green" in text
         assert "INCONCLUSIVE" not in text
 
     def test_what_failed_before_it_had_a_place_is_not_green(self, compare):
@@ -97,7 +96,7 @@ class TestExitStatus:
         baseline(Path("baselines"), OTHER)
         results_file(Path("after.json"), result(measured=runs(session="s2")))
         text = compare("h200", "after.json", "--fail-on-regression", status=1)
-        assert "the later set lacks 1 benchmark of 2" in text
+        assert "1 judged, 1 missing from the later set" in text
         assert "note: test_gpt[117m]: not judged: it is missing there" in text
         compare("h200", "after.json", "--fail-on-regression", "-k", "cnn")
         compare("h200", "after.json")
@@ -107,7 +106,7 @@ class TestExitStatus:
         other = result(OTHER, measured=runs(session="s2"), batch_size=512)
         results_file(Path("after.json"), result(measured=runs(session="s2")), other)
         text = compare("h200", "after.json", "--fail-on-regression")
-        assert "--fail-on-regression: 1 benchmark of 2 not judged" in text
+        assert "--fail-on-regression: 1 judged, 1 not judged, for the reasons above" in text
 
     def test_a_tolerance_of_ones_own(self, compare):
         results_file(Path("after.json"), slower())
@@ -180,7 +179,7 @@ def test_a_study_needs_no_baselines(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(PUBLISHED, "baselines/published")
     assert cli.main(["compare", "nrp"]) == 0
-    assert "Table II" in capsys.readouterr().out
+    assert "training time" in capsys.readouterr().out
 
 
 def test_nothing_heavy_is_imported(tmp_path):

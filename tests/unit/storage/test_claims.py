@@ -11,11 +11,7 @@ from types import SimpleNamespace
 
 from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.stats.quantities import si
-from pytest_accel.storage.references import (
-    FLAGS,
-    linked_figures,
-    read_published,
-)
+from pytest_accel.storage.references import linked_figures, read_published
 from tests.support.claims import FORMULAS, Claim, claim_follows, claims_of, computed_claim
 
 ROOT = Path(__file__).parents[3]
@@ -24,6 +20,20 @@ FIGURES = {figure.id: figure for source in SOURCES.values() for figure in source
 VALUES = {name: figure.value for name, figure in FIGURES.items()}
 CLAIMS = [claim for source in SOURCES.values() for claim in claims_of(source)]
 PAGE = (ROOT / "docs" / "references.md").read_text(encoding="utf-8")
+
+# Flags of a figure and their meaning, as docs/references.md prints them.
+FLAGS = {
+    "contradictory": "Other figures of the study, or the code that it describes, disagree with it. It is shown, and "
+    "nothing is gated on it.",
+    "implausible": "The hardware or the workload can hardly have given it. It is shown, and nothing is gated on it.",
+    "per-device": "It is of one of the platform's devices, and what we measure is of all of them: it stands beside nothing.",
+    "relative-only": "Only its ratio to the same study's figure on another platform can be compared: it is a ratio "
+    "itself, or the study does not say how much work it stands for.",
+    "approximate": "The study gives it as about so much.",
+    "read-as-sequences": "The study counts tokens or items; the number is one of sequences, and so is the unit here.",
+    "read-as-tf32": "The study says FP32 and names no setting of convolutions, which torch computes in TF32 unless "
+    "set otherwise: we read it so, and an id that names the precision says tf32.",
+}
 
 
 class TestClaims:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepCon
 from pytest_accel.workloads.data.sets import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import output_classes
-from pytest_accel.workloads.input_pipeline import InputPipeline, ModelTask, Plan
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelTask, Plan, Sizes
 from pytest_accel.workloads.kernels import replace_slow_layers
 from pytest_accel.workloads.memory import check_fits
 from pytest_accel.workloads.models.build import ModelInfo, build_model, check_model_options, task_of
@@ -52,7 +51,6 @@ class Parts:
     plan: Plan  # of a micro-batch, where a step takes several
     pipeline: InputPipeline
     configuration: Configuration
-    cache_key: Hashable  # of FLOP counts; None: not cached
 
 
 def assemble(config: StepConfig) -> Parts:
@@ -83,8 +81,7 @@ def assemble(config: StepConfig) -> Parts:
     if config.replay and pipeline.varied:
         pipeline.source.close()
         raise ValueError("replay: batches differ in shape here, and one is recorded. Leave replay out.")
-    cache_key = _cache_key(config, info)
-    mode, replay = resolve_compile(config, model, info, plan, pipeline, cache_key=cache_key)
+    mode, replay = resolve_compile(config, model, info, plan, pipeline)
     config = replace(config, compile=mode, replay=replay)
     channels_last = config.memory_format == "channels_last"
     if mode is not None and channels_last and is_nvidia(device.type) and not info.own:
@@ -114,7 +111,6 @@ def assemble(config: StepConfig) -> Parts:
         plan=plan,
         pipeline=pipeline,
         configuration=configuration,
-        cache_key=cache_key,
     )
 
 
@@ -199,15 +195,6 @@ def _memory_format(config: StepConfig, info: ModelInfo) -> str:
     return "channels_last" if faster else "contiguous"
 
 
-def _cache_key(config: StepConfig, info: ModelInfo) -> Hashable:
-    """Return what a model's shapes do not tell; None for a user's own code, and for options that are no plain values."""
-    options = config.model_options
-    own = info.own or config.loss is not None  # a loss may have products of its own
-    if own or not all(isinstance(value, str | int | float | None) for value in options.values()):
-        return None
-    return info.name, tuple(sorted(options.items()))
-
-
 def _plain(value: object) -> str | int | float | bool | None:
     """Return a model option as a configuration holds it, without an address."""
     if value is None or isinstance(value, str | int | float | bool):
@@ -237,7 +224,7 @@ def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:
     return plan
 
 
-def make_plan(name: str, info: ModelInfo, **sizes: Any) -> Plan:
+def make_plan(name: str, info: ModelInfo, *, batch_size: int, **given: Any) -> Plan:
     """Fit a data set to a model; a user's own model has the task of its data."""
     if name not in DATA_OF[info.task]:
         task = task_of_data(name) if info.own else None
@@ -247,7 +234,7 @@ def make_plan(name: str, info: ModelInfo, **sizes: Any) -> Plan:
                 f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}."
             )
         info = replace(info, task=task)
-    return PLANS[info.task].fit(name, info, **sizes)
+    return PLANS[info.task].fit(name, batch_size, info, Sizes(**given))
 
 
 def make_batch(data: str, *, device: torch.device, seed: int = 0, rank: int = 0, **sizes: Any) -> Batch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -78,8 +78,7 @@ class Compiler:
         config = torch._dynamo.config  # noqa: SLF001 - its documented home
         # Until torch 2.6 it had another name.
         name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-        patched: AbstractContextManager[None] = config.patch({name: RECOMPILE_LIMIT})
-        return patched
+        return config.patch({name: RECOMPILE_LIMIT})
 
 
 def compiled_apart(model: nn.Module) -> list[nn.Module] | None:
@@ -93,14 +92,10 @@ def compiled_apart(model: nn.Module) -> list[nn.Module] | None:
 def check_compile(config: StepConfig) -> None:
     """Refuse a mode or a replay that is not possible, before a model is built."""
     mode = config.compile
-    if mode in CUDA_GRAPH_MODES and config.sharding:
+    if mode in CUDA_GRAPH_MODES and (config.sharding or config.micro_batches > 1):
+        # Gathered weights have another address every time, and a replay writes its gradients where the last one did.
         raise ValueError(
-            f"compile: {mode!r} replays CUDA graphs, and gathered weights have another address every time. Write 'default'."
-        )
-    if mode in CUDA_GRAPH_MODES and config.micro_batches > 1:
-        # A replay writes its gradients where the last one did.
-        raise ValueError(
-            f"compile: {mode!r} replays CUDA graphs, which cannot accumulate gradients. Write 'default'."
+            f"compile: {mode!r} replays CUDA graphs, which cannot accumulate gradients or gather shards. Write 'default'."
         )
     if mode is not None and mode not in {"auto", *COMPILE_MODES}:
         raise unknown_value("compile", mode, ("auto", *COMPILE_MODES), remedy="None leaves the model eager.")
@@ -114,8 +109,6 @@ def resolve_compile(
     info: ModelInfo,
     plan: Plan,
     pipeline: InputPipeline,
-    *,
-    cache_key: Hashable,
 ) -> tuple[str | None, bool]:
     """Return the compile mode of a step, and whether the whole step is replayed as a CUDA graph.
 
@@ -129,7 +122,7 @@ def resolve_compile(
     if config.device.type == "cpu":
         return None, False
     passes = 3 if config.training else 1  # backward is twice forward
-    counted = count(model, plan, cache_key=cache_key)
+    counted = count(model, plan)
     apart = compiled_apart(model) is not None
     flops_a_layer = LAUNCH_BOUND_FLOPS_A_LAYER_APART if apart else LAUNCH_BOUND_FLOPS_A_LAYER
     most = max(LAUNCH_BOUND_FLOPS, flops_a_layer * _count_layers(model))
@@ -205,7 +198,8 @@ class GraphReplay:
             self._record()
         else:
             for target, batch in zip(self._inputs, batches, strict=True):
-                _copy(batch, target)
+                for tensor, kept in zip(tree_leaves(batch), tree_leaves(target), strict=True):
+                    kept.copy_(tensor, non_blocking=True)
         self._graph.replay()
         return self._result
 
@@ -249,21 +243,17 @@ def _clear_workspaces() -> None:
 
 def _raise_cause(error: BaseException) -> NoReturn:
     """Raise the first error of a recording; torch's own at its end only says that it failed."""
-    causes = [error]
-    while causes[-1].__context__ is not None:
-        causes.append(causes[-1].__context__)
-    for cause in causes:
-        if isinstance(cause, OutOfMemory) or is_out_of_memory(cause):
-            raise cause
+    cause = error
+    while not (isinstance(cause, OutOfMemory) or is_out_of_memory(cause)):
+        if cause.__context__ is None:
+            break
+        cause = cause.__context__
+    else:
+        raise cause
     raise StepError(
-        f"replay: the step could not be recorded: {str(causes[-1]).splitlines()[0]}. It must not wait for the device, as a loss that "
+        f"replay: the step could not be recorded: {str(cause).splitlines()[0]}. It must not wait for the device, as a loss that "
         "is read does. Pass replay=False. What this process measures from here on may fail, too."
     ) from error
-
-
-def _copy(batch: Batch, target: Batch) -> None:
-    for tensor, kept in zip(tree_leaves(batch), tree_leaves(target), strict=True):
-        kept.copy_(tensor, non_blocking=True)
 
 
 def make_capturable(optimizer: Any) -> None:

@@ -6,7 +6,7 @@ between layers are not counted: a compiler may never write them. A false alarm i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,41 +46,12 @@ class StepCount:
     gradients: Mapping[str, int] = field(default_factory=dict)  # elements of dense gradients
 
 
-_COUNTS: dict[Hashable, StepCount | None] = {}  # a count takes .1 to 2 s (one core of a Xeon)
-
-
-def count(
-    model: nn.Module, plan: Plan, *, loss: Loss | None = None, cache_key: Hashable = None
-) -> StepCount | None:
+def count(model: nn.Module, plan: Plan, *, loss: Loss | None = None) -> StepCount | None:
     """Count the model's products, forward and, with a loss, backward; None where it cannot be traced.
 
     They are the numerator of MFU: attention in full although its causal half is skipped, nothing for elementwise work,
-    no recomputation. `cache_key` is the model's name and options, and the loss: what its shapes do not tell; None: the
-    count is not cached.
+    no recomputation. A count takes .1 to 2 s (one core of a Xeon).
     """
-    if cache_key is None:
-        return _count(model, plan, loss)
-    shapes = tuple(
-        (name, tuple(parameter.shape), parameter.requires_grad)
-        for name, parameter in model.named_parameters()
-    )
-    key = (cache_key, shapes, plan, model.training, loss is not None)
-    if key not in _COUNTS:
-        _COUNTS[key] = _count(model, plan, loss)
-    return _COUNTS[key]
-
-
-def output_classes(model: nn.Module, plan: Plan) -> int | None:
-    """Return the last dimension of the model's output, or None where it cannot be traced."""
-    try:
-        inputs, _ = plan.on_meta()
-        output = _forward(model, _shadows(model, training=False), inputs)
-    except Exception:  # noqa: BLE001 - any model of the user's: one that needs real values has no shapes
-        return None
-    return int(output.shape[-1]) if isinstance(output, torch.Tensor) and output.dim() > 1 else None
-
-
-def _count(model: nn.Module, plan: Plan, loss: Loss | None) -> StepCount | None:
     counter = FlopCounterMode(display=False, custom_mapping={aten.convolution_backward: _backward_flops})
     shadows = _shadows(model, training=loss is not None)
     inputs, targets = plan.on_meta()
@@ -107,6 +78,16 @@ def _count(model: nn.Module, plan: Plan, loss: Loss | None) -> StepCount | None:
             if gradient is not None and gradient.layout == torch.strided
         },
     )
+
+
+def output_classes(model: nn.Module, plan: Plan) -> int | None:
+    """Return the last dimension of the model's output, or None where it cannot be traced."""
+    try:
+        inputs, _ = plan.on_meta()
+        output = _forward(model, _shadows(model, training=False), inputs)
+    except Exception:  # noqa: BLE001 - any model of the user's: one that needs real values has no shapes
+        return None
+    return int(output.shape[-1]) if isinstance(output, torch.Tensor) and output.dim() > 1 else None
 
 
 def _least(by_operator: Mapping[Any, int]) -> int:

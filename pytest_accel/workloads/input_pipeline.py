@@ -42,6 +42,14 @@ class NamedLoss(NamedTuple):
     function: Loss
 
 
+class Sizes(NamedTuple):
+    """Sizes of a model's output and input as a benchmark gives them."""
+
+    num_classes: int | None = None
+    sequence: int | None = None
+    vocabulary: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPipeline:
     """The source of a step's batches, and what defines it."""
@@ -69,8 +77,8 @@ class Plan(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, name: str, info: ModelInfo, *, batch_size: int, **sizes: Any) -> Self:
-        """Fit a data set to a model; `sizes` are num_classes, sequence and vocabulary as a benchmark gives them."""
+    def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
+        """Fit a data set to a model."""
 
     @property
     @abstractmethod

@@ -152,8 +152,9 @@ class Converge(Fixture):
                         synchronize=accel.device_.synchronize,
                         report=lambda text: progress.phase(text, None),
                     )
-                step.configuration |= {"epochs": epochs, "epoch_steps": found.epoch_steps}
-                metrics = replace(metrics, learned=found.metrics())
+                epoch_steps = steps_for_epochs(step, 1, epoch_size)
+                step.configuration |= {"epochs": epochs, "epoch_steps": epoch_steps}
+                metrics = replace(metrics, learned=found)
             return metrics.measured(accel)
 
 
@@ -294,35 +295,6 @@ def latency_metrics(
 # --- convergence -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convergence:
-    """Times and accuracies of the epochs."""
-
-    epochs_s: tuple[float, ...]  # of training, without evaluation; the first one compiles
-    epoch_steps: int  # of the first
-    accuracies: tuple[float, ...] = ()  # after each epoch; none where the data has no test set
-    target: float | None = None
-
-    @property
-    def time_to_target_s(self) -> float | None:
-        """Training time until the end of the first epoch after which the target was reached."""
-        for epoch, accuracy in enumerate(self.accuracies, start=1):
-            if self.target is not None and accuracy >= self.target:
-                return sum(self.epochs_s[:epoch])
-        return None
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of a run; `epoch_s` is the median after the first epoch."""
-        metrics = {"first_epoch_s": self.epochs_s[0]}
-        if len(self.epochs_s) > 1:
-            metrics["epoch_s"] = median(self.epochs_s[1:])
-        if self.accuracies:
-            metrics["accuracy"] = self.accuracies[-1]
-        if self.time_to_target_s is not None:
-            metrics["time_to_target_s"] = self.time_to_target_s
-        return metrics
-
-
 def _check_epochs(ranks: Ranks, options: TrainOptions, *, epochs: object, epoch_size: object) -> None:
     for name, value in (("epochs", epochs), ("epoch_size", epoch_size)):
         if value is not None and not (isinstance(value, int) and value > 0):
@@ -342,8 +314,11 @@ def train_epochs(
     target: float | None,
     synchronize: Callable[[], None],
     report: Callable[[str], None],
-) -> Convergence:
-    """Train from the first step on, and evaluate after every epoch; StepError where the target is not reached."""
+) -> dict[str, float]:
+    """Train from the first step on, evaluate after every epoch, and return the metrics; `epoch_s` is the median after the first.
+
+    StepError where the target is not reached.
+    """
     name, evaluates = step.info.name, has_test_set(step)
     if target is not None and not evaluates:  # before hours of training, not after
         raise StepError(
@@ -351,7 +326,7 @@ def train_epochs(
             f"{step.configuration['data_source']} here or is not classified. "
             "Give real data with --accel-data, or leave the target out."
         )
-    times_s: list[float] = []
+    times_s: list[float] = []  # of training, without evaluation; the first epoch compiles
     accuracies: list[float] = []
     taken = 0
     for epoch in range(1, epochs + 1):
@@ -366,18 +341,20 @@ def train_epochs(
         taken = until
         if evaluates:
             accuracies.append(evaluate(step))
-    found = Convergence(
-        epochs_s=tuple(times_s),
-        epoch_steps=steps_for_epochs(step, 1, epoch_size),
-        accuracies=tuple(accuracies),
-        target=target,
-    )
-    if target is not None and found.time_to_target_s is None:
-        raise StepError(
-            f"{name}: an accuracy of {max(accuracies):.2%} in {epochs} epochs does not reach the target of {target:.2%}. "
-            "Did numerics change, or is the learning rate wrong for this batch?"
-        )
-    return found
+    metrics = {"first_epoch_s": times_s[0]}
+    if epochs > 1:
+        metrics["epoch_s"] = median(times_s[1:])
+    if accuracies:
+        metrics["accuracy"] = accuracies[-1]
+    if target is not None:
+        until = next((count for count, each in enumerate(accuracies, start=1) if each >= target), 0)
+        if not until:
+            raise StepError(
+                f"{name}: an accuracy of {max(accuracies):.2%} in {epochs} epochs does not reach the target of {target:.2%}. "
+                "Did numerics change, or is the learning rate wrong for this batch?"
+            )
+        metrics["time_to_target_s"] = sum(times_s[:until])
+    return metrics
 
 
 def has_test_set(step: Step) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -42,7 +42,7 @@ from pytest_accel.workloads.config import (
 from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
 from pytest_accel.workloads.flops import Demand, count, demand_of
 from pytest_accel.workloads.input_pipeline import NamedLoss, rank_seed
-from pytest_accel.workloads.memory import explained_out_of_memory, raise_if_out_of_memory
+from pytest_accel.workloads.memory import explained_out_of_memory
 from pytest_accel.workloads.models.gpt import attention_backend
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
 from pytest_accel.workloads.parallel import blocks_of, check_shardable, data_parallel, local, shard
@@ -103,21 +103,18 @@ class Step:
 
     @classmethod
     def _of(cls, parts: Parts) -> Self:
+        config = parts.config
         try:
-            return cls(parts)
+            step = cls(parts)
+            # Held until close(): compiled code is guarded on these flags.
+            step._cleanup.enter_context(step._precision.flags(cudnn_benchmark=config.cudnn_benchmark))
+            step._cleanup.enter_context(step._compiler.limits(parts.model))
         except BaseException:
             parts.pipeline.source.close()
             raise
-
-    def _begin(self, parts: Parts) -> None:
-        """Set the process's flags and generators; the last line of building, so that nothing leaks."""
-        # Held until close(): compiled code is guarded on these flags.
-        with ExitStack() as held:
-            held.enter_context(self._precision.flags(cudnn_benchmark=self._config.cudnn_benchmark))
-            held.enter_context(self._compiler.limits(parts.model))
-            self._cleanup = held.pop_all()
         # Dropout and stochastic depth draw from the process's generator while the step runs.
-        torch.manual_seed(rank_seed(self._config.ranks.rank, self._config.seed))
+        torch.manual_seed(rank_seed(config.ranks.rank, config.seed))
+        return step
 
     def _next_batch(self) -> Batch:
         if self._cuda_graphs:
@@ -126,11 +123,9 @@ class Step:
 
     def _run(self, body: StepBody) -> Any:
         """Call the body of the step with the iterator of its batches, or replay it."""
-        batches = iter(self._next_batch, None)
-        if self._replay is None:
-            return body(batches)
+        self.steps += 1
         with explained_out_of_memory(self._config):
-            return self._replay(batches)
+            return (self._replay or body)(iter(self._next_batch, None))
 
     @property
     def loads(self) -> bool:
@@ -167,12 +162,7 @@ class Step:
     @property
     def facts(self) -> dict[str, str]:
         """What may change with an upgrade: context of the results, no part of the configuration."""
-        backend = attention_backend(
-            self.parts.model,
-            dtype=self._precision.dtype,
-            device=self.device,
-            training=self._config.training,
-        )
+        backend = attention_backend(self.parts.model, self._precision.dtype, self.device)
         return {} if backend is None else {"attention": backend}
 
     @cached_property
@@ -180,8 +170,8 @@ class Step:
         """Operations and bytes of one step; nothing where they cannot be counted."""
         if self.varied:  # the plan has one shape of several
             return Demand()
-        model, key = self.parts.model, self.parts.cache_key
-        counted = count(model, self.parts.plan, loss=self._loss_function, cache_key=key)
+        model = self.parts.model
+        counted = count(model, self.parts.plan, loss=self._loss_function)
         return demand_of(model, counted, self._config, states=self._states)
 
     def close(self) -> None:
@@ -253,7 +243,6 @@ class TrainStep(Step):
         self._trainable = tuple(trainable.values())
         self._sampled = [(parameter, _sample(parameter)) for parameter in _evenly(self._trainable)]
         self.loss: Any = None  # of the last step, on the device
-        self._begin(parts)
 
     def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:
         """Return the model and its loss as one compiled function of inputs and targets."""
@@ -287,29 +276,26 @@ class TrainStep(Step):
         return forward_loss if apart is not None else self._compiler(forward_loss)
 
     def __call__(self) -> None:
-        self.steps += 1
         self.loss = self._run(self._train)
 
     def _train(self, batches: Iterator[Batch]) -> Any:
         self._optimizer.zero_grad(set_to_none=True)
-        loss = accumulate(lambda: self._backward(batches), self._micro_batches, self._wrapped)
-        with explained_out_of_memory(self._config):
-            self._update()
-        return loss
+        total = None
+        for index in range(self._micro_batches):
+            # DDP reduces with the last. FSDP reduces every time: unreduced gradients would be whole on every device.
+            unreduced = hasattr(self._wrapped, "no_sync") and index < self._micro_batches - 1
+            with self._wrapped.no_sync() if unreduced else nullcontext():
+                loss = self._backward(batches)
+            total = loss if total is None else total + loss
+        self._update()
+        return total
 
     def _backward(self, batches: Iterator[Batch]) -> Any:
         """Run one batch, or micro-batch, forward and backward; return its part of the loss."""
-        inputs = targets = loss = None
-        try:
-            inputs, targets = next(batches)
-            loss = self._forward_loss(inputs, targets)
-            # Disabled (all but fp16), the scaler passes the loss and the step on. Enabled, it skips steps that
-            # overflowed; with a fused optimizer that too is decided on the device.
-            self._scaler.scale(loss).backward()
-        except RuntimeError as error:
-            inputs = targets = loss = None  # the traceback keeps this frame, and with it the autograd graph
-            raise_if_out_of_memory(error, self._config)
-            raise
+        loss = self._forward_loss(*next(batches))
+        # Disabled (all but fp16), the scaler passes the loss and the step on. Enabled, it skips steps that overflowed;
+        # with a fused optimizer that too is decided on the device.
+        self._scaler.scale(loss).backward()
         return loss.detach()
 
     def _update(self) -> None:
@@ -368,22 +354,14 @@ class InferStep(Step):
         self.output: Any = None  # of the last step, on the device
         if parts.config.replay:
             self._replay = GraphReplay(self._infer, batches=1, device=self.device)
-        self._begin(parts)
 
     def __call__(self) -> None:
-        self.steps += 1
         self.output = self._run(self._infer)
 
     def _infer(self, batches: Iterator[Batch]) -> Any:
-        inputs = None
-        try:
-            inputs, _ = next(batches)
-            with torch.inference_mode():
-                return self._forward(inputs)
-        except RuntimeError as error:
-            inputs = None  # as above
-            raise_if_out_of_memory(error, self._config)
-            raise
+        inputs, _ = next(batches)
+        with torch.inference_mode():
+            return self._forward(inputs)
 
     def check(self) -> None:
         """Raise StepError unless every number of the last output is finite. Waits for the device."""
@@ -399,21 +377,6 @@ class InferStep(Step):
     def _release(self) -> None:
         super()._release()
         self._forward = self.output = None
-
-
-def accumulate(backward: Callable[[], Any], micro_batches: int, model: Any) -> Any:
-    """Call `backward`, which returns a loss, for every micro-batch; return their sum.
-
-    DDP reduces with the last. FSDP reduces every time: unreduced gradients would be whole on every device. Where a loss
-    divides by what it finds in a batch (boxes, labelled pixels), the mean of micro-batches differs from the batch's.
-    """
-    total = None
-    for index in range(micro_batches):
-        unreduced = hasattr(model, "no_sync") and index < micro_batches - 1
-        with model.no_sync() if unreduced else nullcontext():
-            loss = backward()
-        total = loss if total is None else total + loss
-    return total
 
 
 def _evenly(parameters: Sequence[Any]) -> list[Any]:

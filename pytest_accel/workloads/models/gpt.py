@@ -170,9 +170,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
 
 
-def attention_backend(
-    model: object, *, dtype: torch.dtype, device: torch.device, training: bool
-) -> str | None:
+def attention_backend(model: Any, dtype: torch.dtype, device: torch.device) -> str | None:
     """Return the kernel that torch chooses for a GPT's attention, by shape, type and version; None for other models."""
     shape = getattr(model, "shape", None)
     if not isinstance(shape, GptShape):
@@ -180,6 +178,6 @@ def attention_backend(
     from torch.nn.attention import SDPBackend
 
     size = (1, shape.heads, shape.sequence, shape.width // shape.heads)
-    tensors = [torch.empty(size, dtype=dtype, device=device, requires_grad=training) for _ in range(3)]
+    tensors = [torch.empty(size, dtype=dtype, device=device, requires_grad=model.training) for _ in range(3)]
     chosen = SDPBackend(torch._fused_sdp_choice(*tensors, is_causal=True))  # noqa: SLF001 - torch has no public query
     return chosen.name.removesuffix("_ATTENTION").lower()

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch.nn import functional as F
@@ -37,6 +37,7 @@ from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     NamedLoss,
     Plan,
+    Sizes,
     loading_configuration,
     loading_of,
     rank_seed,
@@ -70,9 +71,7 @@ class ImagePlan(Plan):
     decoders: ClassVar[tuple[str, ...]] = DECODERS
 
     @classmethod
-    def fit(
-        cls, name: str, info: ModelInfo, *, batch_size: int, num_classes: int | None = None, **_: Any
-    ) -> Self:
+    def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
         images = IMAGE_SETS[name]
         size, channels = info.image_size or images.image_size, info.channels or images.channels
         if images.channels not in {1, channels}:
@@ -83,7 +82,7 @@ class ImagePlan(Plan):
         return cls(
             name=name,
             batch_size=batch_size,
-            classes=num_classes or images.classes,
+            classes=given.num_classes or images.classes,
             shape=(channels, size, size),
             reconstructs=info.task == "reconstruction",
         )

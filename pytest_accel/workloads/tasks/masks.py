@@ -28,6 +28,7 @@ from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     NamedLoss,
     Plan,
+    Sizes,
     files_configuration,
     no_smoothing,
     rank_seed,
@@ -53,10 +54,8 @@ class MaskPlan(Plan):
     decoders: ClassVar[tuple[str, ...]] = ("auto", "host")
 
     @classmethod
-    def fit(
-        cls, name: str, info: ModelInfo, *, batch_size: int, num_classes: int | None = None, **_: Any
-    ) -> Self:
-        labels = num_classes or CITYSCAPES_CLASSES
+    def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
+        labels = given.num_classes or CITYSCAPES_CLASSES
         if labels > IGNORE:
             raise ValueError(
                 f"num_classes: {labels} are too many for masks of bytes, in which {IGNORE} says that a pixel has no class. "

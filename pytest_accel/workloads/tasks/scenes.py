@@ -31,6 +31,7 @@ from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     NamedLoss,
     Plan,
+    Sizes,
     files_configuration,
     no_smoothing,
     shape_name,
@@ -55,11 +56,10 @@ class ScenePlan(Plan):
     decoders: ClassVar[tuple[str, ...]] = ("auto", "host")
 
     @classmethod
-    def fit(
-        cls, name: str, info: ModelInfo, *, batch_size: int, num_classes: int | None = None, **_: Any
-    ) -> Self:
+    def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
         resizing = resizing_of(info.name, info.image_size)
-        return cls(name=name, batch_size=batch_size, resizing=resizing, labels=num_classes or COCO_CLASSES)
+        labels = given.num_classes or COCO_CLASSES
+        return cls(name=name, batch_size=batch_size, resizing=resizing, labels=labels)
 
     @property
     def bucket(self) -> Bucket:

@@ -28,6 +28,7 @@ from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     NamedLoss,
     Plan,
+    Sizes,
     no_smoothing,
     smoothed_cross_entropy,
 )
@@ -48,17 +49,8 @@ class TokenPlan(Plan):
     sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic")
 
     @classmethod
-    def fit(
-        cls,
-        name: str,
-        info: ModelInfo,
-        *,
-        batch_size: int,
-        sequence: int | None = None,
-        vocabulary: int | None = None,
-        **_: Any,
-    ) -> Self:
-        sequence, vocabulary = sequence or info.sequence, vocabulary or info.vocabulary
+    def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
+        sequence, vocabulary = given.sequence or info.sequence, given.vocabulary or info.vocabulary
         if not sequence or not vocabulary:
             raise ValueError(
                 f"data: {name!r} for {info.name} needs sequence= and vocabulary=: the model does not give them."
@@ -116,28 +108,17 @@ class QuestionPlan(Plan):
     sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "resident")
 
     @classmethod
-    def fit(
-        cls,
-        name: str,
-        info: ModelInfo,
-        *,
-        batch_size: int,
-        sequence: int | None = None,
-        vocabulary: int | None = None,
-        **_: Any,
-    ) -> Self:
+    def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
         # What its embeddings do not hold would be a device-side assertion on CUDA, which ends the process.
-        for argument, given, most in (
-            ("sequence", sequence, info.sequence),
-            ("vocabulary", vocabulary, info.vocabulary),
-        ):
-            if given and most and given > most:
-                raise ValueError(f"{argument}: {given} is too much for {info.name}. Valid: {most} or less.")
+        for argument in ("sequence", "vocabulary"):
+            size, most = getattr(given, argument), getattr(info, argument)
+            if size and most and size > most:
+                raise ValueError(f"{argument}: {size} is too much for {info.name}. Valid: {most} or less.")
         return cls(
             name=name,
             batch_size=batch_size,
-            vocabulary=vocabulary or info.vocabulary or VOCABULARY,
-            sequence=sequence or min(SEQUENCE, info.sequence or SEQUENCE),
+            vocabulary=given.vocabulary or info.vocabulary or VOCABULARY,
+            sequence=given.sequence or min(SEQUENCE, info.sequence or SEQUENCE),
         )
 
     @property

@@ -58,7 +58,6 @@ def resolved(built):
             info,
             plan_data(data, info, batch_size=batch_size),
             InputPipeline(source=RotatingSource(()), configuration={}, threaded=threaded, varied=varied),
-            cache_key=(model, data),  # counted once
         )
 
     return resolve

@@ -7,9 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_accel.workloads import flops
 from pytest_accel.workloads.flops import INPUTS, count
-from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.text import TokenPlan
 
@@ -130,64 +128,3 @@ class TestWhatProductsRead:
                 return x @ self.shared @ self.shared @ self.sliced[:, :2]
 
         assert count(Model(), plan(8)).forward == {INPUTS: BATCH * 8, "shared": 64, "sliced": 16}
-
-
-class TestOnce:
-    @pytest.fixture
-    def made(self, monkeypatch):
-        """What is really counted, with an empty store."""
-        models, really = [], flops._count
-        monkeypatch.setattr(flops, "_COUNTS", {})
-        monkeypatch.setattr(
-            flops, "_count", lambda model, *rest: (models.append(model), really(model, *rest))[1]
-        )
-        return models
-
-    def ask(self, model="zoo/wide_resnet-tiny", kind=InferStep, **choices):
-        with kind.build(model, **{"batch_size": 2, "image_size": 32} | choices) as step:
-            return step.demand.flops
-
-    def test_same_configuration_is_counted_once(self, made):
-        assert self.ask() == self.ask() == self.ask(precision="bf16") > 0
-        assert len(made) == 1
-
-    @pytest.mark.parametrize(
-        "changed",
-        [
-            {"batch_size": 3},
-            {"image_size": 64},
-            {"num_classes": 7},
-            {"kind": TrainStep},
-            {"model": "zoo/autoencoder-tiny"},
-        ],
-    )
-    def test_other_configuration_is_counted_again(self, made, changed):
-        assert self.ask() != self.ask(**changed)
-        assert len(made) == 2
-
-    def test_model_that_changed_under_its_name_is_counted_again(self, made):
-        models = [nn.Linear(8, 4), nn.Linear(8, 5), nn.Linear(8, 5)]
-        found = [count(model, plan(8), cache_key="mine").flops for model in models]
-        assert found == [2 * BATCH * 8 * 4, 2 * BATCH * 8 * 5, 2 * BATCH * 8 * 5]
-        assert made == models[:2]
-
-    def test_option_without_effect_on_shapes_is_part_of_the_key(self, made):
-        assert self.ask() == self.ask(model_options={"dropout": 0.5})
-        assert len(made) == 2
-
-    def test_models_and_losses_of_users_are_counted_every_time(self, made):
-        """Two of them may have one name and the same shapes."""
-        sizes = iter([2, 4])
-
-        def own():
-            return nn.Sequential(
-                nn.AdaptiveAvgPool2d(next(sizes)),
-                nn.Conv2d(1, 10, 1),
-                nn.AdaptiveAvgPool2d(1),
-                nn.Flatten(),
-            )
-
-        assert self.ask(own, data="mnist") != self.ask(own, data="mnist")
-        for _ in range(2):
-            self.ask(kind=TrainStep, loss=F.cross_entropy)
-        assert len(made) == 4

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
-from pytest_accel.report.verdicts import VERDICTS, in_order, shortfalls, status_word
+from pytest_accel.report.verdicts import VERDICTS, in_order, status_word
 from pytest_accel.stats.environment import describe
 from pytest_accel.stats.quantities import clipped, counted, printable
 from pytest_accel.stats.results import Result, SessionResults
@@ -28,7 +28,7 @@ _FENCE = re.compile(r"^ *(`{3,})", re.MULTILINE)
 # --- annotations ------------------------------------------------------------------------------------
 
 
-def annotations(
+def workflow_commands(
     session: SessionResults, environ: Mapping[str, str], *, rootdir: PurePath | None = None
 ) -> list[str]:
     """Return lines to print, each a workflow command; none outside GitHub.
@@ -69,12 +69,10 @@ def _properties(result: Result, prefix: PurePosixPath) -> dict[str, str]:
 
 
 def _message(result: Result) -> str:
-    lines = [result.text or status_word(result), *shortfalls(result), *result.details[-_LINES:]]
+    lines = [*(line.named for line in result.lines), *result.traceback[-_LINES:]] or [status_word(result)]
     if changes := describe(result.changes):
         lines.append(f"changed since the baseline: {changes}")
-    if result.numerics:
-        lines.append(f"numerics changed too: {result.numerics}")
-    shown = (printable(line) for text in dict.fromkeys(lines) for line in text.splitlines())
+    shown = (printable(line) for text in lines for line in text.splitlines())
     return clipped("\n".join(shown), _MESSAGE_CHARACTERS)
 
 

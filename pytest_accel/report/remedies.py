@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from pytest_accel.report.terminal import own_text
 from pytest_accel.report.verdicts import VERDICTS, can_rerun
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS, WHEEL_SUITES, in_wheel
@@ -31,8 +30,7 @@ def next_commands(result: Result, command: Sequence[str], *, has_past: bool = Fa
 
 
 def _causes(result: Result, *, has_past: bool) -> list[Command]:
-    row = VERDICTS[result.status]
-    unclear = row.suspects or result.status in (Outcome.INVALID, Outcome.IMPROVED)
+    unclear = VERDICTS[result.status].suspects or result.status in (Outcome.INVALID, Outcome.IMPROVED)
     if not unclear and result.steady and not result.misses_reference:
         return []
     named = shlex.join(["pytest-accel", "history", "--changes", keyword(result.name)])
@@ -63,7 +61,7 @@ def remedy(results: Sequence[Result], command: Sequence[str]) -> Command | None:
 
 
 def _wants_more_baseline(result: Result) -> bool:
-    return "--accel-record" in own_text(result) and len(result.baseline) < MAX_RUNS
+    return "--accel-record" in result.text and len(result.baseline) < MAX_RUNS
 
 
 def rerun(results: Sequence[Result], command: Sequence[str]) -> str:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
-from pytest_accel.report.verdicts import deciding, shortfalls, shown_status, word
+from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
 from pytest_accel.stats.gate import loss
 from pytest_accel.stats.metric_gates import ANCHOR, less_is_better, shown_name
 from pytest_accel.stats.platform_shift import PlatformShift
 from pytest_accel.stats.quantities import counted, percent, seconds
-from pytest_accel.stats.results import Ending, Result, Status
+from pytest_accel.stats.results import ReportLine, Result
 from pytest_accel.stats.run import MAX_RUNS, Run
 from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
@@ -26,8 +26,12 @@ _HOST_BOUND = 0.95  # share of a step above which launching sets the pace
 # --- lines ------------------------------------------------------------------------------------------
 
 
-def status_line(status: Status, label: str, text: str) -> str:
-    return f"{word(status)}  {label}: {text}"
+def line_text(label: str, line: ReportLine) -> str:
+    """Return a line with the word of its status and the name of its benchmark."""
+    if line.status is None:
+        return note(label, line.text)
+    what = label if line.of == THROUGHPUT else f"{label} {shown_name(line.of)}"
+    return f"{word(line.status)}  {what}: {line.text}"
 
 
 def note(label: str, text: str) -> str:
@@ -35,17 +39,19 @@ def note(label: str, text: str) -> str:
     return f"note: {label}: {text}" if label else f"note: {text}"
 
 
+def line_of(verdict: Verdict) -> ReportLine:
+    return ReportLine(text=explain(verdict), status=verdict.outcome, of=verdict.of)
+
+
 def verdict_line(label: str, verdict: Verdict) -> str:
-    what = label if verdict.of == THROUGHPUT else f"{label} {shown_name(verdict.of)}"
-    return status_line(verdict.outcome, what, explain(verdict))
+    return line_text(label, line_of(verdict))
 
 
-def vanished_line(node_id: str) -> str:
-    text = (
+def vanished_text(node_id: str) -> str:
+    return (
         "is stored in the baseline and was not found; restore it, or see what would be removed with "
         f"pytest-accel baseline edit --remove {shlex.quote(node_id)}"
     )
-    return status_line(Outcome.VANISHED, node_id, text)
 
 
 def platform_text(found: PlatformShift) -> str:
@@ -60,51 +66,42 @@ def platform_text(found: PlatformShift) -> str:
 
 
 def platform_line(platform: str, found: PlatformShift) -> str:
-    return status_line(Outcome.REGRESSED, platform, platform_text(found))
+    return line_text(platform, ReportLine(text=platform_text(found), status=Outcome.REGRESSED))
 
 
-def frozen_line(label: str, found: FrozenTolerance) -> str:
+def frozen_text(found: FrozenTolerance) -> str:
     """Return what tolerance="auto" came to; a frozen tolerance changes only on request."""
     if found.stored is None:
-        return note(
-            label,
+        return (
             "tolerance auto: not frozen, the recording was not finished; its runs resolve "
-            f"{percent(found.chosen)} so far: record the rest with --accel-record --accel-tolerance=auto",
+            f"{percent(found.chosen)} so far: record the rest with --accel-record --accel-tolerance=auto"
         )
     here = f"tolerance auto: {percent(found.stored)}"
     if found.before is None:
-        return note(label, f"{here}, frozen in its baseline")
+        return f"{here}, frozen in its baseline"
     if found.stored != found.before:  # the baseline was replaced
         wider = f", wider than the {percent(found.before)} before" if found.would_widen else ""
-        return note(label, f"{here}, frozen in its new baseline{wider}")
+        return f"{here}, frozen in its new baseline{wider}"
     if found.chosen == found.before:
-        return note(label, f"{here} stays, as it was frozen")
+        return f"{here} stays, as it was frozen"
     way = "quieten the machine (pytest-accel doctor), or widen" if found.would_widen else "narrow"
-    return note(
-        label,
+    return (
         f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: {way} it with "
-        '--accel-update --accel-reason "..."',
+        '--accel-update --accel-reason "..."'
     )
-
-
-def shortfall_line(label: str, text: str) -> str:
-    return status_line(Ending.FAILED, label, text)
 
 
 def explain(verdict: Verdict) -> str:
     """Return a verdict in words, without the names of its benchmark and metric."""
-    beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
-    return _explained(verdict) + beside
-
-
-def _explained(verdict: Verdict) -> str:
-    return in_words(
+    text = in_words(
         verdict,
         observed=counted(verdict.runs, "run"),
         against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
         gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
         way_out=lambda: _way_out(verdict),
     )
+    beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
+    return text + beside
 
 
 def in_words(
@@ -117,20 +114,20 @@ def in_words(
     found = verdict.slowdown
     if found is None:
         return verdict.reason
-    tolerance, change = f"tolerance {percent(verdict.tolerance)}", changed(found.point, verdict.of)
+    tolerance, moved = f"tolerance {percent(verdict.tolerance)}", changed(found.point, verdict.of)
     match verdict.outcome:
         case Outcome.REGRESSED:
             return (
-                f"{change} (at least {percent(found.low)}; {tolerance}), {observed}{against}, "
+                f"{moved} (at least {percent(found.low)}; {tolerance}), {observed}{against}, "
                 f"run-to-run noise {percent(verdict.noise or 0)}"
             )
         case Outcome.OK:
-            return f"{change} ({_at_most(found, verdict.of)}; {tolerance}), {observed}"
+            return f"{moved} ({_at_most(found, verdict.of)}; {tolerance}), {observed}"
         case Outcome.IMPROVED:
-            return f"{change} (at least {changed(found.high, verdict.of)}; {tolerance}), {observed}{gained}"
+            return f"{moved} (at least {changed(found.high, verdict.of)}; {tolerance}), {observed}{gained}"
         case Outcome.INCONCLUSIVE:
             return (
-                f"{change} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
+                f"{moved} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
                 f"{observed}; {way_out()}"
             )
         case _:
@@ -165,32 +162,21 @@ def _quieten(of: str) -> str:
     )
 
 
-def own_text(result: Result) -> str:
-    """Return why a result has its status; a verdict that did not decide is not the reason."""
-    if shown_status(result) is not result.status:  # its verdict is fine, and something else failed it
-        return next(iter((*shortfalls(result), *further_lines(result))), result.text)
-    decided = deciding(result)
-    others = {text for verdict in result.verdicts if verdict is not decided for text in both_texts(verdict)}
-    return named_text(decided) if decided is not None and result.text in others else result.text
-
-
-def further_lines(result: Result) -> list[str]:
-    """Return the lines of its details that repeat neither a verdict nor a reference."""
-    above = {result.text, *shortfalls(result)}
-    above |= {text for verdict in result.verdicts for text in both_texts(verdict)}
-    return [line for line in result.details if line not in above]
-
-
-def both_texts(verdict: Verdict) -> tuple[str, str]:
-    return explain(verdict), named_text(verdict)
-
-
-def named_text(verdict: Verdict) -> str:
-    return f"{shown_name(verdict.of)}: {explain(verdict)}"
-
-
 def _at_most(found: Estimate, of: str) -> str:
     return f"at {'most' if found.high >= 0 else 'least'} {changed(found.high, of)}"
+
+
+def change(result: Result) -> str:
+    """Return by how much what decided has changed: `10.0 % slower, accuracy 20.0 % lower`."""
+    said = []
+    for verdict in deciding(result):
+        if verdict.slowdown is not None:
+            text = changed(verdict.slowdown.point, verdict.of)
+            named = text if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)} {text}"
+            said.append(f"{named} than the platform" if verdict.common else named)
+        elif verdict.outcome is Outcome.REGRESSED:
+            said.append("does not fit")
+    return ", ".join(said)
 
 
 def changed(lost: float, of: str = THROUGHPUT) -> str:
@@ -205,14 +191,12 @@ def _worse_and_better(of: str) -> tuple[str, str]:
     return ("more", "less") if less_is_better(of) else ("lower", "higher")
 
 
-def host_bound(verdicts: Iterable[Verdict], run: Run, stored: Iterable[Run]) -> str | None:
+def host_bound(verdict: Verdict, run: Run, stored: Iterable[Run]) -> str | None:
     """Return a note where throughput may be lost and the host launches kernels for nearly all of a step."""
-    lost = any(
-        verdict.of == THROUGHPUT
-        and verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
+    lost = (
+        verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
         and verdict.slowdown is not None
         and verdict.slowdown.point > 0
-        for verdict in verdicts
     )
     launch_s, step_s = run.metrics.get("launch_s"), run.step_time_s
     if not lost or launch_s is None or launch_s < _HOST_BOUND * step_s:

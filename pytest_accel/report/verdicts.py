@@ -225,24 +225,12 @@ def _order(result: Result) -> tuple[int, bool, int, float]:
     return int(not result.failed), not result.is_platform, rank(result.status), -max(losses, default=0.0)
 
 
-def shown_verdicts(result: Result) -> list[Verdict]:
-    """Return the verdicts to show: an open question is left out where another verdict decided."""
-    final = [verdict for verdict in result.verdicts if not verdict.wants_another_run]
-    is_decided = any(verdict.outcome is result.status for verdict in final)
-    return final if is_decided else list(result.verdicts)
-
-
-def deciding(result: Result) -> Verdict | None:
-    """Return the verdict that gave the result its status: of its throughput, or of a metric that it gates."""
-    shown = shown_verdicts(result)
-    return next(
-        (verdict for verdict in shown if verdict.outcome is result.status), shown[0] if shown else None
-    )
-
-
-def shortfalls(result: Result) -> list[str]:
-    """Return why it falls short of references that are gated."""
-    return [reference.shortfall for reference in result.references if reference.shortfall]
+def deciding(result: Result) -> list[Verdict]:
+    """Return the verdicts that gave a result its status, of throughput or of metrics; of throughput where none did."""
+    found = [verdict for verdict in result.verdicts if verdict.outcome is result.status]
+    if is_settled(result.status) or result.status is Outcome.IMPROVED:
+        found = found[:1]
+    return found or list(result.verdicts[:1])
 
 
 def can_rerun(result: Result) -> bool:
@@ -269,7 +257,7 @@ def headline_of(session: SessionResults) -> Headline:
         why = _EXIT_STATUSES.get(session.exit_status, "see pytest's own output")
         text = f"The session ended with status {session.exit_status}: {why}"
         return Headline(tone="bad", icon="bang", text=text)
-    if not any(result.was_measured for result in results):
+    if not any(result.runs for result in results):
         what = counts(map(status_word, results)) or "no benchmark was found"
         return Headline(tone="warn", icon="ring", text=f"Nothing was measured: {what}")
     if session.exit_status == 1:

@@ -21,7 +21,7 @@ from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import judge_anchor, judge_metrics, want_another_run, worst
 from pytest_accel.stats.platform_shift import judge_rest
 from pytest_accel.stats.quantities import gibibytes
-from pytest_accel.stats.results import BenchmarkCost, ReferenceFigure, Scaling, describe_loss_change
+from pytest_accel.stats.results import BenchmarkCost, ReferenceFigure, ScalingFigure, describe_loss_change
 from pytest_accel.stats.run import Run, Scalar, baseline_key, both_keys, is_real
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
@@ -44,7 +44,7 @@ class Case:
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
     device_time_s: float = 0.0  # with the start of its processes
-    scaling: tuple[PlatformName, Scaling] | None = None  # against the baseline of this smaller platform
+    scaling: ScalingFigure | None = None  # against the baseline of a smaller platform
     platform_loss: float = 0.0  # of ln(step time), shared by the platform: it is judged on the rest
     verdict: Verdict | None = None  # of its throughput
     metric_verdicts: tuple[Verdict, ...] = ()  # of gated metrics and of the anchor

@@ -1,4 +1,4 @@
-"""Outputs of a session: reports, JSON, the history, CI summaries and annotations."""
+"""Outputs of a session: terminal summary, reports, JSON, the history, CI summaries and annotations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import platform as host
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,15 +18,26 @@ import pytest
 
 from pytest_accel._version import __version__
 from pytest_accel.markers import is_benchmark
-from pytest_accel.options import REPORT_FORMATS, baselines_root, data_root, file_to_write, history_file
+from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
+from pytest_accel.report.columns import columns_and_rows
+from pytest_accel.report.github import STEP_SUMMARY, append_step_summary, workflow_commands
+from pytest_accel.report.markdown import render_summary
+from pytest_accel.report.terminal import note, write_table
 from pytest_accel.session.accel import SESSION_ID
-from pytest_accel.session.results import ItemReports, SessionClock, environments_of, results_of, revision_of
-from pytest_accel.session.summary import device_check_lines, idle_ranks, slowdown_line
+from pytest_accel.session.results import (
+    ItemReports,
+    environments_of,
+    platform_result,
+    results_of,
+    revision_of,
+)
+from pytest_accel.session.summary import Line, device_check_lines, idle_ranks, slowdown_line, summary_lines
 from pytest_accel.stats.environment import safe_arguments
-from pytest_accel.stats.results import SessionResults
+from pytest_accel.stats.results import SessionResults, cost_line
 from pytest_accel.stats.run import Scalar
-from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder
+from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
 from pytest_accel.storage.references import published_folder
+from pytest_accel.storage.results import write_results
 
 if TYPE_CHECKING:
     from pytest_accel.session.session import BenchmarkSession
@@ -34,14 +46,7 @@ if TYPE_CHECKING:
 NOT_ENDED = "written during the session; a file that still says so is of a session that was killed"
 UPDATE_SHARE = 0.05  # of a session's time at most, beyond two seconds, for writing during the session
 _SHORT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputLine:
-    """A line for the terminal: a file that was written, or why it was not."""
-
-    text: str
-    markup: Mapping[str, bool]
+_YELLOW, _RED = {"yellow": True}, {"red": True}
 
 
 class Outputs:
@@ -52,10 +57,11 @@ class Outputs:
         self.config = session.config
         self.settings = session.settings
         self.environ = environ
-        self.clock = SessionClock()
+        self.at, self.start_s = datetime.now(UTC), time.monotonic()
         self.benchmarks: dict[str, pytest.Item] = {}
         self.reported: dict[str, ItemReports] = {}
-        self.lines: list[OutputLine] = []
+        self.final: SessionResults | None = None  # once the session has ended
+        self.lines: list[Line] = []  # files that were written, or why they were not
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
         self.complete = True  # whether all requested files were written
         self.annotations: list[str] = []
@@ -67,7 +73,7 @@ class Outputs:
 
     def refuse_unwritable(self) -> None:
         """Refuse files that cannot be written before anything is measured."""
-        pages = [file for file in self.settings.reports if _format_of(file) == "report"]
+        pages = [file for file in self.settings.reports if _is_page(file)]
         missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
         if pages and missing:
             raise pytest.UsageError(
@@ -87,11 +93,21 @@ class Outputs:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Examine the machine before the benchmarks: afterwards the load would be their own."""
         self.benchmarks = {item.nodeid: item for item in session.items if is_benchmark(item)}
-        listing = self.config.getoption("collectonly", default=False)
-        if self.benchmarks and self.needs_machine_state and not listing:
-            self.attempt("the machine was not examined", self.examine, yellow=True)
-        if not listing:
-            self.update_json()
+        wanted = self.settings.output_files or self.environ.get(STEP_SUMMARY)
+        if self.benchmarks and wanted:
+            self.attempt("the machine was not examined", self.examine, _YELLOW)
+        self.update_json()
+
+    def examine(self) -> None:
+        """Examine the machine as `pytest-accel doctor` does."""
+        from pytest_accel.doctor.doctor import Roots, examine
+        from pytest_accel.doctor.findings import to_plain
+
+        roots = Roots(
+            baselines=baselines_root(self.settings, self.config.rootpath),
+            data=data_root(self.settings, self.config),
+        )
+        self.findings = tuple(to_plain(examine(roots, self.environ)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.nodeid in self.benchmarks:
@@ -107,57 +123,46 @@ class Outputs:
 
     def update_json(self) -> None:
         """Write the results so far, so that a killed session leaves them."""
-        if not self.updating or self.update_s > _SHORT_S + UPDATE_SHARE * self.clock.lasted_s:
+        lasted_s = time.monotonic() - self.start_s
+        if not self.updating or self.update_s > _SHORT_S + UPDATE_SHARE * lasted_s:
             return
         start_s = time.monotonic()
-        self.updating = self.attempt("the results so far were not written", self.write_so_far, yellow=True)
+        self.updating = self.attempt("the results so far were not written", self.write_so_far, _YELLOW)
         self.update_s += time.monotonic() - start_s
 
     def write_so_far(self) -> None:
         path = file_to_write(self.settings.json, self.config)
-        if is_special_file(path):  # only the end is written there
-            return
-        remarks = [*self.remarks(), NOT_ENDED]
-        _write_json(self.results(int(pytest.ExitCode.INTERRUPTED), remarks), path)
+        if not is_special_file(path):  # only the end is written there
+            results = self.results(int(pytest.ExitCode.INTERRUPTED))
+            _write_json(replace(results, remarks=(*results.remarks, NOT_ENDED)), path)
 
-    # --- the end --------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------
 
-    @pytest.hookimpl(trylast=True)  # after the session's status is known
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.config.getoption("collectonly", default=False):
-            return
-        complete = self.attempt("nothing was written", lambda: self.write_all(session))
-        if not (complete and self.complete) and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    @pytest.hookimpl(trylast=True)  # below the table
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for line in self.lines:
-            terminalreporter.write_line(line.text, **line.markup)
-        for annotation in self.annotations:
-            terminalreporter.write_line(annotation)
-
-    def results(self, exit_status: int, remarks: Sequence[str]) -> SessionResults:
-        cases = self.session.cases
+    def results(self, exit_status: int) -> SessionResults:
+        cases, shifts = self.session.cases, self.session.repeats.shifts
+        of_benchmarks = results_of(
+            cases,
+            [item for node_id, item in self.benchmarks.items() if node_id not in cases],
+            self.reported,
+            self.session.vanished,
+            vanished_fail=self.settings.vanished == "fail",
+        )
+        of_platforms = (
+            platform_result(name, found, shifts.text(name).splitlines()[1:])
+            for name, found in shifts.found.items()
+        )
         return SessionResults(
             session=self.config.stash[SESSION_ID],
-            at=self.clock.at.isoformat(timespec="seconds"),
-            duration_s=self.clock.lasted_s,
+            at=self.at.isoformat(timespec="seconds"),
+            duration_s=time.monotonic() - self.start_s,
             exit_status=exit_status,
             version=__version__,
             host=host.node(),
             revision=self.revision,
             command=safe_arguments(list(map(str, self.config.invocation_params.args))),
             environments=environments_of(cases.values()),
-            results=results_of(
-                cases,
-                [item for node_id, item in self.benchmarks.items() if node_id not in cases],
-                self.reported,
-                self.session.vanished,
-                self.session.repeats.shifts,
-                vanished_fail=self.settings.vanished == "fail",
-            ),
-            remarks=tuple(remarks),
+            results=(*of_benchmarks, *of_platforms),
+            remarks=tuple(text for text, _ in self.session_lines()),
             findings=self.findings,
         )
 
@@ -165,79 +170,75 @@ class Outputs:
     def revision(self) -> str:
         return revision_of(self.config.rootpath, self.environ)
 
-    def remarks(self) -> list[str]:
+    def session_lines(self) -> list[Line]:
+        """Return what concerns the session as a whole."""
+        session, cases = self.session, list(self.session.cases.values())
+        unmatched = session.references.unmatched(session.collected) if cases else ()
+        notes = [
+            *(
+                f"pyproject.toml expects something of {each!r}, and no benchmark here has that id"
+                for each in unmatched
+            ),
+            idle_ranks(self.config, cases),
+            session.repeats.time_note,
+        ]
         return [
-            *([slowdown_line(self.settings)] if self.settings.slowdown else []),
-            *(line for line, _ in device_check_lines(self.session.workers.device_checks)),
-            *idle_ranks(self.config, list(self.session.cases.values())),
-            *filter(None, [self.session.repeats.time_note]),
+            *([(slowdown_line(self.settings), _YELLOW)] if self.settings.slowdown else []),
+            *device_check_lines(session.workers.device_checks),
+            *((note("", text), _YELLOW) for text in notes if text),
         ]
 
-    @property
-    def needs_machine_state(self) -> bool:
-        settings = self.settings
-        formats = {_format_of(file) for file in settings.reports}
-        return bool({"report", "summary"} & formats or settings.json or self.step_summary)
+    # --- the end --------------------------------------------------------------------------------
 
-    @property
-    def step_summary(self) -> str:
-        return self.environ.get("GITHUB_STEP_SUMMARY", "")
-
-    def examine(self) -> None:
-        """Examine the machine as `pytest-accel doctor` does."""
-        from pytest_accel.doctor.doctor import Roots, examine
-        from pytest_accel.doctor.findings import to_plain
-
-        roots = Roots(
-            baselines=baselines_root(self.settings, self.config.rootpath),
-            data=data_root(self.settings, self.config),
-        )
-        self.findings = tuple(to_plain(examine(roots, self.environ)))
+    @pytest.hookimpl(trylast=True)  # after the session's status is known
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        complete = self.attempt("nothing was written", lambda: self.write_all(session))
+        if not (complete and self.complete) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def write_all(self, session: pytest.Session) -> None:
         """Write all outputs. JSON last: it has the status of a session in which another file failed."""
-        results = self.results(int(session.exitstatus), self.remarks())
-        self.append_to_history(results)
-        self.report_to_ci(results)
+        results = self.final = self.results(int(session.exitstatus))
+        self.attempt("the history was not written", lambda: self.append_to_history(results), _YELLOW)
+        if self.benchmarks:
+            self.attempt("annotations", lambda: self.annotate(results), _YELLOW)
+            self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), _YELLOW)
         for file in self.settings.reports:
-            write = self.write_report if _format_of(file) == "report" else _write_summary
-            self.write("report", file, partial(write, results))
-        failed = not self.complete and results.exit_status == pytest.ExitCode.OK
-        final = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
+            write = self.write_page if _is_page(file) else _write_summary
+            self.write("report", file, results, write)
         if self.settings.json:
-            self.write("json", self.settings.json, partial(_write_json, final))
+            failed = not self.complete and results.exit_status == pytest.ExitCode.OK
+            final = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
+            self.write("json", self.settings.json, final, _write_json)
 
-    def write(self, option: str, file: str, write: Callable[[Path], None]) -> None:
+    def write(
+        self, option: str, file: str, results: SessionResults, write: Callable[[SessionResults, Path], None]
+    ) -> None:
         path = file_to_write(file, self.config)
-        if self.attempt(f"--accel-{option}: {path}", lambda: write(path)):
-            self.lines.append(OutputLine(text=f"{option}: {path}", markup={}))
+        if self.attempt(f"--accel-{option}: {path}", lambda: write(results, path)):
+            self.lines.append((f"{option}: {path}", {}))
         else:
             self.complete = False
 
-    def attempt(self, failure: str, act: Callable[[], None], *, yellow: bool = False) -> bool:
+    def attempt(self, failure: str, act: Callable[[], None], markup: Mapping[str, bool] = _RED) -> bool:
         """Return whether it succeeded; results and verdicts are not lost to an error here."""
         try:
             act()
         except Exception as error:  # noqa: BLE001 - reported below the table
-            markup = {"yellow": True} if yellow else {"red": True}
-            self.lines.append(OutputLine(text=f"{failure}: {_why(error)}", markup=markup))
+            self.lines.append((f"{failure}: {_why(error)}", markup))
             return False
         return True
 
     def append_to_history(self, results: SessionResults) -> None:
-        """Append to the history; a failure is reported and fails nothing."""
         path = history_file(self.settings, self.config.rootpath)
         if path is None or not any(result.runs for result in results.results):
             return
         from pytest_accel.storage.history import History
 
-        def append() -> None:
-            _make_folder(path.parent)
-            History(path).append(results)
+        _make_folder(path.parent)
+        History(path).append(results)
 
-        self.attempt("the history was not written", append, yellow=True)
-
-    def write_report(self, results: SessionResults, path: Path) -> None:
+    def write_page(self, results: SessionResults, path: Path) -> None:
         from pytest_accel.report.page import write_page
 
         write_page(
@@ -247,26 +248,41 @@ class Outputs:
             published=published_folder(baselines_root(self.settings, self.config.rootpath)),
         )
 
-    def report_to_ci(self, results: SessionResults) -> None:
-        if self.benchmarks:
-            self.attempt("annotations", lambda: self.annotate(results), yellow=True)
-            self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), yellow=True)
-
     def annotate(self, results: SessionResults) -> None:
-        from pytest_accel.report.github import annotations
-
-        self.annotations = annotations(results, self.environ, rootdir=self.config.rootpath)
+        self.annotations = workflow_commands(results, self.environ, rootdir=self.config.rootpath)
 
     def append_step_summary(self, results: SessionResults) -> None:
-        from pytest_accel.report.github import append_step_summary
-        from pytest_accel.report.markdown import render_summary
+        if self.environ.get(STEP_SUMMARY) and (
+            problem := append_step_summary(self.environ, render_summary(results))
+        ):
+            self.lines.append((problem, _YELLOW))
 
-        if self.step_summary and (problem := append_step_summary(self.environ, render_summary(results))):
-            self.lines.append(OutputLine(text=problem, markup={"yellow": True}))
+    @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        self.attempt("the summary is incomplete", lambda: self.write_terminal(terminalreporter))
+        for text, markup in (*self.lines, *((each, {}) for each in self.annotations)):
+            terminalreporter.write_line(text, **markup)
+
+    def write_terminal(self, terminal: pytest.TerminalReporter) -> None:
+        if self.final is None:
+            return
+        results = self.final.results
+        if shown := [result for result in results if result.runs or result.verdicts]:
+            terminal.section("accelerator benchmarks", sep="-", blue=True)
+            write_table(terminal, *columns_and_rows(shown))
+        noun = "recording" if self.settings.recording else "verdict"
+        cost = cost_line([case.spent for case in self.session.cases.values()], noun)
+        lines: Sequence[Line] = [
+            *summary_lines(self.config, self.settings, results),
+            *([(cost, {})] if cost else []),
+            *self.session_lines(),
+        ]
+        for text, markup in lines:
+            terminal.write_line(text, **markup)
 
 
-def _format_of(file: str) -> str:
-    return REPORT_FORMATS[Path(file).suffix.lower()]
+def _is_page(file: str) -> bool:
+    return Path(file).suffix.lower() == ".html"
 
 
 def _why(error: Exception) -> str:
@@ -278,15 +294,10 @@ def _why(error: Exception) -> str:
 
 
 def _write_json(results: SessionResults, path: Path) -> None:
-    from pytest_accel.storage.results import write_results
-
     write_results(path, results)
 
 
 def _write_summary(results: SessionResults, path: Path) -> None:
-    from pytest_accel.report.markdown import render_summary
-    from pytest_accel.storage.files import write_atomic
-
     write_atomic(path, render_summary(results))
 
 

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import pytest
 
 from pytest_accel.options import Settings
-from pytest_accel.report.terminal import explain, shortfall_line, verdict_line
-from pytest_accel.report.verdicts import VERDICTS, fails
+from pytest_accel.report.terminal import explain, line_text
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT, SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
+from pytest_accel.session.results import failures, lines_of
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
 from pytest_accel.stats.platform_shift import total_slowdown
 from pytest_accel.stats.quantities import percent
@@ -99,13 +100,6 @@ class Finisher:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
-def failures(case: Case) -> list[Verdict]:
-    """Return the verdicts that fail a test: of its throughput and metrics, and of gated metrics without a baseline."""
-    named = case.settings.gate
-    unjudged = [each for each in case.metric_verdicts if each.of in named and not each.was_judged]
-    return [verdict for verdict in (*case.verdicts, *unjudged) if fails(verdict.outcome, case.settings)]
-
-
 def apply_verdict(case: Case, report: pytest.TestReport) -> None:
     """Turn the report of a benchmark's call into its verdict."""
     if case.verdict is None:
@@ -137,23 +131,20 @@ def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
 
 def failure_text(case: Case) -> str:
     """Return a line for each failure, and below them what may explain it."""
-    lines = [verdict_line(case.label, verdict) for verdict in failures(case)]
-    lines += [shortfall_line(case.label, text) for text in case.shortfalls]
-    lines += [f"{case.label}: {text}" for text in case.missed]
+    lines = lines_of(case)
+    texts = [line_text(case.label, line) for line in lines if line.status not in (None, Outcome.OK)]
     if case.outcome and VERDICTS[case.outcome].suspects:
-        lines.append(changes_line(case.environment_changes()))
+        texts.append(changes_line(case.environment_changes()))
     if case.outcome is Outcome.INVALID:
-        lines.append(VERDICTS[Outcome.INVALID].remedy)
-    lines += [f"a run before was replaced: {each.invalid}" for each in case.replaced]
-    if news := case.loss_change():
-        lines.append(f"numerics changed too: {news}")
+        texts.append(VERDICTS[Outcome.INVALID].remedy)
+    texts += [line_text("", line) for line in lines if line.status is None]
     if case.settings.slowdown and case.measurements:
         felt = case.latest.run.metrics.get("slowdown_felt", 0.0)
-        lines.append(
+        texts.append(
             f"--accel-slowdown {percent(case.settings.slowdown)} delayed every step on purpose "
             f"(in the last run {percent(felt)} of throughput were lost to it)"
         )
-    return "\n".join(lines)
+    return "\n".join(texts)
 
 
 def changes_line(changes: str) -> str:
@@ -212,28 +203,17 @@ def _add_verdict_to_json(case: Case) -> None:
     info, outcome = case.item.stash.get(EXTRA_INFO, None), case.outcome
     if info is None or case.verdict is None or outcome is None:
         return
-    info["verdict"] = _plain_verdict(case.verdict) | {"outcome": outcome.value}
+    info["verdict"] = asdict(case.verdict) | {"outcome": outcome.value}
     if case.metric_verdicts:
         info["verdict"] |= {
             "throughput": case.verdict.outcome.value,
-            "metrics": {each.of: _plain_verdict(each) for each in case.metric_verdicts},
+            "metrics": {
+                each.of: asdict(each) | {"outcome": each.outcome.value} for each in case.metric_verdicts
+            },
         }
     first = case.item.stash.get(MEASUREMENT, None)  # there already, unless it was disturbed
     further = case.runs if first is None or first.invalid else case.runs[1:]
     info["further_runs"] = [asdict(run) for run in further]
-
-
-def _plain_verdict(verdict: Verdict) -> dict[str, Any]:
-    found = verdict.slowdown
-    return {
-        "outcome": verdict.outcome.value,
-        "slowdown": None if found is None else asdict(found),
-        "noise": verdict.noise,
-        "tolerance": verdict.tolerance,
-        "runs": verdict.runs,
-        "baseline_runs": verdict.baseline_runs,
-        "reason": verdict.reason,
-    }
 
 
 def is_expected_to_fail(report: pytest.TestReport) -> bool:

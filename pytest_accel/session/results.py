@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from pytest_accel.report.terminal import explain, platform_text
+from pytest_accel.report.columns import METRICS_IN_COLUMNS
+from pytest_accel.report.terminal import (
+    frozen_text,
+    host_bound,
+    line_of,
+    platform_text,
+    unsteady,
+    vanished_text,
+)
+from pytest_accel.report.verdicts import fails
 from pytest_accel.session.case import Case
-from pytest_accel.session.repeats import PlatformShifts
-from pytest_accel.session.reports import failures
 from pytest_accel.session.selection import path_of, suite_of
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.results import Ending, Result, ScalingFigure, Status
+from pytest_accel.stats.gate import interval
+from pytest_accel.stats.platform_shift import PlatformShift
+from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.results import Ending, ReportLine, Result, Status
 from pytest_accel.stats.run import suite_of as suite_of_path
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
+from pytest_accel.stats.verdict import Outcome, Verdict
 
-_DETAIL_LINES = 40  # of a traceback: its end says what happened
+_TRACEBACK_LINES = 40  # its end says what happened
 _GIT_TIMEOUT_S = 2.0
 _REVISION_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA")
 
@@ -36,7 +43,7 @@ class ItemReports:
     broken: bool = False  # failed before its teardown
     skipped: bool = False
     text: str = ""
-    details: tuple[str, ...] = ()
+    traceback: tuple[str, ...] = ()
     duration_s: float = 0.0
 
     def add(self, report: pytest.TestReport) -> None:
@@ -45,22 +52,84 @@ class ItemReports:
             first = not self.failed
             self.failed, self.broken = True, self.broken or report.when != "teardown"
             if first:
-                self.text, self.details = _failure_text(report)
+                self.text, self.traceback = _failure_text(report)
         elif report.skipped and not self.failed:
             self.skipped = True
             self.text = _reason(report)
 
 
-class SessionClock:
-    """The start of a session, and how long it has lasted."""
+# --- what there is to say of a case -----------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self.at = datetime.now(UTC)
-        self._start_s = time.monotonic()
 
-    @property
-    def lasted_s(self) -> float:
-        return time.monotonic() - self._start_s
+def failures(case: Case) -> list[Verdict]:
+    """Return the verdicts that fail a test: of its throughput and metrics, and of gated metrics without a baseline."""
+    named = case.settings.gate
+    unjudged = [each for each in case.metric_verdicts if each.of in named and not each.was_judged]
+    return [verdict for verdict in (*case.verdicts, *unjudged) if fails(verdict.outcome, case.settings)]
+
+
+def lines_of(case: Case) -> list[ReportLine]:
+    """Return what there is to say of a case: what decided first, notes last."""
+    failing, verdicts = failures(case), [case.verdict, *case.metric_verdicts] if case.verdict else []
+    # An open verdict is left out where another one decided.
+    others = [each for each in verdicts if each not in failing and not (failing and each.wants_another_run)]
+    return [
+        *([ReportLine(text=case.recorded, status=Ending.RECORDED)] if case.recorded else []),
+        *map(line_of, failing),
+        *(ReportLine(text=text, status=Ending.FAILED) for text in (*case.shortfalls, *case.missed)),
+        *map(line_of, others),
+        *(ReportLine(text=text) for text in dict.fromkeys(_notes(case))),
+    ]
+
+
+def _notes(case: Case) -> Iterator[str]:
+    """Yield sentences on how a case was measured, judged and recorded; they change no outcome."""
+    for each in case.replaced:
+        yield f"a disturbed run was replaced: {each.invalid}"
+    if not case.measurements:
+        return
+    now = case.latest
+    for name in now.gates:
+        if name not in METRICS_IN_COLUMNS and name in now.run.metrics:
+            yield f"{name} {now.run.metrics[name]:.6g}"
+    if change := case.loss_change():
+        yield f"numerics changed: {change}"
+    if not now.steady:
+        yield unsteady(now.run.warmup_s)
+    if case.verdict is not None and (pace := host_bound(case.verdict, now.run, case.comparable_runs())):
+        yield pace
+    if case.scaling and case.scaling.superlinear:
+        few, speedup = case.scaling.against, case.scaling.speedup
+        yield (
+            f"{speedup:.2f} times the throughput of {few} on {speedup / case.scaling.efficiency:g} times its devices. "
+            f"Is the baseline of {few} of an older environment, or do the ranks do less work than it did?"
+        )
+    yield from case.notes
+    if case.verdict and case.settings.tolerance == "auto" and case.entry and case.entry.tolerance is None:
+        yield (
+            f"tolerance auto: no tolerance is stored, so that {percent(case.policy.tolerance)} was tolerated. "
+            "Store one with --accel-record --accel-tolerance=auto."
+        )
+    yield from _recording_notes(case)
+
+
+def _recording_notes(case: Case) -> Iterator[str]:
+    """Yield whether the recorded runs are enough, and what a gate cannot resolve with them."""
+    quality = case.quality
+    if quality is None:
+        return
+    if quality.provisional:
+        yield f"provisional ({quality.provisional}): record again on other days, runs of one session resemble each other"
+    if case.frozen is not None:
+        yield frozen_text(case.frozen)
+    if quality.is_surely_noisy:
+        yield (
+            f"run-to-run noise {percent(quality.noise)} resolves a loss of {percent(quality.resolution)} here, and "
+            f"its tolerance is {percent(quality.tolerance)}: quieten the machine (pytest-accel doctor), and record anew"
+        )
+
+
+# --- results ----------------------------------------------------------------------------------------
 
 
 def results_of(
@@ -68,16 +137,14 @@ def results_of(
     not_run: Sequence[pytest.Item],
     reported: Mapping[str, ItemReports],
     vanished: Iterable[str],
-    shifts: PlatformShifts,
     *,
     vanished_fail: bool,
 ) -> tuple[Result, ...]:
-    """Return the results of benchmarks this machine can run, cannot run, no longer has, and of platform shifts."""
+    """Return the results of benchmarks that this machine can run, cannot run, and no longer has."""
     return (
         *(_of_case(case, reported.get(case.node_id, ItemReports())) for case in cases.values()),
         *(_of_item(item, reported[item.nodeid]) for item in not_run if item.nodeid in reported),
         *(_of_vanished(node_id, failed=vanished_fail) for node_id in vanished),
-        *(_of_platform(platform, shifts) for platform in shifts.found),
     )
 
 
@@ -95,36 +162,40 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
 
 
 def _of_case(case: Case, reported: ItemReports) -> Result:
-    measured = bool(case.measurements)
-    comparable = tuple(case.comparable_runs()) if measured else ()
     path, line, _ = case.item.location
-    text, details = _explained(case, reported)
-    return Result(
+    lines, traceback = _explained(case, reported)
+    known = Result(
         benchmark=case.node_id,
         suite=case.suite,
         platform=str(case.platform),
         disk_name=case.disk_name,
         status=_status(case, reported),
         failed=reported.failed,
-        text=text,
-        details=details,
+        lines=tuple(lines),
+        traceback=traceback,
         key=case.key,
         file=path,
         line=(line or 0) + 1,
         duration_s=max(reported.duration_s, case.device_time_s),
-        unit=case.latest.unit if measured else "",
-        work_per_step=case.latest.work_per_step if measured else 0.0,
-        steady=case.latest.steady if measured else True,
         tolerance=case.policy.tolerance,
-        configuration=case.latest.configuration if measured else {},
-        runs=tuple(case.runs),
-        baseline=comparable,
         verdicts=tuple(case.verdicts),
-        environment=case.latest.environment.key if measured else "",
-        changes=case.changes() if measured else (),
-        numerics=case.loss_change(),
-        scaling=_scaling(case),
         references=case.references,
+    )
+    if not case.measurements:
+        return known
+    now = case.latest
+    return replace(
+        known,
+        unit=now.unit,
+        work_per_step=now.work_per_step,
+        noise=interval(case.runs, case.policy).relative_high,
+        steady=now.steady,
+        configuration=now.configuration,
+        runs=tuple(case.runs),
+        baseline=tuple(case.comparable_runs()),
+        environment=now.environment.key,
+        changes=case.changes(),
+        scaling=case.scaling,
     )
 
 
@@ -139,52 +210,35 @@ def _status(case: Case, reported: ItemReports) -> Status:
     return Ending.SKIPPED if reported.skipped else Ending.NOT_MEASURED
 
 
-def _explained(case: Case, reported: ItemReports) -> tuple[str, tuple[str, ...]]:
-    if case.recorded:
-        return case.recorded, ()
-    failing = failures(case)
-    if case.problem or (reported.broken and not failing and not case.shortfalls):
+def _explained(case: Case, reported: ItemReports) -> tuple[list[ReportLine], tuple[str, ...]]:
+    """Return the lines of a case, and the traceback of a failure that is no verdict."""
+    if case.problem or (reported.broken and not (failures(case) or case.shortfalls or case.missed)):
         first, *rest = (case.problem or reported.text).splitlines() or [""]
-        return first, tuple(rest) or reported.details
-    # An open verdict is left out where another one decided.
-    others = [
-        each for each in case.verdicts if each not in failing and not (failing and each.wants_another_run)
-    ]
-    said = [*failing, *others]
-    lines = [_line(verdict) for verdict in said]
-    lines[len(failing) : len(failing)] = case.shortfalls
-    lines += [f"replaced a disturbed run: {each.invalid}" for each in case.replaced]
-    lines += case.notes
+        return [ReportLine(text=first, status=Ending.FAILED)], tuple(rest) or reported.traceback
+    lines = lines_of(case)
     if reported.failed and not reported.broken:
-        lines += [f"torn down: {reported.text}", *reported.details]
-    return (lines[0], tuple(lines[1:])) if lines else (reported.text, ())
-
-
-def _line(verdict: Verdict) -> str:
-    return explain(verdict) if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)}: {explain(verdict)}"
-
-
-def _scaling(case: Case) -> ScalingFigure | None:
-    if case.scaling is None:
-        return None
-    few, scaling = case.scaling
-    return ScalingFigure(
-        against=str(few), speedup=scaling.speedup, efficiency=scaling.efficiency, kind=scaling.kind
-    )
+        return [
+            ReportLine(text=f"torn down: {reported.text}", status=Ending.FAILED),
+            *lines,
+        ], reported.traceback
+    if not lines and reported.text:
+        lines = [ReportLine(text=reported.text, status=_status(case, reported))]
+    return lines, ()
 
 
 def _of_item(item: pytest.Item, reported: ItemReports) -> Result:
     """Return the result of an item that this machine cannot run, or that failed before a platform was chosen."""
     path, line, _ = item.location
+    status = Ending.FAILED if reported.failed else Ending.SKIPPED
     return Result(
         benchmark=item.nodeid,
         suite=suite_of(item),
         platform="",
         disk_name="",
-        status=Ending.FAILED if reported.failed else Ending.SKIPPED,
+        status=status,
         failed=reported.failed,
-        text=reported.text,
-        details=reported.details,
+        lines=(ReportLine(text=reported.text, status=status),),
+        traceback=reported.traceback,
         key=item.nodeid,
         file=path,
         line=(line or 0) + 1,
@@ -201,14 +255,14 @@ def _of_vanished(node_id: str, *, failed: bool) -> Result:
         disk_name="",
         status=Outcome.VANISHED,
         failed=failed,
-        text="is stored in the baseline and was not found",
+        lines=(ReportLine(text=vanished_text(node_id), status=Outcome.VANISHED),),
         key=node_id,
         file=str(path),
     )
 
 
-def _of_platform(platform: str, shifts: PlatformShifts) -> Result:
-    found = shifts.found[platform]
+def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -> Result:
+    """Return the slowdown that all benchmarks of a platform share."""
     return Result(
         benchmark=platform,
         suite="",
@@ -216,8 +270,10 @@ def _of_platform(platform: str, shifts: PlatformShifts) -> Result:
         disk_name=platform,
         status=Outcome.REGRESSED,
         failed=True,
-        text=platform_text(found),
-        details=tuple(shifts.text(platform).splitlines()[1:]),
+        lines=(
+            ReportLine(text=platform_text(found), status=Outcome.REGRESSED),
+            *(ReportLine(text=note) for note in notes),
+        ),
         tolerance=found.tolerance,
     )
 
@@ -228,7 +284,7 @@ def _failure_text(report: pytest.TestReport) -> tuple[str, tuple[str, ...]]:
     crash = getattr(report.longrepr, "reprcrash", None)
     message = str(crash.message) if crash is not None else "\n".join(shown)
     first = next(iter(message.splitlines()), "failed")
-    return first, tuple(line for line in shown[-_DETAIL_LINES:] if line != first)
+    return first, tuple(line for line in shown[-_TRACEBACK_LINES:] if line != first)
 
 
 def _reason(report: pytest.TestReport) -> str:

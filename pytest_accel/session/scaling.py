@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from pytest_accel.platforms.machine import Machine
@@ -11,11 +12,9 @@ from pytest_accel.session.case import Case
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.results import Scaling, ScalingPoint
+from pytest_accel.stats.results import ScalingPoint, scaling_figure
 from pytest_accel.stats.run import baseline_key
-from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore
-
-_COUNTS = ("device_count",)  # of the identity: what differs between sizes of one platform
+from pytest_accel.storage.baselines import BaselineError, BaselineStore
 
 
 def with_scaling(case: Case, found: Measurement, store: BaselineStore, machine: Machine) -> Measurement:
@@ -29,8 +28,8 @@ def with_scaling(case: Case, found: Measurement, store: BaselineStore, machine: 
         work_per_step=found.work_per_step,
         step=interval([found.run], case.policy),
     )
-    case.scaling = platform, Scaling(few=point, many=many)
-    metrics = {**found.run.metrics, "scaling_efficiency": case.scaling[1].efficiency}
+    case.scaling = scaling_figure(str(platform), point, many)
+    metrics = {**found.run.metrics, "scaling_efficiency": case.scaling.efficiency}
     return replace(found, run=replace(found.run, metrics=metrics))
 
 
@@ -39,7 +38,9 @@ def _fewest(
 ) -> tuple[PlatformName, ScalingPoint] | None:
     """Return the smallest platform of this device with a baseline of the same configuration."""
     for platform in _smaller(case.platform):
-        file = _read(store, machine.disk_name(platform), case.suite)
+        file = None
+        with suppress(BaselineError):  # not selected here: a session that selects it reports the error
+            file = store.read(machine.disk_name(platform), case.suite)
         entry = file.benchmarks.get(baseline_key(case.node_id, found.configuration)) if file else None
         if file is None or entry is None or dict(entry.configuration) != dict(found.configuration):
             continue
@@ -64,17 +65,7 @@ def _smaller(platform: PlatformName) -> Iterator[PlatformName]:
     )
 
 
-def _read(store: BaselineStore, disk_name: str, suite: str) -> BaselineFile | None:
-    try:
-        return store.read(disk_name, suite)
-    except BaselineError:
-        return None  # not selected here: a session that selects it reports the error
-
-
 def _alike(then: Environment, now: Environment) -> bool:
     """Whether two environments differ only in the number of devices."""
-    return _but_counts(then) == _but_counts(now)
-
-
-def _but_counts(environment: Environment) -> dict[str, str]:
-    return {name: value for name, value in environment.identity.items() if name not in _COUNTS}
+    fields = then.identity.keys() | now.identity.keys()
+    return all(then.identity.get(name) == now.identity.get(name) for name in fields - {"device_count"})

@@ -17,7 +17,7 @@ from _pytest.runner import runtestprotocol  # as re-running plugins do; there is
 from pytest_accel.markers import CATALOGUE, is_benchmark, takes_device, takes_process_group
 from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, settings_of
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.report.terminal import note, vanished_line
+from pytest_accel.report.terminal import line_text, vanished_text
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.case import Case
@@ -44,11 +44,11 @@ from pytest_accel.session.selection import (
     refuse_shared_ids,
     suite_of,
 )
-from pytest_accel.session.summary import device_check_lines, idle_ranks, write_summary
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
 from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
 from pytest_accel.stats.baseline_quality import NoisePrior, platform_prior
 from pytest_accel.stats.measurement import Measurement
+from pytest_accel.stats.results import ReportLine
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore, runs_of_platform
 
@@ -312,7 +312,8 @@ class BenchmarkSession:
         self.vanished = find_vanished(self.config, self.store, machine, satisfied, self.collected)
         if self.settings.vanished == "fail":
             for node_id in self.vanished:
-                report = vanished_report(node_id, vanished_line(node_id))
+                line = ReportLine(text=vanished_text(node_id), status=Outcome.VANISHED)
+                report = vanished_report(node_id, line_text(node_id, line))
                 self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------
@@ -340,21 +341,6 @@ class BenchmarkSession:
 
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        cases = list(self.cases.values())
-        write_summary(terminalreporter, self.config, self.settings, cases, self.vanished)
-        for line, markup in device_check_lines(self.workers.device_checks):
-            terminalreporter.write_line(line, **markup)
-        unmatched = self.references.unmatched(self.collected) if cases else ()
-        notes = [
-            *(
-                note("", f"pyproject.toml expects something of {name!r}, and no benchmark here has that id")
-                for name in unmatched
-            ),
-            *idle_ranks(self.config, cases),
-            *([note("", self.repeats.time_note)] if self.repeats.time_note else []),
-        ]
-        for line in notes:
-            terminalreporter.write_line(line, yellow=True)
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
 

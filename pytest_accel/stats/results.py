@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import interval
+from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.run import Run, Scalar
-from pytest_accel.stats.verdict import Outcome, Policy, StepTime, Verdict
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy, StepTime, Verdict
 
 
 class Ending(Enum):
@@ -28,13 +28,17 @@ Status = Outcome | Ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingFigure:
-    """Throughput per device against that of a smaller platform."""
+class ReportLine:
+    """A sentence about a result: of a verdict or a reference that is missed, or a note, which changes no outcome."""
 
-    against: str  # the smaller platform
-    speedup: float
-    efficiency: float
-    kind: str  # weak or strong
+    text: str
+    status: Status | None = None  # None: a note
+    of: str = THROUGHPUT  # the metric of a verdict
+
+    @property
+    def named(self) -> str:
+        """With the name of its metric."""
+        return self.text if self.of == THROUGHPUT else f"{shown_name(self.of)}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,17 @@ class ReferenceFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFigure:
+    """Throughput per device against that of a smaller platform."""
+
+    against: str  # the smaller platform
+    speedup: float
+    efficiency: float  # 1 where nothing was lost
+    kind: str  # weak: each device keeps its work; strong: they share the same work
+    superlinear: bool = False  # by more than the noise of both sides explains: an alarm, not a feat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """One benchmark as a session left it. Nothing here is rounded."""
 
@@ -65,14 +80,15 @@ class Result:
     disk_name: str  # the folder of its baselines; another than the platform's where a device has variants
     status: Status
     failed: bool = False  # whether it fails the session
-    text: str = ""  # in words, without its name: by how much and how surely, or why not
-    details: tuple[str, ...] = ()  # further lines that belong to it: remarks, a traceback's end
+    lines: tuple[ReportLine, ...] = ()  # what there is to say: what decided first, notes last
+    traceback: tuple[str, ...] = ()  # the end of what pytest shows of a failure that is no verdict
     key: str = ""  # under which its baseline is stored; the node id, unless real data fed it
     file: str = ""  # relative to the root directory
     line: int = 0  # from 1; 0 is not known
     duration_s: float = 0.0
     unit: str = ""  # of its work: images, tokens
     work_per_step: float = 0.0
+    noise: float | None = None  # the x of "± x %", as a fraction; None: derived from the runs
     steady: bool = True
     tolerance: float | None = None
     configuration: Mapping[str, Scalar] = field(default_factory=dict)
@@ -81,7 +97,6 @@ class Result:
     verdicts: tuple[Verdict, ...] = ()  # of its throughput first, then of the metrics it gates
     environment: str = ""  # the key of the one it was measured in
     changes: tuple[Change, ...] = ()  # since the baseline, the most telling first
-    numerics: str = ""  # news of the loss
     scaling: ScalingFigure | None = None
     references: tuple[ReferenceFigure, ...] = ()
 
@@ -89,6 +104,19 @@ class Result:
     def name(self) -> str:
         """Without the path of its file."""
         return self.benchmark.partition("::")[2] or self.benchmark
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} ({self.platform})" if self.platform and not self.is_platform else self.benchmark
+
+    @property
+    def text(self) -> str:
+        """What decided: by how much and how surely, or why not."""
+        return self.lines[0].named if self.lines else ""
+
+    @property
+    def notes(self) -> list[str]:
+        return [line.text for line in self.lines if line.status is None]
 
     @property
     def is_platform(self) -> bool:
@@ -109,29 +137,29 @@ class Result:
         return self.verdict.outcome if self.verdict else Outcome.NO_BASELINE
 
     @property
-    def was_measured(self) -> bool:
-        return bool(self.runs)
-
-    @property
     def verdict(self) -> Verdict | None:
         """Of its throughput."""
         return self.verdicts[0] if self.verdicts else None
 
     @property
-    def step_time_s(self) -> float:
-        """The centre of all runs of this session, as the gate sees them."""
-        return interval(self.runs, Policy()).point_s
+    def step(self) -> StepTime:
+        """The step time of all runs of this session, as the gate sees them."""
+        return interval(self.runs, Policy())
 
     @property
     def throughput(self) -> float | None:
         """Work a second; None where nothing was measured."""
-        return self.work_per_step / self.step_time_s if self.runs else None
+        return self.work_per_step / self.step.point_s if self.runs else None
 
     @property
     def baseline_throughput(self) -> float | None:
         if not self.baseline:
             return None
         return self.work_per_step / interval(self.baseline, Policy()).point_s
+
+    @property
+    def plus_minus(self) -> float:
+        return self.step.relative_high if self.noise is None else self.noise
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -174,32 +202,17 @@ class ScalingPoint:
         return self.work_per_step / self.step.point_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """More devices against fewer."""
-
-    few: ScalingPoint
-    many: ScalingPoint
-
-    @property
-    def speedup(self) -> float:
-        return self.many.throughput / self.few.throughput
-
-    @property
-    def efficiency(self) -> float:
-        """Throughput per device against that of the few: 1 when nothing was lost."""
-        return self.speedup * self.few.devices / self.many.devices
-
-    @property
-    def kind(self) -> Literal["weak", "strong"]:
-        """Weak: each device keeps its work; strong: they share the same work."""
-        return "strong" if self.many.work_per_step == self.few.work_per_step else "weak"
-
-    @property
-    def is_superlinear(self) -> bool:
-        """Above the number of devices by more than the noise of both sides explains: an alarm, not a feat."""
-        noise = (1 + self.few.step.relative_high) * (1 + self.many.step.relative_high)
-        return self.efficiency > noise
+def scaling_figure(against: str, few: ScalingPoint, many: ScalingPoint) -> ScalingFigure:
+    """Compare more devices with fewer."""
+    speedup = many.throughput / few.throughput
+    efficiency = speedup * few.devices / many.devices
+    return ScalingFigure(
+        against=against,
+        speedup=speedup,
+        efficiency=efficiency,
+        kind="strong" if many.work_per_step == few.work_per_step else "weak",
+        superlinear=efficiency > (1 + few.step.relative_high) * (1 + many.step.relative_high),
+    )
 
 
 # Seeded steps repeat to the last bit on one machine on the CPU; GPU kernels that add atomically differ
@@ -263,29 +276,18 @@ def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
         return ""
     held_s, device_s = sum(each.held_s for each in paid), sum(each.device_s for each in paid)
     decided = sum(each.decided for each in paid)
+    measuring = sum(each.measuring_s for each in paid) / held_s
+    warming = sum(each.warming_s for each in paid) / held_s
     without = f" and {counted(len(paid) - decided, 'benchmark')} without" if decided < len(paid) else ""
     total = [
         seconds(held_s),
         f"{seconds(held_s / decided)} each" if decided > 1 else "",
         f"{device_s:,.0f} device-seconds" if device_s else "",
     ]
+    dearest = max(paid, key=lambda each: each.held_s)
+    most = f"; the most for {dearest.name}, {seconds(dearest.held_s)}" if len(paid) > 1 else ""
     return (
-        f"note: {counted(decided, noun)}{without} in {', '.join(filter(None, total))}: {_shares(paid, held_s)}"
-        f"{_dearest(paid)}"
+        f"note: {counted(decided, noun)}{without} in {', '.join(filter(None, total))}: {percent(measuring, 0)} measuring, "
+        f"{percent(warming, 0)} compiling and warming up, {percent(max(0.0, 1 - measuring - warming), 0)} starting, "
+        f"building and checking{most}"
     )
-
-
-def _shares(paid: Sequence[BenchmarkCost], held_s: float) -> str:
-    measuring = sum(each.measuring_s for each in paid) / held_s
-    warming = sum(each.warming_s for each in paid) / held_s
-    return (
-        f"{percent(measuring, 0)} measuring, {percent(warming, 0)} compiling and warming up, "
-        f"{percent(max(0.0, 1 - measuring - warming), 0)} starting, building and checking"
-    )
-
-
-def _dearest(paid: Sequence[BenchmarkCost]) -> str:
-    if len(paid) == 1:
-        return ""
-    most = max(paid, key=lambda each: each.held_s)
-    return f"; the most for {most.name}, {seconds(most.held_s)}"

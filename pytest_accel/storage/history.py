@@ -386,7 +386,7 @@ def _facts(session: SessionResults) -> SessionFacts:
         host=session.host,
         revision=session.revision,
         benchmarks=len(session.results),
-        measured=sum(result.was_measured for result in session.results),
+        measured=sum(bool(result.runs) for result in session.results),
         failed=len(session.failures),
     )
 

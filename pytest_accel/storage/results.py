@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.storage.baselines import (
     MAX_WORK,
     check_environments,
@@ -21,7 +21,7 @@ from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.files import StorageError, format_errors, is_special_file, read_text, write_atomic
 
 KIND = "pytest-accel results"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_BYTES = 256 * 2**20  # ten thousand benchmarks of five runs
 
 
@@ -35,18 +35,20 @@ class ResultsError(StorageError):
         return "Write it again with --accel-json."
 
 
+_REMEDY = "Name a file that --accel-json wrote."
+
+
 def read_results(path: Path) -> SessionResults:
     """Return what `--accel-json` wrote."""
     return parse(read_results_text(path), str(path))
 
 
 def read_results_text(path: Path) -> str:
-    remedy = "Name a file that --accel-json wrote."
     if is_special_file(path):
-        raise ResultsError(str(path), "", "is no file of results", remedy)
+        raise ResultsError(str(path), "", "is no file of results", _REMEDY)
     text = read_text(path, ResultsError, MAX_BYTES)
     if text is None:
-        raise ResultsError(str(path), "", "cannot be read: it does not exist", remedy)
+        raise ResultsError(str(path), "", "cannot be read: it does not exist", _REMEDY)
     return text
 
 
@@ -60,8 +62,8 @@ def render(session: SessionResults) -> str:
     content.setdefault("environments", {})
     content.setdefault("results", [])
     for plain, result in zip(content["results"], session.results, strict=True):
-        if result.runs:
-            plain["throughput"] = result.throughput  # for scripts; derived again when read
+        derived = {"text": result.text, "throughput": result.throughput}  # for scripts; left out when read
+        plain.update({name: value for name, value in derived.items() if value})
     return render_json(_as_utf8(content)) + "\n"
 
 
@@ -82,39 +84,57 @@ def parse(text: str, where: str) -> SessionResults:
     """Return the results, or raise ResultsError with the place of the first fault."""
     with format_errors(where, ResultsError):
         top = loads(text)
-        if not isinstance(top, dict):
+        if not isinstance(top, dict) or top.get("kind") != KIND:
             raise FormatError("", "this is no file of results", _REMEDY)
-        return _read_session(top)
-
-
-_REMEDY = "Name a file that --accel-json wrote."
-
-
-def _read_session(top: dict[str, Any]) -> SessionResults:
-    if top.get("kind") != KIND:
-        raise FormatError("", "this is no file of results", _REMEDY)
-    version = decode(int, top.get("schema_version", 0), "schema_version")
-    if version != SCHEMA_VERSION:
-        raise FormatError(
-            "schema_version",
-            f"{version!r} is not the schema that this pytest-accel reads ({SCHEMA_VERSION})",
-            "Upgrade pytest-accel, or write the file again with this version.",
-        )
-    plain = without_keys(top, "kind", "schema_version")
-    if isinstance(results := top.get("results"), list):
-        plain["results"] = [
-            without_keys(each, "throughput") if isinstance(each, dict) else each for each in results
-        ]
-    session = decode(SessionResults, plain)
-    try:
-        check_time("at", session.at)
-    except ValueError as error:
-        raise FormatError("at", str(error).removeprefix("at: ")) from None
-    for key, value in top.get("environments", {}).items():
-        decode_environment(key, value, f"environments[{json.dumps(key)}]")
-    for index, result in enumerate(session.results):
-        _check_result(result, session.environments, f"results[{index}]")
+        version = decode(int, top.get("schema_version", 0), "schema_version")
+        if version not in (1, SCHEMA_VERSION):
+            raise FormatError(
+                "schema_version",
+                f"{version!r} is not the schema that this pytest-accel reads ({SCHEMA_VERSION})",
+                "Upgrade pytest-accel, or write the file again with this version.",
+            )
+        plain = without_keys(top, "kind", "schema_version")
+        if isinstance(results := top.get("results"), list):
+            plain["results"] = [
+                _current(each, version) if isinstance(each, dict) else each for each in results
+            ]
+        session = decode(SessionResults, plain)
+        _check(check_time, "at", session.at)
+        for key, value in top.get("environments", {}).items():
+            decode_environment(key, value, f"environments[{json.dumps(key)}]")
+        for index, result in enumerate(session.results):
+            _check_result(result, session.environments, f"results[{index}]")
     return session
+
+
+def _current(result: dict[str, Any], version: int) -> dict[str, Any]:
+    """Return a plain result without what is derived from it; one of schema 1 in today's form."""
+    if version == SCHEMA_VERSION:
+        return without_keys(result, "text", "throughput")
+    plain = without_keys(result, "text", "details", "numerics", "throughput")
+    status, details = result.get("status"), result.get("details", [])
+    notes = details if isinstance(details, list) and status != Ending.FAILED.value else []
+    plain["lines"] = [
+        *([{"status": status, "text": result["text"]}] if "text" in result else []),
+        *({"text": each} for each in (*notes, result.get("numerics", "")) if each),
+    ]
+    if status == Ending.FAILED.value:
+        plain["traceback"] = details
+    if isinstance(verdicts := result.get("verdicts"), list):
+        plain["verdicts"] = [
+            {"runs" if name == "looks" else name: value for name, value in each.items()}
+            if isinstance(each, dict)
+            else each
+            for each in verdicts
+        ]
+    return plain
+
+
+def _check(check: Callable[[str, Any], None], place: str, value: object) -> None:
+    try:
+        check(place, value)
+    except ValueError as error:
+        raise FormatError(place, str(error).removeprefix(f"{place}: ")) from None
 
 
 def _check_result(result: Result, environments: Mapping[str, Environment], place: str) -> None:
@@ -123,9 +143,6 @@ def _check_result(result: Result, environments: Mapping[str, Environment], place
             f"{place}.work_per_step",
             f"{result.work_per_step!r} is not in 0 < work <= {MAX_WORK:g}, and there are runs",
         )
-    try:
-        check_tolerance("tolerance", result.tolerance)
-    except ValueError as error:
-        raise FormatError(f"{place}.tolerance", str(error).removeprefix("tolerance: ")) from None
+    _check(check_tolerance, f"{place}.tolerance", result.tolerance)
     check_environments(result.runs, environments, f"{place}.runs")
     check_environments(result.baseline, environments, f"{place}.baseline")

@@ -241,7 +241,7 @@ def a_broken_row() -> str:
     regressed = make_result(Outcome.REGRESSED, name="test_far", references=(missed,), steady=False)
     far = replace(regressed.verdict, slowdown=Estimate(point=0.7, low=0.6, high=0.8))
     traceback = ("    def test_x():", ">       step()", "E       RuntimeError: nan")
-    results = [replace(regressed, verdicts=(far,)), make_result(Ending.FAILED, details=traceback)]
+    results = [replace(regressed, verdicts=(far,)), make_result(Ending.FAILED, traceback=traceback)]
     return render_page(make_session(results), plotly_js=PLOTLESS)
 
 

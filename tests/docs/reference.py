@@ -33,9 +33,9 @@ from pytest_accel.platforms.catalogue import (
     load_catalogue,
 )
 from pytest_accel.report.baselines import ShownBenchmark
+from pytest_accel.report.columns import COLUMNS
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import Accel
-from pytest_accel.session.table import COLUMNS
 from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PREFIXES
 from pytest_accel.stats.gate import loss, policy_at_noise, resolution_factor

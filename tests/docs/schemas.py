@@ -18,6 +18,7 @@ from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 
 FOLDER = Path(__file__).parents[2] / "pytest_accel" / "schemas"
 NAMES = ("baseline", "results")
+VERSIONS = {"baseline": baselines.SCHEMA_VERSION, "results": results.SCHEMA_VERSION}
 _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 FILES: dict[str, tuple[type, str, str]] = {
     "baseline": (
@@ -43,7 +44,8 @@ DERIVED: dict[type, dict[str, dict[str, Any]]] = {
         "schema_version": {"const": results.SCHEMA_VERSION, "description": "Version of this format."},
     },
     Result: {
-        "throughput": {"type": "number", "description": "Work a second; absent where nothing was measured."}
+        "text": {"type": "string", "description": "The first line: what decided; absent where it is empty."},
+        "throughput": {"type": "number", "description": "Work a second; absent where nothing was measured."},
     },
 }
 
@@ -55,7 +57,7 @@ def generate(name: str) -> dict[str, Any]:
     top = _object(kind, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:pytest-accel:schema:{name}:1",
+        "$id": f"urn:pytest-accel:schema:{name}:{VERSIONS[name]}",
         **top,
         "title": title,
         "description": description,
@@ -89,7 +91,7 @@ def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         "description": inspect.getdoc(kind).splitlines()[0],
         "type": "object",
         "additionalProperties": False,
-        "required": [*(key for key in derived if key != "throughput"), *required],
+        "required": [*(key for key in derived if kind is not Result), *required],
         "properties": {**derived, **properties},
     }
 

@@ -7,7 +7,7 @@ import pytest
 import pytest_accel.plugin
 from pytest_accel.commands.registry import COMMANDS
 from pytest_accel.options import OPTIONS
-from pytest_accel.session.table import METRICS_IN_COLUMNS
+from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.stats.metric_gates import MEASURED
 from tests.docs import reference
 

@@ -349,7 +349,7 @@ class TestTable:
         said = [line for line in result.outlines if "busy with launching" in line]
         if status == "failed":
             assert said[0].startswith(
-                "note: test_step (cpu): the host is busy with launching for 1.3 ms of a step of 1.3 ms: it sets the pace"
+                "note: the host is busy with launching for 1.3 ms of a step of 1.3 ms: it sets the pace"
             )
         assert len(said) == (status == "failed")
 

@@ -300,7 +300,7 @@ def test_stored_auto_tolerance_is_judged_by(steady):
     result = steady.run("--accel-json=out.json", "--accel-tolerance=auto")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["note: tolerance auto: the baselines of 1 benchmark have none stored, *5.0 % was tolerated*"]
+        ["note: test_step (cpu): tolerance auto: no tolerance is stored, *5.0 % was tolerated*"]
     )
     store(steady, tolerance=0.065)
     result = steady.run("--accel-json=out.json", "--accel-tolerance=auto")
@@ -337,7 +337,7 @@ def test_anchor_of_another_machine_is_noted_and_not_judged(steady):
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["note: test_step (cpu): its anchor is of another machine*"])
     (found,) = steady.json()["results"]
-    assert any("its anchor is of another machine" in line for line in found["details"])
+    assert any("its anchor is of another machine" in line["text"] for line in found["lines"])
 
 
 def test_stored_tolerance_stays_when_runs_are_replaced(steady):

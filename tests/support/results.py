@@ -16,7 +16,15 @@ from pytest_accel.report.terminal import explain
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import Environment, diff
 from pytest_accel.stats.gate import judge
-from pytest_accel.stats.results import Ending, ReferenceFigure, Result, ScalingFigure, SessionResults, Status
+from pytest_accel.stats.results import (
+    Ending,
+    ReferenceFigure,
+    ReportLine,
+    Result,
+    ScalingFigure,
+    SessionResults,
+    Status,
+)
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
@@ -129,6 +137,8 @@ def make_result(
     batch_size: int = 256,
     source: random.Random | None = None,
     rounds: int = 13,
+    text: str | None = None,
+    notes: Iterable[str] = (),
     **more: object,
 ) -> Result:
     """One benchmark with this end, everything about it as the plugin would have said it."""
@@ -141,6 +151,7 @@ def make_result(
         verdict = _verdict(status, stored, runs)
         if verdict is None or verdict.outcome is status:
             break
+    said = explain(verdict) if verdict else _REASONS.get(status, VERDICTS[status].meaning)
     result = Result(
         benchmark=f"{file}::{name}",
         suite=file.rpartition("/")[2].removeprefix("test_").removesuffix(".py"),
@@ -148,7 +159,10 @@ def make_result(
         disk_name=platform,
         status=status,
         failed=status in FAILING,
-        text=explain(verdict) if verdict else _REASONS.get(status, VERDICTS[status].meaning),
+        lines=(
+            ReportLine(text=said if text is None else text, status=status),
+            *(ReportLine(text=note) for note in notes),
+        ),
         key=f"{file}::{name}",
         file=file,
         line=37,
@@ -285,7 +299,7 @@ def a_night() -> tuple[Result, ...]:
             changes=CHANGES[:2],
         ),
         make_result(
-            Ending.FAILED, name="test_training[swin_b-food101]", file=model, details=("test_x.py:41: nan",)
+            Ending.FAILED, name="test_training[swin_b-food101]", file=model, traceback=("test_x.py:41: nan",)
         ),
         make_result(Outcome.INVALID, name="test_training[vit_h_14-food101]", file=model, throughput=412.0),
         make_result(
@@ -319,7 +333,12 @@ def a_platform_shift(platform: str = "gh200") -> Result:
         disk_name=platform,
         status=Outcome.REGRESSED,
         failed=True,
-        text="18 of 20 benchmarks slower together, by 5.1 %: check the machine",
+        lines=(
+            ReportLine(
+                text="18 of 20 benchmarks slower together, by 5.1 %: check the machine",
+                status=Outcome.REGRESSED,
+            ),
+        ),
     )
 
 
@@ -421,8 +440,8 @@ def hostile() -> tuple[Result, ...]:
             platform=text[:60],
             unit=text[:60],
             text=text,
-            details=(text,),
-            numerics=text,
+            notes=(text,),
+            traceback=(text,),
             configuration={text[:60]: text, "batch_size": number + 1, "model": text[:60]},
             references=(
                 ReferenceFigure(

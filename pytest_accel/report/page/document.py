@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_accel.report.page.plots import Nights, past, rounds, session_plots
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.remedies import remedy
-from pytest_accel.report.terminal import own_text
 from pytest_accel.report.verdicts import (
     VERDICTS,
     finding_subject,
@@ -266,7 +265,7 @@ def _failure(result: Result, index: int) -> dict[str, object]:
         "platform": result.platform,
         "row": VERDICTS[shown_status(result)],
         "numbers": from_to(result),
-        "text": shortened(own_text(result)).strip(),
+        "text": shortened(result.text).strip(),
     }
 
 
@@ -294,7 +293,7 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
         members = [result for result in results if result.status is status]
         row = VERDICTS[status]
         asked = remedy(members, session.command) if len(members) <= _COMMAND_NAMES else None
-        shown = [(each.name, shortened(own_text(each))) for each in members[:_NAMES_SHOWN]]
+        shown = [(each.name, shortened(each.text)) for each in members[:_NAMES_SHOWN]]
         groups.append(
             {
                 "status": status.value,

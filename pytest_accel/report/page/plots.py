@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_accel.platforms import names as grammar
+from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.history import unchanged
-from pytest_accel.report.page.rows import units_per_wh
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.gate import interval

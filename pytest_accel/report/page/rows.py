@@ -8,42 +8,27 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeAlias
 
+from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
+from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.remedies import next_commands
-from pytest_accel.report.terminal import (
-    both_texts,
-    changed,
-    further_lines,
-    host_bound,
-    named_text,
-    own_text,
-    unsteady,
-)
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    deciding,
-    in_order,
-    is_settled,
-    rank,
-    shortfalls,
-    shown_status,
-    shown_verdicts,
-    status_word,
-)
-from pytest_accel.stats import energy
-from pytest_accel.stats.gate import interval
+from pytest_accel.report.terminal import change
+from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
-from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
-from pytest_accel.stats.results import Ending, ReferenceFigure, Result, Status
+from pytest_accel.stats.quantities import counted, percent, seconds, si
+from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy, Verdict
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
 SortKey: TypeAlias = str | float | None
 # Text, sort key (None is last either way), and in some a small text below.
 PageCell: TypeAlias = tuple[str, SortKey] | tuple[str, SortKey, str]
 NOTHING: PageCell = ("", None)
+Pair: TypeAlias = tuple[str, str]
+LONGEST_TEXT = 4000  # characters of a traceback's end; pytest's own output has the whole
 _WIDTH_IN_TOLERANCES = 3.0  # of the picture of a change, to either side
 _PERCENTAGES = re.compile(r"(^|_)(mfu|accuracy|share|efficiency|felt)$")
 _TITLES = {"mfu": "MFU", "tflops": "TFLOP/s"}
+_IN_THE_ROW = frozenset({"data", "throughput", "unit"})  # not repeated among the metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +65,7 @@ def table(results: Sequence[Result]) -> dict[str, object]:
 
 
 def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]:
-    decided = deciding(result)
+    decided = _decided(result)
     return {
         "id": index,
         "status": shown_status(result).value,
@@ -94,6 +79,10 @@ def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]
         "unsteady": not result.steady,
         "cells": cells,
     }
+
+
+def _decided(result: Result) -> Verdict | None:
+    return next(iter(deciding(result)), None)
 
 
 def picture(verdict: Verdict | None) -> list[float] | None:
@@ -116,23 +105,13 @@ def _verdict(result: Result) -> PageCell:
     return status_word(result), float(rank(shown_status(result)) - (100 if result.failed else 0))
 
 
-def _throughput(result: Result) -> PageCell:
-    return _figure(result.throughput, lambda value: f"{si(value)} {result.unit}/s")
-
-
-def _noise(result: Result) -> PageCell:
-    return _figure(interval(result.runs, Policy()).relative_high if result.runs else None, percent)
-
-
 def _change(result: Result) -> PageCell:
     """Return by how much the throughput or metric that decided has changed."""
-    verdict = deciding(result)
+    verdict = _decided(result)
     if verdict is None or verdict.slowdown is None:
         return NOTHING
-    text = changed(verdict.slowdown.point, verdict.of)
-    if verdict.of == THROUGHPUT:  # its figures have columns of their own
-        return text, verdict.slowdown.point
-    return f"{title(verdict.of)} {text}", verdict.slowdown.point, _metric_from_to(result, verdict.of)
+    below = "" if verdict.of == THROUGHPUT else _metric_from_to(result, verdict.of)
+    return change(result), verdict.slowdown.point, below
 
 
 def _reference(result: Result, *, expected: bool) -> PageCell:
@@ -149,9 +128,19 @@ COLUMNS = (
     PageColumn(key="benchmark", title="Benchmark", cell=lambda result: (result.name, result.benchmark)),
     PageColumn(key="platform", title="Platform", cell=lambda result: (result.platform, result.platform)),
     PageColumn(key="suite", title="Suite", cell=lambda result: (result.suite, result.suite), lesser=2),
-    PageColumn(key="throughput", title="Throughput", cell=_throughput, right=True),
     PageColumn(
-        key="noise", title="±", cell=_noise, right=True, help="95 % interval of run-to-run noise", lesser=1
+        key="throughput",
+        title="Throughput",
+        cell=lambda result: _figure(result.throughput, lambda value: f"{si(value)} {result.unit}/s"),
+        right=True,
+    ),
+    PageColumn(
+        key="noise",
+        title="±",
+        cell=lambda result: _figure(result.plus_minus if result.runs else None, percent),
+        right=True,
+        help="95 % interval of run-to-run noise",
+        lesser=1,
     ),
     PageColumn(
         key="baseline",
@@ -210,7 +199,7 @@ COLUMNS = (
 # --- metrics ----------------------------------------------------------------------------------------
 
 
-def metric(name: str, value: float) -> tuple[str, str]:
+def metric(name: str, value: float) -> Pair:
     """Return the title of a metric, and its value in the unit that its name carries."""
     if _PERCENTAGES.search(name):
         return title(name), percent(value)
@@ -230,19 +219,14 @@ def title(name: str) -> str:
     return _TITLES.get(name, shown_name(name).replace("_", " "))
 
 
-def units_per_wh(result: Result) -> float | None:
-    step_j = result.metrics.get("energy_per_step_j")
-    return energy.units_per_wh(step_j, result.work_per_step) if step_j else None
-
-
 def times(ratio: float) -> str:
     return f"{ratio:.2f} x"
 
 
 def from_to(result: Result) -> str:
-    """Return what its verdict compared, `21,305 → 6,822 products/s`; empty where nothing was."""
-    verdict = deciding(result)
-    if result.misses_reference:
+    """Return the figures that its verdict compared, `21,305 → 6,822 products/s`; empty where nothing was."""
+    verdict = _decided(result)
+    if shown_status(result) is Ending.FAILED:
         return ""  # its sentence has the figures that it failed on
     if verdict is not None and verdict.of != THROUGHPUT:
         found = _metric_from_to(result, verdict.of)
@@ -253,9 +237,7 @@ def from_to(result: Result) -> str:
 
 def _metric_from_to(result: Result, name: str) -> str:
     then, now = _values(result.baseline, name), _values(result.runs, name)
-    if not then or not now:
-        return ""
-    return f"{metric(name, median(then))[1]} → {metric(name, median(now))[1]}"
+    return f"{metric(name, median(then))[1]} → {metric(name, median(now))[1]}" if then and now else ""
 
 
 def _values(runs: Sequence[Run], name: str) -> list[float]:
@@ -265,10 +247,9 @@ def _values(runs: Sequence[Run], name: str) -> list[float]:
 def failed_metrics(result: Result) -> list[dict[str, object]]:
     """Return the runs of every metric that failed a benchmark, for a plot each."""
     found = []
-    for verdict in shown_verdicts(result) if result.failed else ():
-        then = _values(result.baseline, verdict.of)
-        is_fine = is_settled(verdict.outcome) or verdict.outcome is Outcome.IMPROVED
-        if verdict.of == THROUGHPUT or is_fine or not then:
+    for verdict in deciding(result) if result.failed else ():
+        then, now = _values(result.baseline, verdict.of), _values(result.runs, verdict.of)
+        if verdict.outcome in (Outcome.OK, Outcome.IMPROVED) or not then:
             continue
         sign = 1 if less_is_better(verdict.of) else -1
         found.append(
@@ -276,7 +257,7 @@ def failed_metrics(result: Result) -> list[dict[str, object]]:
                 "title": title(verdict.of),
                 "is_share": bool(_PERCENTAGES.search(verdict.of)),
                 "then": [(value, metric(verdict.of, value)[1]) for value in then],
-                "now": [(value, metric(verdict.of, value)[1]) for value in _values(result.runs, verdict.of)],
+                "now": [(value, metric(verdict.of, value)[1]) for value in now],
                 "limit": median(then) * (1 + sign * verdict.tolerance),
                 "tolerance_text": percent(verdict.tolerance),
             }
@@ -286,19 +267,13 @@ def failed_metrics(result: Result) -> list[dict[str, object]]:
 
 # --- details -----------------------------------------------------------------------------------------
 
-Pair = tuple[str, str]
-LONGEST_TEXT = 4000  # characters of a traceback's end; pytest's own output has the whole
-_NOTE = ("note", "warn", "bang")  # word, colour and sign
-
 
 def details(result: Result, command: Sequence[str], *, has_past: bool = False) -> dict[str, object]:
     """Return everything but the plots of rounds and of history, without what is empty."""
-    own = own_text(result)
     content = {
         "numbers": from_to(result),
-        "lines": _lines(result),
-        "note": shortened("\n".join(line for line in further_lines(result) if line != own).strip("\n")),
-        "numerics": result.numerics,
+        "lines": list(map(_line, result.lines)) or [_line(ReportLine(text="", status=shown_status(result)))],
+        "note": shortened("\n".join(result.traceback).strip("\n")),
         "changes": [(change.title, change.old, change.new) for change in result.changes],
         "same": bool(result.runs and result.baseline and not result.changes),
         "published": [_reference_details(figure) for figure in result.references if not figure.expected],
@@ -312,27 +287,13 @@ def details(result: Result, command: Sequence[str], *, has_past: bool = False) -
     return {name: value for name, value in content.items() if value}
 
 
-def _lines(result: Result) -> list[tuple[str, str, str, str]]:
-    """Return word, colour, sign and text of all that was found, its own verdict first; no text twice."""
-    own = own_text(result)
-    found = {own: _signs(shown_status(result))}
-    for text in shortfalls(result):
-        found.setdefault(text, _signs(Ending.FAILED))
-    decided = deciding(result)
-    for verdict in shown_verdicts(result):
-        is_own = verdict is decided and verdict.outcome is shown_status(result)
-        if not is_own and own not in both_texts(verdict):
-            found.setdefault(named_text(verdict), _signs(verdict.outcome))
-    if not result.steady:
-        found[unsteady(result.runs[-1].warmup_s if result.runs else None)] = _NOTE
-    if result.runs and (pace := host_bound(result.verdicts, result.runs[-1], result.baseline)):
-        found[pace] = _NOTE
-    return [(*signs, unbroken(shortened(text))) for text, signs in found.items()]
-
-
-def _signs(status: Status) -> tuple[str, str, str]:
-    row = VERDICTS[status]
-    return row.word, row.tone, row.icon
+def _line(line: ReportLine) -> tuple[str, str, str, str]:
+    """Return word, colour, sign and text."""
+    text = unbroken(shortened(line.named))
+    if line.status is None:
+        return "note", "warn", "bang", text
+    row = VERDICTS[line.status]
+    return row.word, row.tone, row.icon, text
 
 
 def _reference_details(figure: ReferenceFigure) -> dict[str, object]:
@@ -348,22 +309,17 @@ def _reference_details(figure: ReferenceFigure) -> dict[str, object]:
 
 
 def _metrics(result: Result) -> list[Pair]:
+    """Return the columns of the terminal's table, and the metrics that have none."""
     if not result.runs:
         return []
-    run, per_wh, scaling = result.runs[-1], units_per_wh(result), result.scaling
-    pairs = [
-        ("step", seconds(result.step_time_s)),
-        ("first step", None if run.first_step_s is None else seconds(run.first_step_s)),
-        ("warm-up", None if run.warmup_s is None else seconds(run.warmup_s)),
-        ("peak memory", None if run.peak_memory_bytes is None else gibibytes(run.peak_memory_bytes)),
-        ("loss", None if run.loss is None else f"{run.loss:.6g}"),
-        (f"{result.unit}/Wh", None if per_wh is None else si(per_wh)),
+    columns = [(column, column.cell(result)) for column in RESULT_COLUMNS if column.title not in _IN_THE_ROW]
+    shown = {name for column, text in columns if text for name in column.metrics}
+    loss = result.runs[-1].loss
+    return [
+        *((column.title, text) for column, text in columns if text),
+        *([("loss", f"{loss:.6g}")] if loss is not None else []),
+        *(metric(name, value) for name, value in sorted(result.metrics.items()) if name not in shown),
     ]
-    if scaling is not None:
-        text = f"{percent(scaling.efficiency)} of {scaling.against}, {times(scaling.speedup)}"
-        pairs.append((f"scaling ({scaling.kind})", text))
-    known = [(name, text) for name, text in pairs if text is not None]
-    return [*known, *(metric(name, value) for name, value in sorted(run.metrics.items()))]
 
 
 def _facts(result: Result) -> list[Pair]:
@@ -385,7 +341,7 @@ def _facts(result: Result) -> list[Pair]:
 
 def _shown(value: object) -> str:
     if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none"}[value]
+        return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.github import SHOWN, STEP_BYTES, annotations, append_step_summary
+from pytest_accel.report.github import SHOWN, STEP_BYTES, append_step_summary, workflow_commands
 from pytest_accel.report.markdown import render_summary
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.results import Ending
@@ -38,7 +38,7 @@ def unescaped(text: str, signs: str = "") -> str:
 
 
 def of(*results, **more):
-    return [read(line) for line in annotations(make_session(results), GITHUB, **more)]
+    return [read(line) for line in workflow_commands(make_session(results), GITHUB, **more)]
 
 
 def test_regression_is_an_error_at_its_line():
@@ -56,7 +56,7 @@ def test_regression_is_an_error_at_its_line():
 
 @pytest.mark.parametrize("environ", [{}, {"GITHUB_ACTIONS": "false"}, {"GITLAB_CI": "true"}])
 def test_nothing_is_annotated_outside_github(environ):
-    assert annotations(make_session(), environ) == []
+    assert workflow_commands(make_session(), environ) == []
 
 
 @pytest.mark.parametrize("status", [*Outcome, *Ending], ids=lambda status: status.value)
@@ -128,15 +128,15 @@ anything = st.text(max_size=30) | st.text(alphabet="%:,=\n\r]#[0ADa \u2028\x85",
 @settings(max_examples=60)
 @given(anything, anything, anything)
 def test_no_name_is_a_command(name, platform, text):
-    result = replace(
-        make_result(Ending.FAILED),
+    result = make_result(
+        Ending.FAILED,
         benchmark=f"{text}.py::{name}",
         file=f"a/{text}.py",
         platform=platform,
         text=f"{name}\n::add-mask::{text}",
-        details=(f"\r::stop-commands::{platform}",),
+        traceback=(f"\r::stop-commands::{platform}",),
     )
-    [line] = annotations(make_session([result]), GITHUB)
+    [line] = workflow_commands(make_session([result]), GITHUB)
     assert len(line.splitlines()) == 1
     command, properties, message = read(line)
     assert command == "error"

@@ -10,56 +10,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.markdown import LEAST_BYTES, code, fenced, prose, render_summary
+from pytest_accel.report.markdown import ITEMS, ROWS, code, fenced, prose, render_summary
 from pytest_accel.report.verdicts import needs_attention, status_word
 from pytest_accel.stats.environment import Change
 from pytest_accel.stats.quantities import printable
-from pytest_accel.stats.results import Ending, ReferenceFigure
+from pytest_accel.stats.results import Ending, ReportLine
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.markdown_page import OURS, Page
-from tests.support.results import HOSTILE, hostile, make_result, make_session, many
+from tests.support.results import HOSTILE, hostile, make_result, make_session
 
-STATUSES = [*Outcome, *Ending]
 anything = st.text(max_size=60) | st.text(alphabet="`|\\<>*_[]()!#@$~&:-+=1. \n\tah/", max_size=40)
 
 
-# --- order -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", STATUSES, ids=lambda status: status.value)
+@pytest.mark.parametrize("status", [*Outcome, *Ending], ids=lambda status: status.value)
 def test_every_status_is_shown_and_what_needs_attention_listed(status):
-    result = make_result(status)
-    page = render_summary(make_session([replace(result, failed=False)]))
-    assert status_word(replace(result, failed=False)) in page
-    assert needs_attention(replace(result, failed=False)) == ("### Needs attention" in page)
-
-
-def test_headline_is_that_of_the_page_and_counts_failures():
-    slow = make_result(Outcome.REGRESSED, name="test_slow")
-    assert render_summary(make_session([make_result()])).startswith("## 1 benchmark ok\n")
-    page = render_summary(make_session([make_result(), slow]))
-    assert page.startswith("## 1 of 2 benchmarks failed: 1 REGRESSED\n")
-
-
-def test_missed_reference_is_a_failure():
-    reference = ReferenceFigure(
-        id="olivia/1",
-        source="Olivia, Test 1",
-        platform="gh200",
-        metric="throughput",
-        unit="images/s",
-        value=9000.0,
-        ratio=0.75,
-        gated=True,
-        shortfall="25.0 % below Olivia, Test 1",
-    )
-    page = render_summary(make_session([make_result(failed=True, references=(reference,))]))
-    assert "1 of 1 benchmark failed: 1 FAILED" in page
-    assert "  - 25.0 % below Olivia, Test 1" in page
-    assert "0.75 x Olivia, Test 1 (gh200)" in page
-
-
-# --- the whole page ---------------------------------------------------------------------------------
+    result = replace(make_result(status), failed=False)
+    page = render_summary(make_session([result]))
+    assert status_word(result) in page
+    assert needs_attention(result) == ("### Needs attention" in page)
 
 
 def test_sections_of_a_whole_session():
@@ -81,19 +49,24 @@ def test_sections_of_a_whole_session():
     assert "  - sudo nvidia-smi -i 0 -pl 700" in page
     assert "ECC" not in page  # doctor's ok is nobody's concern here
     assert "pytest bench_suites -m 'gh200 or gh200x4'" in page
+    assert page.count("| container image |") == 1  # every distinct difference once
+    assert page.count("| driver |") == 2  # one benchmark saw other changes than the rest
     assert set(Page(page).tags) <= OURS
 
 
-def test_every_distinct_diff_is_shown_once():
-    page = render_summary(make_session())
-    assert page.count("| container image |") == 1
-    assert page.count("| driver |") == 2  # one benchmark saw other changes than the rest
-    assert page.count("| | baseline | now |") == 2
-
-
-def test_diff_of_what_is_ok_is_folded():
-    page = render_summary(make_session([make_result()]))
-    assert page.index("<details>") < page.index("| driver |") < page.index("</details>")
+def test_missed_reference_and_metric_are_further_lines_of_a_failure():
+    result = make_result(Outcome.REGRESSED, failed=True)
+    lost = Estimate(point=0.031, low=0.02, high=0.04)
+    accuracy = Verdict(outcome=Outcome.REGRESSED, tolerance=0.01, slowdown=lost, of="accuracy")
+    more = (
+        ReportLine(text="25.0 % below Olivia, Test 1", status=Ending.FAILED),
+        ReportLine(text="3.1 % lower", status=Outcome.REGRESSED, of="accuracy"),
+    )
+    page = render_summary(make_session([replace(result, lines=(*result.lines, *more), verdicts=(accuracy,))]))
+    assert "1 of 1 benchmark failed: 1 REGRESSED" in page
+    assert "  - 25.0 % below Olivia, Test 1" in page
+    assert "  - accuracy: 3.1 % lower" in page
+    assert "| accuracy 3.1 % lower |" in page
 
 
 def test_unchanged_environment_is_reported_of_failures_only():
@@ -109,11 +82,10 @@ def test_absent_value_differs_from_an_empty_one():
     assert "| B | `x\\|y` | `` ` `` |" in page
 
 
-def test_few_that_are_ok_are_not_folded():
-    page = render_summary(make_session(make_result(name=f"test_{n}", changes=()) for n in range(10)))
-    assert "<details>" not in page
-    page = render_summary(make_session(make_result(name=f"test_{n}", changes=()) for n in range(11)))
-    assert "<details><summary>11 ok</summary>" in page
+@pytest.mark.parametrize(("count", "folded"), [(10, False), (11, True)])
+def test_many_that_are_ok_are_folded(count, folded):
+    page = render_summary(make_session(make_result(name=f"test_{n}") for n in range(count)))
+    assert (f"<details><summary>{count} ok</summary>" in page) is folded
 
 
 def test_same_name_in_two_files_has_its_path():
@@ -123,22 +95,10 @@ def test_same_name_in_two_files_has_its_path():
     assert "`b/test_b.py::test_cnn[resnet50-bf16-256]`" in page
 
 
-def test_gated_metric_and_a_traceback_are_shown():
-    lost = Verdict(
-        outcome=Outcome.REGRESSED,
-        tolerance=0.01,
-        slowdown=Estimate(point=0.031, low=0.02, high=0.04),
-        of="accuracy",
+def test_traceback_is_fenced():
+    page = render_summary(
+        make_session([make_result(Ending.FAILED, traceback=("E   ```", "E   boom @everyone"))])
     )
-    results = [
-        replace(
-            make_result(Outcome.REGRESSED, name="a"), verdicts=(lost,), details=("accuracy: 3.1 % lower",)
-        ),
-        make_result(Ending.FAILED, name="b", details=("E   ```", "E   boom @everyone")),
-    ]
-    page = render_summary(make_session(results))
-    assert "  - accuracy: 3.1 % lower" in page
-    assert "| accuracy 3.1 % lower |" in page
     assert "  ````text\n  E   ```\n  E   boom @everyone\n  ````" in page
 
 
@@ -167,8 +127,8 @@ def test_any_text_anywhere_gives_our_own_page(texts):
             platform=text,
             unit=text,
             text=text,
-            details=(text,),
-            numerics=text,
+            notes=(text,),
+            traceback=(text,),
             rounds=6,
             changes=(Change(name=text, old=text, new=None),),
         )
@@ -185,45 +145,14 @@ def test_any_text_anywhere_gives_our_own_page(texts):
     assert set(Page(rendered).tags) <= OURS
 
 
-# --- room -------------------------------------------------------------------------------------------
-
-
-def test_rows_that_are_ok_are_left_out_first_with_a_note():
-    results = many(400, rounds=6)
-    page = render_summary(make_session(results), limit_bytes=LEAST_BYTES)
-    assert len(page.encode("utf-8")) <= LEAST_BYTES
-    failed = [result for result in results if result.failed]
-    assert page.count("- **REGRESSED** ") == len(failed) == 10
-    assert all(result.name in page for result in failed)
-    assert re.search(r"\*\*\d+ more rows that are ok are left out here", page)
-    assert "benchmarks that failed are left out" not in page
-    assert page.count("<details>") == page.count("</details>")
-    assert set(Page(page).tags) <= OURS
-
-
-def test_left_out_failures_are_counted():
+def test_left_out_failures_and_rows_are_counted():
     made = make_result(Outcome.REGRESSED, runs=(), baseline=())
-    results = [replace(made, benchmark=f"a.py::test_{number}") for number in range(1000)]
-    page = render_summary(make_session(results), limit_bytes=2 * LEAST_BYTES)
-    assert len(page.encode("utf-8")) <= 2 * LEAST_BYTES
-    assert page.startswith("## 1000 of 1000 benchmarks failed")
-    shown = page.count("- **REGRESSED** ")
-    assert 100 < shown < 1000
-    assert f"**{1000 - shown} more benchmarks that failed are left out here" in page
-    rows = page.count("| **REGRESSED** |")
-    assert f"**{1000 - rows:,} more rows are left out here" in page
-
-
-@settings(max_examples=25)
-@given(st.integers(0, 40), st.sampled_from(HOSTILE))
-def test_page_stays_within_its_limit(count, text):
-    results = [
-        make_result(Ending.FAILED, name=f"{text}{n}", text=text, details=(text,) * 50) for n in range(count)
-    ]
-    session = make_session(results, host=text * 50, command=(text,) * 50, remarks=(text,) * 50)
-    assert len(render_summary(session, limit_bytes=LEAST_BYTES).encode("utf-8")) <= LEAST_BYTES
-    with pytest.raises(ValueError, match="too little for a summary"):
-        render_summary(session, limit_bytes=100)
+    results = [replace(made, benchmark=f"a.py::test_{number}") for number in range(ROWS + 1)]
+    page = render_summary(make_session(results))
+    assert page.startswith(f"## {ROWS + 1} of {ROWS + 1} benchmarks failed")
+    assert page.count("- **REGRESSED** ") == ITEMS
+    assert f"**{ROWS + 1 - ITEMS} more benchmarks are left out here" in page
+    assert "**1 more rows are left out here" in page
 
 
 # --- escaping ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from pytest_accel.report.upgrade import UpgradeContext, as_json, explanation, markdown, screen
 from pytest_accel.stats.environment import diff
 from pytest_accel.stats.paired import Effect, PairedBenchmark, PairedComparison, judge_pairs
+from pytest_accel.stats.results import ReportLine
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import NOW, THEN, make_result
@@ -79,7 +80,7 @@ def test_screen_and_page_have_the_gravest_first_and_a_line_for_each_verdict():
 
 
 def test_failure_and_another_loss_are_shown_beside_ok():
-    found = PairedComparison(rows=(row("test_a", Effect.OK, failed=True, text="off"),))
+    found = PairedComparison(rows=(row("test_a", Effect.OK, failed=True, lines=(ReportLine(text="off"),)),))
     text = "\n".join(screen(found, CONTEXT))
     assert "FAILED  test_a: off" in text
     assert "REJECT" in text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.report.terminal import frozen_line
+from pytest_accel.report.terminal import frozen_text
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality, rounded_up
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.verdict import Policy
@@ -74,19 +74,13 @@ class TestAuto:
         assert rounded_up(loss) < loss + 0.005 + 1e-8
 
     def test_that_would_be_another_by_now_is_said_in_both_directions(self):
-        stays = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.06, stored=0.04, before=0.04))
-        assert stays.startswith(
-            "note: test_x (h200): tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % "
-        )
-        narrower = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.03, stored=0.04, before=0.04))
+        stays = frozen_text(FrozenTolerance(chosen=0.06, stored=0.04, before=0.04))
+        assert stays.startswith("tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % ")
+        narrower = frozen_text(FrozenTolerance(chosen=0.03, stored=0.04, before=0.04))
         assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: narrow it with " in narrower
-        same = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.04, stored=0.04, before=0.04))
+        same = frozen_text(FrozenTolerance(chosen=0.04, stored=0.04, before=0.04))
         assert same.endswith("4.0 % stays, as it was frozen")
-        anew = frozen_line("test_x (h200)", FrozenTolerance(chosen=0.06, stored=0.06, before=0.04))
+        anew = frozen_text(FrozenTolerance(chosen=0.06, stored=0.06, before=0.04))
         assert anew.endswith("auto: 6.0 %, frozen in its new baseline, wider than the 4.0 % before")
-        assert "wider" not in frozen_line(
-            "test_x (h200)", FrozenTolerance(chosen=0.03, stored=0.03, before=0.04)
-        )
-        assert frozen_line("test_x (h200)", FrozenTolerance(chosen=0.03, stored=0.03)).endswith(
-            "frozen in its baseline"
-        )
+        assert "wider" not in frozen_text(FrozenTolerance(chosen=0.03, stored=0.03, before=0.04))
+        assert frozen_text(FrozenTolerance(chosen=0.03, stored=0.03)).endswith("frozen in its baseline")

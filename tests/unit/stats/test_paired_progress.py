@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.paired import Decision, Effect, Sessions, Slot, assess, follow
-from pytest_accel.stats.results import Ending, ReferenceFigure, Result
+from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import NOW, THEN, make_result, make_session
@@ -168,7 +168,13 @@ def misses_reference(side: str) -> Result:
     reference = ReferenceFigure(
         id="x", source="x", platform="h200", metric="throughput", unit="images/s", value=4200, shortfall=short
     )
-    return measured(side=side, status=Ending.FAILED, failed=True, text=short, references=(reference,))
+    return measured(
+        side=side,
+        status=Ending.FAILED,
+        failed=True,
+        lines=(ReportLine(text=short, status=Ending.FAILED),),
+        references=(reference,),
+    )
 
 
 @pytest.mark.parametrize(

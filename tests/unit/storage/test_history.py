@@ -49,7 +49,7 @@ def bulky(night: int, benchmarks=40) -> SessionResults:
             result(
                 f"{KEY}-{number}",
                 measured=tuple(run(0.04 + math.sin(night * 1000 + number + each) / 100) for each in range(5)),
-                details=(os.urandom(400).hex(),),
+                traceback=(os.urandom(400).hex(),),
             )
             for number in range(benchmarks)
         ),
@@ -79,9 +79,7 @@ def change_file(history, *statements) -> None:
 
 class TestSessions:
     def test_appended_session_comes_back_complete(self, history):
-        kept = session(
-            0, result(), result("t.py::test_b", measured=(), status=Ending.SKIPPED, text="needs 4")
-        )
+        kept = session(0, result(), result("t.py::test_b", measured=(), status=Ending.SKIPPED))
         assert history.append(kept)
         assert history.session("s0") == kept
         assert history.latest() == kept

@@ -13,7 +13,6 @@ function panel(id) {
   const right = [
     found.changes && changesBlock(found.changes),
     found.same && block("Changed since its baseline", make("p", null, "Nothing in the recorded environment.")),
-    found.numerics && block("Numerics", make("p", null, isolated(found.numerics))),
     found.commands && block("Next", found.commands.map(([title, text]) => make("div", { class: "labelled" }, make("span", { class: "quiet" }, title), command(text)))),
     found.metrics && block("Metrics", definitions(found.metrics)),
   ].filter(Boolean);

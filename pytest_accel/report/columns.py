@@ -1,0 +1,208 @@
+"""Columns of a table of results, each with the text of a result's cell; terminal, page and documentation read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_accel.report.terminal import Cell, Column, change
+from pytest_accel.report.verdicts import VERDICTS, shown_status
+from pytest_accel.stats import energy
+from pytest_accel.stats.quantities import gibibytes, percent, seconds, si
+from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.run import SOURCE, is_real
+
+SYNTHETIC = "synthetic"
+_ENERGY = "energy_per_step_j"
+_SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column of measured benchmarks; a cell is empty where a result has nothing to show."""
+
+    title: str
+    cell: Callable[[Result], str]
+    meaning: str
+    metrics: tuple[str, ...] = ()  # that it shows: gated metrics of no column get a note
+    right: bool = True
+
+
+def columns_and_rows(results: Sequence[Result]) -> tuple[list[Column], list[list[Cell]]]:
+    """Return the columns of the terminal's table and a row for each result."""
+    hidden = {"data"} if all_synthetic(results) else set()  # a line below the table says it once
+    shown = [column for column in COLUMNS if column.title not in hidden]
+    titles = [Column(title="benchmark"), Column(title="platform")]
+    titles += [Column(title=column.title, right=column.right) for column in shown]
+    rows = [
+        [
+            Cell(text=result.name),
+            Cell(text=result.platform),
+            *(Cell(text=column.cell(result) if result.runs else "") for column in shown),
+            _verdict_cell(result),
+        ]
+        for result in results
+    ]
+    return [*titles, Column(title="verdict")], rows
+
+
+def all_synthetic(results: Sequence[Result]) -> bool:
+    """Whether some benchmarks took batches from a source, and all of them synthetic ones."""
+    return {result.configuration.get(SOURCE) for result in results} - {None} == {SYNTHETIC}
+
+
+def _verdict_cell(result: Result) -> Cell:
+    """Return the status of a result, and by how much the deciding metrics changed."""
+    row = VERDICTS[shown_status(result)]
+    changed = change(result) if shown_status(result) is not Ending.FAILED else ""
+    text = result.text if result.status is Ending.RECORDED else f"{row.word} {changed}".rstrip()
+    return Cell(text=text, markup=row.markup)
+
+
+def _metric(name: str, show: Callable[[float], str]) -> Callable[[Result], str]:
+    """Return the text of a metric, or nothing where it was not measured."""
+    return lambda result: show(result.metrics[name]) if name in result.metrics else ""
+
+
+def _of_run(name: str, show: Callable[[float], str]) -> Callable[[Result], str]:
+    """Return the text of a figure of the newest run, or nothing where it has none."""
+    return lambda result: show(value) if (value := getattr(result.runs[-1], name)) else ""
+
+
+def _rate(name: str) -> Callable[[Result], str]:
+    """Return the work of a step over a measured time, in the unit of the throughput."""
+    return lambda result: si(result.work_per_step / step_s) if (step_s := result.metrics.get(name)) else ""
+
+
+def _data(result: Result) -> str:
+    configuration = result.configuration
+    source = configuration.get(SOURCE, "")
+    return str(configuration.get("data", source) if is_real(configuration) else source)
+
+
+def _latency(result: Result) -> str:
+    p50_s, p99_s = result.metrics.get("latency_p50_s"), result.metrics.get("latency_p99_s")
+    if p50_s is None or p99_s is None:
+        return ""
+    number, unit = seconds(p99_s).split()  # both in the unit of the longer one
+    return f"{p50_s / _SECONDS_IN[unit]:.3g} / {number} {unit}"
+
+
+def _bound_by(result: Result) -> str:
+    loader_s, compute_s = result.metrics.get("loader_step_s"), result.metrics.get("compute_step_s")
+    if loader_s is None or compute_s is None:
+        return ""
+    # Slower than either alone by a tenth: both compete for a core, Python's lock or the device's memory.
+    efficiency = result.metrics.get("loader_efficiency")
+    if efficiency and compute_s / efficiency > 1.1 * max(loader_s, compute_s):
+        return "both"
+    return "loader" if loader_s > compute_s else "compute"
+
+
+def _energy_of_epoch(result: Result) -> str:
+    step_j, epoch_size = result.metrics.get(_ENERGY), result.metrics.get("epoch_size")
+    if step_j is None or epoch_size is None:
+        return ""
+    return si(energy.wh_per_epoch(step_j, epoch_size, result.work_per_step))
+
+
+def units_per_wh(result: Result) -> float | None:
+    step_j = result.metrics.get(_ENERGY)
+    return energy.units_per_wh(step_j, result.work_per_step) if step_j else None
+
+
+def _work_per_energy(result: Result) -> str:
+    per_wh = units_per_wh(result)
+    is_gated = any(line.of == _ENERGY for line in result.lines)
+    wanted = is_gated or "epoch_size" in result.metrics  # else it only widens the table
+    return si(per_wh) if per_wh and wanted else ""
+
+
+# In the order of the table, which leaves out columns in which no row has anything.
+COLUMNS = (
+    ResultColumn("data", _data, "Synthetic, or the name of the data set that was read.", right=False),
+    ResultColumn(
+        "throughput",
+        lambda result: si(result.throughput or 0),
+        "Work a second over all runs of the session; in a process group, of all ranks over the time of the slowest.",
+    ),
+    ResultColumn("unit", lambda result: f"{result.unit}/s", "Of the throughput.", right=False),
+    ResultColumn(
+        "±",
+        lambda result: percent(result.plus_minus),
+        "The 95 % interval of run-to-run noise, on its wider side.",
+    ),
+    ResultColumn("step", lambda result: seconds(result.step.point_s), "The time of a step."),
+    ResultColumn(
+        "latency p50 / p99",
+        _latency,
+        "Of single steps, each waited for: half of them, and 99 of 100, are quicker.",
+        ("latency_p50_s", "latency_p99_s"),
+    ),
+    ResultColumn(
+        "first step",
+        _of_run("first_step_s", seconds),
+        "The time of the first step, which compiles and allocates.",
+    ),
+    ResultColumn("warm-up", _of_run("warmup_s", seconds), "The time until steps were steady."),
+    ResultColumn("loader", _rate("loader_step_s"), "The rate of the loader alone.", ("loader_step_s",)),
+    ResultColumn("compute", _rate("compute_step_s"), "The rate of the device alone.", ("compute_step_s",)),
+    ResultColumn(
+        "bound by",
+        _bound_by,
+        "The slower of the two, or both where together they are slower than either.",
+        right=False,
+    ),
+    ResultColumn(
+        "loader eff.",
+        _metric("loader_efficiency", percent),
+        "The part of the device's own rate that is left with its loader.",
+        ("loader_efficiency",),
+    ),
+    ResultColumn(
+        "first epoch",
+        _metric("first_epoch_s", seconds),
+        "The time of the first epoch, which compiles.",
+        ("first_epoch_s",),
+    ),
+    ResultColumn(
+        "epoch",
+        _metric("epoch_s", seconds),
+        "The time of a typical epoch after the first, or of `epoch_size` units of work.",
+        ("epoch_s",),
+    ),
+    ResultColumn(
+        "accuracy",
+        _metric("accuracy", lambda value: percent(value, 2)),
+        "On the test set, after the last epoch.",
+        ("accuracy",),
+    ),
+    ResultColumn(
+        "to target",
+        _metric("time_to_target_s", seconds),
+        "The time of training until the wanted accuracy.",
+        ("time_to_target_s",),
+    ),
+    ResultColumn(
+        "memory",
+        _of_run("peak_memory_bytes", lambda value: gibibytes(int(value))),
+        "The most device memory in use; of a process group, on its fullest device.",
+    ),
+    ResultColumn(
+        "MFU",
+        _metric("mfu", percent),
+        "The share of the device's dense peak at this precision that the step's arithmetic reaches.",
+        ("mfu",),
+    ),
+    ResultColumn(
+        "Wh/epoch", _energy_of_epoch, "Energy of an epoch, by the devices' own counters.", (_ENERGY,)
+    ),
+    ResultColumn("units/Wh", _work_per_energy, "Units of work per watt-hour.", (_ENERGY,)),
+    ResultColumn(
+        "scaling",
+        lambda result: percent(result.scaling.efficiency) if result.scaling else "",
+        "Throughput per device against the baseline of the same benchmark on fewer devices.",
+        ("scaling_efficiency",),
+    ),
+)
+METRICS_IN_COLUMNS = frozenset(name for column in COLUMNS for name in column.metrics)

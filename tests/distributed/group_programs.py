@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.rounds import MIN_WARMUP_S, SynchronizingTimer, time_rounds, warm_up
 from pytest_accel.workloads.step import InferStep, TrainStep
+from tests.distributed import sharding_programs
 from tests.support.pedantic import pedantic_benchmark
 
 
@@ -103,7 +104,7 @@ def train_together(group):
     with build(group) as step:
         found["first_inputs"] = [float(next(step._source)[0].flatten()[0]) for _ in range(4)]
     with build(group) as step:
-        found["weight_before"] = float(next(iter(step._sampled.values())).flatten()[0])
+        found["weight_before"] = float(step._trainable[0].flatten()[0])
         step()
         found["averaged"] = [
             torch.allclose(parameter.grad, mean, atol=1e-6)
@@ -177,9 +178,27 @@ def fail_on_one(group):
     return failures
 
 
+def four_times(a, b, out):
+    for _ in range(4):  # far from what the noise of a shared host can undo
+        torch.matmul(a, b, out=out)
+
+
+def check_devices(group):
+    """Check the devices; rank 1 does its product four times."""
+    from pytest_accel.distributed.device_check import check
+
+    seeded = torch.random.get_rng_state()
+    product = four_times if group.rank == 1 else None
+    report = check(
+        group, torch.device("cpu"), label=f"device {group.rank}", host="n1", product=product
+    ).plain()
+    return report | {"same_seed": torch.equal(torch.random.get_rng_state(), seeded)}
+
+
 def everything(group):
     """Run all programs in one pair of processes: importing torch takes most of the time."""
     programs = (
+        check_devices,
         talk,
         measure_with_a_slow_rank,
         train_together,
@@ -189,6 +208,7 @@ def everything(group):
         infer,
         close_a_step,
         fail_on_one,
+        *sharding_programs.PROGRAMS,
         open_again,  # the last: it closes the group that the others have
     )
     return {program.__name__: program(group) for program in programs}

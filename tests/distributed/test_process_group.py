@@ -1,4 +1,4 @@
-"""Process groups of two real ranks over gloo: collectives, measuring, training."""
+"""Process groups of two real ranks over gloo: collectives, device check, measuring, training, sharding."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_accel.distributed import process_group
+from pytest_accel.distributed.device_check import CPU
 from pytest_accel.distributed.process_group import check_distinct_gpus, open_process_group
 from pytest_accel.distributed.processes import WorkerError
 from tests.support.gloo import DEADLINE_S, free_port, run_ranks, start_rank
@@ -23,24 +24,37 @@ def pair():
 
 
 class TestCollectives:
-    def test_the_slowest_is_the_same_to_the_last_bit(self, pair):
-        assert {found["slowest"] for found in pair["talk"]} == {(0.1 * 2 + 1e-17).hex()}
-
-    def test_all_agree_with_rank_0(self, pair):
-        assert [found["agreed"] for found in pair["talk"]] == [{"rounds": 7, "words": ["a"]}] * 2
-
-    def test_values_of_any_length_are_gathered_by_rank(self, pair):
-        for found in pair["talk"]:
+    def test_ranks_talk(self, pair):
+        slowest = (0.1 * 2 + 1e-17).hex()  # the same to the last bit
+        for rank, found in enumerate(pair["talk"]):
+            assert (found["rank"], found["size"], found["slowest"]) == (rank, 2, slowest)
+            assert found["agreed"] == {"rounds": 7, "words": ["a"]}  # of rank 0
             assert [(each["rank"], len(each["long"])) for each in found["gathered"]] == [(0, 1), (1, 5001)]
-
-    def test_rank_and_size_are_known(self, pair):
-        assert [(each["rank"], each["size"]) for each in pair["talk"]] == [(0, 2), (1, 2)]
 
     def test_a_group_can_be_opened_again(self, pair):
         assert pair["open_again"] == [{"gathered": [0, 1], "timeout_s": 500}] * 2
 
     def test_failure_of_one_rank_fails_all_with_the_same_text(self, pair):
         assert pair["fail_on_one"] == [["", "rank 1: the loss is nan", "unit: wrong"]] * 2
+
+
+class TestDeviceCheck:
+    def test_slow_rank_is_named_on_every_rank(self, pair):
+        first, second = pair["check_devices"]
+        assert first == second  # every rank comes to the same result
+        assert first["same_seed"]
+        assert {(each["kind"], each["rank"]) for each in first["readings"]} == {
+            (kind, rank) for kind in ("matrix product", "copy") for rank in range(2)
+        }
+        (product,) = [line for line in first["stragglers"] if "matrix product" in line]
+        assert product.startswith("rank 1 (device 1, node n1): matrix product ")
+        assert product.endswith(" % under the median of 2 devices")
+
+    def test_all_reduces_of_all_sizes_are_timed(self, pair):
+        first, _ = pair["check_devices"]
+        assert [point["size_bytes"] for point in first["sweep"]] == list(CPU.all_reduce_bytes)
+        assert all(point["latency_s"] > 0 for point in first["sweep"])
+        assert first["lines"][-1].startswith("all-reduce of 2 ranks: 4 KiB in ")
 
 
 class TestMeasuring:
@@ -103,6 +117,63 @@ class TestTraining:
 
     def test_a_closed_step_leaves_nothing_of_ddp(self, pair):
         assert pair["close_a_step"] == [{"before": 1, "after": 0}] * 2
+
+
+class TestSharding:
+    """Micro-batches and FSDP: the gradients of DDP, in half the memory."""
+
+    @pytest.mark.parametrize("way", ["micro-batches", "shards", "both"])
+    def test_gradients_are_those_of_ddp_with_the_whole_batch(self, pair, way):
+        for found in pair["same_gradients"]:
+            assert found[way]["gradients"] < 1e-5 * found["largest"]
+            assert found[way]["loss"] < 1e-5
+
+    def test_ddp_reduces_with_the_last_micro_batch_alone(self, pair):
+        first, second = zip(*pair["reduce_once"], strict=True)
+        assert first[0] != first[1]
+        assert second[0] == pytest.approx(second[1], rel=1e-9)
+
+    def test_a_sharded_model_learns_as_ddp_does(self, pair):
+        for found in pair["train_in_shards"]:
+            assert found["fsdp"] == pytest.approx(found["ddp"], rel=1e-4)
+            assert found["bf16"] == pytest.approx(found["ddp"], rel=1e-2)
+            assert found["bf16"] != found["fsdp"]
+            assert found["fsdp"][-1] < found["fsdp"][0]
+
+    def test_each_rank_has_half_of_the_parameters(self, pair):
+        parameters = pair["train_in_shards"][0]["parameters"]
+        assert [found["here"] for found in pair["train_in_shards"]] == [parameters // 2] * 2
+        assert sum(pair["own_model"]) == 785 * 16 + 17 * 10
+
+    def test_a_sharded_step_says_so_and_is_counted_whole(self, pair):
+        for found in pair["train_in_shards"]:
+            assert found["configuration"]["sharding"] == "fsdp"
+            assert found["configuration"]["parameters"] == found["parameters"]
+            assert found["flops"] > 6 * 4 * 16 * 2 * 12 * 32**2  # of the blocks alone
+            assert found["bytes"] is None
+
+    def test_gradients_are_clipped_by_the_norm_of_all_shards(self, pair):
+        for found in pair["clip_alike"]:
+            assert found == {"ddp": pytest.approx(1e-3, rel=1e-3), "fsdp": pytest.approx(1e-3, rel=1e-3)}
+
+    def test_large_model_is_built_in_shards(self, pair):
+        first, second = pair["build_in_shards"]
+        for found in (first, second):
+            assert found["deviation"] == pytest.approx(0.02, rel=0.1)
+            assert (found["tied"], found["norm"], found["cosine"]) == (True, 1.0, 1.0)
+            assert found["losses"][-1] < found["losses"][0]
+        assert first["first"] != second["first"]
+
+    def test_unsupported_sharding_is_refused(self, pair):
+        for independent, replayed, normed, detector in pair["refused"]:
+            assert "Leave ddp=False out" in independent
+            assert "Write 'default'" in replayed
+            assert "batch norms keep their statistics in fp32" in normed
+            assert "boxes must stay in fp32" in detector
+
+    def test_sgd_updates_shards_as_it_updates_the_whole(self, pair):
+        for found in pair["plain_sgd"]:
+            assert found["fsdp"] == pytest.approx(found["ddp"], rel=1e-4)
 
 
 class TestRendezvous:

@@ -1,51 +1,11 @@
-"""Device check: one rank, and a gloo group of two with one slow rank."""
+"""Device check of one rank; tests/distributed has a group of two with one slow rank."""
 
 import pytest
 
 from pytest_accel.distributed.device_check import CPU, CUDA, MIB, AllReduce, DeviceCheck, bus_bandwidth, check
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.stats.roofline import Reading
-from tests.support.gloo import run_ranks
 from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here
-
-
-def four_times(a, b, out):
-    import torch
-
-    for _ in range(4):  # far from what the noise of a shared host can undo
-        torch.matmul(a, b, out=out)
-
-
-def checked_with_a_slow_second(group):
-    """Check the devices in a rank; rank 1 does its product four times."""
-    import torch
-
-    seeded = torch.random.get_rng_state()
-    report = check(
-        group,
-        torch.device("cpu"),
-        label=f"device {group.rank}",
-        host="n1",
-        product=four_times if group.rank == 1 else None,
-    )
-    assert torch.equal(torch.random.get_rng_state(), seeded)
-    return report.plain()
-
-
-@pytest.mark.slow
-def test_slow_rank_is_named_on_every_rank():
-    first, second = run_ranks("tests.unit.distributed.test_device_check:checked_with_a_slow_second", 2)
-    assert first == second  # every rank comes to the same result
-    assert {(each["kind"], each["rank"]) for each in first["readings"]} == {
-        (kind, rank) for kind in ("matrix product", "copy") for rank in range(2)
-    }
-    products = [line for line in first["stragglers"] if "matrix product" in line]
-    assert len(products) == 1
-    assert products[0].startswith("rank 1 (device 1, node n1): matrix product ")
-    assert products[0].endswith(" % under the median of 2 devices")
-    assert [point["size_bytes"] for point in first["sweep"]] == list(CPU.all_reduce_bytes)
-    assert all(point["latency_s"] > 0 for point in first["sweep"])
-    assert first["lines"][-1].startswith("all-reduce of 2 ranks: 4 KiB in ")
 
 
 def test_single_rank_has_no_sweep_and_no_stragglers():

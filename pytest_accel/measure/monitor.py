@@ -12,8 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any, Self
 
@@ -27,8 +26,7 @@ LIMIT_S = 2.0  # the slowest sampler takes microseconds; a call that takes this 
 class SamplingThread:
     """Calls every sampler each period between `begin()` and `end()`, and once at each of them.
 
-    The thread exists before `begin()`, so that none is started inside a window. A sampler that raises is called no more,
-    and `problems` says why, once.
+    A sampler that raises is called no more, and `problems` says why, once. After one that hangs nothing is sampled.
     """
 
     def __init__(
@@ -39,72 +37,53 @@ class SamplingThread:
         limit_s: float = LIMIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.problems: list[str] = []
         self._samplers = list(samplers)
         self._period_s = period_s
         self._limit_s = limit_s
         self._clock = clock
-        self._problems: list[str] = []
         self._thread: threading.Thread | None = None
         self._sampling = ""  # the sampler that is running: named when it hangs
-        self._open = False  # a window
         self._given_up = False
-        self._go, self._stop, self._answer = threading.Event(), threading.Event(), threading.Event()
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        return tuple(self._problems)
+        self._began, self._stop = threading.Event(), threading.Event()
 
     def __enter__(self) -> Self:
-        if self._samplers and self._thread is None:
-            thread = threading.Thread(target=self._run, name="pytest-accel sampling", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # a limit on processes: nothing is sampled, and all is measured
-                self._problems.append(f"nothing was sampled: {error}")
-            else:
-                self._thread = thread
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.end()
 
     def begin(self) -> None:
         """Open a window; return when the first sample is taken."""
-        if not self._active:
+        if not self._samplers or self._given_up:
             return
-        self._open = True
+        self._began.clear()
         self._stop.clear()
-        self._go.set()
-        self._await_answer()
+        thread = threading.Thread(target=self._run, name="pytest-accel sampling", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit on processes: nothing is sampled, and all is measured
+            self.problems.append(f"nothing was sampled: {error}")
+            return
+        self._thread = thread
+        if not self._began.wait(self._limit_s):
+            self._give_up()
 
     def end(self) -> None:
         """Close the window; return when the last sample is taken. No sampler is called from then on."""
-        if not self._open:
-            return
-        self._open = False
-        self._stop.set()
-        if self._active:
-            self._await_answer()
-
-    def close(self) -> None:
-        """End the thread; one that hangs is left behind and does not keep the process alive."""
-        self.end()
         thread, self._thread = self._thread, None
-        if thread is not None and not self._given_up:
-            self._go.set()  # without a thread of ours, it returns
-            thread.join(self._limit_s)
-
-    @property
-    def _active(self) -> bool:
-        return self._thread is not None and not self._given_up
-
-    def _await_answer(self) -> None:
-        if self._answer.wait(self._limit_s):
-            self._answer.clear()
+        if thread is None or self._given_up:
             return
-        self._given_up = True  # the thread returns if the call ever does
         self._stop.set()
-        self._problems.append(
+        thread.join(self._limit_s)
+        if thread.is_alive():
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Leave a thread behind that hangs: it does not keep the process alive, and returns if the call ever does."""
+        self._given_up = True
+        self._stop.set()
+        self.problems.append(
             f"{self._sampling or 'the sampling thread'} did not return within {self._limit_s:g} s, and nothing was "
             "sampled from then on: look at the driver (`dmesg`) and at the load of this host"
         )
@@ -112,39 +91,28 @@ class SamplingThread:
     # --- in the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            self._go.wait()
-            self._go.clear()
-            if not self._active:
-                return
-            self._sample()
-            first_s = self._clock()
-            self._answer.set()
-            self._keep_sampling(first_s)
-            self._sample()
-            if self._given_up:
-                return
-            self._answer.set()
-
-    def _keep_sampling(self, first_s: float) -> None:
-        beat = 0
+        self._sample()
+        first_s, beat = self._clock(), 0
+        self._began.set()
         while True:
             beat = next_beat(beat, self._clock() - first_s, self._period_s)
-            if self._stop.wait(max(0.0, first_s + beat * self._period_s - self._clock())):
-                return
+            stopped = self._stop.wait(max(0.0, first_s + beat * self._period_s - self._clock()))
             self._sample()
+            if stopped:
+                return
 
     def _sample(self) -> None:
         for sampler in tuple(self._samplers):
             if self._given_up:
                 return
-            self._sampling = _name(sampler)
+            owner, name = getattr(sampler, "__self__", None), getattr(sampler, "__name__", "a sampler")
+            self._sampling = str(getattr(owner, "name", "") or name.strip("_").replace("_", " "))
             try:
                 sampler()
             except Exception as error:  # noqa: BLE001 -- a sensor that fails never ends a measurement
                 self._samplers.remove(sampler)
                 why = str(error) or type(error).__name__
-                self._problems.append(f"{self._sampling} gave no more readings: {why}")
+                self.problems.append(f"{self._sampling} gave no more readings: {why}")
         self._sampling = ""
 
 
@@ -153,24 +121,7 @@ def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
     return max(beat, math.floor(elapsed_s / period_s)) + 1
 
 
-def _name(sampler: Callable[[], object]) -> str:
-    """Return the name of the sampler's owner (`NVML GPU-8f3aab12`), else its own."""
-    owner = getattr(sampler, "__self__", None)
-    words = getattr(sampler, "__name__", type(sampler).__name__).strip("_").replace("_", " ")
-    return str(getattr(owner, "name", "") or words)
-
-
 # --- NVML --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A call that the device answers, made at every sample."""
-
-    field: str  # of DeviceSample
-    function: str
-    arguments: tuple[object, ...]
-    part: str = ""  # of an answer that is a structure
 
 
 class NvmlMonitor:
@@ -185,7 +136,7 @@ class NvmlMonitor:
         uuid: str,
         own_pids: Callable[[], frozenset[int]] = frozenset,
         *,
-        own_bytes: Callable[[], int | None] | None = None,
+        own_bytes: Callable[[], int | None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -196,7 +147,7 @@ class NvmlMonitor:
         self._nvml = Nvml(None, "not opened")
         self._handle: object | None = None
         self._whole: object | None = None  # the GPU of a MIG slice, which has the clocks and limits
-        self._calls: tuple[_Call, ...] = ()
+        self._calls: dict[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
@@ -214,12 +165,12 @@ class NvmlMonitor:
         if self._handle is not None:
             parent = self._nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self._handle)
             self._whole = self._handle if parent is None else parent
-            self._calls = tuple(self._answered())
+            self._calls = self._answered()
         return self
 
     def __exit__(self, *_: object) -> None:
         close(self._nvml)
-        self._nvml, self._handle, self._whole, self._calls = Nvml(None, "closed"), None, None, ()
+        self._nvml, self._handle, self._whole, self._calls = Nvml(None, "closed"), None, None, {}
 
     def begin(self) -> None:
         """Open a window; forget an earlier one."""
@@ -240,14 +191,14 @@ class NvmlMonitor:
         """Take one sample: the medians of these calls add up to 12 us on an H200."""
         at_s = self._clock()
         readings: dict[str, int] = {}
-        for call in self._calls:
-            answer, why = self._nvml.attempt(call.function, *call.arguments)
+        for field, (function, arguments) in self._calls.items():
+            answer, why = self._nvml.attempt(function, *arguments)
             if why:  # it did answer before
-                self._say(call.field, why)
+                self._say(field, why)
             else:
-                readings[call.field] = int(getattr(answer, call.part) if call.part else answer)
+                readings[field] = int(getattr(answer, "used", answer))  # memory is a structure
         # A framework may take longer for this than NVML for all the rest: only where pids are hidden.
-        ours = self._own_memory() if self._are_hidden else None
+        ours = self._own_bytes() if self._are_hidden else None
         self._samples.append(DeviceSample(at_s=at_s, own_memory_bytes=ours, **readings))
 
     def end(self) -> DeviceReadings:
@@ -276,24 +227,23 @@ class NvmlMonitor:
             problems=tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items()),
         )
 
-    def _answered(self) -> list[_Call]:
+    def _answered(self) -> dict[str, tuple[str, tuple[object, ...]]]:
         """Return the calls that this device answers: a refusal costs more than an answer, at every sample."""
         constant, whole = self._nvml.constant, (self._whole,)
-        second = (self._handle, constant("nvmlMemory_v2"))  # without what the driver keeps for itself
+        memory = (self._handle, constant("nvmlMemory_v2"))  # without what the driver keeps for itself
         candidates = [
-            ("sm_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_SM")), ""),
-            ("memory_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_MEM")), ""),
-            ("temperature_c", "nvmlDeviceGetTemperature", (*whole, constant("NVML_TEMPERATURE_GPU")), ""),
-            ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", whole, ""),
-            ("event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", whole, ""),  # before driver 535
-            ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", second, "used"),
-            ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", (self._handle,), "used"),  # before driver 510
+            ("sm_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_SM"))),
+            ("memory_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_MEM"))),
+            ("temperature_c", "nvmlDeviceGetTemperature", (*whole, constant("NVML_TEMPERATURE_GPU"))),
+            ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", whole),
+            ("event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", whole),  # before driver 535
+            ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", memory),
         ]
-        found: dict[str, _Call] = {}
-        for field, function, arguments, part in candidates:
+        found: dict[str, tuple[str, tuple[object, ...]]] = {}
+        for field, function, arguments in candidates:
             if field not in found and self._nvml.ask(function, *arguments) is not None:
-                found[field] = _Call(field=field, function=function, arguments=arguments, part=part)
-        return list(found.values())
+                found[field] = (function, arguments)
+        return found
 
     def _ask(self, what: str, *arguments: object) -> Any:  # noqa: ANN401 -- numbers of NVML's
         if self._whole is None:
@@ -310,20 +260,27 @@ class NvmlMonitor:
 
     def _others(self, samples: tuple[DeviceSample, ...]) -> tuple[tuple[ForeignProcess, ...], int | None]:
         """Return other processes; where a container hides pids, the most memory that was not ours."""
-        if self._handle is None:
-            return (), None
-        held, busy = self._held(), self._busy()
-        own, ours = self._own(), self._own_memory()
+        held, busy, own, ours = self._held(), self._busy(), self._own(), self._own_bytes()
         if held is None:
             return (), None
-        if not own & (held.keys() | busy.keys()) and ours != 0:
-            if ours is None:
-                self._say(
-                    "processes",
-                    "their ids are of another namespace here; other processes cannot be separated from ours",
-                )
-            return (), _most_foreign(samples)
-        return foreign_processes(held, busy, own), None
+        pids = held.keys() | busy.keys()
+        if own & pids or ours == 0:
+            idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
+            return tuple(
+                ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
+                for pid in sorted(pids - own)
+            ), None
+        if ours is None:
+            self._say(
+                "processes",
+                "their ids are of another namespace here; other processes cannot be separated from ours",
+            )
+        not_ours = [
+            max(0, each.memory_used_bytes - each.own_memory_bytes)
+            for each in samples
+            if each.memory_used_bytes is not None and each.own_memory_bytes is not None
+        ]
+        return (), max(not_ours, default=None)
 
     def _own(self) -> set[int]:
         return {os.getpid(), *self._own_pids()}
@@ -337,6 +294,8 @@ class NvmlMonitor:
 
     def _busy(self) -> dict[int, float]:
         """Return shares of the SMs since the window began, by process, as far as they are known."""
+        if self._handle is None:
+            return {}
         since_us = int(self._begin_wall_s * 1e6)
         found = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._handle, since_us) or ()
         shares: dict[int, list[float]] = {}
@@ -344,38 +303,6 @@ class NvmlMonitor:
             if each.pid and each.smUtil <= 100:  # anything else is a row that says nothing
                 shares.setdefault(int(each.pid), []).append(each.smUtil / 100)
         return {pid: fmean(values) for pid, values in shares.items()}
-
-    def _own_memory(self) -> int | None:
-        if self._own_bytes is None:
-            return None
-        try:
-            return self._own_bytes()
-        except Exception as error:  # noqa: BLE001 -- the caller's framework; a gap in the readings, and no more
-            self._own_bytes = None
-            self._say("our own memory", str(error) or type(error).__name__)
-            return None
-
-
-def foreign_processes(
-    held: Mapping[int, int | None], busy: Mapping[int, float], own: set[int]
-) -> tuple[ForeignProcess, ...]:
-    """Return processes that are not ours, by pid. Without any sample of shares, idleness is unknown."""
-    idle = 0.0 if busy else None
-    return tuple(
-        ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
-        for pid in sorted((held.keys() | busy.keys()) - own)
-    )
-
-
-def _most_foreign(samples: tuple[DeviceSample, ...]) -> int | None:
-    return max(
-        (
-            max(0, each.memory_used_bytes - each.own_memory_bytes)
-            for each in samples
-            if each.memory_used_bytes is not None and each.own_memory_bytes is not None
-        ),
-        default=None,
-    )
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -6,7 +6,7 @@ set on purpose or is permanent (clocks, limits, links) is a note, and the run co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -55,7 +55,7 @@ class DeviceSample:
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     temperature_c: int | None = None
-    event_reasons: int | None = None  # NVML's bit set, see platforms/nvml.py
+    event_reasons: int | None = None  # NVML's bit set, see platforms/nvidia.py
     memory_used_bytes: int | None = None  # by all processes
     own_memory_bytes: int | None = None  # ours, up to a constant
 
@@ -98,57 +98,34 @@ class Validity:
     figures: Mapping[str, float] = field(default_factory=dict)  # metrics, by name
 
 
+Finding = tuple[bool, str]  # whether it invalidates the run; otherwise it is noted
+
+
 def assess(readings: DeviceReadings) -> Validity:
     """Judge all readings; a missing one is noted, and never invalidates."""
-    shares = _shares(readings.samples)
-    verdicts = [
-        _gaps(readings),
-        _throttled(readings.samples, shares),
-        _configured(readings, shares),
-        _processes(readings.foreign),
-        _hidden(readings),
-        _memory_errors(readings),
-        _link(readings),
+    reasons = _reasons(readings.samples)
+    found = [
+        *_gaps(readings, reasons),
+        *_clocks(readings, reasons),
+        *_processes(readings.foreign),
+        *_hidden_processes(readings),
+        *_device(readings, reasons),
     ]
     return Validity(
-        invalid=tuple(text for invalid, _ in verdicts for text in invalid),
-        notes=tuple(text for _, notes in verdicts for text in notes),
-        figures=_figures(readings.samples),
+        invalid=tuple(text for invalid, text in found if invalid),
+        notes=tuple(text for invalid, text in found if not invalid),
+        figures=_figures(readings.samples, reasons),
     )
 
 
-_Texts = tuple[Sequence[str], Sequence[str]]  # what invalidates; what is noted
-_NOTHING: _Texts = ((), ())
-
-
-# --- gaps ---------------------------------------------------------------------------------
-
-
-def _gaps(readings: DeviceReadings) -> _Texts:
-    """Note gaps, in which shares of the samples are not those of the window."""
-    problems = list(dict.fromkeys(readings.problems))  # each once
-    if not readings.samples:
-        return (), [f"the device was not sampled: {'; '.join(problems) or 'no sample fell into the window'}"]
-    window_s = readings.end_s - readings.begin_s
-    marks_s = [readings.begin_s, *sorted(sample.at_s for sample in readings.samples), readings.end_s]
-    gap_s = max(right_s - left_s for left_s, right_s in pairwise(marks_s))
-    if gap_s > MAX_GAP_SHARE * window_s and gap_s > MAX_GAP_S:
-        problems.insert(0, f"for {seconds(gap_s)} of {seconds(window_s)} nothing was sampled")
-    if not _reasons(readings.samples):
-        problems.append("clock events are not available")
-    return (), [f"the device was sampled in part: {'; '.join(problems)}"] if problems else []
-
-
-def _figures(samples: Sequence[DeviceSample]) -> dict[str, float]:
+def _figures(samples: Sequence[DeviceSample], reasons: Sequence[int]) -> dict[str, float]:
     """Return the metrics that the samples have."""
-    reasons = _reasons(samples)
-    found: dict[str, float] = {}
-    if sm_mhz := _plausible((sample.sm_mhz for sample in samples), MOST_MHZ):
-        found["sm_clock_mhz"] = fmean(sm_mhz)
-    if memory_mhz := _plausible((sample.memory_mhz for sample in samples), MOST_MHZ):
-        found["memory_clock_mhz"] = fmean(memory_mhz)
-    if temperatures_c := _plausible((sample.temperature_c for sample in samples), MOST_C):
-        found["temperature_c"] = float(max(temperatures_c))
+    sm_mhz = _plausible((sample.sm_mhz for sample in samples), MOST_MHZ)
+    memory_mhz = _plausible((sample.memory_mhz for sample in samples), MOST_MHZ)
+    temperatures_c = _plausible((sample.temperature_c for sample in samples), MOST_C)
+    found = {"sm_clock_mhz": fmean(sm_mhz)} if sm_mhz else {}
+    found |= {"memory_clock_mhz": fmean(memory_mhz)} if memory_mhz else {}
+    found |= {"temperature_c": float(max(temperatures_c))} if temperatures_c else {}
     if reasons:
         found["power_capped_share"] = _share(reasons, POWER_CAP)
         found["throttled_share"] = _share(reasons, THROTTLES)
@@ -157,6 +134,23 @@ def _figures(samples: Sequence[DeviceSample]) -> dict[str, float]:
 
 def _plausible(readings: Iterable[int | None], most: int) -> list[int]:
     return [reading for reading in readings if reading is not None and 0 <= reading <= most]
+
+
+def _gaps(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:
+    """Note gaps, in which shares of the samples are not those of the window."""
+    problems = list(dict.fromkeys(readings.problems))  # each once
+    if not readings.samples:
+        yield False, f"the device was not sampled: {'; '.join(problems) or 'no sample fell into the window'}"
+        return
+    window_s = readings.end_s - readings.begin_s
+    marks_s = [readings.begin_s, *sorted(sample.at_s for sample in readings.samples), readings.end_s]
+    gap_s = max(right_s - left_s for left_s, right_s in pairwise(marks_s))
+    if gap_s > MAX_GAP_SHARE * window_s and gap_s > MAX_GAP_S:
+        problems.insert(0, f"for {seconds(gap_s)} of {seconds(window_s)} nothing was sampled")
+    if not reasons:
+        problems.append("clock events are not available")
+    if problems:
+        yield False, f"the device was sampled in part: {'; '.join(problems)}"
 
 
 # --- clocks -----------------------------------------------------------------------------------------------
@@ -174,77 +168,51 @@ def _share(reasons: Sequence[int], bits: int) -> float:
     return sum(1 for each in reasons if each & bits) / len(reasons)
 
 
-def _shares(samples: Sequence[DeviceSample]) -> dict[str, float]:
-    """Return the share of each reason by its name, the largest first; without idle."""
-    reasons = _reasons(samples)
-    if not reasons:
-        return {}
-    shares = {event.name: _share(reasons, event.bit) for event in EVENTS}
-    if unknown := reduce(or_, reasons) & ~KNOWN:  # of a newer driver
-        shares[f"unknown reason {unknown:#x}"] = _share(reasons, unknown)
-    return {name: share for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share}
-
-
-def _throttled(samples: Sequence[DeviceSample], shares: Mapping[str, float]) -> _Texts:
-    """Judge all kinds of throttling together."""
-    names = {event.name for event in EVENTS if event.bit & THROTTLES}
-    seen = [name for name in shares if name in names]
-    if not seen:
-        return _NOTHING
-    reasons = _reasons(samples)
-    share = _share(reasons, THROTTLES)
-    text = f"throttled ({' and '.join(seen)}, {_percent(share)} of the window)"
-    often = sum(1 for each in reasons if each & THROTTLES) >= THROTTLED_SAMPLES
-    return ([text], ()) if often and share >= THROTTLED_SHARE else ((), [text])
-
-
-def _configured(readings: DeviceReadings, shares: Mapping[str, float]) -> _Texts:
-    """Note clocks and limits that were set, and reasons that only a newer driver knows.
+def _clocks(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:
+    """Judge all kinds of throttling together; note clocks and limits that were set, and reasons of a newer driver.
 
     A GPU at its default power limit is as it should be, however often that limit holds its clocks (H200, matrix
     products: always). Board limit and reliability bound a healthy GPU at its highest clocks.
     """
-    quiet = {event.name for event in EVENTS if event.bit & (THROTTLES | POWER_CAP)}
-    notes = [
-        f"{name} ({_percent(share)} of the window)" for name, share in shares.items() if name not in quiet
-    ]
+    shares = {event.name: (_share(reasons, event.bit), event.bit) for event in EVENTS} if reasons else {}
+    if unknown := reduce(or_, reasons, 0) & ~KNOWN:
+        shares[f"unknown reason {unknown:#x}"] = _share(reasons, unknown), unknown
+    seen = sorted(((name, *each) for name, each in shares.items() if each[0]), key=lambda each: -each[1])
+    if throttles := [name for name, _, bit in seen if bit & THROTTLES]:
+        share = _share(reasons, THROTTLES)
+        often = (
+            sum(1 for each in reasons if each & THROTTLES) >= THROTTLED_SAMPLES and share >= THROTTLED_SHARE
+        )
+        yield often, f"throttled ({' and '.join(throttles)}, {_percent(share)} of the window)"
     limit_w, default_w = readings.power_limit_w, readings.power_limit_default_w
     if limit_w and default_w and 0 < limit_w < default_w:
-        reasons = _reasons(readings.samples)
-        held = (
-            f", held clocks down in {_percent(_share(reasons, POWER_CAP))} of the window" if reasons else ""
-        )
-        notes.insert(0, f"power limit {limit_w:.0f} W, default {default_w:.0f} W{held}")
-    return (), notes
+        capped = _percent(_share(reasons, POWER_CAP)) if reasons else ""
+        held = f", held clocks down in {capped} of the window" if capped else ""
+        yield False, f"power limit {limit_w:.0f} W, default {default_w:.0f} W{held}"
+    for name, share, bit in seen:
+        if not bit & (THROTTLES | POWER_CAP):
+            yield False, f"{name} ({_percent(share)} of the window)"
 
 
-# --- other processes -----------------------------------------------------------------------------------------------
+# --- other processes --------------------------------------------------------------------------------------
 
 
-def _processes(foreign: Sequence[ForeignProcess]) -> _Texts:
-    """Judge other processes by their share of the SMs, small ones together; an unknown share is a note."""
-    busy = [(process, share) for process in foreign if (share := _busy_share(process))]
-    loud = [(process, share) for process, share in busy if share >= BUSY_SHARE]
-    together = sum(share for _, share in busy)
-    invalid = [
-        f"foreign load ({_who([process])}, {_percent(share)} of the SMs{_held([process])})"
-        for process, share in loud
-    ]
-    if not loud and together >= BUSY_SHARE:
-        crowd = [process for process, _ in busy]
-        invalid = [f"foreign load ({_who(crowd)}, {_percent(together)} of the SMs{_held(crowd)})"]
-        loud = busy
-    named = [process for process, _ in loud]
-    idle = [each for each in foreign if each not in named and _busy_share(each) is not None]
-    unknown = [each for each in foreign if _busy_share(each) is None]
-    notes = [f"on the device beside us, hardly busy: {_who(idle)}{_held(idle)}"] if idle else []
-    notes += [f"on the device beside us, load not known: {_who(unknown)}{_held(unknown)}"] if unknown else []
-    return invalid, notes
-
-
-def _busy_share(process: ForeignProcess) -> float | None:
-    share = process.busy_share
-    return share if share is not None and 0 <= share <= 1 else None
+def _processes(foreign: Sequence[ForeignProcess]) -> Iterator[Finding]:
+    """Judge other processes by their share of the SMs together; an unknown share is a note."""
+    shares = {
+        each.pid: each.busy_share
+        for each in foreign
+        if each.busy_share is not None and 0 <= each.busy_share <= 1
+    }
+    busy = sorted((each for each in foreign if shares.get(each.pid)), key=lambda each: -shares[each.pid])
+    load = sum(shares.values())
+    if load >= BUSY_SHARE:
+        yield True, f"foreign load ({_who(busy)}, {_percent(load)} of the SMs{_held(busy)})"
+    idle = [each for each in foreign if each.pid in shares and (each not in busy or load < BUSY_SHARE)]
+    unknown = [each for each in foreign if each.pid not in shares]
+    for what, group in (("hardly busy", idle), ("load not known", unknown)):
+        if group:
+            yield False, f"on the device beside us, {what}: {_who(group)}{_held(group)}"
 
 
 def _who(processes: Sequence[ForeignProcess]) -> str:
@@ -253,11 +221,11 @@ def _who(processes: Sequence[ForeignProcess]) -> str:
 
 
 def _held(processes: Sequence[ForeignProcess]) -> str:
-    held = sum(process.memory_bytes for process in processes if process.memory_bytes is not None)
+    held = sum(process.memory_bytes or 0 for process in processes)
     return f", {gibibytes(held)}" if held > 0 else ""
 
 
-def _hidden(readings: DeviceReadings) -> _Texts:
+def _hidden_processes(readings: DeviceReadings) -> Iterator[Finding]:
     """Judge hidden processes (a container hides their pids) by memory that is not ours.
 
     Their load cannot be separated from ours; their memory can. An idle process does not allocate. Ours is known up to a
@@ -266,48 +234,33 @@ def _hidden(readings: DeviceReadings) -> _Texts:
     """
     foreign_bytes = readings.foreign_memory_bytes
     if readings.foreign or foreign_bytes is None or foreign_bytes <= FOREIGN_BYTES:
-        return _NOTHING
-    moved_bytes = _moved_bytes(readings.samples)
+        return
+    used = [sample for sample in readings.samples if sample.memory_used_bytes is not None]
+    known = [sample for sample in used if sample.own_memory_bytes is not None]
+    others = [(sample.memory_used_bytes or 0) - (sample.own_memory_bytes or 0) for sample in known or used]
+    smooth = [median(others[place : place + 3]) for place in range(len(others) - 2)]
+    moved_bytes = int(max(smooth) - min(smooth)) if smooth else 0
     if moved_bytes > MOVED_BYTES:
         moved = f"memory that is not ours moved by {gibibytes(moved_bytes)} during the window"
-        return [f"foreign load (processes are hidden here; {moved})"], ()
-    whose = "processes are hidden here: others, or our own CUDA context"
-    return (), [f"{gibibytes(foreign_bytes)} in use that are not our tensors ({whose})"]
-
-
-def _moved_bytes(samples: Sequence[DeviceSample]) -> int:
-    used = [sample for sample in samples if sample.memory_used_bytes is not None]
-    known = [sample for sample in used if sample.own_memory_bytes is not None]
-    foreign_bytes = [
-        (sample.memory_used_bytes or 0) - (sample.own_memory_bytes or 0) for sample in known or used
-    ]
-    smooth = [median(foreign_bytes[place : place + 3]) for place in range(len(foreign_bytes) - 2)]
-    return int(max(smooth) - min(smooth)) if smooth else 0
+        yield True, f"foreign load (processes are hidden here; {moved})"
+    else:
+        whose = "processes are hidden here: others, or our own CUDA context"
+        yield False, f"{gibibytes(foreign_bytes)} in use that are not our tensors ({whose})"
 
 
 # --- the device itself ------------------------------------------------------------------------------------
 
 
-def _memory_errors(readings: DeviceReadings) -> _Texts:
+def _device(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:
+    """Judge memory errors; note a slow link, whose generation an idle GPU lowers to save power, never its width."""
     before, after = readings.ecc_uncorrected_before, readings.ecc_uncorrected_after
-    if before is None or after is None or after == before:
-        return _NOTHING
-    if after < before:
-        return (), [
-            f"the count of uncorrected memory errors fell from {before} to {after}: the GPU was reset"
-        ]
-    return [f"uncorrected memory errors during the window (+{after - before})"], ()
-
-
-def _link(readings: DeviceReadings) -> _Texts:
-    """Note a slow link. An idle link lowers its generation to save power, never its width."""
-    idle = next(reversed(_reasons(readings.samples)), 0) & IDLE
-    notes = []
+    if before is not None and after is not None and after > before:
+        yield True, f"uncorrected memory errors during the window (+{after - before})"
+    idle = next(reversed(reasons), 0) & IDLE
     if not idle and _falls_short(readings.pcie_generation, readings.pcie_generation_max):
-        notes.append(f"PCIe generation {readings.pcie_generation}, at most {readings.pcie_generation_max}")
+        yield False, f"PCIe generation {readings.pcie_generation}, at most {readings.pcie_generation_max}"
     if _falls_short(readings.pcie_width, readings.pcie_width_max):
-        notes.append(f"PCIe x{readings.pcie_width}, at most x{readings.pcie_width_max}")
-    return (), notes
+        yield False, f"PCIe x{readings.pcie_width}, at most x{readings.pcie_width_max}"
 
 
 def _falls_short(now: int | None, most: int | None) -> bool:

@@ -108,10 +108,6 @@ class TestThrottling:
     def test_small_share_is_not_shown_as_zero(self):
         assert with_reasons(0x40, *[0] * 999).notes == ("throttled (HW thermal, under 1 % of the window)",)
 
-    def test_samples_without_reasons_do_not_count(self):
-        validity = with_reasons(0x40, 0x40, 0, 0, *[None] * 96)
-        assert validity.invalid == ("throttled (HW thermal, 50 % of the window)",)
-
     @pytest.mark.parametrize("count", [1, 2, 10])
     def test_single_throttled_sample_is_a_note(self, count):
         """A change of clocks shows for a moment, and a short window has few samples."""
@@ -190,27 +186,17 @@ class TestForeignProcesses:
         assert validity.invalid == ()
         assert validity.notes == ("on the device beside us, load not known: pid 4711",)
 
-    def test_busy_processes_are_named_and_idle_ones_noted(self):
-        validity = found(
-            foreign=(
-                ForeignProcess(pid=1, busy_share=0.5),
-                ForeignProcess(pid=2, busy_share=0.2),
-                ForeignProcess(pid=3, busy_share=0.01),
-            )
-        )
-        assert validity.invalid == (
-            "foreign load (pid 1, 50 % of the SMs)",
-            "foreign load (pid 2, 20 % of the SMs)",
-        )
+    def test_loads_add_up(self):
+        loud = (ForeignProcess(pid=1, busy_share=0.2), ForeignProcess(pid=2, busy_share=0.5))
+        validity = found(foreign=(*loud, ForeignProcess(pid=3, busy_share=0.0)))
+        assert validity.invalid == ("foreign load (pid 2, 1, 70 % of the SMs)",)
         assert validity.notes == ("on the device beside us, hardly busy: pid 3",)
-
-    def test_small_loads_add_up(self):
         crowd = tuple(
             ForeignProcess(pid=10 + number, busy_share=0.02, memory_bytes=GIB) for number in range(6)
         )
-        validity = found(foreign=crowd)
-        assert validity.invalid == ("foreign load (pid 10, 11, 12, 13, …, 12 % of the SMs, 6.0 GiB)",)
-        assert validity.notes == ()
+        assert found(foreign=crowd).invalid == (
+            "foreign load (pid 10, 11, 12, 13, …, 12 % of the SMs, 6.0 GiB)",
+        )
 
 
 class TestHiddenProcesses:
@@ -276,15 +262,10 @@ class TestDevice:
             "uncorrected memory errors during the window (+3)",
         )
 
-    @pytest.mark.parametrize(("before", "after"), [(3, 3), (None, 3), (3, None), (None, None)])
+    @pytest.mark.parametrize(("before", "after"), [(3, 3), (3, 0), (None, 3), (3, None)])
     def test_old_or_unknown_memory_errors_are_valid(self, before, after):
         validity = found(ecc_uncorrected_before=before, ecc_uncorrected_after=after)
         assert validity.invalid == validity.notes == ()
-
-    def test_decreased_error_count_is_noted(self):
-        validity = found(ecc_uncorrected_before=3, ecc_uncorrected_after=0)
-        assert validity.invalid == ()
-        assert "fell from 3 to 0: the GPU was reset" in validity.notes[0]
 
     @pytest.mark.parametrize(
         ("changes", "notes"),

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pytest_accel.stats.environment import (
     REDACTED,
     VARIABLE_PREFIXES,
-    Change,
     Environment,
     describe,
     diff,
@@ -45,9 +44,6 @@ class TestKey:
         one = Environment(identity=identity, context=context)
         assert one.key != Environment(identity={**identity, name: "x"}, context=context).key
         assert one.key != Environment(identity=identity, context={**context, name: "x"}).key
-
-    def test_a_fact_of_identity_is_not_a_fact_of_context(self):
-        assert environment(a="1").key != environment({"a": "1"}).key
 
     def test_key_is_short_hex_and_the_same_in_another_process(self):
         code = (
@@ -89,9 +85,8 @@ class TestDiff:
             "driver",
             "aaa",
         ]
-        new = environment(dict.fromkeys(names, "1"))
-        order = [change.name for change in diff(environment(), new)]
-        assert order == [
+        changes = diff(environment(), environment(dict.fromkeys(names, "1")))
+        order = [
             "driver",
             "cuda",
             "cudnn",
@@ -103,10 +98,7 @@ class TestDiff:
             "env.NCCL_ALGO",
             "zzz",
         ]
-
-    def test_describe_orders_whatever_it_gets(self):
-        changes = [Change(name="torch", old="1", new="2"), Change(name="driver", old="3", new="4")]
-        assert describe(changes) == "driver 3 -> 4, torch 1 -> 2"
+        assert [change.name for change in changes] == order
 
     def test_appeared_and_gone(self):
         old = environment({"timm": "1.0.30"})
@@ -128,11 +120,6 @@ class TestDiff:
     def test_a_change_beyond_what_is_shown_is_still_told(self):
         old, new = environment({"kernel": "b" * 99 + "1"}), environment({"kernel": "b" * 99 + "2"})
         assert "kernel changed" in describe(diff(old, new))
-
-    @given(context=facts)
-    def test_equal_environments_have_no_difference(self, context):
-        assert diff(environment(context), environment(dict(context))) == ()
-        assert describe(()) == ""
 
     @given(old=facts, new=facts)
     def test_swapping_sides_swaps_every_change(self, old, new):
@@ -203,9 +190,6 @@ class TestSafeVariables:
         words = [base64.b64encode(source.randbytes(30)).decode() for _ in range(2000)]
         passed = [word for word in words if not looks_secret(word)]
         assert len(passed) <= 2  # about 1 in 20,000 is expected
-
-    def test_aws_secret_of_the_documentation_is_caught(self):
-        assert looks_secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 
     def test_the_digest_of_an_image_is_no_secret(self):
         digest = "sha256:" + "0a1b2c3d4e5f6789" * 4

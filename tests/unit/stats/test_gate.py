@@ -1,5 +1,5 @@
 import math
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
@@ -11,7 +11,6 @@ from pytest_accel.stats.gate import (
     capped,
     centre,
     decide,
-    effective_runs,
     fastest,
     interval,
     judge,
@@ -20,12 +19,11 @@ from pytest_accel.stats.gate import (
     policy_at_noise,
     pooled_scale,
     resolution_factor,
-    sum_of_squares,
     t_quantile,
     unit_standard_error,
 )
 from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S, Run
-from pytest_accel.stats.verdict import Outcome, Policy, Verdict
+from pytest_accel.stats.verdict import Outcome, Policy
 
 POLICY = Policy()
 DELTA = -math.log(0.95)
@@ -106,55 +104,64 @@ def is_borderline(baseline, candidate, width=FLOAT_NOISE):
 # --- the parts, by hand ---------------------------------------------------------------------------
 
 
-def test_centre_of_one_and_of_two_is_the_mean():
-    assert centre([3.0]) == 3.0
-    assert centre([1.0, 2.0]) == 1.5
+@pytest.mark.parametrize(
+    ("values", "middle"),
+    [
+        ([3.0], 3.0),
+        ([1.0, 2.0], 1.5),
+        ([0.0, 1.0, 10.0], 3.0),  # averages with self-pairs: 0, .5, 1, 5, 5.5, 10
+        ([0.0, 0.0, 0.0, 0.0, 0.1], 0.0),  # one throttled run of five is forgotten
+    ],
+)
+def test_centre(values, middle):
+    assert centre(values) == middle
 
 
-def test_centre_of_three_by_hand():
-    # Averages with self-pairs: 0, .5, 1, 5, 5.5, 10 -> the median is (1 + 5) / 2.
-    assert centre([0.0, 1.0, 10.0]) == 3.0
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ([-0.02, 0.0, 0.0, 0.1, 0.01], [-0.02, 0.0, 0.0, 0.04, 0.01]),  # twice the reach of the fastest
+        ([0.0, 0.0, 0.0, 0.05], [0.0, 0.0, 0.0, 0.01]),  # a hundredth where the fast side is tight
+        ([-1.0, 0.0, 0.001], [-1.0, 0.0, 0.001]),  # fast runs are never touched
+    ],
+)
+def test_cap(values, kept):
+    assert capped(values, POLICY) == pytest.approx(kept)
 
 
-def test_centre_forgets_one_throttled_run_of_five():
-    assert centre([0.0, 0.0, 0.0, 0.0, 0.1]) == 0.0
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "variance", "degrees"),
+    [
+        (nights(0.0), tonight(0.05), 0.01**2, 3),  # the prior
+        # SSx = 2e-4 (cap .02: untouched); SSy = 2 x .005^2 / .8; nu = 3 + 2 + 1.
+        (nights(-0.01, 0.0, 0.01), tonight(0.0, 0.01), (3 * 0.01**2 + 2e-4 + 5e-5 / 0.8) / 6, 6),
+        # A baseline of one session hides the variance between sessions.
+        (tonight(-0.01, 0.0, 0.01), tonight(0.0), (3 * 0.01**2 + 2e-4 / 0.8) / 5, 5),
+    ],
+)
+def test_scale(baseline, candidate, variance, degrees):
+    scale = pooled_scale(baseline, candidate, POLICY)
+    assert scale.noise**2 == pytest.approx(variance)
+    assert scale.degrees_of_freedom == degrees
 
 
-def test_cap_pulls_in_a_slow_run_to_twice_the_reach_of_the_fastest():
-    # m = 0, fastest = -.02: cap = max(.04, .01).
-    assert capped([-0.02, 0.0, 0.0, 0.1, 0.01], POLICY) == pytest.approx([-0.02, 0.0, 0.0, 0.04, 0.01])
+@pytest.mark.parametrize(
+    ("runs", "sessions", "repeats", "variance"),
+    [
+        (1, 1, 1, 2),
+        (2, 2, 2, 1 / 2 + 1.2 / 2),
+        (5, 5, 3, 1.08 / 5 + 1.08 * 1.4 / 3),
+        (5, 1, 1, 1.08 * 1.8 / 5 + 1),
+        (10, 5, 1, 1.08 * 1.2 / 10 + 1),
+    ],
+)
+def test_standard_error(runs, sessions, repeats, variance):
+    assert unit_standard_error(runs, sessions, repeats, POLICY) == pytest.approx(math.sqrt(variance))
 
 
-def test_cap_leaves_a_hundredth_where_the_fast_side_is_tight():
-    assert capped([0.0, 0.0, 0.0, 0.05], POLICY) == pytest.approx([0.0, 0.0, 0.0, 0.01])
-
-
-def test_cap_never_touches_fast_runs():
-    assert capped([-1.0, 0.0, 0.001], POLICY) == [-1.0, 0.0, 0.001]
-
-
-def test_sum_of_squares_is_about_the_mean():
-    assert sum_of_squares([1.0, 2.0, 3.0]) == pytest.approx(2.0)
-    assert sum_of_squares([7.0]) == 0.0
-
-
-def test_scale_of_one_run_each_is_the_prior():
-    scale = pooled_scale(nights(0.0), tonight(0.05), POLICY)
-    assert scale.noise == pytest.approx(0.01)
-    assert scale.degrees_of_freedom == 3
-
-
-def test_scale_by_hand():
-    # SSx = 2e-4 (cap .02: untouched); SSy = 2 x .005^2 / .8; nu = 3 + 2 + 1.
-    scale = pooled_scale(nights(-0.01, 0.0, 0.01), tonight(0.0, 0.01), POLICY)
-    assert scale.degrees_of_freedom == 6
-    assert scale.noise**2 == pytest.approx((3 * 0.01**2 + 2e-4 + 5e-5 / 0.8) / 6)
-
-
-def test_baseline_of_one_session_counts_as_hiding_the_session_variance():
-    baseline = [run_at(y, "one night") for y in (-0.01, 0.0, 0.01)]
-    scale = pooled_scale(baseline, tonight(0.0), POLICY)
-    assert scale.noise**2 == pytest.approx((3 * 0.01**2 + 2e-4 / 0.8) / 5)
+@pytest.mark.parametrize(("d", "lost"), [(math.log(2), 0.5), (0.0, 0.0), (-math.log(2), -1.0)])
+def test_loss_of_throughput(d, lost):
+    assert loss(d) == pytest.approx(lost)
 
 
 def test_scale_is_floored_at_the_median_within_run_standard_error():
@@ -182,31 +189,57 @@ def test_a_machine_that_drifts_is_left_open_where_a_quiet_one_regressed():
     assert judge(*noisy, POLICY).outcome is Outcome.INCONCLUSIVE
 
 
-def test_effective_runs_by_hand():
-    assert effective_runs(5, 5, POLICY) == 5
-    assert effective_runs(5, 1, POLICY) == pytest.approx(5 / 1.8)
-    assert effective_runs(10, 5, POLICY) == pytest.approx(10 / 1.2)
-
-
-def test_standard_error_by_hand():
-    assert unit_standard_error(1, 1, 1, POLICY) == pytest.approx(math.sqrt(2))
-    assert unit_standard_error(2, 2, 2, POLICY) == pytest.approx(math.sqrt(1 / 2 + 1.2 / 2))
-    assert unit_standard_error(5, 5, 3, POLICY) == pytest.approx(math.sqrt(1.08 / 5 + 1.08 * 1.4 / 3))
-    assert unit_standard_error(5, 1, 1, POLICY) == pytest.approx(math.sqrt(1.08 * 1.8 / 5 + 1))
-
-
 @pytest.mark.parametrize(("runs", "factor"), [(1, 6.6), (3, 4.7), (5, 4.2), (10, 3.7)])
 def test_resolution_factors_are_those_of_the_design(runs, factor):
     assert resolution_factor(runs, runs, POLICY) == pytest.approx(factor, abs=0.05)
 
 
-def test_loss_of_a_doubled_step_time_is_half_the_throughput():
-    assert loss(math.log(2)) == pytest.approx(0.5)
-    assert loss(0.0) == 0.0
-    assert loss(-math.log(2)) == pytest.approx(-1.0)
-
-
 # --- verdicts -------------------------------------------------------------------------------------
+
+QUIET, NOISY = nights(0, 0, 0, 0, 0), nights(-0.05, 0.05, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "repeats", "outcome", "wants_another"),
+    [
+        (QUIET, [0.0], 5, Outcome.OK, False),
+        (QUIET, [0.5], 5, Outcome.INCONCLUSIVE, True),
+        (QUIET, [0.08, 0.08], 5, Outcome.REGRESSED, False),
+        (QUIET, [0.04] * 8, 5, Outcome.REGRESSED, False),  # beyond the last repeat, at its levels
+        (NOISY, [0.04, -0.06], 5, Outcome.INCONCLUSIVE, True),
+        (NOISY, [0.04, -0.06], 2, Outcome.INCONCLUSIVE, False),
+        (NOISY, [0.04, -0.06, 0.1, 0.0, 0.09], 5, Outcome.INCONCLUSIVE, False),
+    ],
+)
+def test_outcomes(baseline, candidate, repeats, outcome, wants_another):
+    verdict = judge(baseline, tonight(*candidate), Policy(max_repeats=repeats))
+    assert (verdict.outcome, verdict.wants_another_run) == (outcome, wants_another)
+
+
+ALPHA, BETA = (None, 0.005, 0.01, 0.02, 0.05), (0.02, 0.02, 0.03, 0.05, 0.10)
+
+
+@pytest.mark.parametrize(
+    ("repeat", "se", "edge", "below", "above"),
+    [
+        *(
+            (k, 0.05, DELTA / 2 + t_quantile(ALPHA[k - 1], 9) * 0.05, Outcome.INCONCLUSIVE, Outcome.REGRESSED)
+            for k in range(2, 6)
+        ),
+        *(
+            (k, 0.03, DELTA - t_quantile(BETA[k - 1], 9) * 0.03, Outcome.OK, Outcome.INCONCLUSIVE)
+            for k in range(1, 6)
+        ),
+        *(
+            (k, 0.02, -DELTA / 2 - t_quantile(0.01, 9) * 0.02, Outcome.IMPROVED, Outcome.OK)
+            for k in range(2, 6)
+        ),
+    ],
+)
+def test_outcome_changes_exactly_at_its_bound(repeat, se, edge, below, above):
+    for nudge, outcome in ((-1e-9, below), (1e-9, above)):
+        difference = Difference(d=edge + nudge, se=se, degrees_of_freedom=9, repeat=repeat)
+        assert decide(difference, POLICY) is outcome
 
 
 def test_verdict_by_hand():
@@ -224,25 +257,6 @@ def test_verdict_by_hand():
     assert not verdict.wants_another_run
 
 
-def test_same_speed_is_ok_at_the_first_repeat():
-    verdict = judge(nights(0, 0, 0, 0, 0), tonight(0.0), POLICY)
-    assert verdict.outcome is Outcome.OK
-    assert verdict.slowdown.low < 0 < verdict.slowdown.high < 0.05
-    assert not verdict.wants_another_run
-
-
-def test_one_slow_run_asks_for_another_instead_of_failing():
-    verdict = judge(nights(0, 0, 0, 0, 0), tonight(0.5), POLICY)
-    assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.wants_another_run
-
-
-def test_two_slow_runs_regress():
-    verdict = judge(nights(0, 0, 0, 0, 0), tonight(0.08, 0.08), POLICY)
-    assert verdict.outcome is Outcome.REGRESSED
-    assert verdict.slowdown.low > loss(DELTA / 2)
-
-
 def test_clearly_faster_run_is_ok_at_first_and_improved_at_the_second_repeat():
     baseline = nights(0, 0, 0, 0, 0)
     first = judge(baseline, tonight(-0.2), POLICY)
@@ -252,57 +266,6 @@ def test_clearly_faster_run_is_ok_at_first_and_improved_at_the_second_repeat():
     verdict = judge(baseline, tonight(-0.2, -0.2), POLICY)
     assert verdict.outcome is Outcome.IMPROVED
     assert verdict.slowdown.high < loss(-DELTA / 2)
-
-
-def test_question_still_open_at_the_last_repeat_is_inconclusive_and_asks_no_more():
-    noisy = (0.04, -0.06, 0.1, 0.0, 0.09)
-    verdict = judge(nights(-0.05, 0.05, 0.0), tonight(*noisy), POLICY)
-    assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert not verdict.wants_another_run
-
-
-def test_fewer_repeats_end_sooner():
-    baseline = nights(-0.05, 0.05, 0.0)
-    assert judge(baseline, tonight(0.04, -0.06), POLICY).wants_another_run
-    assert not judge(baseline, tonight(0.04, -0.06), Policy(max_repeats=2)).wants_another_run
-
-
-def test_runs_beyond_the_last_repeat_are_used_at_its_levels():
-    verdict = judge(nights(0, 0, 0, 0, 0), tonight(*[0.04] * 8), POLICY)
-    assert verdict.runs == 8
-    assert verdict.outcome is Outcome.REGRESSED
-
-
-@pytest.mark.parametrize("repeats", range(2, 6))
-def test_regressed_begins_exactly_beyond_half_the_tolerance(repeats):
-    alpha = (None, 0.005, 0.01, 0.02, 0.05)[repeats - 1]
-    edge = DELTA / 2 + t_quantile(alpha, 9) * 0.05
-    before, after = (
-        Difference(d=edge + nudge, se=0.05, degrees_of_freedom=9, repeat=repeats) for nudge in (-1e-9, 1e-9)
-    )
-    assert decide(before, POLICY) is Outcome.INCONCLUSIVE
-    assert decide(after, POLICY) is Outcome.REGRESSED
-
-
-@pytest.mark.parametrize("repeats", range(1, 6))
-def test_ok_ends_exactly_at_the_tolerance(repeats):
-    beta = (0.02, 0.02, 0.03, 0.05, 0.10)[repeats - 1]
-    edge = DELTA - t_quantile(beta, 9) * 0.03
-    before, after = (
-        Difference(d=edge + nudge, se=0.03, degrees_of_freedom=9, repeat=repeats) for nudge in (-1e-9, 1e-9)
-    )
-    assert decide(before, POLICY) is Outcome.OK
-    assert decide(after, POLICY) is Outcome.INCONCLUSIVE
-
-
-@pytest.mark.parametrize("repeats", range(2, 6))
-def test_improved_begins_exactly_beyond_half_the_tolerance_on_the_fast_side(repeats):
-    edge = -DELTA / 2 - t_quantile(0.01, 9) * 0.02
-    before, after = (
-        Difference(d=edge + nudge, se=0.02, degrees_of_freedom=9, repeat=repeats) for nudge in (1e-9, -1e-9)
-    )
-    assert decide(before, POLICY) is Outcome.OK
-    assert decide(after, POLICY) is Outcome.IMPROVED
 
 
 # --- properties -----------------------------------------------------------------------------------
@@ -468,25 +431,21 @@ def test_another_run_is_wanted_only_while_open_and_below_the_last_repeat(compari
 # --- intervals ------------------------------------------------------------------------------------
 
 
-def test_interval_of_one_run_is_as_wide_as_the_prior_says():
-    step_time = interval([run_at(math.log(0.2))], POLICY)
-    assert step_time.point_s == pytest.approx(0.2)
-    assert step_time.relative_high == pytest.approx(math.expm1(t_quantile(0.025, 3) * 0.01))
-    assert step_time.low_s == pytest.approx(0.2 * math.exp(-t_quantile(0.025, 3) * 0.01))
-
-
-def test_interval_by_hand():
-    step_time = interval(nights(-0.01, 0.0, 0.01), POLICY)
-    s = math.sqrt((3 * 0.01**2 + 2e-4) / 5)
-    assert math.log(step_time.high_s) == pytest.approx(t_quantile(0.025, 5) * s * math.sqrt(1.08 / 3))
-
-
-def test_interval_of_one_session_is_wider_than_of_several():
-    log_times = (-0.01, 0.0, 0.01)
-    assert (
-        interval(tonight(*log_times), POLICY).relative_high
-        > interval(nights(*log_times), POLICY).relative_high
-    )
+@pytest.mark.parametrize(
+    ("runs", "half"),
+    [
+        (nights(0.0), t_quantile(0.025, 3) * 0.01),  # as wide as the prior says
+        (
+            nights(-0.01, 0.0, 0.01),
+            t_quantile(0.025, 5) * math.sqrt((3 * 0.01**2 + 2e-4) / 5 * 1.08 / 3),
+        ),
+    ],
+)
+def test_interval(runs, half):
+    step_time = interval(runs, POLICY)
+    assert step_time.point_s == pytest.approx(1)
+    assert math.log(step_time.high_s) == pytest.approx(half)
+    assert math.log(step_time.low_s) == pytest.approx(-half)
 
 
 def test_interval_covers_the_truth_at_least_as_often_as_it_says():
@@ -521,11 +480,3 @@ def test_empty_groups_are_refused_by_name():
 def test_impossible_policy_is_refused_by_the_name_of_its_field(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Policy(**wrong)
-
-
-def test_verdict_without_statistics_needs_only_its_reason():
-    verdict = Verdict(outcome=Outcome.NO_BASELINE, tolerance=0.05, reason="no baseline for h200")
-    assert verdict.slowdown is None
-    assert not verdict.wants_another_run
-    with pytest.raises(FrozenInstanceError):
-        verdict.outcome = Outcome.OK

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from statistics import median
 
 import pytest
 from hypothesis import given
@@ -83,13 +82,6 @@ def test_merged_throughput_is_at_most_the_sum_of_the_ranks(group):
     assert merge(group).throughput <= sum(each.throughput for each in group) * (1 + 1e-9)
 
 
-@given(groups(least=2))
-def test_each_ranks_own_step_time_is_kept_and_none_is_slower_than_the_run(group):
-    merged = merge(group)
-    assert merged.run.rank_step_s == tuple(each.run.step_time_s for each in group)
-    assert max(merged.run.rank_step_s) <= merged.run.step_time_s * (1 + 1e-9)
-
-
 @given(groups())
 def test_measurement_crosses_processes_as_json(group):
     for each in (*group, merge(group)):
@@ -106,11 +98,6 @@ def test_a_round_lasts_as_long_as_its_slowest_rank():
 def test_memory_is_the_fullest_devices_and_the_loss_the_mean():
     merged = merge([result(0, peak_memory_bytes=5, loss=1.0), result(1, peak_memory_bytes=9, loss=2.0)])
     assert (merged.run.peak_memory_bytes, merged.run.loss) == (9, 1.5)
-
-
-def test_what_some_ranks_do_not_know_is_taken_from_the_others():
-    merged = merge([result(0, loss=None), result(1, loss=2.0, metrics={"mfu": 0.4})])
-    assert (merged.run.loss, merged.run.peak_memory_bytes, merged.run.metrics) == (2.0, None, {"mfu": 0.4})
 
 
 def test_energy_is_summed_once_a_device_and_everything_else_averaged():
@@ -135,11 +122,6 @@ def test_ranks_that_do_not_belong_together_are_refused(group, words):
         merge(group)
 
 
-def test_the_slowest_is_taken_round_by_round_so_that_turns_at_being_slow_are_seen():
-    group = [result(0, [1.0, 2.0, 1.0, 2.0]), result(1, [2.0, 1.0, 2.0, 1.0])]
-    assert median(merge(group).run.rounds_s) == 2.0
-
-
 def test_facts_that_differ_between_ranks_are_all_named():
     same = {"device_name": "A100"}
     assert merge_facts([same, same]) == same
@@ -160,11 +142,6 @@ def test_one_disturbed_rank_disturbs_the_group_and_is_named():
     assert merged.invalid == "rank 1: throttled"
     assert merged.notes == ("hot", "rank 0: narrow")
     assert merged.no_energy == "rank 1, 2: MIG"
-
-
-def test_what_one_rank_says_needs_no_number():
-    merged = merge([result(invalid="throttled", notes=("hot",))])
-    assert (merged.invalid, merged.notes) == ("throttled", ("hot",))
 
 
 def test_energy_of_one_node_of_two_is_no_figure_of_the_group():

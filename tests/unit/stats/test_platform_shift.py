@@ -16,7 +16,6 @@ from pytest_accel.stats.platform_shift import (
     judge_platform_shift,
     judge_rest,
     total_slowdown,
-    without_shift,
 )
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome, Policy
@@ -134,13 +133,6 @@ class TestTheRest:
 
     def test_of_nothing_is_the_plain_verdict(self):
         assert judge_rest(self.BASELINE, runs(0.03), 0.0, POLICY) == judge(self.BASELINE, runs(0.03), POLICY)
-
-    @given(st.floats(-1, 1))
-    def test_keeps_what_varies_inside_a_run(self, c):
-        run = Run(session="s", rounds_s=(1.0, 1.1, 0.9), steps_per_round=1)
-        (shifted,) = without_shift(c, [run])
-        assert shifted.summary == pytest.approx(run.summary - c)
-        assert shifted.standard_error == pytest.approx(run.standard_error)
 
 
 @given(st.floats(0.001, 0.3), st.floats(-0.3, 0.3))

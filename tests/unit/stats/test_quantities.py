@@ -75,15 +75,6 @@ class TestSeconds:
         shown = seconds(value)
         assert parse_like(shown) == pytest.approx(value, rel=0.05)
 
-    @given(st.floats(1e-8, 1e4), st.floats(1e-8, 1e4))
-    def test_longer_never_reads_shorter(self, one, other):
-        short, long = sorted([one, other])
-        assert parse_like(seconds(short)) <= parse_like(seconds(long)) * (1 + 1e-9)
-
-    @given(st.floats(1e-8, 1e5))
-    def test_no_exponents(self, value):
-        assert "e" not in seconds(value)
-
 
 def parse_like(text: str) -> float:
     number, unit = text.split()
@@ -104,10 +95,6 @@ class TestRates:
     )
     def test_by_example(self, value, text):
         assert si(value).removesuffix(".0") == text
-
-    @given(st.floats(1e-9, 1e15))
-    def test_keeps_four_digits(self, value):
-        assert float(si(value).replace(",", "")) == pytest.approx(value, rel=6e-4)
 
     @pytest.mark.parametrize("value", [math.inf, math.nan])
     def test_broken_figures_do_not_raise(self, value):

@@ -66,17 +66,13 @@ def _check(folder: Path) -> int:
     from pytest_accel.report.baselines import check_lines
     from pytest_accel.storage.baseline_check import check_baselines
 
-    if not folder.is_dir():
-        raise ValueError(
-            f"{folder} is no folder. Name that of the baselines with --baselines, with one folder a platform in it."
-        )
     catalogue = _catalogue()
     found = check_baselines(
         folder, lambda name: catalogue.find(name.partition("-")[0]) is not None, _misplaced(catalogue)
     )
     print("\n".join(check_lines(found)))
     if not (found.files or found.studies or found.faults):
-        raise ValueError(f"{folder}: it holds nothing to check. Name the folder of the platforms' folders.")
+        raise ValueError(f"{folder} holds nothing to check. Name the folder of baselines with --baselines.")
     return 1 if found.faults else 0
 
 
@@ -94,7 +90,7 @@ def _check(folder: Path) -> int:
 def accept(args: argparse.Namespace) -> int:
     """Show which baselines should move after a session, and add its runs with --reason."""
     from pytest_accel.report.proposal import render_proposal
-    from pytest_accel.storage.baseline_edits import EditError, accept
+    from pytest_accel.storage.baseline_edits import accept
     from pytest_accel.storage.baselines import BaselineStore
     from pytest_accel.storage.results import read_results
 
@@ -102,30 +98,23 @@ def accept(args: argparse.Namespace) -> int:
     if args.markdown:
         print(render_proposal(session), end="")
         return 0
-    try:
-        lines = accept(
-            BaselineStore(baselines_folder(args)),
-            session,
-            reason=args.reason,
-            at=_now(),
-            wanted=by_keyword(args.keyword),
-            replace=args.replace,
-            misplaced=_misplaced(_catalogue()),
-        )
-    except EditError as error:
-        if args.reason.strip():
-            raise
-        lines = [str(error)]
-    if not lines:
+    found = accept(
+        BaselineStore(baselines_folder(args)),
+        session,
+        reason=args.reason,
+        at=_now(),
+        wanted=by_keyword(args.keyword),
+        replace=args.replace,
+        misplaced=_misplaced(_catalogue()),
+    )
+    if not found.done and not found.refused:
         chosen = f" that -k {args.keyword!r} chooses" if args.keyword else ""
-        raise ValueError(f"{args.results}: no benchmark{chosen} was measured in it. Nothing was written.")
+        raise ValueError(f"{args.results}: no benchmark{chosen} was measured in it.")
+    print("\n".join([*found.done, *(f"REFUSED  {line}" for line in found.refused)]))
     if not args.reason.strip():
-        lines += [
-            'Nothing was written. Write it with --reason "...".',
-            "--markdown prints which baselines should move, and why.",
-        ]
-    print("\n".join(lines))
-    return 0
+        print('Nothing was written. Write it with --reason "...".')
+        print("--markdown prints which baselines should move, and why.")
+    return 1 if found.refused else 0
 
 
 @command(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -22,12 +21,11 @@ from pytest_accel.stats.comparison import is_stored, slowed_text, was_slowed, wh
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.quantities import counted, percent, printable
 from pytest_accel.stats.results import Result, SessionResults
-from pytest_accel.stats.run import node_id_of
+from pytest_accel.stats.run import Run, node_id_of
 from pytest_accel.stats.verdict import Outcome, Policy
 from pytest_accel.storage.baselines import (
     Action,
     BaselineEntry,
-    BaselineError,
     BaselineFile,
     BaselineStore,
     LedgerEntry,
@@ -38,17 +36,19 @@ from pytest_accel.storage.baselines import (
     with_runs,
 )
 from pytest_accel.storage.codec import FormatError
+from pytest_accel.storage.files import StorageError
 
 # By folder and environment: the machine, where it is of another platform than the folder.
 Misplaced: TypeAlias = Callable[[str, Environment], str]
 Tolerance: TypeAlias = float | Literal["auto"] | None  # None: the default
 
 
-class EditError(ValueError):
-    """A change of baselines that is refused; the message names each benchmark, the reason and the remedy."""
+@dataclass(slots=True)
+class Accepted:
+    """A line for each benchmark of a session."""
 
-
-# --- accepting runs ---------------------------------------------------------------------------------
+    done: list[str] = field(default_factory=list)  # what was written, or would be
+    refused: list[str] = field(default_factory=list)  # with the reason and the remedy
 
 
 def accept(
@@ -60,59 +60,46 @@ def accept(
     wanted: Callable[[str], bool] = lambda _key: True,
     replace: bool = False,
     misplaced: Misplaced = lambda _folder, _environment: "",
-) -> list[str]:
-    """Write the runs of a session into their baselines and return a line for each benchmark.
+) -> Accepted:
+    """Write the runs of a session into their baselines; without a reason only check them.
 
-    All refusals are found before anything is written. Without a reason the lines say what would be written.
+    A refused benchmark leaves the others alone, and stored runs are skipped: the same file can be accepted again.
     """
-    done: list[str] = []
-    refused: list[str] = []
-    fresh: list[Result] = []
-    results = [each for each in session.results if each.runs and wanted(_key(each))]
-    counts = Counter(map(_name, results))
-    for result in results:
-        file = store.read(result.disk_name, result.suite) or empty_file(result.disk_name, result.suite)
-        if counts[_name(result)] > 1:
-            refused.append(f"  {_name(result)}: it is in the file {counts[_name(result)]} times")
-        elif _is_accepted(result, file, replace=replace):
-            done.append(f"{_name(result)}: skipped, its runs are stored already")
-        elif why := _refusal(result, session, file, replace=replace, misplaced=misplaced):
-            refused.append(printable(f"  {_key(result)}: {why}"))
-        else:
-            fresh.append(result)
-    if refused:
-        head = f"{len(refused)} of {counted(len(results), 'benchmark')} cannot be accepted."
-        hint = f" Choose the other {len(fresh)} with -k." if fresh else ""
-        raise EditError("\n".join([head, *refused, f"Nothing was written.{hint}"]))
+    found = Accepted()
     would, was = ("replace its runs by", "replaced its runs by") if replace else ("add", "added")
-    if not reason.strip():
-        return done + [f"{_name(each)}: would {would} {counted(len(each.runs), 'run')}" for each in fresh]
-    for each in fresh:
-        entry = _new_entry(each, reason.strip(), at)
-        environments = _environments(each, session)
+    for result in session.results:
+        key, place = result.key or result.benchmark, (result.disk_name, result.suite)
+        if not result.runs or not wanted(key):
+            continue
         try:
-            file = store.record(each.disk_name, each.suite, _key(each), entry, environments, replace=replace)
-        except BaselineError as error:
-            before = ["Before that, this was done:", *(f"  {line}" for line in done)]
-            again = "Remove the cause and accept the same file again: stored runs are skipped."
-            raise EditError(
-                "\n".join([str(error), *(before if done else ["Nothing was written."]), again])
-            ) from None
-        now = len(file.benchmarks[_key(each)].runs)
-        done.append(f"{_name(each)}: {was} {counted(len(each.runs), 'run')}, it has {now}")
-    return done
+            file = store.read(*place) or empty_file(*place)
+            if _is_accepted(key, result, file, replace=replace):
+                text = "skipped, its runs are stored already"
+            else:
+                environments = [session.environments[run.environment] for run in result.runs]
+                machine = misplaced(result.disk_name, environments[-1])
+                _check_fit(key, result, () if replace else _runs(key, file), machine)
+                entry, runs = (
+                    _new_entry(result, reason.strip() or "preview", at),
+                    counted(len(result.runs), "run"),
+                )
+                if reason.strip():
+                    now = store.record(*place, key, entry, environments, replace=replace)
+                    text = f"{was} {runs}, it has {len(_runs(key, now))}"
+                else:
+                    with_runs(file, key, entry, environments, replace=replace)
+                    text = f"would {would} {runs}"
+        except (StorageError, FormatError) as error:
+            found.refused.append(printable(f"{key}: {error.problem}. {error.remedy}"))
+        except ValueError as error:
+            found.refused.append(printable(f"{key}: {error}"))
+        else:
+            found.done.append(printable(f"{result.disk_name}/{result.suite}.json  {key}: {text}"))
+    return found
 
 
-def _key(result: Result) -> str:
-    return result.key or result.benchmark
-
-
-def _name(result: Result) -> str:
-    return printable(f"{result.disk_name}/{result.suite}.json  {_key(result)}")
-
-
-def _environments(result: Result, session: SessionResults) -> list[Environment]:
-    return [session.environments[run.environment] for run in result.runs]
+def _runs(key: str, file: BaselineFile) -> tuple[Run, ...]:
+    return file.benchmarks[key].runs if key in file.benchmarks else ()
 
 
 def _new_entry(result: Result, reason: str, at: str) -> BaselineEntry:
@@ -126,52 +113,39 @@ def _new_entry(result: Result, reason: str, at: str) -> BaselineEntry:
     )
 
 
-def _is_accepted(result: Result, file: BaselineFile, *, replace: bool) -> bool:
+def _is_accepted(key: str, result: Result, file: BaselineFile, *, replace: bool) -> bool:
     """Return whether the baseline has these runs already, and no others where they replace it."""
-    stored = file.benchmarks.get(_key(result))
-    if stored is None or (replace and len(stored.runs) != len(result.runs)):
-        return False
-    return all(is_stored(run, stored.runs) for run in result.runs)
+    stored = _runs(key, file)
+    return all(is_stored(run, stored) for run in result.runs) and not (
+        replace and len(stored) != len(result.runs)
+    )
 
 
-def _refusal(  # noqa: PLR0911 - one return a reason
-    result: Result, session: SessionResults, file: BaselineFile, *, replace: bool, misplaced: Misplaced
-) -> str:
-    """Return why a baseline does not take these runs, with the remedy; empty where it does."""
+def _check_fit(key: str, result: Result, stored: Sequence[Run], machine: str) -> None:
+    """Raise ValueError, with the remedy, for runs that are no baseline; `machine` is one of another platform."""
     slowed = [run for run in result.runs if was_slowed(run)]
     if slowed:
-        return f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
+        raise ValueError(
+            f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
+        )
     regressed = any(verdict.outcome is Outcome.REGRESSED for verdict in result.verdicts)
     outcome = Outcome.REGRESSED if regressed else result.measured_as
     if outcome in (
         Outcome.REGRESSED,
         Outcome.IMPROVED,
     ):  # chosen by a verdict: the slow ones, or the fast ones
-        again = f"pytest {shlex.quote(node_id_of(_key(result)))} -m {result.platform}"
-        return (
-            f"these runs were found {outcome.value}, and a baseline moves only to fresh ones. "
-            f'Measure them: {again} --accel-update --accel-reason "..."'
+        raise ValueError(
+            f"these runs were found {outcome.value}, and a baseline moves only to fresh ones. Measure them: "
+            f'pytest {shlex.quote(node_id_of(key))} -m {result.platform} --accel-update --accel-reason "..."'
         )
     if why := why_unusable(result.measured_as, result.runs):
-        return f"{why}. Correct it, and measure again."
-    environments = _environments(result, session)
-    if machine := misplaced(result.disk_name, environments[-1]):
-        return f"it was measured on another machine ({machine}) than {result.disk_name}. Measure it there."
-    stored = file.benchmarks.get(_key(result))
-    before = stored.runs if stored and not replace else ()
-    twice = sum(is_stored(run, (*before, *result.runs[:at])) for at, run in enumerate(result.runs))
+        raise ValueError(f"{why}. Correct it, and measure again.")
+    if machine:
+        raise ValueError(f"it was measured on another machine ({machine}). Measure on {result.disk_name}.")
+    twice = sum(is_stored(run, (*stored, *result.runs[:at])) for at, run in enumerate(result.runs))
     if twice:
-        return (
-            f"{twice} of its {counted(len(result.runs), 'run')} would be stored twice. Accept only new ones."
-        )
-    try:
-        entry = _new_entry(result, "preview", session.at)
-        with_runs(file, _key(result), entry, environments, replace=replace)
-    except FormatError as error:
-        return f"{error.problem}. {error.remedy}"
-    except ValueError as error:  # more runs than a baseline has
-        return f"{error}. Record fewer."
-    return ""
+        runs = counted(len(result.runs), "run")
+        raise ValueError(f"{twice} of its {runs} would be stored twice. Accept only new ones.")
 
 
 # --- edits ------------------------------------------------------------------------------------------

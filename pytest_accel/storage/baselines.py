@@ -61,8 +61,7 @@ class LedgerEntry:
         check_time("at", self.at)
         _check_count("runs", self.runs)
         if self.action != "record" and not self.reason.strip():
-            article = "an" if self.action[0] in "au" else "a"
-            raise ValueError(f"reason: {article} {self.action} without a reason")
+            raise ValueError(f"reason: the action {self.action} without a reason")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

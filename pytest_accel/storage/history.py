@@ -137,11 +137,8 @@ class History:
         text, checked = self._checked(session)
         at_s = datetime.fromisoformat(session.at).timestamp()
         document = zlib.compress(text.encode("utf-8"), 6)  # to 10 %; level 9 is slower by far for .5 % more
-        try:
+        with suppress(OSError):  # SQLite's error says that it cannot be opened
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            problem = f"its folder cannot be made: {error.strerror}"
-            raise self._error(problem, "Name another file (--accel-history).") from None
         with self._opened(write=True) as connection:
             found = connection.execute(
                 "SELECT document FROM sessions WHERE session = ?", (session.session,)

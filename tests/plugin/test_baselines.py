@@ -269,7 +269,8 @@ class TestRecording:
         result.stdout.fnmatch_lines(["*cannot be written*", "*what was measured (1 run) is kept in *.json."])
         kept = Path(re.search(r"kept in (\S+\.json)", result.stdout.str())[1])
         store = BaselineStore(tmp_path / "elsewhere")
-        (line,) = accept(store, read_results(kept), reason="disk was full", at="2026-02-01T10:00:00+00:00")
+        accepted = accept(store, read_results(kept), reason="disk was full", at="2026-02-01T10:00:00+00:00")
+        (line,) = accepted.done
         assert line.endswith("test_suite.py::test_step: added 1 run, it has 1")
 
     @pytest.mark.parametrize("off", ["--benchmark-disable", "--benchmark-skip"])

@@ -94,37 +94,29 @@ class TestAccept:
         assert stored()[KEY].ledger[-1].reason == "more nights"
         assert command("show", "--check").endswith("no fault.\n")
 
-    def test_refusals_are_2_and_change_nothing(self, command):
-        before = Path("baselines/h200/cnn.json").read_bytes()
-        results_file(Path("r.json"), result(status=Outcome.REGRESSED))
-        assert "--accel-update" in command("accept", "r.json")
-        assert "--accel-update" in command("accept", "r.json", "--reason", "x", status=2)
-        assert "no benchmark that -k 'zzz' chooses" in command(
-            "accept", "r.json", "--reason", "x", "-k", "zzz", status=2
-        )
-        assert Path("baselines/h200/cnn.json").read_bytes() == before
-
-    def test_k_chooses(self, command):
-        bad = result(OTHER, suite="gpt", status=Outcome.REGRESSED)
-        results_file(Path("r.json"), result(), bad)
-        command("accept", "r.json", "--reason", "x", status=2)
-        command("accept", "r.json", "--reason", "x", "-k", "cnn")
+    def test_refused_benchmark_is_1_and_leaves_the_others(self, command):
+        before = Path("baselines/h200/gpt.json").read_bytes()
+        results_file(Path("r.json"), result(), result(OTHER, suite="gpt", status=Outcome.REGRESSED))
+        assert f"REFUSED  {OTHER}: these runs were found regressed" in command("accept", "r.json", status=1)
+        assert len(stored()[KEY].runs) == 5
+        assert "--accel-update" in command("accept", "r.json", "--reason", "x", status=1)
         assert len(stored()[KEY].runs) == 10
-        assert len(stored("gpt")[OTHER].runs) == 2
+        assert Path("baselines/h200/gpt.json").read_bytes() == before
+        assert "skipped, its runs are stored" in command("accept", "r.json", "--reason", "x", "-k", "cnn")
+        assert "no benchmark that -k 'zzz' chooses" in command("accept", "r.json", "-k", "zzz", status=2)
 
     def test_another_machine_than_the_folders(self, command):
         cpu = Environment(identity={"cpu_model": "Intel Xeon (6-207)"}, context={})
         measured = runs(session="c", environment=cpu)
         results_file(Path("r.json"), result("t.py::c", measured=measured), environments=[cpu])
-        assert "another machine (Intel Xeon (6-207))" in command(
-            "accept", "r.json", "--reason", "x", status=2
-        )
+        text = command("accept", "r.json", "--reason", "x", status=1)
+        assert "another machine (Intel Xeon (6-207))" in text
         baseline(Path("baselines"), "t.py::c", stored=measured, environments=[cpu])
         assert "t.py::c: its runs are of another machine" in command("show", "--check", status=1)
 
     def test_replace(self, command):
         results_file(Path("r.json"), result(batch_size=512))
-        assert "--replace" in command("accept", "r.json", "--reason", "x", status=2)
+        assert "--replace" in command("accept", "r.json", "--reason", "x", status=1)
         command("accept", "r.json", "--reason", "x", "--replace")
         assert stored()[KEY].configuration == {"batch_size": 512}
 
@@ -217,4 +209,4 @@ class TestCheck:
     def test_empty_folder_is_not_green(self, command):
         Path("empty").mkdir()
         assert "nothing to check" in command("show", "--check", "--baselines", "empty", status=2)
-        assert "is no folder" in command("show", "--check", "--baselines", "nope", status=2)
+        assert "nothing to check" in command("show", "--check", "--baselines", "nope", status=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome, Verdict
 from pytest_accel.storage.baseline_check import check_baselines
 from pytest_accel.storage.baseline_edits import (
-    EditError,
     accept,
     edit_baselines,
     keep_newest,
@@ -219,13 +219,24 @@ REFUSED = {
 
 class TestAccept:
     def take(self, root, *results, reason="new container", **more):
-        return accept(BaselineStore(root), results_of(*results), reason=reason, at=AT, **more)
+        found = accept(BaselineStore(root), results_of(*results), reason=reason, at=AT, **more)
+        assert found.refused == []
+        return [line.removeprefix("h200/") for line in found.done]
+
+    def refused(self, root, *results, **more):
+        """The only refusal; the file stays as it is."""
+        before = [path.read_bytes() for path in root.rglob("*.json")]
+        found = accept(BaselineStore(root), results_of(*results), reason="x", at=AT, **more)
+        assert [path.read_bytes() for path in root.rglob("*.json")] == before
+        assert found.done == []
+        (line,) = found.refused
+        return line
 
     def test_fresh_runs_are_added_with_a_line_in_the_ledger(self, root):
         baseline(root, tolerance=0.03)
         (said,) = self.take(root, result(status=Outcome.OK))
         entry = stored(root)
-        assert "added 5 runs, it has 10" in said
+        assert said == f"cnn.json  {KEY}: added 5 runs, it has 10"
         assert [run.session for run in entry.runs] == ["s1"] * 5 + ["fresh"] * 5
         line = entry.ledger[-1]
         assert (line.action, line.reason, line.runs, line.at) == ("accept", "new container", 5, AT)
@@ -242,70 +253,52 @@ class TestAccept:
 
     @pytest.mark.parametrize("reason", ["", "  "])
     def test_without_a_reason_nothing_is_written(self, root, reason):
-        assert self.take(root, result(), reason=reason) == [f"h200/cnn.json  {KEY}: would add 5 runs"]
+        assert self.take(root, result(), reason=reason) == [f"cnn.json  {KEY}: would add 5 runs"]
         assert not root.exists()
 
     @pytest.mark.parametrize("outcome", [Outcome.REGRESSED, Outcome.IMPROVED])
     @pytest.mark.parametrize("replace", [False, True])
     def test_runs_that_a_verdict_chose_are_refused(self, root, outcome, replace):
         baseline(root)
-        with pytest.raises(EditError) as caught:
-            self.take(root, result(status=outcome), replace=replace)
-        assert f"found {outcome.value}" in str(caught.value)
-        assert f"pytest '{KEY}' -m h200 --accel-update --accel-reason" in str(caught.value)
-        assert len(stored(root).runs) == 5
+        line = self.refused(root, result(status=outcome), replace=replace)
+        assert f"found {outcome.value}" in line
+        assert f"pytest '{KEY}' -m h200 --accel-update --accel-reason" in line
 
     @pytest.mark.parametrize(("bad", "said"), REFUSED.values(), ids=REFUSED)
     def test_unfit_runs_are_refused(self, root, bad, said):
         baseline(root)
-        before = (root / "h200" / "cnn.json").read_bytes()
-        with pytest.raises(EditError, match=said):
-            self.take(root, bad)
-        assert (root / "h200" / "cnn.json").read_bytes() == before
-
-    def test_all_or_nothing_and_all_reasons_are_listed(self, root):
-        baseline(root)
-        good = result(OTHER, suite="gpt", measured=runs(session="g"))
-        bad = result("bench_suites/test_cnn.py::test_x", status=Ending.FAILED, measured=runs(session="h"))
-        with pytest.raises(EditError) as caught:
-            self.take(root, result(status=Outcome.REGRESSED), good, bad)
-        for said in (
-            "2 of 3 benchmarks cannot",
-            "found regressed",
-            "it failed",
-            "Choose the other 1 with -k",
-        ):
-            assert said in str(caught.value)
-        assert not (root / "h200" / "gpt.json").exists()
+        assert re.search(said, self.refused(root, bad))
 
     def test_runs_of_a_machine_that_is_not_of_the_folder(self, root):
-        with pytest.raises(EditError, match=r"another machine \(some CPU\)"):
-            self.take(root, result(), misplaced=lambda _folder, _environment: "some CPU")
+        line = self.refused(root, result(), misplaced=lambda _folder, _environment: "some CPU")
+        assert "another machine (some CPU)" in line
         assert not root.exists()
 
-    def test_same_benchmark_twice_in_a_file(self, root):
-        with pytest.raises(EditError, match=r"test_cnn\[resnet50\]: it is in the file 2 times"):
-            self.take(root, result(), result())
-        assert not root.exists()
-
-    def test_failure_midway_says_what_was_done_and_can_be_repeated(self, root, monkeypatch):
-        both = result(), result(OTHER, suite="gpt", measured=runs(session="g"))
+    def test_refusal_and_failed_write_leave_the_others_and_can_be_repeated(self, root, monkeypatch):
+        results = results_of(
+            result(),
+            result(OTHER, suite="gpt", measured=runs(session="g")),
+            result("t.py::x", status=Ending.FAILED, measured=runs(session="h")),
+        )
         real = BaselineStore.record
 
         def full(self, platform, suite, *more, **options):
             if suite == "gpt":
-                raise BaselineError("gpt.json", "", "cannot be written: No space left on device", "x")
+                raise BaselineError(
+                    "gpt.json", "", "cannot be written: No space left on device", "Make room."
+                )
             return real(self, platform, suite, *more, **options)
 
         monkeypatch.setattr(BaselineStore, "record", full)
-        with pytest.raises(EditError) as caught:
-            self.take(root, *both)
-        assert "gpt.json: cannot be written: No space left" in str(caught.value)
-        assert "cnn.json  " + KEY + ": added 5 runs" in str(caught.value)
-        assert "Nothing was written" not in str(caught.value)
+        found = accept(BaselineStore(root), results, reason="x", at=AT)
+        assert found.done == [f"h200/cnn.json  {KEY}: added 5 runs, it has 5"]
+        assert found.refused == [
+            f"{OTHER}: cannot be written: No space left on device. Make room.",
+            "t.py::x: it failed. Correct it, and measure again.",
+        ]
         monkeypatch.undo()
-        done = self.take(root, *both)
-        assert [line.partition("]: ")[2] for line in done] == [
+        again = accept(BaselineStore(root), results, reason="x", at=AT)
+        assert [line.partition("]: ")[2] for line in again.done] == [
             "skipped, its runs are stored already",
             "added 5 runs, it has 5",
         ]
@@ -315,10 +308,8 @@ class TestAccept:
         bad = "t.py::x\n::error::y\x1b[31m"
         (line,) = self.take(root, result(bad))
         assert r"t.py::x\n::error::y\x1b[31m" in line
-        with pytest.raises(EditError) as caught:
-            self.take(root, result(bad, batch_size=512, measured=runs(session="g")))
-        assert not any(line.startswith("::") for line in str(caught.value).splitlines())
-        assert "\x1b" not in str(caught.value)
+        line = self.refused(root, result(bad, batch_size=512, measured=runs(session="g")))
+        assert line.isprintable()
 
 
 class TestCheck:

@@ -38,10 +38,6 @@ class TestMissing:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(["*needs 1 x GH200; this machine has * (--accel-require)"])
 
-    def test_plain_test_with_a_platform_is_skipped_too(self, bench):
-        bench.pytester.makepyfile("import pytest\n@pytest.mark.gh200\ndef test_kernel(): assert False")
-        bench.run().assert_outcomes(skipped=1)
-
     def test_one_of_several_platforms_is_enough(self, bench):
         bench.write("@pytest.mark.gh200\ndef test_step(accel):\n    measure(accel)\n")  # and cpu
         result = bench.run()
@@ -149,12 +145,6 @@ class TestMarkers:
         result.stderr.fnmatch_lines(["*gh20*Did you mean *gh200*"])
         assert not bench.processes("test_step")
 
-    def test_other_words_in_an_expression_are_not_checked(self, bench):
-        bench.pytester.makepyfile("def test_plain(): pass")
-        result = bench.run("-m", "nightly")
-        result.assert_outcomes(deselected=1)
-        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-
     def test_own_marker_that_resembles_a_platform_is_left_alone(self, bench):
         bench.pytester.makeini("[pytest]\nmarkers =\n    h10: ten hours\n")
         bench.pytester.makepyfile("import pytest\n\n@pytest.mark.h10\ndef test_plain(): pass\n")
@@ -224,13 +214,6 @@ class TestUserPlatforms:
             result = boxed.run("--collect-only", "-q", "--strict-markers", "-m", platform)
             assert [line.partition("::test_")[2] for line in result.outlines if "::" in line] == ids
 
-    def test_hook_in_a_conftest_adds_a_platform_that_can_be_imported(self, boxed):
-        boxed.pytester.makeconftest(self.HOOK.replace("\n    ", "\n"))
-        boxed.pytester.makepyfile("from pytest_accel import mybox\n\n@mybox\ndef test_x(): pass")
-        result = boxed.run("--strict-markers", "-m", "mybox", "-rs")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["*needs 1 x My box; this machine has *"])
-
     @pytest.mark.parametrize(
         ("table", "complaint"),
         [
@@ -257,14 +240,6 @@ class TestUserPlatforms:
 
 
 class TestSeveralDevices:
-    def test_more_cores_than_there_are_are_refused_with_the_reason(self, bench, monkeypatch):
-        bench.pytester.makepyfile(
-            "import pytest\nfrom pytest_accel import cpux999\n\n@cpux999\ndef test_step(accel):\n    assert False\n"
-        )
-        result = bench.run("-rs", "-m", "cpux999")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["*needs 999 CPU cores; this process may use *"])
-
     def test_more_gpus_than_there_are_are_refused_with_the_reason(self, bench, fake_nvml, monkeypatch):
         environ = fake_nvml.environment(
             [
@@ -283,17 +258,6 @@ class TestSeveralDevices:
         result.stdout.fnmatch_lines(
             ["*needs 8 x A100 or 2 nodes of 4 x A100; this process sees 1 node with 4 x NVIDIA A100*"]
         )
-
-    def test_other_gpu_is_named_in_the_reason(self, bench, fake_nvml, monkeypatch):
-        environ = fake_nvml.environment([FakeGpu(name="NVIDIA H200")])
-        for name in ("LD_LIBRARY_PATH", "FAKE_NVML"):
-            monkeypatch.setenv(name, environ[name])
-        bench.pytester.makepyfile(
-            "import pytest\n\n@pytest.mark.gh200\ndef test_step(accel):\n    assert False\n"
-        )
-        result = bench.run_apart("-rs", "-m", "gh200")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["*needs 1 x GH200; this machine has 1 x NVIDIA H200"])
 
 
 class TestXdist:
@@ -316,11 +280,6 @@ class TestXdist:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(["*pytest-accel does not measure under xdist*", "*-n 0*"])
         assert not bench.processes("test_one")
-
-    def test_xdist_without_workers_measures(self, bench):
-        bench.benchmarks("test_step")
-        bench.run_apart("-p", "xdist", "-n", "0").assert_outcomes(passed=1)
-        assert bench.processes("test_step")
 
     def test_plain_tests_alone_fail_when_measuring_is_required(self, bench):
         """Workers measure nothing, and the session that started them must know."""

@@ -15,7 +15,7 @@ from pytest_accel.platforms.catalogue import (
     misplaced,
     user_platforms,
 )
-from pytest_accel.platforms.names import PlatformName, clashes
+from pytest_accel.platforms.names import clashes
 
 MIB = 1 << 20
 
@@ -134,21 +134,11 @@ def test_registered_names_parse_to_themselves(catalogue):
         assert str(catalogue.parse(name)) == name
 
 
-def test_a_shape_that_is_no_marker_still_parses(catalogue):
-    assert "a100x3" not in catalogue.names()
-    assert catalogue.parse("a100x3") == PlatformName("a100", 3)
-
-
 def test_an_unknown_platform_names_those_alike_and_the_remedy(catalogue):
     with pytest.raises(UnknownPlatform, match="Did you mean gh200x4") as caught:
         catalogue.parse("gh20x4")
     assert "[tool.pytest-accel.platforms.gh20]" in str(caught.value)
     assert isinstance(caught.value, ValueError)
-
-
-def test_a_misspelt_platform_says_what_to_write(catalogue):
-    with pytest.raises(UnknownPlatform, match=r"Write a100\."):
-        catalogue.parse("a100x1")
 
 
 # --- entries of a project ---------------------------------------------------------------------------

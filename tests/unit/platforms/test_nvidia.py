@@ -5,8 +5,6 @@ import sys
 from types import ModuleType
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_accel.platforms.machine import DetectedDevice, select_visible
 from pytest_accel.platforms.nvidia import NvidiaGpu, Refused, opened, visible_devices
@@ -54,12 +52,6 @@ def test_visible_devices_as_cuda_reads_them(spec, expected):
     assert select_visible(spec, UUIDS) == expected
 
 
-@given(st.lists(st.integers(0, 7), unique=True, min_size=1), st.integers(8, 99), st.lists(st.integers(0, 7)))
-def test_nothing_after_an_invalid_entry_counts(before, invalid, after):
-    spec = ",".join(map(str, [*before, invalid, *after]))
-    assert select_visible(spec, [f"GPU-{index}" for index in range(8)]) == before
-
-
 def gpu(index, *, slices=(), mig_mode=None):
     device = DetectedDevice(index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}")
     parts = [
@@ -89,10 +81,6 @@ def gpu(index, *, slices=(), mig_mode=None):
 def test_mig_slices(spec, expected):
     gpus = [gpu(0), gpu(1, slices=["a", "b"]), gpu(2), gpu(3, mig_mode=True)]
     assert [device.uuid for device in visible_devices(gpus, spec)] == expected
-
-
-def test_visible_devices_are_numbered_anew():
-    assert [device.index for device in visible_devices([gpu(0), gpu(1), gpu(2)], "2,1")] == [0, 1]
 
 
 # --- the real pynvml --------------------------------------------------------------------------------
@@ -155,24 +143,11 @@ def test_mig_mode_without_slices_is_told(detect):
     assert machine["problems"] == ["no MIG slice on 1 x NVIDIA H100 80GB HBM3"]
 
 
-def test_devices_without_mig_or_memory_answer_are_found(detect):
-    machine = detect([FakeGpu(name="Tesla T4", mig=None, memory_mib=None)])
-    assert machine["devices"][0]["key"] == "t4"
-    assert machine["devices"][0]["memory_bytes"] is None
-
-
 def test_a_lost_gpu_does_not_hide_the_others(detect):
     machine = detect([FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", lost=1), FakeGpu(uuid="GPU-c")])
     assert uuids(machine) == ["a", "c"]
     assert len(machine["problems"]) == 1
     assert machine["problems"][0].startswith("NVML: GPU 1: ")
-
-
-def test_mixed_gpus_are_told_to_be_counted_by_bus(detect):
-    gpus = [FakeGpu(name="Tesla T4", uuid="GPU-a", memory_mib=15360), FakeGpu(uuid="GPU-b")]
-    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in detect(gpus)["problems"][0]
-    assert detect(gpus, CUDA_DEVICE_ORDER="PCI_BUS_ID")["problems"] == []
-    assert detect(gpus, CUDA_VISIBLE_DEVICES="GPU-a")["problems"] == []
 
 
 @pytest.mark.parametrize(

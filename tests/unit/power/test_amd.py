@@ -88,12 +88,6 @@ def test_joules_and_watts_of_the_gpus_that_were_named(smi):
     assert source.joules() == source.watts() == {}
 
 
-def test_the_counter_had_another_name_before_rocm_6_2_1(smi):
-    old = gpu(0xA) | {"energy": {"power": 8152136, "counter_resolution": 15.3, "timestamp": 1}}
-    smi(old)
-    assert AmdSource(devices(0xA)).joules() == pytest.approx({"gpu0": 124.7276808})
-
-
 @pytest.mark.parametrize("none", ["N/A", 65535, 0xFFFF_FFFF, None, float("nan"), -1])
 def test_power_that_is_none_is_missing_and_said_once(smi, none):
     smi(gpu(0xA, current=none))

@@ -53,12 +53,6 @@ def names(sources):
     return [source.name for source in sources]
 
 
-def test_a_platform_without_accelerators_has_the_sources_of_its_host(rapl):
-    sources = open_sources([], root=rapl)
-    assert names(sources) == ["RAPL"]
-    assert problems(sources) == ()
-
-
 @pytest.mark.parametrize(
     ("machine", "missing"),
     [("x86_64", NO_RAPL), ("aarch64", "Grace sensors: /sys/class/hwmon has no power *")],
@@ -109,10 +103,6 @@ def open_source(node):
     monkeypatch.setattr("pytest_accel.power.__path__", [*pytest_accel.power.__path__, str(tmp_path)])
     sources = open_sources([PowerDevice(vendor="acme", uuid="A-1", index=0)], root=tmp_path, machine="x86_64")
     assert problems(sources)[0] == "acme meter: reads ['A-1']"
-
-
-def test_sources_of_others_come_last(rapl):
-    assert names(open_sources([], root=rapl, more=[Meter("outlet")])) == ["RAPL", "my meter"]
 
 
 def test_a_meter_of_the_node_takes_the_place_of_the_hosts_own_sensors(rapl):
@@ -205,27 +195,12 @@ def test_the_example_costs_nothing_where_its_sensor_is_gone(tmp_path):
     source.close()
 
 
-def test_what_a_source_raises_is_said_once():
-    source = guarded(RuntimeError("no line"))
-    for _ in range(3):
-        assert source.joules() == source.watts() == {}
-    source.close()
-    assert source.problem == (
-        "joules raised RuntimeError: no line; watts raised RuntimeError: no line; close raised RuntimeError: no line"
-    )
-
-
-@pytest.mark.parametrize("garbage", [None, "12", True, float("nan"), float("inf"), [1]])
+@pytest.mark.parametrize("garbage", [None, "12", True, float("nan"), float("inf"), [1], -1])
 def test_garbage_is_left_out_and_the_others_stay(garbage):
+    assert guarded({"c": 1.0}).joules() == {}  # none of its rails
     source = guarded({"a": garbage, "b": 2})
     assert source.joules() == source.watts() == {"b": 2.0}
     assert f"joules() says 'a': {garbage!r}, which is no reading" in source.problem
-
-
-def test_a_rail_that_was_not_announced_is_left_out():
-    source = guarded({"c": 1.0})
-    assert source.joules() == {}
-    assert source.problem == "joules() says 'c': 1.0, which is none of its rails"
 
 
 @pytest.mark.parametrize(

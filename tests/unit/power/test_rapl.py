@@ -147,10 +147,6 @@ def test_permission_refused_is_said_once_with_the_remedy(tree, opened, monkeypat
     )
 
 
-def test_a_virtual_machine_has_none(opened):
-    assert opened().problem == "/sys/class/powercap is not there (virtual machines hide it)"
-
-
 @pytest.mark.parametrize("garbage", ["", "-5", "nan", "12.5", "9" * 30])
 def test_a_socket_that_says_garbage_from_the_start_stays_a_rail_so_that_no_sum_leaves_it_out(
     tree, opened, garbage

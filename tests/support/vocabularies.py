@@ -31,14 +31,14 @@ def train_bpe(text=SENTENCES, merges=60):
     return [*tokens, END_OF_TEXT], [tuple(pair) for pair in model["merges"]]
 
 
-def write_bpe(folder, tokens=None, merges=None, names=("vocab.json", "merges.txt")):
+def write_bpe(folder, tokens=None, merges=None):
     """Write both files in the published layout; without arguments those of the sentences."""
     if tokens is None:
         tokens, merges = train_bpe()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / names[0]).write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
-    (folder / names[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 

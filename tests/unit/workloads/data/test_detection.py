@@ -272,13 +272,6 @@ def test_image_is_at_the_top_left_of_its_bucket_and_normalized(coco):
         assert not (padded * ~mask[:, None]).any()
 
 
-def test_image_is_resized(coco):
-    batch = coco[wanted(2, sizes=[(24, 24)])]
-    whole = coco.pixels(2).float()  # 48 x 48, smooth but for where it wraps
-    half = torch.nn.functional.avg_pool2d(whole, 2)
-    assert (batch.pixels[0, :, :24, :24].float() - half).abs().median() <= 2
-
-
 def test_boxes_are_shares_of_the_image_without_its_padding(coco):
     batch = coco[wanted(0, 1, 2, sizes=[(20, 30), (30, 20), (24, 24)])]
     assert batch.valid.sum(dim=1).tolist() == [0, 1, 2]

@@ -8,9 +8,7 @@ import io
 import os
 import pickle
 import tarfile
-from contextlib import suppress
-from multiprocessing import get_context
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +19,7 @@ from torchvision import datasets
 from pytest_accel.workloads.data import images as module
 from pytest_accel.workloads.data.files import DataError, DataMissing
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, open_images
+from pytest_accel.workloads.data.sets import IMAGE_SETS, find_set
 from tests.support.data_sets import (
     SYNSETS,
     pixels,
@@ -31,6 +30,8 @@ from tests.support.data_sets import (
     write_shards,
     write_tar,
 )
+from tests.support.detection_sets import write_cityscapes, write_coco
+from tests.support.vocabularies import write_bpe, write_wordpiece
 
 SPLITS = ("train", "test")
 
@@ -59,15 +60,6 @@ def assert_read(images, written):
     read = [images.read(index) for index in range(len(images))]
     assert all((each.dtype, each.dim()) == (torch.uint8, 1) for each in read)
     assert [each.numpy().tobytes() for each in read] == written.images
-
-
-def open_under(folder):
-    """Return the files of a folder that this process has open."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that lists them is gone again
-            found.append(entry.readlink())
-    return [path for path in found if path.is_relative_to(folder)]
 
 
 # In memory
@@ -116,29 +108,19 @@ class Attack:
         return os.system, (f"touch {self.mark}",)
 
 
-def write_pickle(root, content):
-    path = root / "cifar-100-python/train"
-    path.parent.mkdir(exist_ok=True)
+def test_only_the_published_cifar_pickle_is_loaded(tmp_path, monkeypatch):
+    rows, mark, path = pixels(2, 3072), tmp_path / "mark", tmp_path / "cifar-100-python/train"
+    path.parent.mkdir()
+    content = pickle.dumps({b"data": rows, b"fine_labels": [3, 99]}, protocol=2)
     path.write_bytes(content)
-    return path
-
-
-def test_published_cifar_pickle_is_read_as_torchvision_reads_it(tmp_path, monkeypatch):
-    rows = pixels(4, 3072)
-    content = pickle.dumps({b"data": rows, b"fine_labels": [3, 1, 99, 0]}, protocol=2)
-    write_pickle(tmp_path, content)
     monkeypatch.setitem(module.CIFAR_PICKLES, "train", (len(content), hashlib.md5(content).hexdigest()))
     images = open_images(tmp_path, "cifar100", "train")
-    assert images.labels.tolist() == [3, 1, 99, 0]
+    assert images.labels.tolist() == [3, 99]
     assert np.array_equal(images.images.numpy(), rows.reshape(-1, 3, 32, 32))
-
-
-def test_no_other_pickle_is_loaded_whatever_its_size(tmp_path, monkeypatch):
-    mark = tmp_path / "mark"
-    content = pickle.dumps({b"data": Attack(mark), b"fine_labels": []})
-    for size in (len(content), len(content) + 1):
+    attack = pickle.dumps({b"data": Attack(mark), b"fine_labels": []})
+    path.write_bytes(attack)
+    for size in (len(attack), len(attack) + 1):
         monkeypatch.setitem(module.CIFAR_PICKLES, "train", (size, "0" * 32))
-        path = write_pickle(tmp_path, content)
         assert refused(tmp_path, "cifar100").startswith(f"{path}: not the published file")
     assert not mark.exists()
 
@@ -184,21 +166,20 @@ def test_digits_are_those_that_scikit_learn_loads():
     scaled = (theirs.images.astype(int) * 255 // 16).astype(np.uint8)
     assert np.array_equal(torch.cat([each.images for each in ours])[:, 0].numpy(), scaled)
     assert torch.cat([each.labels for each in ours]).tolist() == theirs.target.tolist()
+    values = ours[0].images.double() / 255
+    assert IMAGE_SETS["digits"].mean == (round(values.mean().item(), 4),)
+    assert IMAGE_SETS["digits"].std == (round(values.std(correction=0).item(), 4),)
 
 
-def test_without_scikit_learn_digits_are_missing(monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
-    assert "pip install scikit-learn" in refused(None, "digits", kind=DataMissing)
-
-
-@pytest.mark.parametrize("content", [b"1,2\n", b"nothing\n"])
-def test_damaged_digits_are_refused(tmp_path, monkeypatch, content):
+def test_missing_or_damaged_digits_are_reported(tmp_path, monkeypatch):
     path = tmp_path / "datasets/data/digits.csv.gz"
     path.parent.mkdir(parents=True)
-    path.write_bytes(gzip.compress(content))
+    path.write_bytes(gzip.compress(b"1,2\n"))
     found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(module, "find_spec", lambda _: found)
     assert refused(None, "digits").startswith(f"{path}: ")
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    assert "pip install scikit-learn" in refused(None, "digits", kind=DataMissing)
 
 
 # All
@@ -209,9 +190,40 @@ def test_without_a_root_a_set_is_missing(name, tmp_path):
     assert str(tmp_path) in refused(tmp_path, name, kind=DataMissing)
 
 
-def test_unknown_set_is_refused_with_the_valid_names(tmp_path):
-    with pytest.raises(ValueError, match=r"'cifar10' is not known. Valid: cifar100, digits"):
-        open_images(tmp_path, "cifar10", "train")
+@pytest.mark.parametrize("find", [find_set, partial(open_images, split="train")])
+def test_unknown_set_is_refused_with_the_valid_names(tmp_path, find):
+    with pytest.raises(ValueError, match=r"'cifar10' is not known\. Valid: .*cifar100, "):
+        find(tmp_path, name="cifar10")
+
+
+def write_squad(root):
+    write_wordpiece(root / "bert-base-uncased")
+    (root / "squad").mkdir()
+    (root / "squad" / "dev-v1.1.json").write_text("{}")
+
+
+def write_texts(root):
+    write_bpe(root / "gpt2")
+    (root / "oscar").mkdir()
+    (root / "oscar" / "a.jsonl").write_text('{"text": "a"}\n')
+
+
+SETS = {
+    "cifar100": write_cifar_binary,
+    "coco": lambda root: write_coco(root / "coco", part="val2017"),
+    "cityscapes": lambda root: write_cityscapes(root / "cityscapes", part="val"),
+    "squad": write_squad,
+    "oscar": write_texts,
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_set_is_found_under_its_root_and_nowhere_else(name, tmp_path):
+    for root in (None, tmp_path):
+        with pytest.raises(DataMissing, match="not found"):
+            find_set(root, name)
+    SETS[name](tmp_path)
+    find_set(tmp_path, name)
 
 
 # Folders
@@ -290,18 +302,13 @@ def test_wrong_list_of_food101_is_refused(tmp_path, content):
     ],
 )
 def test_shards_hold_what_was_written(tmp_path, name, folder, split):
+    if name == "food101":
+        write_food101(tmp_path)  # shards go before files
     written = write_shards(tmp_path / folder, images=7, per_shard=3)
     images = open_images(tmp_path, name, split)
     assert_read(images, written)
     assert (images.storage, images.groups) == ("shards", (3, 3, 1))
     assert images.name(3) == f"{written.paths[1]}: n{written.labels[3]:02}/000003.jpg"
-
-
-def test_shards_go_before_files(tmp_path):
-    write_food101(tmp_path)
-    write_shards(tmp_path / "food-101/train")
-    assert open_images(tmp_path, "food101", "train").storage == "shards"
-    assert open_images(tmp_path, "food101", "test").storage == "files"
 
 
 def one_shard(tmp_path, members):
@@ -411,34 +418,3 @@ def test_shard_that_is_cut_or_gone_after_it_was_indexed_is_named(tmp_path):
     assert "short: 88 of " in unread(images, 0)
     assert "missing" in unread(images, 3)
     assert images.read(6).numpy().tobytes() == written.images[6]
-
-
-def test_few_shards_are_open_at_once(tmp_path):
-    written = write_shards(tmp_path / "imagenet/train", images=40, per_shard=1)
-    images = open_images(tmp_path, "imagenet", "train")
-    assert_read(images, written)
-    shards = [path for path in open_under(tmp_path) if path.suffix == ".tar"]
-    assert 1 <= len(shards) <= module._OPEN_SHARDS
-
-
-# Workers
-def read_all(images, answers):
-    answers.put([images.read(index).numpy().tobytes() for index in range(len(images))])
-
-
-@pytest.mark.parametrize("storage", ["files", "shards"])
-def test_forked_workers_read_the_same_bytes(tmp_path, storage):
-    if storage == "files":
-        written = write_imagenet_folders(tmp_path)["train"]
-    else:
-        written = write_shards(tmp_path / "imagenet/train")
-    images = open_images(tmp_path, "imagenet", "train")
-    images.read(0)  # opens a shard before the workers begin
-    context = get_context("fork")
-    answers = context.Queue()
-    workers = [context.Process(target=read_all, args=(images, answers)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    assert [answers.get(timeout=120) for _ in workers] == [written.images] * 2
-    for worker in workers:
-        worker.join()

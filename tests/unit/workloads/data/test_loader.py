@@ -1,12 +1,12 @@
-"""Loader: every sample once an epoch, the same batches from any number of workers, no process left over."""
+"""Order, loader and sources: every sample once an epoch, the same batches from any workers, no process left over."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
-from dataclasses import replace
 from itertools import count, islice
 
 import pytest
@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from pytest_accel.workloads.data import loader as module
 from pytest_accel.workloads.data.files import DataError
-from pytest_accel.workloads.data.images import open_images
+from pytest_accel.workloads.data.images import ArrayImages, open_images
 from pytest_accel.workloads.data.loader import (
-    BatchRequest,
     EncodedReader,
     HostBatches,
     LoaderConfig,
@@ -27,7 +26,15 @@ from pytest_accel.workloads.data.loader import (
     evaluation_order,
     spare_cpus,
 )
-from tests.support.data_sets import write_cifar_binary, write_food101, write_shards
+from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform, decode_on_host
+from pytest_accel.workloads.data.sources import (
+    COPIED_AHEAD,
+    DecodingSource,
+    LoaderSource,
+    SplitSource,
+    resident,
+)
+from tests.support.data_sets import write_food101, write_shards
 from tests.support.processes import children
 
 
@@ -79,19 +86,13 @@ def test_groups_stay_whole_and_in_order(orders):
             position += size
 
 
-@given(training())
-def test_same_seed_gives_the_same_order_from_any_step(orders):
-    for order in orders:
-        again = replace(order)
-        assert [again.indices(step) for step in (7, 2, 3)] == [order.indices(step) for step in (7, 2, 3)]
-
-
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 10))
 def test_another_seed_or_epoch_gives_another_order(seed, epoch):
     # By chance two permutations of 60 are equal once in 10^81.
     def way(seed, epoch, **options):
         return tuple(TrainingOrder(length=60, batch_size=60, seed=seed, **options).indices(epoch))
 
+    assert way(seed, epoch) == way(seed, epoch)
     ways = {way(seed, epoch), way(seed + 1, epoch), way(seed, epoch + 1), way(seed + 2**32, epoch)}
     assert len(ways) == 4
     assert way(seed, epoch, shuffle=False) == tuple(range(60))
@@ -134,10 +135,10 @@ class Reporting:
         return torch.tensor([wanted, *own]) if answer is None else answer
 
 
-def opened(reader, *, workers, length=20, batch_size=3, sampler=None, for_device=False, **options):
-    order = TrainingOrder(length=length, batch_size=batch_size)
+def opened(reader, *, workers, length=20, sampler=None, **options):
+    order = TrainingOrder(length=length, batch_size=3)
     sampler = sampler or (count() if isinstance(reader, Reporting) else order.requests(augment=False))
-    return HostBatches(reader, sampler, LoaderConfig(workers=workers, **options), for_device=for_device)
+    return HostBatches(reader, sampler, LoaderConfig(workers=workers, **options), for_device=False)
 
 
 @pytest.fixture
@@ -161,14 +162,23 @@ def food(tmp_path_factory):
     return open_images(root, "food101", "train")
 
 
-def photographs(batches, food, workers):
-    order = TrainingOrder(length=len(food), batch_size=3, seed=5)
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    root = tmp_path_factory.mktemp("shards")
+    write_shards(root / "imagenet/train", images=7)
+    return open_images(root, "imagenet", "train")
+
+
+def photographs(batches, images, workers):
+    order = TrainingOrder(length=len(images), batch_size=3, seed=5)
     sampler = order.requests(augment=True)
-    return batches(PhotographReader(images=food, size=16), workers=workers, sampler=sampler)
+    return batches(PhotographReader(images=images, size=16), workers=workers, sampler=sampler)
 
 
-def test_batches_and_crops_do_not_depend_on_the_number_of_workers(batches, food):
-    taken = [list(islice(photographs(batches, food, workers), 7)) for workers in WORKERS]
+@pytest.mark.parametrize("storage", ["food", "shards"])
+def test_batches_and_crops_do_not_depend_on_the_number_of_workers(batches, storage, request):
+    images = request.getfixturevalue(storage)
+    taken = [list(islice(photographs(batches, images, workers), 7)) for workers in WORKERS]
     for others in taken[1:]:
         for (pixels, labels), (other_pixels, other_labels) in zip(taken[0], others, strict=True):
             assert torch.equal(pixels, other_pixels)
@@ -177,19 +187,19 @@ def test_batches_and_crops_do_not_depend_on_the_number_of_workers(batches, food)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_slow_batch_keeps_its_place(batches, monkeypatch, workers):
+def test_batches_come_in_order_from_as_many_processes_as_requested(batches, monkeypatch, workers):
     monkeypatch.setattr(module, "POLL_S", 0.02)
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
     slow = Reporting(lambda wanted: time.sleep(0.2) if wanted == 1 else None)  # longer than a turn of waiting
-    assert [int(batch[0]) for batch in islice(batches(slow, workers=workers), 5)] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_number_of_worker_processes_is_that_of_the_option(batches, workers):
-    reported = torch.stack(list(islice(batches(Reporting(), workers=workers), 8)))
+    reported = torch.stack(list(islice(batches(slow, workers=workers), 8)))
+    assert reported[:, 0].tolist() == list(range(8))
     readers = set(reported[:, 1].tolist())
     assert len(readers) == max(1, workers)
     assert (os.getpid() in readers) == (workers == 0)
     assert set(reported[:, 3].tolist()) == {1}
+    assert torch.equal(torch.rand(3), expected)  # loading does not change the global random state
 
 
 def test_workers_run_on_the_cpus_they_are_given(batches):
@@ -253,14 +263,10 @@ def test_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, workers
 def test_worker_that_never_answers_is_one_error(batches, monkeypatch):
     monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
     reader = batches(Reporting(lambda wanted: time.sleep(600)), workers=1)
-    worker = next(iter(children_of(reader)))
+    (worker,) = reader._batches._workers
     with pytest.raises(DataError, match=r"loader: no batch came within 0.5 s\.\n.*waits for its file system"):
         next(reader)
-    kill(worker)  # it would be waited for, for seconds
-
-
-def children_of(reader):
-    return {worker.pid for worker in reader._batches._workers}
+    kill(worker.pid)  # it would be waited for, for seconds
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -274,25 +280,6 @@ def test_closing_leaves_no_process_behind(batches, workers, taken):
     reader.close()  # twice does no harm
     assert children() - before == set()
     assert list(reader) == []
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_loading_does_not_change_the_global_random_state(batches, workers):
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    next(batches(Reporting(), workers=workers))
-    assert torch.equal(torch.rand(3), expected)
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_evaluation_reads_every_sample_once(batches, tmp_path, workers):
-    written = write_cifar_binary(tmp_path, test=8)["test"]
-    images = open_images(tmp_path, "cifar100", "test")
-    sampler = evaluation_order(length=8, batch_size=3)
-    found = list(batches(images, workers=workers, sampler=sampler))
-    assert [len(labels) for _, labels in found] == [3, 3, 2]
-    assert torch.cat([labels for _, labels in found]).tolist() == written.labels
 
 
 def test_ranks_and_steps_have_different_crop_seeds():
@@ -312,10 +299,6 @@ def test_default_workers_leave_a_cpu_to_training(monkeypatch, cpus, workers):
     assert spare_cpus() == workers
 
 
-def wanted(*indices, seed=None):
-    return BatchRequest(indices=indices, seed=seed)
-
-
 def test_crops_do_not_depend_on_batches_per_request(food):
     reader = PhotographReader(images=food, size=24)
     order = TrainingOrder(length=len(food), batch_size=2, rank=1, world=2, seed=3)
@@ -328,11 +311,164 @@ def test_crops_do_not_depend_on_batches_per_request(food):
     assert torch.equal(samples(1), samples(3))
 
 
-def test_encoded_images_are_concatenated_with_their_lengths(tmp_path):
-    written = write_shards(tmp_path / "imagenet/train")
-    images = open_images(tmp_path, "imagenet", "train")
-    flat, lengths, labels, indices = EncodedReader(images=images)[wanted(4, 1, 6)]
-    parts = [part.numpy().tobytes() for part in flat.split(lengths.tolist())]
-    assert parts == [written.images[index] for index in (4, 1, 6)]
-    assert labels.tolist() == [written.labels[index] for index in (4, 1, 6)]
-    assert indices.tolist() == [4, 1, 6]
+# Sources
+CPU = torch.device("cpu")
+
+
+def wanted_for(size, channels=3):
+    """Of this mean and deviation: pixels come out as they are."""
+    plain = {"device": CPU, "dtype": torch.float32, "memory_format": torch.contiguous_format}
+    return ModelInput(
+        channels=channels, size=size, mean=(0.0,) * channels, std=(1 / 255,) * channels, **plain
+    )
+
+
+def finish_for(size, channels=3, *, augment=False):
+    return PixelTransform(wanted_for(size, channels), augment=augment)
+
+
+def with_labels(transform):
+    return lambda batch: (transform(batch[0]), batch[1])
+
+
+def numbered_images(count):
+    """Images that say which they are: every pixel of the fifth is five."""
+    numbers = torch.arange(count)
+    images = numbers.to(torch.uint8).view(-1, 1, 1, 1).expand(count, 1, 4, 4).contiguous()
+    return ArrayImages(images=images, labels=numbers)
+
+
+def on_device(order, images):
+    return resident((images.images, images.labels), order, with_labels(finish_for(4, 1)), CPU)
+
+
+def loaded(order, images, workers=0):
+    loading = LoaderConfig(workers=workers)
+    sampler = order.requests(augment=False)
+    batches = HostBatches(images, sampler, loading, for_device=False)
+    return LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=loading)
+
+
+def take(source, steps):
+    return [next(source) for _ in range(steps)]
+
+
+def test_resident_and_loaded_data_come_in_one_order():
+    images = numbered_images(17)
+    order = TrainingOrder(length=17, batch_size=4, seed=3)
+    sources = [on_device(order, images), loaded(order, images), loaded(order, images, workers=2)]
+    first, *others = [take(source, 9) for source in sources]
+    for batches in others:
+        for (inputs, labels), (other_inputs, other_labels) in zip(first, batches, strict=True):
+            assert torch.equal(inputs, other_inputs)
+            assert torch.equal(labels, other_labels)
+    for source in sources:
+        source.close()
+
+
+# DecodingSource: its threads, and a decoder on the host in the place of the device's.
+def on_host(encoded, device, named):
+    return [decode_on_host(each, named(place)) for place, each in enumerate(encoded)]
+
+
+@pytest.fixture
+def decoded(food):
+    made = []
+
+    def make(images=None, *, decode=on_host, workers=0, seed=None, batch_size=3, batches=None):
+        images = images or food
+        order = TrainingOrder(length=len(images), batch_size=batch_size, seed=1)
+        loading = LoaderConfig(workers=workers)
+        sampler = order.requests(augment=False)
+        batches = batches or HostBatches(EncodedReader(images=images), sampler, loading, for_device=False)
+        options = {"loading": loading, "seed": seed, "decode": decode}
+        made.append(DecodingSource(batches, images, CropResize(wanted_for(16)), CPU, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("accel-decode")]
+
+
+def test_images_and_labels_of_a_decoded_batch_match(decoded, food):
+    images = food
+    order = TrainingOrder(length=len(images), batch_size=3, seed=1)
+    for step, (inputs, labels) in enumerate(take(decoded(), 4)):
+        indices = order.indices(step)
+        assert labels.tolist() == images.labels[indices].tolist()
+        for found, index in zip(inputs, indices, strict=True):
+            whole = decode_on_host(images.read(index), "it").float()
+            assert abs(float(found.mean() - whole.mean())) < 40  # its middle, of a smooth picture
+
+
+def test_crops_follow_the_seed(decoded):
+    first, same, other = (take(decoded(seed=seed), 3) for seed in (1, 1, 2))
+    assert all(torch.equal(one[0], two[0]) for one, two in zip(first, same, strict=True))
+    assert not any(torch.equal(one[0], two[0]) for one, two in zip(first, other, strict=True))
+
+
+def test_error_in_a_thread_is_raised_with_its_batch(decoded, tmp_path):
+    path = write_food101(tmp_path)["train"].paths[0]
+    path.write_bytes(path.read_bytes()[:300])
+    source = decoded(open_images(tmp_path, "food101", "train"))
+    with pytest.raises(DataError, match=r"does not decode") as caught:
+        take(source, 4)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_decoder_that_hangs_is_an_error_and_closing_does_not_wait(decoded, monkeypatch):
+    monkeypatch.setattr("pytest_accel.workloads.data.sources.TIMEOUT_S", 0.1)
+    never = threading.Event()
+    source = decoded(decode=lambda *_: never.wait(60))
+    with pytest.raises(DataError, match="not decoded within 0 s"):
+        next(source)
+    source.close()  # and this line ends
+    never.set()
+
+
+def test_batches_keep_their_order_with_a_slow_thread(decoded, food):
+    images = food
+    order = TrainingOrder(length=len(images), batch_size=1, seed=1)
+    slow = images.read(order.indices(0)[0])
+
+    def first_is_slow(encoded, device, named):
+        if torch.equal(encoded[0], slow):
+            time.sleep(0.2)
+        return on_host(encoded, device, named)
+
+    found = [labels.item() for _, labels in take(decoded(decode=first_is_slow, batch_size=1), 10)]
+    assert found == [int(images.labels[order.indices(step)[0]]) for step in range(10)]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 6])
+def test_closing_ends_the_threads_and_the_workers(decoded, taken):
+    before = children()
+    source = decoded(workers=1)
+    take(source, taken)
+    source.close()
+    source.close()
+    assert threads() == []
+    assert children() - before == set()
+
+
+# SplitSource.
+@pytest.mark.parametrize(("length", "batch_size", "at_once"), [(1, 1, 2), (17, 4, 3), (30, 6, 5)])
+def test_batches_split_from_larger_ones_are_the_same(length, batch_size, at_once):
+    images = numbered_images(length)
+    order = TrainingOrder(length=length, batch_size=batch_size, rank=1, world=2)
+    sampler = order.requests(augment=False, at_once=at_once)
+    batches = HostBatches(images, sampler, LoaderConfig(workers=0), for_device=False)
+    large = LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=LoaderConfig(workers=2))
+    split = SplitSource(large, batch_size=batch_size, batches=at_once)
+    assert (split.loads, split.buffered, split.burst) == (True, (4 + COPIED_AHEAD) * at_once, 2 * at_once)
+    steps = 2 * at_once + 1
+    for one, other in zip(take(split, steps), take(loaded(order, images), steps), strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+    split.close()
+    with pytest.raises(StopIteration):
+        next(split)

@@ -15,14 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.workloads.data import files as files_module
 from pytest_accel.workloads.data import text as module
 from pytest_accel.workloads.data.files import DataError, DataMissing
-from pytest_accel.workloads.data.loader import TrainingOrder
-from pytest_accel.workloads.data.sources import MemorySource
 from pytest_accel.workloads.data.text import (
     CLS,
     END_OF_TEXT,
@@ -35,7 +33,6 @@ from pytest_accel.workloads.data.text import (
     find_texts,
     load_bert,
     load_gpt2,
-    open_squad,
     open_texts,
     read_squad,
     synthetic_squad,
@@ -73,16 +70,10 @@ def refused(call, *arguments):
 # Vocabularies
 
 
-@given(
-    st.text(st.characters(exclude_categories=["Cs"]))
-    | st.lists(st.sampled_from(["the ", "cat", "'ll", " 100", "über", "漢字", "😀", " ", "\n"])).map("".join)
-)
-@example(SENTENCES)
-@example(f"a {END_OF_TEXT} b")
-def test_gpt2_tokens_decode_to_their_text(gpt2, text):
-    tokens = gpt2.encode(text).ids
+def test_end_of_text_inside_a_text_is_plain_text(gpt2):
+    tokens = gpt2.encode(f"{SENTENCES} {END_OF_TEXT} b").ids
     assert gpt2.token_to_id(END_OF_TEXT) not in tokens
-    assert gpt2.decode(tokens, skip_special_tokens=False) == text
+    assert gpt2.decode(tokens, skip_special_tokens=False) == f"{SENTENCES} {END_OF_TEXT} b"
 
 
 @pytest.mark.parametrize(
@@ -100,21 +91,6 @@ def test_damaged_gpt2_vocabulary_is_reported(tmp_path, name, change):
     path = write_bpe(tmp_path) / name
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
     assert refused(load_gpt2, tmp_path).startswith(f"{tmp_path}: vocab.json and merges.txt: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("the UNAFFABLE cats", ["the", "un", "##aff", "##able", "cat", "##s"]),
-        ("Who?¿mat-sat", ["who", "?", "¿", "mat", "-", "sat"]),
-        ("Über u\u0308ber R\u00e9sume\u0301", ["uber", "uber", "resume"]),
-        ("漢字the", ["漢", "字", "the"]),
-        ("zzz\x00\ufffd the\u2028cat", ["[UNK]", "the", "cat"]),
-    ],
-)
-def test_bert_words_are_cleaned_lowered_and_cut_into_the_longest_pieces(tmp_path, text, expected):
-    tokenizer = load_bert(write_wordpiece(tmp_path))
-    assert [PIECES[token] for token in tokenizer.encode(text, add_special_tokens=False).ids] == expected
 
 
 @pytest.mark.parametrize("content", [b"[PAD]\n\xff\n", b"[PAD]\n[UNK]\n[CLS]\nthe\n", b""])
@@ -201,10 +177,8 @@ def test_torn_gzip_is_reported_with_the_line_it_reaches(tmp_path, gpt2):
 
 
 def test_files_are_found_in_the_order_of_their_names(tmp_path):
-    with pytest.raises(DataMissing, match="oscar"):
-        find_texts(tmp_path)
     (tmp_path / "oscar").mkdir()
-    with pytest.raises(DataMissing, match=r"\*\.jsonl"):
+    with pytest.raises(DataMissing, match=r"oscar/\*\.jsonl"):
         find_texts(tmp_path)
     for name in ("b.jsonl", "a.jsonl.gz", ".hidden.jsonl", "c.txt"):
         (tmp_path / "oscar" / name).touch()
@@ -217,17 +191,13 @@ def test_files_are_found_in_the_order_of_their_names(tmp_path):
 # Token files
 
 
-def test_tokens_of_all_documents_have_end_of_text_between(root, gpt2):
+def test_tokens_of_all_documents_are_encoded_once_with_end_of_text_between(root, gpt2, monkeypatch):
     file = open_texts(root, length=1)
     assert file.tokens.tolist() == expected(gpt2)
     assert (file.tokens.dtype, isinstance(file.tokens, np.memmap)) == (np.uint16, True)
     assert kept(root / "oscar") == [file.path.name]
-
-
-def test_later_session_encodes_nothing(root, monkeypatch):
-    first = open_texts(root, length=1).tokens.tolist()
     monkeypatch.setattr(module, "encode_texts", None)
-    assert open_texts(root, length=1).tokens.tolist() == first
+    assert open_texts(root, length=1).tokens.tolist() == expected(gpt2)
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "added", "removed", "vocabulary"])
@@ -337,16 +307,6 @@ def test_sequences_follow_each_other_without_a_gap(tokens, length):
     assert tokens - 1 - used < length  # not one more would fit
     assert inputs.flatten().tolist() == list(range(used))
     assert torch.equal(targets, inputs + 1)
-
-
-def test_every_sequence_comes_once_an_epoch_over_all_ranks():
-    sequences = sequences_of(100, 7)
-    common = {"length": len(sequences), "batch_size": 3, "world": 2}
-    orders = [TrainingOrder(rank=rank, **common) for rank in range(2)]
-    sources = [MemorySource(order, partial(sequences.read, device=CPU)) for order in orders]
-    steps = orders[0].steps_for_epochs(1)
-    firsts = [first for _ in range(steps) for source in sources for first in next(source)[0][:, 0].tolist()]
-    assert sorted(firsts[: len(sequences)]) == [each * 7 for each in range(len(sequences))]
 
 
 def test_token_outside_the_vocabulary_is_reported_as_damage():
@@ -465,14 +425,6 @@ def test_tokens_of_an_answer_are_the_answer_and_every_answer_is_in_a_window(bert
 def test_shape_that_holds_no_window_is_refused(bert):
     with pytest.raises(ValueError, match=r"8 tokens hold no window\. Valid: 10 or more"):
         cut_windows([Question("who?", "cat", (0, 3))], bert, sequence=8)
-
-
-def test_set_is_opened_under_the_root(tmp_path):
-    write_questions(tmp_path / "squad/train-v1.1.json", *(question(number=each) for each in range(5)))
-    with pytest.raises(DataMissing, match="bert-base-uncased"):
-        open_squad(tmp_path, "train")
-    write_wordpiece(tmp_path / "bert-base-uncased")
-    assert open_squad(tmp_path, "train", sequence=128)[0].input_ids.shape == (5, 128)
 
 
 @pytest.mark.parametrize("sequence", [16, 128, 384])

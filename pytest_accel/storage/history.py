@@ -140,27 +140,26 @@ class History:
         with suppress(OSError):  # SQLite's error says that it cannot be opened
             self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._opened(write=True) as connection:
-            found = connection.execute(
-                "SELECT document FROM sessions WHERE session = ?", (session.session,)
-            ).fetchone()
-            if found is None:
-                row = connection.execute(
-                    "INSERT INTO sessions (session, at_s, facts, document) VALUES (?, ?, ?, ?)",
-                    (session.session, at_s, json.dumps(encode(_facts(checked))), document),
-                ).lastrowid
+            row = connection.execute(
+                "INSERT OR IGNORE INTO sessions (session, at_s, facts, document) VALUES (?, ?, ?, ?)",
+                (session.session, at_s, json.dumps(encode(_facts(checked))), document),
+            )
+            if row.rowcount:
+                measured = [each for each in checked.results if each.runs and belongs_to_series(each)]
                 connection.executemany(
                     "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
-                    (
-                        (row, at_s, each.disk_name, each.key or each.benchmark, json.dumps(encode(point)))
-                        for each in checked.results
-                        if each.runs and belongs_to_series(each)
-                        for point in [_point(checked, each)]
-                    ),
+                    [
+                        (
+                            row.lastrowid,
+                            at_s,
+                            each.disk_name,
+                            each.key or each.benchmark,
+                            _point(checked, each),
+                        )
+                        for each in measured
+                    ],
                 )
-        if found is not None and self._parsed(session.session, found[0]) != checked:
-            problem = f"session {session.session} is here already, with other results"
-            raise self._error(problem, "Nothing was written. A session is appended once, when it ends.")
-        return found is None
+        return bool(row.rowcount)
 
     def sessions(self, limit: int | None = None) -> tuple[SessionFacts, ...]:
         """Return the sessions, newest first."""
@@ -221,11 +220,11 @@ class History:
         self, *, since: datetime | None = None, keep_sessions: int | None = None, dry_run: bool = False
     ) -> tuple[int, int]:
         """Remove sessions before a time, or all but the newest ones; return how many go and how many stay."""
+        self.sessions(limit=1)  # raises where there is none: pruning must not begin a history
         oldest_s = since.timestamp() if since else -math.inf
-        count = len(self.sessions())  # raises where there is none: pruning must not begin a history
-        surplus = 0 if keep_sessions is None else count - keep_sessions
         with self._opened(write=True) as connection:
             stored = connection.execute("SELECT id, at_s FROM sessions ORDER BY at_s, id").fetchall()
+            surplus = 0 if keep_sessions is None else len(stored) - keep_sessions
             gone = [(row[0],) for place, row in enumerate(stored) if place < surplus or row[1] < oldest_s]
             if not dry_run:
                 connection.executemany("DELETE FROM sessions WHERE id = ?", gone)
@@ -388,12 +387,13 @@ def _facts(session: SessionResults) -> SessionFacts:
     )
 
 
-def _point(session: SessionResults, result: Result) -> Point:
+def _point(session: SessionResults, result: Result) -> str:
+    """Return the JSON of a point."""
     slowdown = total_slowdown(result.verdict) if result.verdict else None
     newest = result.runs[-1]
     memory = {} if newest.peak_memory_bytes is None else {"peak_memory_bytes": newest.peak_memory_bytes}
     measured_thing = {"configuration": dict(result.configuration), "work_per_step": result.work_per_step}
-    return Point(
+    point = Point(
         session=session.session,
         at=session.at,
         host=session.host,
@@ -407,6 +407,7 @@ def _point(session: SessionResults, result: Result) -> Point:
         environment=result.environment,
         configuration=fingerprint(measured_thing),
     )
+    return json.dumps(encode(point))
 
 
 def belongs_to_series(result: Result) -> bool:

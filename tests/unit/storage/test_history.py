@@ -107,8 +107,6 @@ class TestSessions:
         assert history.append(session(0))
         assert not history.append(session(0))
         assert len(history.series(KEY, "h200")) == 1
-        with pytest.raises(HistoryError, match="here already, with other results"):
-            history.append(session(0, result(batch_size=512)))
         assert history.latest() == session(0)
 
     @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import nn
 from pytest_accel.measure.errors import StepError
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import open_images
-from pytest_accel.workloads.data.sources import LoaderSource, MemorySource, RotatingSource
+from pytest_accel.workloads.data.sources import LoaderSource, MemorySource
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
 from pytest_accel.workloads.tasks.text import TokenPlan
@@ -148,21 +148,6 @@ def test_inference_reads_the_test_images_in_order(opened, roots):
     assert "augment" not in found.configuration
 
 
-@pytest.mark.parametrize("root", [None, "empty", "/nowhere"])
-def test_missing_set_is_synthetic(opened, tmp_path, root):
-    root = tmp_path if root == "empty" else root and tmp_path / "nowhere"
-    found = opened("cifar100", data_root=root)
-    assert isinstance(found.source, RotatingSource)
-    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 4}
-    assert found.order is None
-    check_batches(found, plan_for("cifar100"))
-
-
-def test_synthetic_source_does_not_read_a_set(opened, roots):
-    found = opened("cifar100", data_root=roots["cifar100"], source="synthetic")
-    assert found.configuration == {"data_source": "synthetic", "distinct_batches": 4}
-
-
 @pytest.mark.parametrize("choices", [{"workers": 1}, {"workers": 0}, {"source": "loader"}])
 def test_workers_without_data_load_synthetic_bytes(opened, choices):
     found = opened("imagenet", **choices)
@@ -211,13 +196,6 @@ def test_augmentation_changes_training_images_only(opened, roots):
 def test_impossible_sources_are_refused_with_the_valid_ones(opened, roots, name, choices, words):
     with pytest.raises(ValueError, match=words):
         opened(name, data_root=roots.get(name), **choices)
-
-
-def test_required_set_that_is_missing_is_an_error(opened, tmp_path):
-    with pytest.raises(DataError, match=r"(?s)cifar100: not found. Looked for .*Real data is required"):
-        opened("cifar100", data_root=tmp_path, data_required=True)
-    with pytest.raises(DataError, match="Real data is required"):
-        opened("cifar100", data_required=True)
 
 
 def test_broken_set_is_an_error(opened, tmp_path):
@@ -299,10 +277,8 @@ def test_evaluation_closed_early_leaves_no_worker(roots):
 @pytest.mark.parametrize(
     ("model", "name", "folder", "choices"),
     [
-        ("zoo/wide_resnet-tiny", "cifar100", "cifar100", {}),
         ("zoo/wide_resnet-tiny", "cifar100", "cifar100", {"workers": 1}),
         ("zoo/wide_resnet-tiny", "digits", "cifar100", {}),
-        ("zoo/wide_resnet-tiny", "mnist", "mnist", {}),
         ("zoo/autoencoder-tiny", "mnist", "mnist", {}),
         ("resnet18", "food101", "food101", {"image_size": 32, "workers": 1}),
         ("resnet18", "imagenet", "shards", {"image_size": 32}),

@@ -212,10 +212,9 @@ def step_that_raises(error):
             for text in (
                 "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
                 "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-                "CUDA error: out of memory",
                 "Triton Error [CUDA]: out of memory",
                 "Cuda failure 2 'out of memory'",
-                "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
             )
         ),
         (RuntimeError("inductor raised:\n  CUDA out of memory.\nSet VERBOSE=1"), "CUDA out of memory."),

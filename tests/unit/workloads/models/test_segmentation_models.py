@@ -90,11 +90,27 @@ def test_missing_library_is_named_with_the_remedy(monkeypatch):
 # Outputs against the library.
 
 
+def segformer_of_the_library():
+    return smp.Segformer("mit_b0", encoder_weights=None, classes=19)
+
+
+def deeplab_of_the_library():
+    theirs = smp.DeepLabV3Plus(
+        "resnet18", encoder_weights=None, classes=19, encoder_output_stride=8, decoder_channels=512
+    )
+    theirs.decoder.up = nn.Upsample(**CORNERS | {"scale_factor": 2})
+    return theirs
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_segformer_equals_its_library_with_aligned_corners_off(models, memory_format):
-    ours = copy.deepcopy(models[SEGFORMER][0]).eval().to(memory_format=memory_format)
-    theirs = smp.Segformer("mit_b0", encoder_weights=None, classes=19).eval()
-    theirs.load_state_dict(ours.state_dict())  # strict: the names are the same
+@pytest.mark.parametrize(
+    ("name", "library"), [(SEGFORMER, segformer_of_the_library), (DEEPLAB, deeplab_of_the_library)]
+)
+def test_models_equal_their_library_with_aligned_corners_off(models, name, library, memory_format):
+    ours = copy.deepcopy(models[name][0]).eval().to(memory_format=memory_format)
+    theirs = library().eval()
+    shared = {key: value for key, value in ours.state_dict().items() if not key.startswith("auxiliary_head")}
+    theirs.load_state_dict(shared)  # strict: the names are the same
     theirs.segmentation_head[1] = nn.Upsample(**CORNERS)
     read = images(2, (64, 96))
     with torch.inference_mode():
@@ -103,25 +119,9 @@ def test_segformer_equals_its_library_with_aligned_corners_off(models, memory_fo
     torch.testing.assert_close(said, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_deeplab_equals_its_library_with_aligned_corners_off(models, memory_format):
-    ours = copy.deepcopy(models[DEEPLAB][0]).eval().to(memory_format=memory_format)
-    theirs = smp.DeepLabV3Plus(
-        "resnet18", encoder_weights=None, classes=19, encoder_output_stride=8, decoder_channels=512
-    ).eval()
-    shared = {key: value for key, value in ours.state_dict().items() if not key.startswith("auxiliary_head")}
-    theirs.load_state_dict(shared)
-    theirs.segmentation_head[1] = nn.Upsample(**CORNERS)
-    theirs.decoder.up = nn.Upsample(**CORNERS | {"scale_factor": 2})
-    read = images(2, (64, 96))
-    with torch.inference_mode():
-        said, expected = ours(read.to(memory_format=memory_format)), theirs(read)
-    torch.testing.assert_close(said, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_operation_count_of_segformer_equals_that_of_its_library(models):
     plan = MaskPlan(name="cityscapes", batch_size=2, crop=(64, 96))
-    theirs = smp.Segformer("mit_b0", encoder_weights=None, classes=19)
+    theirs = segformer_of_the_library()
     loss = plan.loss(0.0).function
     assert counted_flops(models[SEGFORMER][0], plan, loss=loss) == counted_flops(theirs, plan, loss=loss) > 0
 

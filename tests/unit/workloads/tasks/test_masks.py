@@ -10,10 +10,9 @@ from torch.nn import functional as F
 from pytest_accel.workloads.data.segmentation import open_cityscapes
 from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import LoaderSource
-from pytest_accel.workloads.step import TrainStep
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from tests.support.detection_sets import write_cityscapes
-from tests.support.plans import made, plan_data, step_config
+from tests.support.plans import made, step_config
 
 pytest.importorskip("segmentation_models_pytorch")
 
@@ -76,25 +75,6 @@ def test_synthetic_batch_has_normalized_images_and_masks():
     torch.testing.assert_close(images.amax((0, 2, 3)), highest, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("choices", "shape"),
-    [
-        ({}, "3x1024x1024"),
-        ({"image_size": 64}, "3x64x64"),
-        ({"model": DEEPLAB}, "3x512x1024"),
-        ({"model": OnePixel, "data": "cityscapes"}, "3x512x1024"),
-    ],
-)
-def test_crop_is_that_of_the_user_or_of_the_model(choices, shape):
-    from pytest_accel.workloads.models.build import build_model
-
-    data = choices.pop("data", None)
-    _, info = build_model(choices.pop("model", SEGFORMER), **choices)
-    found = plan_data(data, info, batch_size=3)
-    assert isinstance(found, MaskPlan)
-    assert (found.input_shape, found.work, found.unit) == (shape, 3, "images")
-
-
 # Loss.
 
 
@@ -124,65 +104,7 @@ def test_auxiliary_head_has_a_weight_of_two_fifths(pack):
     torch.testing.assert_close(loss(pack(main, auxiliary), masks), expected)
 
 
-@pytest.mark.parametrize(
-    ("output", "error", "text"),
-    [
-        (torch.zeros(2, 19, 2, 4), ValueError, r"logits of \(2, 19, 2, 4\) for masks of \(2, 4, 8\)"),
-        (torch.zeros(2, 18, 4, 8), ValueError, "19 classes"),
-        (torch.zeros(2, 19), ValueError, "as large as the input"),
-        ([torch.zeros(2, 19, 4, 8)], TypeError, "returned list.*Pass loss="),
-    ],
-)
-def test_outputs_of_a_wrong_shape_are_refused(output, error, text):
-    with pytest.raises(error, match=text):
-        plan().loss(0.0).function(output, torch.zeros(2, 4, 8, dtype=torch.long))
-
-
 # Steps.
-
-
-@pytest.mark.parametrize("model", [SEGFORMER, DEEPLAB])
-def test_training_step_reports_its_configuration(model):
-    with TrainStep.build(model, **STEP) as step:
-        for _ in range(2):
-            step()
-        step.check()
-        assert step.demand.flops > 1e6
-        assert (step.work, step.unit) == (2, "images")
-        facts = step.configuration
-    expected = {
-        "model": model,
-        "data": "cityscapes",
-        "data_source": "synthetic",
-        "batch_size": 2,
-        "input_shape": "3x32x32",
-        "num_classes": 19,
-        "ignored": 255,
-        "loss": "pixel_cross_entropy",
-    }
-    assert expected.items() <= facts.items()
-
-
-def test_loss_falls():
-    with TrainStep.build(SEGFORMER, **STEP) as step:
-        step()
-        first = step.loss_value()
-        for _ in range(25):
-            step()
-        assert step.loss_value() < 0.8 * first
-
-
-def test_torchvision_segmentation_models_train():
-    with TrainStep.build("lraspp_mobilenet_v3_large", **STEP) as step:
-        step()
-        step.check()
-
-
-def test_synthetic_masks_have_as_many_classes_as_the_model():
-    with TrainStep.build(lambda: OnePixel(classes=5), num_classes=5, **STEP) as step:
-        step()
-        step.check()
-        assert step.configuration["num_classes"] == 5
 
 
 # Real data.
@@ -220,17 +142,6 @@ def test_inference_reads_whole_validation_images_in_order(opened, root):
         shape
     )
     torch.testing.assert_close(images[0], expected, rtol=1e-3, atol=1e-3)
-
-
-def test_ranks_read_different_images_and_the_same_seed_the_same(opened, root):
-    batches = [
-        next(
-            opened(plan(crop=(32, 64)), rank=rank, world=2, data_root=root, workers=0, augment=False).source
-        )[0]
-        for rank in (0, 1, 0)
-    ]
-    assert torch.equal(batches[0], batches[2])
-    assert not torch.equal(batches[0], batches[1])
 
 
 def test_ranks_crop_the_same_image_differently(opened, tmp_path):

@@ -80,53 +80,19 @@ def test_synthetic_batches_have_the_largest_landscape_bucket():
 # A step.
 
 
-@pytest.mark.parametrize("model", [DINO, RCNN])
-def test_training_step_of_a_detector_reports_its_configuration(model):
-    with train(model) as step:
-        for _ in range(3):
-            step()
-        step.check()
-        assert (step.work, step.unit) == (2, "images")
-        assert step.demand.flops > 1e8
-        named = {
-            name: step.configuration[name]
-            for name in ("data", "data_source", "input_shape", "bucket", "labels", "max_gt", "loss")
-        }
-        assert "num_classes" not in step.configuration  # the models have 91 outputs
-    assert named == {
-        "data": "coco",
-        "data_source": "synthetic",
-        "input_shape": "3x64x64",
-        "bucket": "64x64",
-        "labels": 80,
-        "max_gt": 100,
-        "loss": "detection",
-    }
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("model", [DINO, RCNN])
-def test_inference_step_returns_boxes(model, precision):
+def test_inference_returns_boxes_and_outputs_that_are_not_finite_are_an_error(model, precision):
     with InferStep.build(model, **STEP, precision=precision) as step:
-        step()
-        step.check()
-        output = step.output
-    if model == DINO:
-        assert output.noise is None  # targets come along, and are not read
-        assert output.boxes.shape == (3, 2, 30, 4)
-    else:
-        assert [sorted(found) for found in output.images] == [["boxes", "labels", "scores"]] * 2
-        assert all(found["boxes"].dtype == torch.float32 for found in output.images)
-
-
-@pytest.mark.parametrize("model", [DINO, RCNN])
-def test_detector_with_outputs_that_are_not_finite_is_an_error(model):
-    with InferStep.build(model, **STEP) as step:
         step()
         step()
         step.check()
         if model == RCNN:
             assert len(step.output.heads) == 2  # of the last step alone: what proposes, and what refines
+            assert [sorted(found) for found in step.output.images] == [["boxes", "labels", "scores"]] * 2
+        else:
+            assert step.output.noise is None  # targets come along, and are not read
+            assert step.output.boxes.shape == (3, 2, 30, 4)
         with torch.no_grad():
             for parameter in step.parts.model.parameters():
                 parameter.fill_(math.nan)
@@ -147,22 +113,6 @@ class Colours(nn.Module):
     def forward(self, scenes):
         boxes = self.layer(scenes.images.mean((2, 3)))
         return {"boxes": boxes.square().mean(), "bias": self.layer.bias.square().sum()}
-
-
-def test_users_detector_returns_its_losses():
-    with TrainStep.build(Colours, **STEP) as step:
-        step()
-        step.check()
-        assert step.configuration["loss"] == "detection"
-
-
-@pytest.mark.parametrize(
-    "output", [torch.zeros(()), [], {}, {"boxes": 1.0}, [{"boxes": torch.zeros(0, 4)}], None]
-)
-def test_output_without_a_loss_is_refused_with_the_remedy(output):
-    said = rf"the model returned {type(output).__name__}, and detection needs .* Pass loss="
-    with pytest.raises(TypeError, match=said):
-        plan().loss(0.0).function(output, None)
 
 
 # Compilation.
@@ -276,13 +226,6 @@ def test_images_of_several_shapes_have_no_operation_count_and_no_efficiency(root
         assert step.demand.flops > 1e8  # they have one
 
 
-def test_ranks_read_different_images(root, opened):
-    first, second = (
-        next(opened(rank=rank, world=2, data_root=root, workers=0).source)[0].images for rank in (0, 1)
-    )
-    assert not torch.equal(first, second)
-
-
 # What is refused.
 
 
@@ -315,26 +258,20 @@ def test_first_stage_is_frozen_and_norms_keep_their_statistics(rcnn):
     assert rcnn.detector.roi_heads.training
 
 
-@torch.no_grad()
-def test_images_are_neither_resized_nor_normalized_again(rcnn):
-    scenes, _ = made(plan(RCNN))
-    seen = []
-    handle = rcnn.detector.backbone.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
-    rcnn.train()
-    rcnn(scenes)
-    handle.remove()
-    assert seen[0] is scenes.images
-
-
-def test_label_zero_is_the_background_and_boxes_are_pixels(rcnn):
+def test_label_zero_is_the_background_boxes_are_pixels_and_images_are_not_changed(rcnn):
     scenes, targets = made(plan(RCNN))
     scenes = scenes._replace(sizes=torch.tensor([[32, 64], [64, 48]]))
     seen = []
-    handle = rcnn.detector.register_forward_pre_hook(lambda _module, inputs: seen.extend(inputs))
+    handles = [
+        part.register_forward_pre_hook(lambda _module, inputs: seen.extend(inputs))
+        for part in (rcnn.detector, rcnn.detector.backbone)
+    ]
     rcnn.train()
     rcnn(scenes)
-    handle.remove()
-    padded, lists = seen
+    for handle in handles:
+        handle.remove()
+    padded, lists, images = seen
+    assert images is scenes.images  # neither resized nor normalized again
     assert padded.sizes == [(32, 64), (64, 48)]
     for image, found in enumerate(lists):
         real = targets.valid[image]

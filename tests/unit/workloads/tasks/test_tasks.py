@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+import torch
 
 from pytest_accel.workloads.data.files import DataError, SyntheticDataWarning
 from pytest_accel.workloads.data.sources import RotatingSource
+from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import TrainStep
+from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
-from tests.support.plans import scene_plan, step_config
+from tests.support.plans import plan_data, scene_plan, step_config
 
 pytest.importorskip("segmentation_models_pytorch")
 pytest.importorskip("transformers")
@@ -27,6 +32,7 @@ PLANS = [
     MaskPlan(name="cityscapes", batch_size=2, crop=(16, 32)),
     QuestionPlan(name="squad", batch_size=2, vocabulary=30522, sequence=64),
     TokenPlan(name="oscar", batch_size=2, vocabulary=1024, sequence=16),
+    ImagePlan(name="cifar100", batch_size=2, classes=100, shape=(3, 32, 32)),
 ]
 
 
@@ -81,6 +87,105 @@ def test_options_that_do_not_fit_a_task_are_refused_with_the_remedy(model, optio
     sizes = {"batch_size": 2, "data": DATA.get(model)} | SIZES.get(model, {})
     with pytest.raises(ValueError, match=problem):
         TrainStep.build(model, **sizes | options)
+
+
+IMAGES = {"work": 2, "unit": "images"}
+BOXES = {
+    "data": "coco",
+    "input_shape": "3x64x64",
+    "bucket": "64x64",
+    "labels": 80,
+    "max_gt": 100,
+    "loss": "detection",
+}
+MASKS = {"data": "cityscapes", "input_shape": "3x32x32", "num_classes": 19, "ignored": 255}
+STEPS = {
+    DINO: IMAGES | BOXES,
+    "fasterrcnn_mobilenet_v3_large_320_fpn": IMAGES | BOXES,
+    SEGFORMER: IMAGES | MASKS | {"loss": "pixel_cross_entropy"},
+    "zoo/deeplabv3plus-r18": IMAGES | MASKS,
+    "lraspp_mobilenet_v3_large": IMAGES | MASKS,
+    BERT: {"work": 2, "unit": "sequences", "data": "squad", "sequence": 64, "loss": "span_cross_entropy"},
+    GPT: {"work": 32, "unit": "tokens", "data": "tokens", "input_shape": "16", "loss": "cross_entropy"},
+}
+
+
+@pytest.mark.parametrize("model", STEPS)
+def test_training_step_of_every_task_reports_its_configuration(model):
+    sizes = SIZES.get(model, SIZES[DINO if "rcnn" in model else SEGFORMER])
+    with TrainStep.build(model, batch_size=2, clip=1.0, **sizes) as step:
+        for _ in range(2):
+            step()
+        step.check()
+        assert step.demand.flops > 1e6
+        found = step.configuration | {"work": step.work, "unit": step.unit}
+    assert (STEPS[model] | {"model": model, "data_source": "synthetic"}).items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "choices"),
+    [
+        ("3x1024x1024", None, {"model": SEGFORMER}),
+        ("3x64x64", 64, {"model": SEGFORMER}),
+        ("3x512x1024", None, {"model": "zoo/deeplabv3plus-r18"}),
+        ("3x512x1024", None, {"model": torch.nn.Identity, "data": "cityscapes"}),
+        ("384", None, {"model": BERT}),
+        ("32", None, {"model": BERT, "sequence": 32}),
+    ],
+)
+def test_size_of_a_sample_is_that_of_the_user_or_of_the_model(shape, size, choices):
+    given = {name: choices.pop(name) for name in ("sequence",) if name in choices}
+    data = choices.pop("data", None)
+    _, info = build_model(**choices, image_size=size)
+    assert plan_data(data, info, batch_size=3, **given).input_shape == shape
+
+
+class Own(torch.nn.Module):
+    """A user's model of any task, of one layer."""
+
+    def __init__(self, data):
+        super().__init__()
+        self.data, self.layer = data, torch.nn.Linear(3, 5)
+        self.table = torch.nn.Embedding(1100, 2) if data == "squad" else None
+
+    def forward(self, inputs):
+        match self.data:
+            case "coco":
+                return {"colours": self.layer(inputs.images.mean((2, 3))).square().mean()}
+            case "cityscapes":
+                return self.layer(inputs.movedim(1, -1)).movedim(-1, 1)
+        return self.table(inputs.input_ids).unbind(-1)
+
+
+@pytest.mark.parametrize(
+    ("data", "choices"),
+    [
+        ("coco", {"image_size": 64}),
+        ("cityscapes", {"image_size": 32, "num_classes": 5}),
+        ("squad", {"sequence": 32, "vocabulary": 1100}),
+    ],
+)
+def test_users_model_of_every_task_trains(data, choices):
+    with TrainStep.build(partial(Own, data), data=data, batch_size=2, **choices) as step:
+        step()
+        step.check()
+
+
+@pytest.mark.parametrize(
+    ("place", "output", "problem"),
+    [
+        (0, torch.zeros(()), "returned Tensor, and detection needs .* Pass loss="),
+        (0, {"boxes": 1.0}, "returned dict, and detection needs .* Pass loss="),
+        (1, torch.zeros(2, 19, 2, 4), r"logits of \(2, 19, 2, 4\) for masks of \(2, 4, 8\)"),
+        (1, torch.zeros(2, 18, 4, 8), "19 classes"),
+        (1, [torch.zeros(2, 19, 4, 8)], "returned list.*Pass loss="),
+        (2, torch.zeros(2, 64), "returned Tensor, and an answer needs two.*pass loss="),
+        (3, (torch.zeros(2, 16),), "returned tuple, and the cross entropy needs logits. Pass loss="),
+    ],
+)
+def test_output_that_a_loss_cannot_take_is_refused_with_the_remedy(place, output, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        PLANS[place].loss(0.0).function(output, torch.zeros(2, 4, 8, dtype=torch.long))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)

@@ -231,7 +231,7 @@ class Bench:
                 [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-in-process", *arguments],
                 cwd=self.folder, env=environment(), stdout=stdout, stderr=stderr, check=False, timeout=LONG_S,
             )  # fmt: skip
-        lines = [path.read_text().splitlines() for path in (out, err)]
+        lines = [path.read_text(errors="replace").splitlines() for path in (out, err)]
         return pytest.RunResult(done.returncode, *lines, time.monotonic() - start_s)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

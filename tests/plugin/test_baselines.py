@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.stats.results import Ending
 from pytest_accel.storage.baseline_edits import accept
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.results import read_results
@@ -164,7 +165,7 @@ def recorded(shared):
     shared.path("pytest.ini").write_text("[pytest]\naddopts = --junitxml=out.xml\n")
     return shared.run_apart(
         *("--accel-record=1", "--accel-reason=one more", "--accel-tolerance=7%", "--benchmark-json=out.json"),
-        *("-rs", f"--basetemp={shared.path('base')}", "--cache-clear", "--lfnf=all"),
+        *("--accel-json=r.json", "-rs", f"--basetemp={shared.path('base')}", "--cache-clear", "--lfnf=all"),
     )
 
 
@@ -177,6 +178,9 @@ def test_recording_appends_to_stored_runs_with_a_ledger(recorded, shared):
     assert len({run["session"] for run in entry["runs"]}) == 2
     assert before["session"] != after["session"] == entry["runs"][-1]["session"]
     assert entry["tolerance"] == 0.07
+    results = {result.name: result for result in read_results(shared.path("r.json")).results}
+    assert results["test_stored"].status is Ending.RECORDED
+    assert len(results["test_stored"].runs) == 1
 
 
 def test_recording_reports_failures_and_skips_and_leaves_them_out(recorded, shared):

@@ -2,118 +2,122 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-# Which runs of the session are disturbed: by their numbers, over all its processes.
+# Which runs of a benchmark are disturbed: by their numbers, over all its processes.
 DISTURBED = """
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pytest_accel.session.observation import Observation
 
-seen = Observation.observed
+RUNS = {"test_replaced": {0}, "test_invalid": set(range(9)), "test_repeated": {1}, "test_alone": set(range(1, 9))}
 
 
-def observed(self, steps):
-    runs = Path(__file__).with_name("runs")
-    number = len(runs.read_text()) if runs.exists() else 0
-    runs.write_text("x" * (number + 1))
-    invalid = "throttled (HW thermal, 34 % of the window)" if number in {numbers} else ""
-    return replace(seen(self, steps), invalid=invalid, notes=("the fan is loud",))
+@pytest.fixture(autouse=True)
+def disturbed(request, monkeypatch):
+    seen, name = Observation.observed, request.node.name
 
+    def observed(self, steps):
+        runs = Path(f"runs-{name}")
+        number = len(runs.read_text()) if runs.exists() else 0
+        runs.write_text("x" * (number + 1))
+        invalid = "throttled (HW thermal, 34 % of the window)" if number in RUNS[name] else ""
+        return replace(seen(self, steps), invalid=invalid, notes=("the fan is loud",))
 
-Observation.observed = observed
-
-
-def pytest_unconfigure():  # other tests of this process want the real one
-    Observation.observed = seen
+    monkeypatch.setattr(Observation, "observed", observed)
 """
 WHY = "throttled (HW thermal, 34 % of the window)"
-STEP = "def test_step(accel):\n    measure(accel)\n"
+SUITE = """
+    @pytest.mark.accel(tolerance="99%")
+    def test_replaced(accel):
+        measure(accel)
+
+    def test_invalid(accel):
+        measure(accel)
+
+    def test_repeated(accel):
+        measure(accel)
+
+    def test_alone(accel):
+        measure(accel)
+    """
 
 
-@pytest.fixture
-def disturbed(bench):
-    def write(*numbers, baseline=True):
-        bench.write(STEP)
-        if baseline:
-            bench.baseline(test_step=bench.SAME)
-        bench.path("conftest.py").write_text(DISTURBED.format(numbers=set(numbers)))
-        return bench
-
-    return write
+def runs_of(bench, name):
+    return len(bench.path(f"runs-{name}").read_text())
 
 
-def runs_of(bench):
-    return len(bench.path("runs").read_text())
-
-
-def test_disturbed_run_is_replaced_with_a_note(disturbed):
-    bench = disturbed(0)
-    result = bench.run(bench.TOLERANT, "--accel-json=a.json", "--benchmark-json=out.json")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["test_step *ok*", f"note: test_step (cpu): a disturbed run was replaced: {WHY}"]
+@pytest.fixture(scope="module")
+def night(shared):
+    shared.write(SUITE)
+    shared.path("conftest.py").write_text(DISTURBED)
+    shared.baseline(
+        test_replaced=shared.SAME,
+        test_invalid=shared.SAME,
+        test_repeated=shared.FASTER,  # regressed, which takes two runs to say
+        test_alone=shared.FASTER,
     )
-    assert runs_of(bench) == 2
-    (found,) = json.loads(bench.path("a.json").read_text())["results"]
+    return shared.run_apart("--accel-json=a.json", "--benchmark-json=out.json")
+
+
+@pytest.fixture(scope="module")
+def results(night, shared):
+    return {each["benchmark"].partition("::")[2]: each for each in shared.json("a.json")["results"]}
+
+
+def test_disturbed_run_is_replaced_with_a_note(night, shared, results):
+    night.assert_outcomes(passed=1, failed=3)
+    night.stdout.fnmatch_lines(
+        ["test_replaced *ok*", f"note: test_replaced (cpu): a disturbed run was replaced: {WHY}"]
+    )
+    assert runs_of(shared, "test_replaced") == 2
+    found = results["test_replaced"]
     assert found["status"] == "ok"
     assert len(found["runs"]) == 1
     assert {"text": f"a disturbed run was replaced: {WHY}"} in found["lines"]
-    info = bench.accel_info()
+    info = shared.accel_info("test_replaced")
     assert info["invalid"] == WHY
     assert len(info["further_runs"]) == 1  # what was judged
+    assert info["further_runs"][0]["rounds_s"] == pytest.approx(found["runs"][0]["rounds_s"], rel=1e-5)
 
 
-def test_three_disturbed_runs_are_invalid(disturbed):
-    bench = disturbed(*range(9))
-    result = bench.run(bench.TOLERANT, "--accel-json=a.json")
-    result.assert_outcomes(failed=1)
-    assert runs_of(bench) == 3
-    result.stdout.fnmatch_lines(
+def test_three_disturbed_runs_are_invalid(night, shared, results):
+    assert runs_of(shared, "test_invalid") == 3
+    night.stdout.fnmatch_lines(
         [
-            f"INVALID  test_step (cpu): {WHY}; 3 runs were disturbed",
+            f"INVALID  test_invalid (cpu): {WHY}; 3 runs were disturbed",
             "Look at the device with pytest-accel doctor; *",
-            "test_step *INVALID*",
+            "test_invalid *INVALID*",
         ]
     )
-    (found,) = json.loads(bench.path("a.json").read_text())["results"]
+    found = results["test_invalid"]
     assert (found["status"], found.get("runs"), found["failed"]) == ("invalid", None, True)
 
 
-def test_disturbed_repeat_is_repeated(disturbed):
-    bench = disturbed(1)
-    bench.baseline(test_step=bench.FASTER)  # regressed, which takes two looks to say
-    result = bench.run("--accel-repeats=2")
-    result.assert_outcomes(failed=1)
-    assert runs_of(bench) == 3
-    result.stdout.fnmatch_lines(
-        ["REGRESSED  test_step (cpu)*2 runs vs*", "note: a disturbed run was replaced: *"]
+def test_disturbed_repeat_is_repeated(night, shared):
+    assert runs_of(shared, "test_repeated") == 3
+    night.stdout.fnmatch_lines(
+        ["REGRESSED  test_repeated (cpu)*2 runs vs*", "note: a disturbed run was replaced: *"]
     )
 
 
-def test_loss_that_only_disturbed_runs_confirm_is_invalid(disturbed):
-    bench = disturbed(*range(1, 9))
-    bench.baseline(test_step=bench.FASTER)
-    result = bench.run()
-    result.assert_outcomes(failed=1)
-    assert runs_of(bench) == 4  # a fair one, and three that were not
-    result.stdout.fnmatch_lines([f"INVALID  test_step (cpu): {WHY}; 3 runs were disturbed"])
-    result.stdout.no_fnmatch_line("*a disturbed run was replaced*")
+def test_loss_that_only_disturbed_runs_confirm_is_invalid(night, shared):
+    assert runs_of(shared, "test_alone") == 4  # a fair one, and three that were not
+    night.stdout.fnmatch_lines([f"INVALID  test_alone (cpu): {WHY}; 3 runs were disturbed"])
+    night.stdout.no_fnmatch_line("*test_alone*a disturbed run was replaced*")
 
 
-def test_disturbed_runs_are_not_recorded(disturbed):
-    bench = disturbed(0, baseline=False)
-    bench.run("--accel-record=1").assert_outcomes(passed=1)
-    assert runs_of(bench) == 2
+def test_note_of_several_benchmarks_is_printed_once(night):
+    night.stdout.fnmatch_lines(["note: 3 benchmarks: the fan is loud"])  # one has no valid run
+
+
+def test_disturbed_runs_are_not_recorded(bench):
+    bench.write(SUITE)
+    bench.path("conftest.py").write_text(DISTURBED)
+    bench.run("--accel-record=1", "-k", "test_replaced").assert_outcomes(passed=1, deselected=3)
+    assert runs_of(bench, "test_replaced") == 2
     (stored,) = bench.load_baseline()["benchmarks"].values()
     assert len(stored["runs"]) == 1
-
-
-def test_note_of_several_benchmarks_is_printed_once(disturbed):
-    bench = disturbed()
-    bench.write(STEP + STEP.replace("test_step", "test_other"))
-    result = bench.run(bench.TOLERANT)
-    result.stdout.fnmatch_lines(["note: 2 benchmarks: the fan is loud"])

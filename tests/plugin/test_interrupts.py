@@ -10,7 +10,6 @@ import types
 
 import pytest
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 # The first fresh process measures, the next one hangs until it is ended.
 HANGS_SECOND = """
 def test_step(accel):
@@ -30,12 +29,11 @@ def interrupt(process, number=signal.SIGINT) -> str:
     return output
 
 
-@SIGNALS
-def test_interrupted_recording_keeps_finished_runs(bench, number):
+def test_interrupted_recording_keeps_finished_runs(bench):
     bench.write(HANGS_SECOND)
     process = bench.start("--accel-record=3")
     bench.wait_for("hanging", process)
-    output = interrupt(process, number)
+    output = interrupt(process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert len(bench.entry("test_step")["runs"]) == 1
     assert bench.entry("test_step")["ledger"][0]["runs"] == 1
@@ -116,7 +114,7 @@ def test_interrupted_update_leaves_the_old_baseline(bench):
     before = bench.load_baseline()
     process = bench.start("--accel-update", "--accel-record=3", "--accel-reason=try")
     bench.wait_for("hanging", process)
-    output = interrupt(process)
+    output = interrupt(process, signal.SIGTERM)  # as at the end of a job's time
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert bench.load_baseline() == before
     assert "the recording was not finished" in output
@@ -147,79 +145,75 @@ def test_children_of_a_worker_end_with_it(bench):
     assert bench.left_behind() == []
 
 
-class TestFreshProcess:
-    """One that fails in its own way is a failure that says so, and the others go on."""
+def test_repeat_that_goes_wrong_is_a_failure_that_says_how(bench):
+    """The first run was inconclusive, and no second one confirmed it; the other benchmarks go on."""
+    bench.write(
+        """
+        def test_killed(accel):
+            measure(accel)
+            if FRESH:
+                os.kill(os.getpid(), 9)
 
-    @pytest.fixture
-    def one_bad(self, bench):
-        def write(body: str):
-            bench.write(
-                f"""
-                def go_wrong():
-                    {body}
+        def test_exits(accel):
+            measure(accel)
+            if FRESH:
+                os._exit(3)
 
-                def test_bad(accel):
-                    measure(accel)
-                    if FRESH:
-                        go_wrong()
+        def test_raises(accel):
+            measure(accel)
+            if FRESH:
+                raise RuntimeError("only the second time")
 
-                def test_good(accel):
-                    measure(accel)
-                """
-            )
-            return bench
+        def test_skips(accel):
+            measure(accel)
+            if FRESH:
+                pytest.skip("no memory left")
 
-        return write
+        def test_good(accel):
+            measure(accel)
+        """
+    )
+    names = ("test_killed", "test_exits", "test_raises", "test_skips", "test_good")
+    bench.baseline(**dict.fromkeys(names, bench.FASTER))
+    result = bench.run("--junitxml=out.xml")
+    result.assert_outcomes(failed=5)
+    messages = [bench.testcase(name).find("failure").get("message") for name in names]
+    assert messages[0].startswith("test_killed (cpu): a fresh process gave no measurement: ")
+    assert "SIGKILL" in messages[0]
+    assert "gave no measurement" in messages[1]
+    assert "exit status 3" in messages[1]
+    assert messages[2].startswith(
+        "test_raises (cpu) failed in a fresh process: RuntimeError: only the second"
+    )
+    assert "no memory left" in messages[3]
+    assert messages[4].startswith("REGRESSED")
 
-    def test_killed_worker_fails_its_benchmark_and_records_nothing(self, one_bad):
-        bench = one_bad("os.kill(os.getpid(), 9)")
-        result = bench.run("--accel-record=1")
-        result.assert_outcomes(failed=1, passed=1)
-        result.stdout.fnmatch_lines(["test_bad (cpu): a fresh process gave no measurement: *"])
-        result.stdout.re_match_lines([r".*(status -9|SIGKILL|signal 9)"])
-        assert list(bench.load_baseline()["benchmarks"]) == ["test_suite.py::test_good"]
 
-    def test_death_while_measuring_again_is_a_failure(self, one_bad):
-        bench = one_bad("os._exit(3)")
-        bench.baseline(test_bad=bench.FASTER, test_good=bench.FASTER)
-        result = bench.run("--junitxml=out.xml")
-        result.assert_outcomes(failed=2)
-        result.stdout.fnmatch_lines(["*a fresh process gave no measurement: *exit status 3*"])
-        (failure,) = bench.testcase("test_bad").findall("failure")
-        assert "gave no measurement" in failure.get("message")
-        assert "REGRESSED" in bench.testcase("test_good").find("failure").get("message")
+def test_hanging_worker_is_stopped_at_the_deadline_with_its_stack(bench, monkeypatch):
+    bench.write(
+        """
+        def go_wrong():
+            note("hanging", 1)
+            time.sleep(600)
 
-    def test_failure_while_measuring_again_is_a_failure_with_its_traceback(self, one_bad):
-        bench = one_bad("raise RuntimeError('only the second time')")
-        bench.baseline(test_bad=bench.FASTER)
-        result = bench.run()
-        result.assert_outcomes(failed=1, passed=1)
-        result.stdout.fnmatch_lines(["test_bad (cpu) failed in a fresh process: *only the second time*"])
+        def test_bad(accel):
+            measure(accel)
+            go_wrong()
+        """
+    )
 
-    def test_skip_while_measuring_again_is_not_a_pass(self, one_bad):
-        """The first run was inconclusive; no second one confirmed it."""
-        bench = one_bad("pytest.skip('no memory left')")
-        bench.baseline(test_bad=bench.FASTER)
-        result = bench.run()
-        outcomes = result.parseoutcomes()
-        assert outcomes.get("failed", 0) + outcomes.get("skipped", 0) == 1
-        result.stdout.fnmatch_lines(["*no memory left*"])
+    def monotonic() -> float:  # the deadline passes when the process hangs, and not before
+        return time.monotonic() + (1e6 if bench.path("hanging").exists() else 0)
 
-    def test_hanging_worker_is_stopped_at_the_deadline_with_its_stack(self, one_bad, monkeypatch):
-        bench = one_bad("note('hanging', 1); time.sleep(600)")
-
-        def monotonic() -> float:  # the deadline passes when the process hangs, and not before
-            return time.monotonic() + (1e6 if bench.path("hanging").exists() else 0)
-
-        # By its import, not by a dotted name: that would find the module of an earlier inner session.
-        course = importlib.import_module("pytest_accel.distributed.group")
-        monkeypatch.setattr(course, "time", types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
-        result = bench.run("--accel-record=1", "--accel-timeout=1000s", "-k", "test_bad")
-        result.assert_outcomes(failed=1, deselected=1)
-        result.stdout.fnmatch_lines(
-            [
-                "test_bad (cpu): a fresh process gave no measurement: no answer within 1000 s: *hangs in *go_wrong",
-                '*File "*test_suite.py", line * in go_wrong',
-            ]
-        )
-        assert bench.left_behind() == []
+    # By its import, not by a dotted name: that would find the module of an earlier inner session.
+    course = importlib.import_module("pytest_accel.distributed.group")
+    monkeypatch.setattr(course, "time", types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+    result = bench.run("--accel-record=1", "--accel-timeout=1000s")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "test_bad (cpu): a fresh process gave no measurement: no answer within 1000 s: *hangs in *go_wrong",
+            '*File "*test_suite.py", line * in go_wrong',
+        ]
+    )
+    assert bench.left_behind() == []

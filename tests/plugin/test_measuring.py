@@ -72,143 +72,108 @@ class TestOptionsOfPytestBenchmark:
         result.stdout.fnmatch_lines(["*test_step (0001_first)*"])
         assert "machine_info is different" not in result.stdout.str() + result.stderr.str()
 
-    def test_further_runs_save_nothing(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.FASTER)
-        bench.run("--benchmark-autosave").assert_outcomes(failed=1)
-        assert len(list(bench.path(".benchmarks").rglob("*.json"))) == 1
+
+MISTAKES = """
+    def broken_step():
+        raise RuntimeError("out of memory, say")
+
+    async def coroutine():
+        raise OSError
+
+    def generator():
+        yield 1
+
+    def nothing_moved():
+        raise AssertionError("parameters did not move")
+
+    def test_silent(accel):
+        pass
+
+    def test_too_late(request):
+        measure(request.getfixturevalue("accel"))
+
+    def test_twice(accel):
+        measure(accel)
+        measure(accel, lambda: note("second", 1))
+
+    def test_broken(accel):
+        measure(accel, broken_step)
+
+    def test_after(accel):
+        measure(accel)
+        assert 1 == 2
+
+    def test_argument(accel):
+        measure(accel, configuration={"a": object()})
+
+    def test_burst(accel):
+        measure(accel, broken_step, burst=0)
+
+    @pytest.mark.parametrize("step", [coroutine, generator])
+    def test_body(accel, step):
+        measure(accel, lambda: step())
+
+    def test_check(accel):
+        measure(accel, check=nothing_moved)
+    """
 
 
-class TestMistakes:
-    def test_taking_accel_without_measuring_fails_with_the_remedy(self, bench):
-        bench.write("def test_step(accel):\n    pass\n")
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(
-            ["test_step (cpu) takes `accel` but measured nothing: call accel.measure(*"]
-        )
+def test_mistakes_fail_with_their_remedy_and_the_right_traceback(bench):
+    bench.write(MISTAKES)
+    bench.baseline(test_after=bench.FASTER)
+    result = bench.run("-W", "ignore")
+    result.assert_outcomes(failed=10)
+    for lines in (
+        ["test_silent (cpu) takes `accel` but measured nothing: call accel.measure(*"],
+        # Which tests are benchmarks is known from their arguments, before anything runs.
+        ["*take `accel` as an argument*"],
+        ["*a benchmark measures one step, and this one has*"],
+        ["*def broken_step():*", "E *RuntimeError: out of memory, say", "test_suite.py:*: RuntimeError"],
+        ["*assert 1 == 2*"],
+        ["accel.measure: configuration[[]'a'[]]: <object * cannot be stored*"],
+        ["*burst: 0 is no number of steps. Write a whole number from 1 on.*"],
+        ["accel.measure: step: it returns a coroutine, whose body did not run.*"],
+        ["accel.measure: step: it returns a generator, whose body did not run.*"],
+        ["*parameters did not move*"],
+    ):
+        result.stdout.fnmatch_lines(lines)
+    result.stdout.no_fnmatch_line("*Traceback*")
+    assert not bench.path("second").exists()
+    assert len(bench.processes("test_after")) == 1
 
-    def test_taking_accel_at_run_time_fails_with_the_remedy(self, bench):
-        """Which tests are benchmarks is known from their arguments, before anything runs."""
-        bench.write(
-            """
-            def test_step(request):
-                measure(request.getfixturevalue("accel"))
-            """
-        )
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.re_match_lines([r"^E? *.*take `?accel`? as an argument"])
 
-    def test_measuring_twice_is_refused_before_the_second_step_runs(self, bench):
-        bench.write(
-            "def test_step(accel):\n    measure(accel)\n    measure(accel, lambda: note('second', 1))\n"
-        )
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.re_match_lines([r".*(one measurement|already|once|twice|more than one|two)"])
-        assert not bench.path("second").exists()
+def test_error_in_tear_down_is_not_lost_while_the_report_is_held(bench):
+    bench.write(
+        """
+        @pytest.fixture
+        def leaky():
+            yield
+            if not FRESH:
+                raise OSError("leaked")
 
-    def test_step_that_raises_is_an_ordinary_failure(self, bench):
-        bench.write(
-            """
-            def broken_step():
-                raise RuntimeError("out of memory, say")
-
-            def test_step(accel):
-                measure(accel, broken_step)
-            """
-        )
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(
-            ["*def broken_step():*", "E *RuntimeError: out of memory, say", "test_suite.py:*: RuntimeError"]
-        )
-        result.stdout.no_fnmatch_line("*accelerator benchmarks*")
-
-    def test_failure_after_measuring_is_the_failure(self, bench):
-        bench.write("def test_step(accel):\n    measure(accel)\n    assert 1 == 2\n")
-        bench.baseline(test_step=bench.FASTER)
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*assert 1 == 2*"])
-        assert len(bench.processes("test_step")) == 1
-
-    def test_error_in_tear_down_is_not_lost_while_the_report_is_held(self, bench):
-        bench.write(
-            """
-            @pytest.fixture
-            def leaky():
-                yield
-                if not FRESH:
-                    raise OSError("leaked")
-
-            def test_step(accel, leaky):
-                measure(accel)
-            """
-        )
-        bench.baseline(test_step=bench.FASTER)
-        result = bench.run()
-        result.assert_outcomes(failed=1, errors=1)
-        result.stdout.fnmatch_lines(["*OSError: leaked*"])
-
-    @pytest.mark.parametrize(
-        ("arguments", "complaint"),
-        [
-            ("step=3", "step: 3 cannot be called*"),
-            ("work=0", "work: 0 is not a positive, finite number. Count in x what one step does."),
-            ("work='3'", "work: '3' is not a positive*"),
-            ("work=float('nan')", "work: nan is not a positive*"),
-            ("work=10**400", "work: 1000*"),
-            ("unit='a\\nb'", "unit: 'a\\nb' is not a short word*"),
-            ("unit=None", "unit: None is not a short word*"),
-            ("configuration=[1]", "configuration: [[]1[]] is not a mapping*"),
-            ("configuration={'a': float('nan')}", "configuration[[]'a'[]]: nan cannot be stored*"),
-            ("configuration={'a': object()}", "configuration[[]'a'[]]: <object * cannot be stored*"),
-        ],
+        def test_step(accel, leaky):
+            measure(accel)
+        """
     )
-    def test_bad_argument_is_refused_before_anything_is_timed(self, bench, arguments, complaint):
-        bench.write(
-            f"def test_step(accel):\n    accel.measure(**dict(dict(step=lambda: 1, work=1, unit='x'), {arguments}))\n"
-        )
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines([f"accel.measure: {complaint}"])
-        result.stdout.no_fnmatch_line("*accelerator benchmarks*")
+    bench.baseline(test_step=bench.FASTER)
+    result = bench.run("--benchmark-autosave")
+    result.assert_outcomes(failed=1, errors=1)
+    result.stdout.fnmatch_lines(["*OSError: leaked*"])
+    assert len(list(bench.path(".benchmarks").rglob("*.json"))) == 1  # of the session, none of the repeat
 
-    @pytest.mark.parametrize("kind", ["async def step(): raise OSError", "def step(): yield 1"])
-    def test_step_whose_body_never_runs_is_refused(self, bench, kind):
-        bench.write(f"{kind}\n\ndef test_step(accel):\n    measure(accel, lambda: step())\n")
-        result = bench.run("-W", "ignore")
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["accel.measure: step: it returns a *, whose body did not run.*"])
 
-    def test_scalars_of_numpy_are_numbers(self, bench):
-        bench.write(
-            """
-            import numpy
+def test_scalars_of_numpy_are_numbers(bench):
+    bench.write(
+        """
+        import numpy
 
-            def test_step(accel):
-                measure(accel, work=numpy.prod((2, 3)), configuration={"rate": numpy.float32(0.5)})
-            """
-        )
-        bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
-        assert bench.accel_info()["configuration"] == {"rate": 0.5}
-        assert bench.accel_info()["work_per_step"] == 6
-
-    def test_check_that_raises_fails_the_benchmark(self, bench):
-        bench.write(
-            """
-            def nothing_moved():
-                raise AssertionError("parameters did not move")
-
-            def test_step(accel):
-                measure(accel, check=nothing_moved)
-            """
-        )
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*parameters did not move*"])
+        def test_step(accel):
+            measure(accel, work=numpy.prod((2, 3)), configuration={"rate": numpy.float32(0.5)})
+        """
+    )
+    bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
+    assert bench.accel_info()["configuration"] == {"rate": 0.5}
+    assert bench.accel_info()["work_per_step"] == 6
 
 
 class TestStep:
@@ -289,69 +254,58 @@ class TestStep:
 class TestTable:
     def test_table_has_throughput_interval_warm_up_and_verdict(self, bench):
         bench.benchmarks("test_step")
-        result = bench.run()
+        result = bench.run("-oaccel_threads=2")
         result.stdout.re_match_lines(
             [
                 r"^-+ accelerator benchmarks -+$",
                 r"^benchmark +platform +throughput +unit +± +step +first step +warm-up +memory +verdict$",
                 r"^test_step +cpu +[\d,.]+ +numbers/s +\d+\.\d % +\S+ [mun]?s +\S+ [mun]?s +\S+ m?s +[\d.]+ [MG]iB +NO-BASELINE$",
-                r"^± is the 95 % interval of run-to-run noise\. The CPU was measured with 1 thread\.$",
+                r"^± is the 95 % interval of run-to-run noise\. The CPU was measured with 2 threads\.$",
             ]
         )
 
-    def test_table_names_the_threads(self, bench):
-        bench.benchmarks("test_step")
-        result = bench.run("-oaccel_threads=2")
-        result.stdout.fnmatch_lines(["*The CPU was measured with 2 threads."])
-
-    @pytest.mark.parametrize(("growth", "lines"), [(1.001, 1), (1.0, 0)], ids=["drifting", "steady"])
-    def test_drifting_steps_are_named_with_the_remedy(self, bench, growth, lines):
-        bench.virtual_clock()
-        bench.write(
-            f"""
-            def test_step(accel, clock):
-                def step():
-                    clock.step()
-                    clock.step_s *= {growth}
-
-                measure(accel, step)
-            """
-        )
-        result = bench.run("-oaccel_warmup=2s")
-        result.assert_outcomes(passed=1)
-        found = [line for line in result.outlines if "steps still drifted after a warm-up of" in line]
-        assert len(found) == lines
-        assert all(line.startswith("note: test_step (cpu): ") and "accel_warmup" in line for line in found)
-
-    @pytest.mark.parametrize(("step_s", "status"), [(0.0013, "failed"), (0.001, "passed")], ids=str)
-    def test_loss_of_a_host_bound_step_is_noted(self, bench, step_s, status):
+    def test_drifting_steps_and_a_busy_host_are_notes(self, bench):
         """A CPU launches nothing: its steps are taken for launching here."""
         bench.virtual_clock()
         bench.write(
-            f"""
-            @pytest.fixture(autouse=True)
+            """
+            def measured(accel, clock, step_s, growth=1.0):
+                def step():
+                    clock.step()
+                    clock.step_s *= growth
+
+                clock.step_s = step_s
+                measure(accel, step)
+
+            @pytest.fixture
             def launching(monkeypatch):
                 from pytest_accel.session.accel import Accel
 
-                measured = Accel._metrics
+                metrics = Accel._metrics
                 monkeypatch.setattr(
-                    Accel, "_metrics", lambda self, step, timed: {{**measured(self, step, timed), "launch_s": timed.step_s}}
+                    Accel, "_metrics", lambda self, step, timed: {**metrics(self, step, timed), "launch_s": timed.step_s}
                 )
 
-            def test_step(accel, clock):
-                clock.step_s = {step_s}
-                measure(accel, clock.step)
+            def test_steady(accel, clock, launching):
+                measured(accel, clock, 0.001)
+
+            def test_drifting(accel, clock):
+                measured(accel, clock, 0.001, growth=1.001)
+
+            def test_slower(accel, clock, launching):
+                measured(accel, clock, 0.0013)
             """
         )
-        bench.virtual_baseline(test_step=0.001)
-        result = bench.run()
-        result.assert_outcomes(**{status: 1})
-        said = [line for line in result.outlines if "busy with launching" in line]
-        if status == "failed":
-            assert said[0].startswith(
-                "note: the host is busy with launching for 1.3 ms of a step of 1.3 ms: it sets the pace"
-            )
-        assert len(said) == (status == "failed")
+        bench.virtual_baseline(test_steady=0.001, test_slower=0.001)
+        result = bench.run("-oaccel_warmup=2s")
+        result.assert_outcomes(passed=2, failed=1)
+        (drifting,) = [line for line in result.outlines if "steps still drifted after a warm-up of" in line]
+        assert drifting.startswith("note: test_drifting (cpu): ")
+        assert "accel_warmup" in drifting
+        (busy,) = [line for line in result.outlines if "busy with launching" in line]
+        assert busy.startswith(
+            "note: the host is busy with launching for 1.3 ms of a step of 1.3 ms: it sets the pace"
+        )
 
     def test_steps_that_come_in_bursts_make_rounds_of_whole_ones(self, bench):
         bench.virtual_clock()
@@ -373,13 +327,6 @@ class TestTable:
         run = bench.accel_info()["run"]
         assert run["steps_per_round"] % 3 == 0
         assert run["rounds_s"] == pytest.approx([0.022 / 3] * len(run["rounds_s"]))
-
-    def test_burst_of_nothing_is_refused_before_a_step_is_taken(self, bench):
-        bench.write("def test_step(accel):\n    measure(accel, lambda: 1 / 0, burst=0)\n")
-        result = bench.run()
-        result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*burst: 0 is no number of steps. Write a whole number from 1 on.*"])
-        result.stdout.no_fnmatch_line("*Traceback*")
 
 
 def test_garbage_is_collected_in_the_warm_up_and_survivors_are_frozen(bench):

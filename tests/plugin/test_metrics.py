@@ -2,129 +2,119 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-STORED = 0.9  # the accuracy of every stored run, three of one session
+# Accuracies as measured and as stored, with the tolerance of each; the throughput is tolerated to lose 99 %.
+BENCHMARKS = {
+    "test_dropped": (0.8, 0.9, 0.05),
+    "test_kept": (0.895, 0.9, 0.05),
+    "test_undecided": (0.87, 0.9, 0.05),  # 3.4 % less: open after one and two runs, decided by the third
+    "test_gained": (0.9, 0.5, 0.05),
+    "test_not_stored": (0.8, None, 0.05),
+    "test_tolerant": (0.8, 0.9, 0.5),  # another tolerance makes no baseline stale
+    "test_both": (0.8, 0.9, 0.05),  # it is slower too
+}
 
 
-@pytest.fixture
-def gated(bench):
-    """A benchmark of an accuracy of its own, tolerated to lose 5 %, with a baseline of 0.9."""
+def write(bench, *names):
+    source = "".join(
+        f"""
+@pytest.mark.accel(tolerance={0.05 if name == "test_both" else 0.99})
+def {name}(accel):
+    measure(accel, metrics=lambda _: {{"accuracy": {now}, "other": 1.0}}, gates={{"accuracy": {tolerance}}})
+"""
+        for name, (now, _, tolerance) in BENCHMARKS.items()
+        if name in names
+    )
+    bench.write(source)
+    bench.baseline(
+        **{name: bench.FASTER if name == "test_both" else bench.SAME for name in names},
+    )
+    content = bench.load_baseline()
+    for name in names:
+        stored = BENCHMARKS[name][1]
+        for run in content["benchmarks"][f"test_suite.py::{name}"]["runs"]:
+            run["metrics"] |= {} if stored is None else {"accuracy": stored}
+    bench.save_baseline(content)
 
-    def write(accuracy, *, stored=STORED, gates='{"accuracy": 0.05}', marks="", factor=bench.SAME):
-        bench.write(
-            f"""
-            {marks}
-            def test_step(accel):
-                measure(accel, metrics=lambda _: {{"accuracy": {accuracy}}}, gates={gates})
-            """
-        )
-        bench.baseline(test_step=factor)
-        content = bench.load_baseline()
-        for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
-            if stored is not None:
-                run["metrics"]["accuracy"] = stored
-        bench.save_baseline(content)
-        return bench
 
-    return write
+@pytest.fixture(scope="module")
+def night(shared):
+    write(shared, *BENCHMARKS)
+    return shared.run_apart(
+        "-v", "--accel-missing-baseline=fail", "--junitxml=out.xml", "--benchmark-json=out.json"
+    )
 
 
-def test_metric_that_drops_beyond_its_tolerance_is_a_regression(gated):
-    bench = gated(0.8)
-    result = bench.run(bench.TOLERANT, "--junitxml=out.xml", "--benchmark-json=out.json")
-    result.assert_outcomes(failed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.re_match_lines(
+def verdict(shared, name):
+    return shared.accel_info(name)["verdict"]
+
+
+def test_metric_that_drops_beyond_its_tolerance_is_a_regression(night, shared):
+    night.assert_outcomes(failed=2, passed=5)
+    night.stdout.re_match_lines(
         [
             (
-                r"^REGRESSED  test_step \(cpu\) accuracy: 11\.1 % lower \(at least \d+\.\d %; tolerance 5\.0 %\), "
+                r"^REGRESSED  test_dropped \(cpu\) accuracy: 11\.1 % lower \(at least \d+\.\d %; tolerance 5\.0 %\), "
                 r"2 runs vs 3 baseline runs, run-to-run noise \d\.\d %$"
             ),
-            r"^test_step .* 80\.00 % .*REGRESSED accuracy 11\.1 % lower$",
+            r"^test_dropped .* 80\.00 % .*REGRESSED accuracy 11\.1 % lower$",
         ]
     )
-    result.stdout.no_fnmatch_line("*slower*(at least*")  # the throughput is not to blame
-    (failure,) = bench.testcase("test_step").findall("failure")
-    assert failure.get("message").startswith("REGRESSED  test_step (cpu) accuracy: ")
+    (failure,) = shared.testcase("test_dropped").findall("failure")
+    assert failure.get("message").startswith("REGRESSED  test_dropped (cpu) accuracy: ")
     properties = {
-        each.get("name"): each.get("value") for each in bench.testcase("test_step").iter("property")
+        each.get("name"): each.get("value") for each in shared.testcase("test_dropped").iter("property")
     }
     assert properties["accel.verdict"] == "regressed"
     assert properties["accel.accuracy.loss"] == "0.1111"
-    verdict = bench.accel_info()["verdict"]
-    assert verdict["outcome"] == verdict["metrics"]["accuracy"]["outcome"] == "regressed"
-    assert verdict["throughput"] in {"ok", "improved"}
-    assert verdict["metrics"]["accuracy"]["slowdown"]["point"] == pytest.approx(1 - 0.8 / 0.9)
-    assert bench.accel_info()["gates"] == {"accuracy": 0.05}
-    assert bench.accel_info()["run"]["metrics"]["accuracy"] == 0.8
+    found, info = verdict(shared, "test_dropped"), shared.accel_info("test_dropped")
+    assert found["outcome"] == found["metrics"]["accuracy"]["outcome"] == "regressed"
+    assert found["throughput"] in {"ok", "improved"}  # which is not to blame
+    assert found["metrics"]["accuracy"]["slowdown"]["point"] == pytest.approx(1 - 0.8 / 0.9)
+    assert info["gates"] == {"accuracy": 0.05}
+    assert info["run"]["metrics"]["accuracy"] == 0.8
 
 
-def test_metric_within_its_tolerance_is_ok(gated):
-    bench = gated(0.895)
-    result = bench.run(bench.TOLERANT, "--benchmark-json=out.json", "-v")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*::test_step PASSED*"])
-    assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "ok"
-
-
-def test_undecided_metric_is_measured_again_in_new_processes(gated):
-    """3.4 % less: open after one and two runs, decided by the third; the throughput was ok at once."""
-    bench = gated(0.87)
-    result = bench.run(bench.TOLERANT, "--benchmark-json=out.json")
-    result.assert_outcomes(passed=1)
-    assert len(set(bench.processes("test_step"))) == 3
-    assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "ok"
-    assert len(bench.accel_info()["further_runs"]) == 2
-
-
-def test_metric_that_stays_undecided_is_inconclusive(gated):
-    bench = gated(0.87)
-    result = bench.run(bench.TOLERANT, "--accel-repeats=1", "-v")
-    result.assert_outcomes(passed=1)
-    result.stdout.re_match_lines(
-        [r".*::test_step INCONCLUSIVE", r"^INCONCLUSIVE  test_step \(cpu\) accuracy: 3\.3 % lower \("]
-    )
-    bench.run(bench.TOLERANT, "--accel-repeats=1", "--accel-inconclusive=fail").assert_outcomes(failed=1)
-
-
-def test_every_regressed_metric_has_a_line(gated):
-    bench = gated(0.8, factor=1e-3)  # so that now it is slower too
-    result = bench.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines(
+def test_every_regressed_metric_has_a_line(night):
+    night.stdout.re_match_lines(
         [
-            r"^REGRESSED  test_step \(cpu\): .* slower",
-            r"^REGRESSED  test_step \(cpu\) accuracy: 11\.1 % lower",
+            r"^REGRESSED  test_both \(cpu\): .* slower",
+            r"^REGRESSED  test_both \(cpu\) accuracy: 11\.1 % lower",
             r"^(changed since|nothing in the recorded)",
         ]
     )
 
 
-def test_gain_of_a_metric_alone_is_a_remark(gated):
-    bench = gated(0.9, stored=0.5)
-    result = bench.run(bench.TOLERANT, "--benchmark-json=out.json")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["improved  test_step (cpu) accuracy: 80.0 % higher*"])
-    assert bench.accel_info()["verdict"]["outcome"] in {"ok", "improved"}
-    assert bench.accel_info()["verdict"]["metrics"]["accuracy"]["outcome"] == "improved"
+def test_metric_within_its_tolerance_is_ok(night, shared):
+    night.stdout.fnmatch_lines(["*::test_kept PASSED*", "*::test_tolerant PASSED*"])
+    for name in ("test_kept", "test_tolerant"):
+        assert verdict(shared, name)["metrics"]["accuracy"]["outcome"] == "ok"
 
 
-def test_baseline_without_the_metric_is_remarked_once(gated):
-    bench = gated(0.8, stored=None)
-    result = bench.run(bench.TOLERANT, "--accel-missing-baseline=fail")
-    result.assert_outcomes(passed=1)
-    lines = [line for line in result.outlines if line.startswith("NO-BASELINE")]
-    assert len(lines) == 1
-    assert lines[0].startswith("NO-BASELINE  test_step (cpu) accuracy: no stored run has it")
-    result.stdout.no_fnmatch_line("No baseline on *")
+def test_undecided_metric_is_measured_again_in_new_processes(night, shared):
+    assert len(set(shared.processes("test_undecided"))) == 3
+    assert verdict(shared, "test_undecided")["metrics"]["accuracy"]["outcome"] == "ok"
+    assert len(shared.accel_info("test_undecided")["further_runs"]) == 2
 
 
-def test_changed_tolerance_makes_no_baseline_stale(gated):
-    bench = gated(0.8, gates='{"accuracy": 0.5}')
-    bench.run(bench.TOLERANT).assert_outcomes(passed=1)
+def test_metric_that_stays_undecided_is_inconclusive(bench):
+    write(bench, "test_undecided")
+    result = bench.run("--accel-repeats=1", "--accel-inconclusive=fail", "-v")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines([r"^INCONCLUSIVE  test_undecided \(cpu\) accuracy: 3\.3 % lower \("])
+
+
+def test_gain_of_a_metric_alone_is_a_remark(night, shared):
+    night.stdout.fnmatch_lines(["improved  test_gained (cpu) accuracy: 80.0 % higher*"])
+    assert verdict(shared, "test_gained")["outcome"] in {"ok", "improved"}
+    assert verdict(shared, "test_gained")["metrics"]["accuracy"]["outcome"] == "improved"
+
+
+def test_baseline_without_the_metric_is_remarked_once(night):
+    (line,) = [line for line in night.outlines if line.startswith("NO-BASELINE")]
+    assert line.startswith("NO-BASELINE  test_not_stored (cpu) accuracy: no stored run has it")
+    night.stdout.no_fnmatch_line("No baseline on *")
 
 
 def test_gated_metric_without_a_column_is_a_note(bench):
@@ -134,22 +124,16 @@ def test_gated_metric_without_a_column_is_a_note(bench):
             measure(accel, metrics={"reach": 0.75, "other": 1.0}, gates={"reach": 0.1})
         """
     )
-    result = bench.run("--benchmark-json=out.json")
+    result = bench.run("--accel-record=1")
     result.assert_outcomes(passed=1)
-    assert bench.accel_info()["run"]["metrics"]["reach"] == 0.75
+    (run,) = bench.entry("test_step")["runs"]
+    assert run["metrics"]["reach"] == 0.75
+    assert "gates" not in bench.baseline_path.read_text()
     result.stdout.fnmatch_lines(["note: test_step (cpu): reach 0.75"])
     result.stdout.no_fnmatch_line("note: *other*")
 
 
-def test_metrics_are_recorded_without_gates(gated):
-    bench = gated(0.9)
-    bench.baseline_path.unlink()
-    bench.run("--accel-record=1").assert_outcomes(passed=1)
-    assert [run["metrics"]["accuracy"] for run in bench.entry("test_step")["runs"]] == [0.9]
-    assert "gates" not in json.dumps(bench.load_baseline())
-
-
-def test_metrics_function_is_called_once_after_the_check(bench):
+def test_metrics_function_is_called_once_after_the_check_and_not_where_measuring_is_off(bench):
     bench.write(
         """
         def test_step(accel):
@@ -159,39 +143,33 @@ def test_metrics_function_is_called_once_after_the_check(bench):
                 asked.append(tuple(asked))
                 return {"calls": 1.0}
 
-            measure(accel, lambda: asked.clear(), check=lambda: asked.append("check"), metrics=metrics)
-            assert asked == ["check", ("check",)]
+            found = measure(
+                accel, lambda: asked.clear(), check=lambda: asked.append("check"), metrics=metrics
+            )
+            assert asked == (["check", ("check",)] if found else [])
         """
     )
     bench.run().assert_outcomes(passed=1)
+    bench.run("--benchmark-disable").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("metrics=3", "metrics: 3 is not a mapping of names to numbers.*"),
-        ('metrics=lambda _: {"two words": 1.0}', "metrics: the name 'two words' is not an identifier*"),
-        ('metrics=lambda _: {"accuracy": float("nan")}', "metrics['accuracy']: nan is not a finite number."),
-        ('metrics=lambda _: {"tflops": 1.0}', "metrics: 'tflops' is measured by pytest-accel. *"),
-        ('gates={"accuracy": 1.5}', "gates['accuracy']: 1.5 is not a fraction between 0 and 1. *"),
-        ('gates={"accuracy": 0.5}', "gates: 'accuracy' was not measured. *"),
-        ('gates={"energy_per_step_j": 0.1}', "gates: 'energy_per_step_j' was not measured. *"),
-        ('gates={"temperature_c": 0.1}', "gates: 'temperature_c' says how it was measured*"),
-        (
-            'metrics=lambda _: {"accuracy": 0}, gates={"accuracy": 0.5}',
-            "gates: 'accuracy' is 0, and a gated metric is positive*",
-        ),
-    ],
-)
-def test_bad_metric_or_gate_fails_without_traceback(bench, arguments, text):
-    bench.write(f"def test_step(accel):\n    measure(accel, {arguments})\n")
+def test_bad_metric_or_gate_fails_without_traceback(bench):
+    bench.write(
+        """
+        def test_metric(accel):
+            measure(accel, metrics=lambda _: {"tflops": 1.0})
+
+        def test_gate(accel):
+            measure(accel, gates={"accuracy": 0.5})
+        """
+    )
     result = bench.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"accel.measure: {text}".replace("[", "[[]")])
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "accel.measure: metrics: 'tflops' is measured by pytest-accel. *",
+            "accel.measure: gates: 'accuracy' was not measured. *",
+        ]
+    )
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_re_match_line(r".*\.py:\d+: ArgumentError")
-
-
-def test_metrics_function_is_not_called_where_measuring_is_off(bench):
-    bench.write("def test_step(accel):\n    measure(accel, metrics=lambda _: 1 / 0)\n")
-    bench.run("--benchmark-disable").assert_outcomes(passed=1)

@@ -18,7 +18,10 @@ from pytest_accel.storage.results import read_results
 from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
 
 ENDINGS = """
-    import pytest
+    @pytest.fixture
+    def fragile():
+        yield
+        raise RuntimeError("the file is gone")
 
     def test_step(accel):
         measure(accel)
@@ -26,13 +29,19 @@ ENDINGS = """
     def test_regressed(accel):
         measure(accel)
 
+    def test_open(accel):
+        measure(accel)
+
     def test_broken(accel):
-        raise RuntimeError("the loader is empty")
+        raise RuntimeError("half a pair: \\udc80")
 
     def test_silent(accel):
         pytest.skip("not today")
 
     def test_new(accel):
+        measure(accel)
+
+    def test_fragile(fragile, accel):
         measure(accel)
 
     @pytest.mark.xfail(reason="known")
@@ -42,34 +51,64 @@ ENDINGS = """
     def test_plain():
         pass
     """
+OPTIONS = """
+def pytest_addoption(parser):
+    parser.addoption("--api-token")
+    parser.addoption("--address")
+"""
 
 
-@pytest.fixture
-def results(bench):
-    """Every way to end, in one session."""
-    bench.write(ENDINGS)
-    bench.baseline(test_step=bench.SAME, test_regressed=1e-3, test_gone=bench.SAME)
-    ran = bench.run(bench.TOLERANT, "--accel-json=out/results.json", "--accel-repeats=2")
+@pytest.fixture(scope="module")
+def ran(shared):
+    """Every way to end, in one session that writes all files."""
+    shared.write(ENDINGS)
+    shared.path("conftest.py").write_text(OPTIONS)
+    shared.path("test_elsewhere.py").write_text(
+        "import pytest\n\n@pytest.mark.h200\ndef test_elsewhere(accel): ...\n"
+    )
+    shared.baseline(
+        test_step=shared.SAME, test_regressed=shared.FASTER, test_open=shared.APART, test_gone=shared.SAME
+    )
+    return shared.run_apart(
+        *(shared.TOLERANT, "--accel-repeats=2", "--junitxml=out.xml", "--accel-json=out/results.json"),
+        *("--accel-report=out/r.html,out/also.md", "--accel-report=out/r.md"),
+        *("--api-token", "hunter2", "--address=https://me:secret@example.org"),
+    )
+
+
+@pytest.fixture(scope="module")
+def session(ran, shared):
+    return read_results(shared.path("out/results.json"))
+
+
+@pytest.fixture(scope="module")
+def results(session):
+    return {result.name: result for result in session.results}
+
+
+def test_every_benchmark_is_in_the_results_with_its_status(ran, results):
     assert ran.ret == pytest.ExitCode.TESTS_FAILED
-    return {result.name: result for result in read_results(bench.path("out/results.json")).results}
-
-
-def test_every_benchmark_is_in_the_results_with_its_status(results):
     assert {name: result.status for name, result in results.items()} == {
         "test_step": Outcome.OK,
         "test_regressed": Outcome.REGRESSED,
+        "test_open": Outcome.INCONCLUSIVE,
         "test_broken": Ending.FAILED,
         "test_silent": Ending.SKIPPED,
         "test_new": Outcome.NO_BASELINE,
+        "test_fragile": Outcome.NO_BASELINE,
         "test_expected": Ending.SKIPPED,
+        "test_elsewhere": Ending.SKIPPED,
         "test_gone": Outcome.VANISHED,
     }
-    assert {name for name, result in results.items() if result.failed} == {"test_regressed", "test_broken"}
+    failed = {name for name, result in results.items() if result.failed}
+    assert failed == {"test_regressed", "test_broken", "test_fragile"}
     assert "slower" in results["test_regressed"].text
-    assert results["test_broken"].text == "RuntimeError: the loader is empty"
+    assert results["test_broken"].text == "RuntimeError: half a pair: \\udc80"  # which UTF-8 cannot hold
     assert any("raise RuntimeError" in line for line in results["test_broken"].traceback)
+    assert results["test_fragile"].text == "torn down: RuntimeError: the file is gone"
     assert results["test_silent"].text == "not today"
     assert results["test_expected"].text == "expected to fail: known"
+    assert "h200" in results["test_elsewhere"].text.lower()
     assert len(results["test_regressed"].runs) == 2
     assert len(results["test_regressed"].baseline) == 3
     assert results["test_step"].throughput > 0
@@ -77,90 +116,32 @@ def test_every_benchmark_is_in_the_results_with_its_status(results):
     assert results["test_step"].file == "test_suite.py"
 
 
-def test_results_name_command_host_and_environment(bench):
-    bench.benchmarks("test_step")
-    bench.run("--accel-json=results.json", "-k", "step")
-    session = read_results(bench.path("results.json"))
-    assert (session.exit_status, session.remarks) == (0, ())
-    assert session.command[-2:] == ("-k", "step")
+def test_results_name_command_host_and_environment(session, results):
+    assert session.exit_status == pytest.ExitCode.TESTS_FAILED
+    assert "--junitxml=out.xml" in session.command
     assert session.host == os.uname().nodename
     assert session.findings  # of the doctor
-    (result,) = session.results
-    assert session.environments[result.environment].identity["cpu_model"]
+    assert session.environments[results["test_step"].environment].identity["cpu_model"]
 
 
-def test_hardware_that_is_missing_is_a_skip_in_the_results(bench):
-    bench.pytester.makepyfile("import pytest\n\n@pytest.mark.h200\ndef test_elsewhere(accel): ...\n")
-    bench.run("--accel-json=results.json").assert_outcomes(skipped=1)
-    (result,) = read_results(bench.path("results.json")).results
-    assert result.status is Ending.SKIPPED
-    assert "h200" in result.text.lower()
+def test_files_are_written_and_named(ran, shared):
+    ran.stdout.fnmatch_lines(["report: *r.html", "report: *also.md", "report: *r.md", "json: *results.json"])
+    assert "test_step" in shared.path("out/r.md").read_text()
+    assert shared.path("out/r.html").read_text().startswith("<!doctype html>")
+    ran.stdout.no_fnmatch_line("::error*")  # of GitHub
 
 
-def test_recorded_runs_are_results_too(bench):
-    bench.benchmarks("test_step")
-    bench.run("--accel-record=1", "--accel-json=results.json").assert_outcomes(passed=1)
-    (result,) = read_results(bench.path("results.json")).results
-    assert result.status is Ending.RECORDED
-    assert len(result.runs) == 1
-
-
-def test_failed_teardown_keeps_the_verdict_and_fails(bench):
-    bench.write(
-        """
-        @pytest.fixture
-        def fragile():
-            yield
-            raise RuntimeError("the file is gone")
-
-        def test_step(fragile, accel):
-            measure(accel)
-        """
-    )
-    bench.run("--accel-json=r.json").assert_outcomes(passed=1, errors=1)
-    (result,) = read_results(bench.path("r.json")).results
-    assert result.status is Outcome.NO_BASELINE
-    assert result.failed
-    assert result.text == "torn down: RuntimeError: the file is gone"
-
-
-def test_text_that_utf8_cannot_hold_is_escaped(bench):
-    bench.write(
-        """
-        def test_step(accel):
-            raise RuntimeError("half a pair: \\udc80")
-        """
-    )
-    bench.run("--accel-json=r.json").assert_outcomes(failed=1)
-    (result,) = read_results(bench.path("r.json")).results
-    assert result.text == "RuntimeError: half a pair: \\udc80"
-
-
-def test_credentials_of_the_command_line_are_not_written(bench):
-    bench.pytester.makeconftest(
-        """
-        def pytest_addoption(parser):
-            parser.addoption("--api-token")
-            parser.addoption("--address")
-        """
-    )
-    bench.benchmarks("test_step")
-    options = ["--api-token", "hunter2", "--address=https://me:secret@example.org", "--accel-report=r.md"]
-    bench.run(*options, "--accel-json=r.json").assert_outcomes(passed=1)
-    for name in ("r.json", "r.md"):
-        text = bench.path(name).read_text()
+def test_credentials_of_the_command_line_are_not_written(ran, shared):
+    for name in ("results.json", "r.md", "r.html"):
+        text = shared.path(f"out/{name}").read_text()
         assert "hunter2" not in text
         assert "secret@" not in text
 
 
-def test_throughput_is_the_same_in_all_outputs(bench):
-    bench.benchmarks("test_step")
-    bench.baseline(test_step=bench.APART)
-    bench.run("--accel-json=r.json", "--junitxml=out.xml", "--accel-repeats=2")
-    (result,) = read_results(bench.path("r.json")).results
-    assert len(result.runs) == 2
-    told = {each.get("name"): each.get("value") for each in bench.testcase("test_step").iter("property")}
-    assert float(told["accel.throughput"]) == pytest.approx(result.throughput, rel=1e-4)
+def test_throughput_of_several_runs_is_the_same_in_junit(results, shared):
+    assert len(results["test_open"].runs) == 2
+    found = {each.get("name"): each.get("value") for each in shared.testcase("test_open").iter("property")}
+    assert float(found["accel.throughput"]) == pytest.approx(results["test_open"].throughput, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +195,6 @@ class TestHistory:
 
 
 class TestFiles:
-    def test_files_are_written_and_named(self, bench):
-        bench.benchmarks("test_step")
-        result = bench.run("--accel-json=out/r.json", "--accel-report=out/r.html,out/r.md")
-        result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["report: *r.html", "report: *r.md", "json: *r.json"])
-        assert "test_step" in bench.path("out/r.md").read_text()
-        assert bench.path("out/r.html").read_text().startswith("<!doctype html>")
-
     @pytest.mark.parametrize("option", ["report", "json"])
     def test_folder_in_place_of_a_file_is_refused_before_anything_is_measured(self, bench, option):
         bench.benchmarks("test_step")
@@ -298,21 +271,6 @@ class TestUnfinishedSession:
         accept = ["baseline", "accept", str(bench.path("r.json")), "--reason", "what there is"]
         assert cli.main([*accept, "--baselines", str(bench.path("kept"))]) == 0
 
-    def test_session_killed_while_it_repeats_leaves_all_runs(self, bench):
-        bench.write(
-            """
-            def test_step(accel):
-                measure(accel)
-                pids = pathlib.Path("pids-test_step").read_text().split()
-                if len(pids) == 3:
-                    os.kill(os.getppid(), 9)
-            """
-        )
-        bench.baseline(test_step=bench.SAME)
-        assert bench.run_apart("--accel-json=r.json", "--accel-record=5").ret == -9
-        (result,) = read_results(bench.path("r.json")).results
-        assert len(result.runs) == 2
-
     def test_unwritable_intermediate_results_are_noted_once(self, bench, monkeypatch):
         write = outputs._write_json
 
@@ -333,7 +291,7 @@ class TestUnfinishedSession:
         bench.benchmarks("test_first", "test_second")
         with bench.path("out.txt").open("w") as out:
             process = subprocess.run(
-                [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-json=/dev/stdout"],
+                [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-in-process", "--accel-json=/dev/stdout"],
                 cwd=bench.pytester.path, stdout=out, check=False, timeout=LONG_S,
             )  # fmt: skip
         assert process.returncode == 0
@@ -382,8 +340,3 @@ class TestGitHub:
         assert summary.startswith("of the step before\n")
         assert "test\\_step" in summary or "test_step" in summary
         assert read_results(bench.path("r.json")).revision == "0123abcd"
-
-    def test_annotations_are_not_printed_elsewhere(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.FASTER)
-        bench.run().stdout.no_fnmatch_line("::error*")

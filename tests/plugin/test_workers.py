@@ -3,45 +3,60 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
 DEATHS = {
-    "hang": ("time.sleep(600)", "no answer within 4 s"),
-    "loop_in_c": ("sum(iter(int, 1))", "no answer within 4 s"),
-    "segfault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
-    "exit": ("os._exit(0)", "exit status 0"),
+    "test_hangs": "no answer within 2 s",
+    "test_loops_in_c": "no answer within 2 s",
+    "test_crashes": "SIGSEGV",
+    "test_exits": "exit status 0",
 }
 
 
-@pytest.mark.parametrize("death", DEATHS)
-def test_death_of_a_worker_fails_its_benchmark_alone(bench, death):
-    statement, cause = DEATHS[death]
+def test_death_of_a_worker_fails_its_benchmark_alone(bench):
     bench.write(
-        f"""
+        """
+        import ctypes
+
         def test_before(accel):
             measure(accel)
 
-        def test_dies(accel):
-            {statement}
-            measure(accel)
+        @pytest.mark.accel(timeout="2s")
+        def test_hangs(accel):
+            time.sleep(600)
+
+        @pytest.mark.accel(timeout="2s")
+        def test_loops_in_c(accel):
+            sum(iter(int, 1))
+
+        def test_crashes(accel):
+            ctypes.string_at(0)
+
+        def test_exits(accel):
+            os._exit(0)
 
         def test_after(accel):
             measure(accel)
         """
     )
-    result = bench.run_with_workers("--accel-timeout=4s", "--accel-json=out.json")
+    result = bench.run_with_workers("--accel-json=out.json", "--junitxml=out.xml")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines([f"*{cause}*"])
-    if death in {"hang", "loop_in_c", "segfault"}:  # the others leave no stack
-        result.stdout.fnmatch_lines(["*test_suite.py*test_dies*"])
+    result.assert_outcomes(passed=2, failed=4)
+    for name, cause in DEATHS.items():
+        (failure,) = bench.testcase(name).findall("failure")
+        assert cause in failure.text
+        if name != "test_exits":  # which leaves no stack
+            assert re.search(rf"test_suite\.py.*{name}", failure.text)
     before, after = bench.processes("test_before"), bench.processes("test_after")
     assert len(before) == len(after) == 1
     assert before != after, "another worker measured what came after"
-    statuses = {each["benchmark"]: each["status"] for each in bench.json()["results"]}
-    assert statuses["test_suite.py::test_dies"] == "failed"
-    assert statuses["test_suite.py::test_after"] == "no-baseline"
+    statuses = {each["benchmark"].partition("::")[2]: each["status"] for each in bench.json()["results"]}
+    assert statuses == {
+        **dict.fromkeys(DEATHS, "failed"),
+        **dict.fromkeys(("test_before", "test_after"), "no-baseline"),
+    }
     assert bench.left_behind() == []
 
 
@@ -72,43 +87,17 @@ def test_one_worker_measures_all_benchmarks_and_keeps_shared_fixtures(bench):
     assert bench.path("fixture").read_text().split() == ["made", "c", "gone"]
 
 
-def test_failed_benchmark_gets_the_next_one_a_new_worker(bench):
-    bench.write(
-        """
-        def test_a(accel):
-            measure(accel)
-            assert [1, 2] == [1, 3]
-
-        def test_b(accel):
-            measure(accel)
-        """
-    )
-    result = bench.run_with_workers()
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*At index 1 diff: 2 != 3*"])
-    assert bench.processes("test_a") != bench.processes("test_b")
-
-
-def test_output_warnings_and_durations_of_a_worker_are_shown(bench):
+def test_reports_of_a_worker_are_those_of_the_session(bench):
     bench.write(
         """
         import warnings
 
-        def test_a(accel):
-            print("said by a")
-            warnings.warn("beware of a", RuntimeWarning)
+        def test_said(accel):
+            print("said by a test")
+            warnings.warn("beware of it", RuntimeWarning)
             time.sleep(0.02)
             measure(accel)
-        """
-    )
-    result = bench.run_with_workers("-s", "--durations=1")
-    result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*said by a*", "*RuntimeWarning: beware of a*", "*s call *test_a*"])
 
-
-def test_skips_and_expected_failures_of_a_worker_are_reported_as_such(bench):
-    bench.write(
-        """
         def test_skipped(accel):
             pytest.skip("not today")
 
@@ -123,13 +112,27 @@ def test_skips_and_expected_failures_of_a_worker_are_reported_as_such(bench):
         def never():
             pytest.skip("never")
 
-        def test_measured(accel):
+        def test_failed(accel):
+            measure(accel)
+            assert [1, 2] == [1, 3]
+
+        def test_next(accel):
             measure(accel)
         """
     )
-    result = bench.run_with_workers("-rs")
-    result.assert_outcomes(passed=1, skipped=2, xfailed=1)
-    result.stdout.fnmatch_lines(["*not today*"])
+    result = bench.run_with_workers("-s", "-rs", "--durations=3")
+    result.assert_outcomes(passed=2, failed=1, skipped=2, xfailed=1, warnings=1)
+    for line in (
+        "*said by a test*",
+        "*RuntimeWarning: beware of it*",
+        "*s call *test_said*",
+        "*not today*",
+        "*At index 1 diff: 2 != 3*",
+    ):
+        result.stdout.fnmatch_lines([line])
+    assert bench.processes("test_failed") != bench.processes("test_next"), (
+        "a failure may leave anything behind"
+    )
 
 
 def test_device_fixture_alone_runs_in_the_session(bench):

@@ -130,7 +130,7 @@ class TestErrors:
     def test_report_formats_are_chosen_by_suffix(self):
         assert read({"report": ["a.html", "b.md,c.md"]}).reports == ("a.html", "b.md", "c.md")
         for wrong in ("a", "a.pdf", ""):
-            assert "ends in .html (a page), .md" in refused({"report": [wrong]})
+            assert "ends in .html (a page) or .md" in refused({"report": [wrong]})
 
     def test_reference_shows_or_gates(self):
         assert (read({"reference": "show"}).references, read({"reference": "show"}).gate_reference) == (

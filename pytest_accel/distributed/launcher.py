@@ -280,32 +280,25 @@ class _OtherRank:
         return self.exits.get(group)
 
 
-def open_launcher_ranks(launched: LauncherRank, *, rendezvous_s: float) -> LauncherRanks:
-    """In launcher rank 0: publish its address. The others connect while the session goes on."""
-    listener = Listener("" if launched.nodes > 1 else LOOPBACK)
-    try:
-        store = open_store(launched, rendezvous_s)
-        host = resolvable(launched.master_host) if launched.nodes > 1 else LOOPBACK
-        address = {"host": host, "port": listener.port, "token": listener.token}
-        store.set(_KEY.format(launched.attempt), json.dumps(address))
-    except BaseException:
-        listener.close()
-        raise
-    return LauncherRanks(launched, listener, host=host, store=store, deadline=time.monotonic() + rendezvous_s)
-
-
 class LauncherRanks:
-    """All launcher ranks, held by launcher rank 0: the RankLauncher of its session."""
+    """All launcher ranks, held by launcher rank 0: the RankLauncher of its session.
 
-    def __init__(
-        self, launched: LauncherRank, listener: Listener, *, host: str, store: object, deadline: float
-    ) -> None:
+    It publishes its address at once; the others connect while the session goes on.
+    """
+
+    def __init__(self, launched: LauncherRank, *, rendezvous_s: float) -> None:
         self.launched = launched
-        self.host = host
         self.address = "" if launched.nodes > 1 else LOOPBACK
-        self.deadline = deadline  # for all to connect, on the monotonic clock
-        self._listener = listener
-        self._store = store  # serves latecomers as long as it lives
+        self.host = resolvable(launched.master_host) if launched.nodes > 1 else LOOPBACK
+        self.deadline = time.monotonic() + rendezvous_s  # for all to connect
+        self._listener = listener = Listener(self.address)
+        try:
+            self._store = open_store(launched, rendezvous_s)  # serves latecomers as long as it lives
+            address = {"host": self.host, "port": listener.port, "token": listener.token}
+            self._store.set(_KEY.format(launched.attempt), json.dumps(address))
+        except BaseException:
+            listener.close()
+            raise
         self._others: dict[int, _OtherRank] = {}
         self._dismissed = False
 

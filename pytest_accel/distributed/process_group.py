@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -77,8 +77,8 @@ def open_process_group(
 ) -> ProcessGroup:
     """Open the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name.
 
-    All ranks are awaited at the store first, which can tell which is missing or holds the same GPU as another. Only
-    then is the backend started: it waits without naming the rank that it waits for.
+    All ranks are awaited at the store first, which can tell which is missing. Only then is the backend started: it waits
+    without naming the rank that it waits for.
     """
     if dist.is_initialized():
         raise WorkerError(
@@ -94,7 +94,7 @@ def open_process_group(
         )
     connection = _connection(address, hosting=rank == 0, rank=rank, rendezvous_s=rendezvous_s)
     store = dist.PrefixStore(f"{_PREFIX}/{next(_opened)}", connection)
-    check_distinct_gpus(_gather_gpus(store, rank, size, device, rendezvous_s))
+    _await_ranks(store, rank, size, rendezvous_s)
     try:
         dist.init_process_group(
             backend,
@@ -107,7 +107,7 @@ def open_process_group(
         )
     except (RuntimeError, ValueError) as error:
         raise WorkerError(
-            f"rank {rank} of {size} on {platform.node()}: {backend} did not start on {device}: {_first_line(error)}. "
+            f"rank {rank} of {size} on {platform.node()}: {backend} did not start on {device}: {_words(error)}. "
             f"{_REMEDIES[backend]}"
         ) from error
     return ProcessGroup(rank=rank, size=size, device=device, timeout_s=timeout_s, _store=store)
@@ -117,17 +117,6 @@ _REMEDIES = {
     "nccl": "NCCL_DEBUG=WARN in the environment makes NCCL say more; NCCL_SOCKET_IFNAME names the network to use.",
     "gloo": "GLOO_SOCKET_IFNAME in the environment names the network to use.",
 }
-
-
-def check_distinct_gpus(gpus: Sequence[tuple[str, str]]) -> None:
-    """Refuse two ranks on one GPU, with a clearer message than NCCL's. `gpus` are host and UUID by rank."""
-    for rank, (host, uuid) in enumerate(gpus):
-        if uuid and (first := gpus.index((host, uuid))) != rank:
-            raise WorkerError(
-                f"ranks {first} and {rank} hold the same GPU ({uuid} on {host}). Give every "
-                "rank its own: as many visible GPUs as ranks on a node (CUDA_VISIBLE_DEVICES; under Slurm "
-                "--gpus-per-node, or --gpus-per-task=1), and no index chosen by the test."
-            )
 
 
 def _with_index(device: torch.device) -> torch.device:
@@ -161,41 +150,28 @@ def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvou
         )
         doing = "open the store at" if hosting else "reach the store of rank 0 at"
         raise WorkerError(
-            f"rank {rank} could not {doing} {host}:{port}: {_first_line(error)}. {remedy}"
+            f"rank {rank} could not {doing} {host}:{port}: {_words(error)}. {remedy}"
         ) from error
     return _connections.setdefault(address, store)
 
 
-def _gather_gpus(
-    store: Any,  # noqa: ANN401 - torch is untyped here
-    rank: int,
-    size: int,
-    device: torch.device,
-    rendezvous_s: float,
-) -> list[tuple[str, str]]:
-    """Publish this rank's host and GPU at the store, and wait for all the others'; the UUID is empty where unknown."""
-    on_gpu = device.type == "cuda"
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "") if on_gpu else ""
+def _await_ranks(store: Any, rank: int, size: int, rendezvous_s: float) -> None:  # noqa: ANN401 - torch is untyped
     keys = [f"member/{number}" for number in range(size)]
     try:
-        store.set(keys[rank], f"{platform.node()}\n{uuid}")
+        store.set(keys[rank], platform.node())
         store.wait(keys, timedelta(seconds=rendezvous_s))
-        found = [store.get(key).decode().partition("\n") for key in keys]
     except RuntimeError as error:
+        try:
+            missing = [number for number, key in enumerate(keys) if not store.check([key])]
+            absent = f"{name_ranks(missing, size)} did not connect"
+        except RuntimeError:
+            absent = "the store of rank 0 went away"
         raise WorkerError(
-            f"rank {rank} of {size}: {_absent(store, keys)} within {rendezvous_s:g} s. Look at what it last wrote; "
+            f"rank {rank} of {size}: {absent} within {rendezvous_s:g} s. Look at what it last wrote; "
             "accel_rendezvous gives slow starts more time."
         ) from error
-    return [(host, uuid) for host, _, uuid in found]
 
 
-def _absent(store: Any, keys: Sequence[str]) -> str:  # noqa: ANN401 - torch is untyped here
-    try:
-        missing = [number for number, key in enumerate(keys) if not store.check([key])]
-    except RuntimeError:
-        return "the store of rank 0 went away"
-    return f"{name_ranks(missing, len(keys))} did not connect" if missing else "not all connected"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+def _words(error: BaseException) -> str:
+    """Return an error in one line: NCCL's has its reason (such as two ranks on one GPU) in the last one."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

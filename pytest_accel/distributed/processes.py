@@ -200,7 +200,6 @@ class RankProcesses:
                 )
             undo.pop_all()
         self._specs[spec.rank], self._processes[spec.rank] = spec, process
-        disable_core_dump(process.pid)
 
     def ended(self) -> dict[int, str]:
         statuses = {rank: process.poll() for rank, process in self._processes.items()}
@@ -367,13 +366,12 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
-def disable_core_dump(pid: int = 0) -> None:
-    """Disable core dumps of this process or a child: those of a CUDA process take gigabytes and minutes."""
+def disable_core_dump() -> None:
+    """Disable core dumps of this process: those of a CUDA process take gigabytes and minutes."""
     import resource
 
-    with suppress(OSError, ValueError, AttributeError):  # gone already; not Linux
-        _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
-        resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 # --- /proc ------------------------------------------------------------------------------------------------

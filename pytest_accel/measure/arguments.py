@@ -20,6 +20,11 @@ class ArgumentError(ValueError):
     """A wrong argument of `accel.measure`; the message names it and what is valid."""
 
 
+def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
+    if not holds:
+        raise ArgumentError(otherwise)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """How much work a step does, in which unit, and what exactly is measured."""
@@ -33,35 +38,40 @@ class Workload:
 def check_arguments(
     step: object,
     *,
-    work: object,
-    unit: object,
-    configuration: object,
-    gates: object,
+    work: float,
+    unit: str,
+    configuration: Mapping[str, Scalar] | None,
+    gates: Mapping[str, float | None] | None,
     demands: Mapping[str, object],
     counts: Mapping[str, tuple[object, int]],
 ) -> Workload:
     """Return the checked workload. `demands` are operations and bytes of a step, `counts` numbers of steps with their minimum."""
-    if not callable(step):
-        raise ArgumentError(
-            f"step: {step!r} cannot be called. Pass a function: accel.measure(lambda: ..., ...)."
-        )
-    for name, value in demands.items():
-        if value is not None and not 0 <= _float(value) < math.inf:
-            raise ArgumentError(
-                f"{name}: {value!r} is not a positive, finite number. Count what one step takes."
-            )
-    for name, (value, least) in counts.items():
-        plain = _plain(value)
-        if not isinstance(plain, int) or isinstance(plain, bool) or plain < least:
-            raise ArgumentError(
-                f"{name}: {value!r} is no number of steps. Write a whole number from {least} on."
-            )
-    return Workload(
-        work=_work(work, unit),
-        unit=_unit(unit),
-        configuration=_configuration(configuration),
-        gates=_gates(gates),
+    _require(
+        callable(step), f"step: {step!r} cannot be called. Pass a function: accel.measure(lambda: ..., ...)."
     )
+    for name, demand in demands.items():
+        _require(
+            demand is None or 0 <= _float(demand) < math.inf,
+            f"{name}: {demand!r} is not a positive, finite number. Count what one step takes.",
+        )
+    for name, (count, least) in counts.items():
+        plain = _plain(count)
+        _require(
+            isinstance(plain, int) and not isinstance(plain, bool) and plain >= least,
+            f"{name}: {count!r} is no number of steps. Write a whole number from {least} on.",
+        )
+    _require(
+        0 < _float(work) < math.inf,
+        f"work: {work!r} is not a positive, finite number. Count in {unit} what one step does.",
+    )
+    _require(
+        isinstance(unit, str) and bool(unit.strip()) and unit.isprintable() and len(unit) <= _MAX_UNIT,
+        f'unit: {unit!r} is not a short word. Write what is counted: "images", "tokens".',
+    )
+    checked = {
+        key: _scalar(key, each) for key, each in _mapping("configuration", configuration or {}).items()
+    }
+    return Workload(work=_float(work), unit=unit, configuration=checked, gates=_gates(gates or {}))
 
 
 def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
@@ -86,37 +96,37 @@ def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
 def check_metrics(metrics: object) -> dict[str, float]:
     """Return a benchmark's own metrics as finite numbers."""
     found: dict[str, float] = {}
-    for name, value in _pairs("metrics", metrics):
-        if _name("metrics", name) in RESERVED_METRICS:
-            raise ArgumentError(f"metrics: {name!r} is measured by pytest-accel. Choose another name.")
-        number = _float(value)
-        if not math.isfinite(number):
-            raise ArgumentError(f"metrics[{name!r}]: {value!r} is not a finite number.")
-        found[name] = number
+    for name, value in _mapping("metrics", metrics).items():
+        _check_name("metrics", name)
+        _require(
+            name not in RESERVED_METRICS,
+            f"metrics: {name!r} is measured by pytest-accel. Choose another name.",
+        )
+        found[name] = _float(value)
+        _require(math.isfinite(found[name]), f"metrics[{name!r}]: {value!r} is not a finite number.")
     return found
 
 
 def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
     """Raise ArgumentError where a gated metric cannot be judged."""
     for name in gates:
-        if name not in metrics:
-            known = ", ".join(sorted(metrics))
-            raise ArgumentError(
-                f"gates: {name!r} was not measured. Return it from metrics=, or gate one of: {known}."
-            )
-        if not is_gateable(metrics[name]):
-            raise ArgumentError(
-                f"gates: {name!r} is {metrics[name]:g}, and a gated metric is positive: a change is a share of it. "
-                "Gate another figure, or check this one in the test itself."
-            )
+        known = ", ".join(sorted(metrics))
+        _require(
+            name in metrics,
+            f"gates: {name!r} was not measured. Return it from metrics=, or gate one of: {known}.",
+        )
+        _require(
+            is_gateable(metrics[name]),
+            f"gates: {name!r} is {metrics[name]:g}, and a gated metric is positive: a change is a share of it. "
+            "Gate another figure, or check this one in the test itself.",
+        )
 
 
 def check_tolerance(name: object, value: object) -> float:
     """Return a relative loss between 0 and 1."""
     tolerance = _float(value)
-    if 0 < tolerance < 1:
-        return tolerance
-    raise ArgumentError(f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.")
+    _require(0 < tolerance < 1, f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.")
+    return tolerance
 
 
 def select_gates(
@@ -150,17 +160,15 @@ def select_gates(
     return gates, missed
 
 
-def _gates(gates: object) -> dict[str, float | None]:
-    if gates is None:
-        return {}
-    found = {
-        _name("gates", name): None if value is None else check_tolerance(name, value)
-        for name, value in _pairs("gates", gates)
-    }
-    if THROUGHPUT in found:
-        raise ArgumentError(
-            'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").'
-        )
+def _gates(gates: Mapping[str, float | None]) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for name, value in _mapping("gates", gates).items():
+        _check_name("gates", name)
+        found[name] = None if value is None else check_tolerance(name, value)
+    _require(
+        THROUGHPUT not in found,
+        'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").',
+    )
     if wrong := sorted(DESCRIPTIVE & found.keys()):
         known = ", ".join(sorted(MEASURED.keys() - DESCRIPTIVE))
         raise ArgumentError(
@@ -173,70 +181,41 @@ def _gates(gates: object) -> dict[str, float | None]:
 # --- single values ----------------------------------------------------------------------------------------
 
 
-def _pairs(argument: str, value: object) -> list[tuple[str, object]]:
+def _mapping(argument: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise ArgumentError(f"{argument}: {value!r} is not a mapping of names to numbers.")
-    return list(value.items())
+        raise ArgumentError(f"{argument}: {value!r} is not a mapping of names to values.")
+    return value
 
 
-def _name(argument: str, name: object) -> str:
-    if isinstance(name, str) and name.isidentifier() and len(name) <= _MAX_NAME:
-        return name
-    raise ArgumentError(
-        f"{argument}: the name {name!r} is not an identifier of at most {_MAX_NAME} characters, such as 'accuracy'."
+def _check_name(argument: str, name: object) -> None:
+    _require(
+        isinstance(name, str) and name.isidentifier() and len(name) <= _MAX_NAME,
+        f"{argument}: the name {name!r} is not an identifier of at most {_MAX_NAME} characters, such as 'accuracy'.",
     )
 
 
 def _plain(value: object) -> object:
     """Return a NumPy or torch scalar as the Python number it holds; anything else as it is."""
     item = getattr(value, "item", None)
-    if not callable(item) or isinstance(value, str | int | float | bool):
-        return value
     try:
-        return item()
+        return item() if callable(item) else value
     except (TypeError, ValueError, RuntimeError):  # an array of several
         return value
 
 
 def _float(value: object) -> float:
     """Return a number, also of NumPy or torch; NaN for text, truth values and anything else."""
-    if isinstance(value, str | bytes | bool):
+    plain = _plain(value)
+    if isinstance(plain, str | bytes | bool):
         return math.nan
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(plain)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor of several
         return math.nan
 
 
-def _work(value: object, unit: object) -> float:
-    if 0 < (work := _float(value)) < math.inf:
-        return work
-    raise ArgumentError(
-        f"work: {value!r} is not a positive, finite number. Count in {unit} what one step does."
-    )
-
-
-def _unit(value: object) -> str:
-    if isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= _MAX_UNIT:
-        return value
-    raise ArgumentError(f'unit: {value!r} is not a short word. Write what is counted: "images", "tokens".')
-
-
-def _configuration(value: object) -> dict[str, Scalar]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ArgumentError(f"configuration: {value!r} is not a mapping of names to values.")
-    return {_key(key): _scalar(key, each) for key, each in value.items()}
-
-
-def _key(key: object) -> str:
-    if isinstance(key, str) and key:
-        return key
-    raise ArgumentError(f"configuration: the name {key!r} is not a text.")
-
-
 def _scalar(key: object, value: object) -> Scalar:
+    _require(isinstance(key, str) and bool(key), f"configuration: the name {key!r} is not a text.")
     plain = _plain(value)
     if plain is None or isinstance(plain, str | bool | int):
         return plain

@@ -12,7 +12,6 @@ import shlex
 import signal
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -27,7 +26,6 @@ from pytest_accel.distributed.launcher import (
     LauncherRank,
     LauncherRanks,
     launcher_rank_from,
-    open_launcher_ranks,
     serve,
 )
 from pytest_accel.distributed.processes import RankCommand, WorkerError
@@ -144,7 +142,7 @@ def hold_launcher_ranks(config: pytest.Config) -> Generator[None, T, T | int]:
     if rank is None or rank.rank != 0 or _only_lists(config):
         return (yield)
     try:
-        ranks = open_launcher_ranks(rank, rendezvous_s=read_settings(config).rendezvous_s)
+        ranks = LauncherRanks(rank, rendezvous_s=read_settings(config).rendezvous_s)
     except WorkerError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[LAUNCHER_RANKS] = ranks
@@ -231,43 +229,19 @@ def merged_machine(
 ) -> Machine:
     """Return the devices of all launcher ranks as one machine of several nodes; pure.
 
-    The devices are those of rank 0's node, over its ranks: a task may see only its own. A node that has fewer
-    of them does not count and is named in `problems`; one that has not answered does. A rank stands for a core,
-    however few this node has: the launcher decided.
+    The devices are those of rank 0's node, over its ranks: a task may see only its own. Other nodes should have the
+    same; a rank that has no device fails. A rank stands for a core, however few this node has: the launcher decided.
     """
-    by_node: dict[int, list[Inventory]] = {rank.node: []}
-    for seen in inventories:
-        by_node.setdefault(seen.node, []).append(seen)
-    here = by_node.pop(rank.node)
-    devices = _united([own.devices, *(seen.devices for seen in here)], catalogue)
-    wanted = _kinds(devices)
-    lesser = []
-    for _, ranks in sorted(by_node.items()):
-        there = _kinds(_united([seen.devices for seen in ranks], catalogue))
-        if wanted - there:
-            lesser.append(f"{ranks[0].host} has {_in_words(there)}, rank 0's node {_in_words(wanted)}")
+    here = [seen for seen in inventories if seen.node == rank.node]
+    found: dict[object, DetectedDevice] = {}
+    for device in itertools.chain(own.devices, *(seen.devices for seen in here)):
+        found.setdefault(device.uuid or (device.vendor, device.name, device.index), device)
     return replace(
         own,
         cpu=replace(own.cpu, cores=max(own.cpu.cores, 1 + len(here))),
-        devices=devices,
-        nodes=rank.nodes - len(lesser),
-        problems=(*own.problems, *lesser),
+        # Numbered as if one process saw them all.
+        devices=tuple(
+            identified(replace(device, index=index), catalogue) for index, device in enumerate(found.values())
+        ),
+        nodes=rank.nodes,
     )
-
-
-def _united(lists: Iterable[Iterable[DetectedDevice]], catalogue: Catalogue) -> tuple[DetectedDevice, ...]:
-    """Return every device once, numbered as if one process saw them all, and identified."""
-    found: dict[object, DetectedDevice] = {}
-    for device in itertools.chain.from_iterable(lists):
-        found.setdefault(device.uuid or (device.vendor, device.name, device.index), device)
-    return tuple(
-        identified(replace(device, index=index), catalogue) for index, device in enumerate(found.values())
-    )
-
-
-def _kinds(devices: Iterable[DetectedDevice]) -> Counter[str]:
-    return Counter(device.key or device.name for device in devices)
-
-
-def _in_words(kinds: Counter[str]) -> str:
-    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "no accelerator"

@@ -9,7 +9,7 @@ import torch
 
 from pytest_accel.distributed import process_group
 from pytest_accel.distributed.device_check import CPU
-from pytest_accel.distributed.process_group import check_distinct_gpus, open_process_group
+from pytest_accel.distributed.process_group import open_process_group
 from pytest_accel.distributed.processes import WorkerError
 from tests.support.gloo import DEADLINE_S, free_port, run_ranks, start_rank
 
@@ -216,13 +216,3 @@ class TestRendezvous:
             error = refused(0, holder.getsockname()[1])
         assert "rank 0 could not open the store at 127.0.0.1:" in error
         assert "Then try again; the session chooses another one." in error
-
-
-class TestOneGpuEach:
-    def test_two_ranks_on_one_gpu_are_named(self):
-        with pytest.raises(WorkerError, match=r"ranks 0 and 2 hold the same GPU \(a on n0\)"):
-            check_distinct_gpus([("n0", "a"), ("n0", "b"), ("n0", "a")])
-
-    def test_the_same_uuid_on_two_hosts_or_none_at_all_is_fine(self):
-        check_distinct_gpus([("n0", "a"), ("n1", "a")])
-        check_distinct_gpus([("n0", ""), ("n0", "")])

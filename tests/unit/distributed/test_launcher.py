@@ -23,7 +23,6 @@ from pytest_accel.distributed.launcher import (
     choose_ranks,
     first_node,
     launcher_rank_from,
-    open_launcher_ranks,
 )
 from pytest_accel.distributed.processes import RankCommand, RankSpec, WorkerError, processes_of
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
@@ -37,12 +36,12 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_accel.distributed.launcher import launcher_rank_from, open_launcher_ranks, serve
+from pytest_accel.distributed.launcher import LauncherRanks, launcher_rank_from, serve
 from pytest_accel.distributed.processes import RankCommand
 
 found = launcher_rank_from(os.environ)
 if found.rank == 0:
-    ranks = open_launcher_ranks(found, rendezvous_s=60)
+    ranks = LauncherRanks(found, rendezvous_s=60)
     ranks.wait()
     Path("all-there").touch()
     sys.stdin.read()
@@ -207,7 +206,7 @@ def opened() -> Iterator[Callable[..., LauncherRanks]]:
     made: list[LauncherRanks] = []
 
     def make(world: World) -> LauncherRanks:
-        made.append(open_launcher_ranks(world.launcher_rank(), rendezvous_s=LONG_S))
+        made.append(LauncherRanks(world.launcher_rank(), rendezvous_s=LONG_S))
         return made[-1]
 
     yield make
@@ -225,7 +224,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="class")
 def ranks(three: World) -> Iterator[LauncherRanks]:
-    ranks = open_launcher_ranks(three.launcher_rank(), rendezvous_s=LONG_S)
+    ranks = LauncherRanks(three.launcher_rank(), rendezvous_s=LONG_S)
     yield ranks
     ranks.dismiss(0)
 
@@ -319,7 +318,7 @@ def test_missing_launcher_rank_is_named_with_its_node(world, opened):
 def test_port_in_use_is_reported_with_the_remedy(world):
     two = world(1, 1)
     with socket.create_server(("", two.port)), pytest.raises(WorkerError, match="MASTER_PORT=") as error:
-        open_launcher_ranks(two.launcher_rank(), rendezvous_s=5)
+        LauncherRanks(two.launcher_rank(), rendezvous_s=5)
     assert str(two.port) in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 

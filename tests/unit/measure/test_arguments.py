@@ -93,7 +93,7 @@ class TestMetrics:
 
     @pytest.mark.parametrize("value", [None, 0.9, ["accuracy"]])
     def test_anything_but_a_mapping_is_refused(self, value):
-        refuses(check_metrics, value, text="is not a mapping of names to numbers")
+        refuses(check_metrics, value, text="is not a mapping of names")
 
 
 class TestGates:

@@ -131,17 +131,11 @@ def test_tasks_that_all_see_the_same_devices_count_them_once():
     assert [device.uuid for device in whole.devices] == ["a", "b"]
 
 
-def test_nodes_are_counted_and_one_that_has_less_is_named():
+def test_nodes_are_those_of_the_launcher_and_devices_those_of_rank_0():
     four = [a100(uuid, index) for index, uuid in enumerate("abcd")]
-    alike, less = [a100(f"1{each.uuid}") for each in four], [a100("2a")]
-    whole = merged(detected(*four), rank_0(nodes=3), seen(1, 1, *alike), seen(2, 2, *less))
-    assert whole.nodes == 2
+    whole = merged(detected(*four), rank_0(nodes=2), seen(1, 1, a100("2a")))
     assert whole.satisfies(PlatformName("a100", 4, 2))
-    assert any("n2 has 1 x a100" in problem for problem in whole.problems)
-
-
-def test_node_that_has_not_answered_counts():
-    assert merged(machine(), rank_0(nodes=2)).nodes == 2
+    assert not whole.satisfies(PlatformName("a100", 4, 3))
 
 
 def test_launcher_rank_stands_for_a_core():

@@ -82,6 +82,7 @@ def _status(found: Comparison) -> int:
     missing, elsewhere = len(found.lost) - failed, len(found.unjudged) - len(found.lost)
     counts = {
         "judged": judged,
+        "regressed": len(found.regressions),
         "failed or went unmeasured": failed,
         "missing from the later set (choose what both have with -k)": missing,
         "not judged, for the reasons above": elsewhere,

@@ -116,6 +116,7 @@ def cached_array(
     the files' names, sizes and times: what changed is built again and replaces the old one. Ranks that start together
     wait for the one that builds it.
     """
+    import numpy as np
     from filelock import FileLock
 
     folder = files[0].parent.absolute()
@@ -134,7 +135,9 @@ def cached_array(
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{stem}.lock")):
             if (found := _mapped(path)) is None:  # or another rank has built it meanwhile
-                _save(path, build())
+                buffer = io.BytesIO()
+                np.save(buffer, build(), allow_pickle=False)
+                replace_file(path, buffer.getvalue())
                 for outdated in (*path.parent.glob(f"{stem}-*.npy"), *path.parent.glob(_EARLIER)):
                     if outdated != path:
                         outdated.unlink(missing_ok=True)
@@ -159,11 +162,3 @@ def _mapped(path: Path) -> NDArray[Any] | None:
         found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return found
     return None
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    replace_file(path, buffer.getvalue())

@@ -12,7 +12,8 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 
 from pytest_accel.workloads.data.files import (
-    AGAIN,
     Split,
     cached_array,
     find_folder,
@@ -46,7 +46,7 @@ _SPECIAL = re.compile(r"<.+>")  # a token that no merge makes
 SQUAD_FILES = {
     "train": "train-v1.1.json",
     "test": "dev-v1.1.json",
-}  # the test set's answers were never published
+}  # answers of the test set are not published
 SEQUENCE = 384  # tokens, as are the next two, of the published fine-tuning
 OVERLAP = 128  # of two windows of one paragraph
 MAX_QUESTION = 64
@@ -56,22 +56,25 @@ VOCABULARY = 30522  # of bert-base-uncased
 PAD, CLS, SEP, FIRST_WORD = 0, 101, 102, 999
 
 
-def _load_tokenizer(folder: Path, names: Sequence[str], load: Callable[[Any, list[str]], Any]) -> Any:
-    """Load a tokenizer from the files of its vocabulary; DataMissing where one is not there."""
-    paths = [folder / name for name in names]
-    if not all(path.is_file() for path in paths):
-        raise missing("the vocabulary", paths, "Download it there.")
+@contextmanager
+def _vocabulary(*files: Path) -> Iterator[tuple[Any, list[str]]]:
+    """Give the tokenizers package, and the paths of a vocabulary's files; DataMissing where one is not there."""
+    if not all(file.is_file() for file in files):
+        raise missing("the vocabulary", files, "Download it there.")
+    where = " and ".join(map(str, files))
     try:
         import tokenizers
 
-        return load(tokenizers, [str(path) for path in paths])
+        yield tokenizers, [str(file) for file in files]
     except ImportError:
         problem = "the tokenizers package, which reads it, is not installed"
-        raise unreadable(
-            folder, problem, "Run: pip install tokenizers (it comes with transformers)"
-        ) from None
+        raise unreadable(where, problem, "Run: pip install tokenizers (it comes with transformers)") from None
     except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
-        raise unreadable(f"{folder}: {' and '.join(names)}", error, AGAIN) from None
+        raise unreadable(where, error) from None
+
+
+def _fingerprint(tokenizer: Tokenizer) -> str:
+    return hashlib.blake2b(tokenizer.to_str().encode()).hexdigest()
 
 
 # --- texts ------------------------------------------------------------------------------------------
@@ -79,8 +82,7 @@ def _load_tokenizer(folder: Path, names: Sequence[str], load: Callable[[Any, lis
 
 def load_gpt2(folder: Path) -> Tokenizer:
     """Load GPT-2's byte-level BPE: every text has tokens, and they decode to it. `<|endoftext|>` in a text is plain text."""
-
-    def load(tokenizers: Any, paths: list[str]) -> Tokenizer:
+    with _vocabulary(folder / "vocab.json", folder / "merges.txt") as (tokenizers, paths):
         numbers, merges = tokenizers.models.BPE.read_file(*paths)
         # tokenizers silently drops bytes that a vocabulary lacks, and merges less with a torn list of merges.
         if absent := {END_OF_TEXT, *tokenizers.pre_tokenizers.ByteLevel.alphabet()} - numbers.keys():
@@ -89,8 +91,6 @@ def load_gpt2(folder: Path) -> Tokenizer:
         if made > len(merges):
             raise ValueError(f"torn: {len(merges)} merges cannot make {made} tokens")
         return tokenizers.ByteLevelBPETokenizer(numbers, merges)
-
-    return _load_tokenizer(folder, ("vocab.json", "merges.txt"), load)
 
 
 def find_texts(root: Path | None, _split: Split = "train") -> tuple[list[Path], Path]:
@@ -172,8 +172,7 @@ def open_texts(root: Path | None, *, length: int) -> Sequences:
             raise unreadable(files[0], "no document in it, nor in any file beside it", "Put texts there.")
         return np.concatenate(parts)
 
-    fingerprint = hashlib.blake2b(tokenizer.to_str().encode()).hexdigest()
-    path, tokens = cached_array("tokens", files, fingerprint, build)
+    path, tokens = cached_array("tokens", files, _fingerprint(tokenizer), build)
     return Sequences(path=path, tokens=tokens, vocabulary=size, length=length)
 
 
@@ -205,15 +204,11 @@ class Answers(NamedTuple):
 
 def load_bert(folder: Path) -> Tokenizer:
     """Load BERT's uncased WordPiece."""
-
-    def load(tokenizers: Any, paths: list[str]) -> Tokenizer:
+    with _vocabulary(folder / "vocab.txt") as (tokenizers, paths):
         numbers = tokenizers.models.WordPiece.read_file(*paths)
-        for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"):
-            if special not in numbers:
-                raise ValueError(f"no token {special}")
+        if absent := {"[PAD]", "[UNK]", "[CLS]", "[SEP]"} - numbers.keys():
+            raise ValueError(f"no token {min(absent)}")
         return tokenizers.BertWordPieceTokenizer(numbers)
-
-    return _load_tokenizer(folder, ("vocab.txt",), load)
 
 
 def find_squad(root: Path | None, split: Split) -> tuple[Path, Path]:
@@ -246,20 +241,28 @@ def read_squad(path: Path) -> list[Question]:
 
 
 def open_squad(root: Path | None, split: Split, *, sequence: int = SEQUENCE) -> tuple[Questions, Answers]:
-    """Return the windows of `squad/` with the vocabulary of `bert-base-uncased/`, both under the root of all data sets.
+    """Return the windows of `squad/` with the vocabulary of `bert-base-uncased/`, both under the root; they are cut once.
 
     DataMissing where one of them is not there, DataError where it cannot be read.
     """
     path, folder = find_squad(root, split)
-    return cut_windows(read_squad(path), load_bert(folder), sequence=sequence)
+    tokenizer = load_bert(folder)
+    _, windows = cached_array(
+        f"squad-{split}-{sequence}",
+        [path],
+        _fingerprint(tokenizer),
+        lambda: cut_windows(read_squad(path), tokenizer, sequence=sequence),
+    )
+    columns = [torch.from_numpy(np.array(windows[name])) for name in windows.dtype.names or ()]
+    return Questions(*columns[:3]), Answers(*columns[3:])
 
 
 def cut_windows(
     questions: Sequence[Question], tokenizer: Tokenizer, *, sequence: int = SEQUENCE
-) -> tuple[Questions, Answers]:
+) -> NDArray[Any]:
     """Encode a set and cut it into windows of one length, which overlap where a paragraph needs several.
 
-    In small types: SQuAD's 90,000 windows of 384 tokens take 210 MB.
+    A record has the fields of Questions and Answers. SQuAD's 90,000 windows of 384 tokens take 210 MB.
     """
     most = min(MAX_QUESTION, sequence // 2)  # tokens of a question: one that is longer loses its end
     room = sequence - SPECIAL_TOKENS - most  # for the paragraph, at least
@@ -267,22 +270,22 @@ def cut_windows(
         raise ValueError(
             f"sequence: {sequence} tokens hold no window. Valid: {2 * SPECIAL_TOKENS + 4} or more."
         )
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     asked = [_cut(tokenizer, question.text, most) for question in questions]
     tokenizer.enable_truncation(sequence, stride=min(OVERLAP, room // 2), strategy="only_second")
     tokenizer.enable_padding(length=sequence, pad_id=tokenizer.token_to_id("[PAD]"))
-    rows: list[tuple[Any, ...]] = []
+    masks = [(name, np.uint8, sequence) for name in Questions._fields[1:]]
+    places = [(name, np.int32) for name in Answers._fields]
+    record = np.dtype([("input_ids", np.int32, sequence), *masks, *places])
+    rows: list[NDArray[Any]] = []
     for text, (_, paragraph, answer) in zip(asked, questions, strict=True):
         whole = tokenizer.encode(text, paragraph)
         for window in (whole, *whole.overflowing):
             first, last = (window.char_to_token(each, 1) for each in (answer[0], answer[1] - 1))
             if first is None or last is None:
                 first = last = 0
-            masks = (np.array(each, np.uint8) for each in (window.attention_mask, window.type_ids))
-            rows.append((np.array(window.ids, np.int32), *masks, np.int32(first), np.int32(last)))
-    columns = [torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)]
-    return Questions(*columns[:3]), Answers(*columns[3:])
+            tokens = window.ids, window.attention_mask, window.type_ids
+            rows.append(np.array((*tokens, first, last), record))
+    return np.stack(rows)
 
 
 def _cut(tokenizer: Tokenizer, text: str, most: int) -> str:

@@ -33,6 +33,7 @@ from pytest_accel.workloads.data.text import (
     find_texts,
     load_bert,
     load_gpt2,
+    open_squad,
     open_texts,
     read_squad,
     synthetic_squad,
@@ -54,8 +55,10 @@ def gpt2(tmp_path_factory, trained):
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return load_bert(write_wordpiece(tmp_path_factory.mktemp("bert")))
+def cut(tmp_path_factory):
+    """Cuts questions into windows, with a tokenizer of its own: it keeps the length."""
+    folder = write_wordpiece(tmp_path_factory.mktemp("bert"))
+    return lambda asked, sequence: cut_windows(asked, load_bert(folder), sequence=sequence)
 
 
 def refused(call, *arguments):
@@ -90,13 +93,13 @@ def test_end_of_text_inside_a_text_is_plain_text(gpt2):
 def test_damaged_gpt2_vocabulary_is_reported(tmp_path, name, change):
     path = write_bpe(tmp_path) / name
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
-    assert refused(load_gpt2, tmp_path).startswith(f"{tmp_path}: vocab.json and merges.txt: ")
+    assert refused(load_gpt2, tmp_path).startswith(f"{tmp_path}/vocab.json and {tmp_path}/merges.txt: ")
 
 
 @pytest.mark.parametrize("content", [b"[PAD]\n\xff\n", b"[PAD]\n[UNK]\n[CLS]\nthe\n", b""])
 def test_damaged_bert_vocabulary_is_reported(tmp_path, content):
     (tmp_path / "vocab.txt").write_bytes(content)
-    assert refused(load_bert, tmp_path).startswith(f"{tmp_path}: vocab.txt: ")
+    assert refused(load_bert, tmp_path).startswith(f"{tmp_path}/vocab.txt: ")
 
 
 @pytest.mark.parametrize(("load", "write"), [(load_gpt2, write_bpe), (load_bert, write_wordpiece)])
@@ -367,26 +370,26 @@ def test_file_that_is_not_squad_is_one_error(tmp_path, text):
     assert refused(read_squad, path).startswith(str(path))
 
 
-def test_window_holds_the_question_and_the_paragraph(bert):
+def test_window_holds_the_question_and_the_paragraph(cut):
     asked = [Question("Where?", "The cats sat on a mat.", (13, 21))]
-    inputs, answers = cut_windows(asked, bert, sequence=20)
-    tokens = [PIECES[each] for each in inputs.input_ids[0].tolist()]
+    (window,) = cut(asked, 20)
+    tokens = [PIECES[each] for each in window["input_ids"]]
     assert tokens == [
         *("[CLS]", "where", "?", "[SEP]", "the", "cat", "##s", "sat", "on", "a", "mat", ".", "[SEP]"),
         *["[PAD]"] * 7,
     ]
-    assert inputs.attention_mask[0].tolist() == [1] * 13 + [0] * 7
-    assert inputs.token_type_ids[0].tolist() == [0] * 4 + [1] * 9 + [0] * 7
-    assert (answers.start.tolist(), answers.end.tolist()) == ([8], [10])
+    assert window["attention_mask"].tolist() == [1] * 13 + [0] * 7
+    assert window["token_type_ids"].tolist() == [0] * 4 + [1] * 9 + [0] * 7
+    assert (window["start"], window["end"]) == (8, 10)
 
 
-def test_long_question_loses_its_end_and_a_long_paragraph_has_several_windows(bert):
+def test_long_question_loses_its_end_and_a_long_paragraph_has_several_windows(cut):
     paragraph = "cat " * 8 + "mat " + "cat " * 11  # 20 tokens
-    inputs, answers = cut_windows([Question("who " * 9, paragraph, (32, 35))], bert, sequence=16)
+    windows = cut([Question("who " * 9, paragraph, (32, 35))], 16)
     # 8 tokens of question and 3 special ones leave 5, of which two windows share 2: from 0, 3, 6, 9, ... on.
-    assert (inputs.input_ids[:, 1:9] == PIECES.index("who")).all()
-    assert answers.start.tolist() == [0, 0, 10 + 8 - 6, 0, 0, 0]
-    assert answers.end.tolist() == answers.start.tolist()
+    assert (windows["input_ids"][:, 1:9] == PIECES.index("who")).all()
+    assert windows["start"].tolist() == [0, 0, 10 + 8 - 6, 0, 0, 0]
+    assert windows["end"].tolist() == windows["start"].tolist()
 
 
 @st.composite
@@ -408,23 +411,38 @@ def questions(draw):
 
 
 @given(questions(), st.integers(46, 90))
-def test_tokens_of_an_answer_are_the_answer_and_every_answer_is_in_a_window(bert, asked, sequence):
+def test_tokens_of_an_answer_are_the_answer_and_every_answer_is_in_a_window(cut, asked, sequence):
     for each in asked:
-        inputs, answers = cut_windows([each], bert, sequence=sequence)
-        assert {part.shape for part in inputs} == {(len(answers.start), sequence)}
-        assert answers.start.any()  # three words of 3 tokens at most, and windows overlap by as many
-        bert.no_truncation()
-        bert.no_padding()
-        wanted = bert.encode(each.paragraph[slice(*each.answer)], add_special_tokens=False).ids
-        for row in torch.nonzero(answers.start).flatten().tolist():
-            span = slice(int(answers.start[row]), int(answers.end[row]) + 1)
-            assert (inputs.token_type_ids[row, span] == 1).all()
-            assert inputs.input_ids[row, span].tolist() == wanted
+        windows = cut([each], sequence)
+        assert windows["input_ids"].shape == (len(windows), sequence)
+        assert windows["start"].any()  # three words of 3 tokens at most, and windows overlap by as many
+        (answer,) = cut(
+            [each._replace(paragraph=each.paragraph[slice(*each.answer)], answer=(0, 1))], sequence
+        )
+        wanted = answer["input_ids"][answer["token_type_ids"] == 1][:-1].tolist()
+        for window in windows[windows["start"] > 0]:
+            span = slice(window["start"], window["end"] + 1)
+            assert (window["token_type_ids"][span] == 1).all()
+            assert window["input_ids"][span].tolist() == wanted
 
 
-def test_shape_that_holds_no_window_is_refused(bert):
+def test_set_under_the_root_is_cut_once(tmp_path, monkeypatch):
+    path = write_questions(tmp_path / "squad/train-v1.1.json", *(question(number=each) for each in range(5)))
+    with pytest.raises(DataMissing, match="bert-base-uncased"):
+        open_squad(tmp_path, "train")
+    write_wordpiece(tmp_path / "bert-base-uncased")
+    inputs, answers = open_squad(tmp_path, "train", sequence=128)
+    assert inputs.input_ids.shape == (5, 128)
+    assert [part.dtype for part in inputs] == [torch.int32, torch.uint8, torch.uint8]
+    monkeypatch.setattr(module, "read_squad", None)
+    again = open_squad(tmp_path, "train", sequence=128)
+    assert torch.equal(again[1].end, answers.end)
+    assert len(list(path.parent.glob("pytest-accel-squad-train-128-*.npy"))) == 1
+
+
+def test_shape_that_holds_no_window_is_refused(cut):
     with pytest.raises(ValueError, match=r"8 tokens hold no window\. Valid: 10 or more"):
-        cut_windows([Question("who?", "cat", (0, 3))], bert, sequence=8)
+        cut([Question("who?", "cat", (0, 3))], 8)
 
 
 @pytest.mark.parametrize("sequence", [16, 128, 384])

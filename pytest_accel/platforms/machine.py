@@ -162,15 +162,7 @@ def probe() -> Machine:
 
 def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
     """Return the processor that this process runs on."""
-    return describe_cpu(read_file(cpuinfo)[0], available_cores(), read_file(soc_id)[0])
-
-
-def available_cores() -> int:
-    """Return the number of cores that the scheduler may use for this process, a job's cpuset included."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
+    return describe_cpu(read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), read_file(soc_id)[0])
 
 
 def describe_cpu(cpuinfo: str, cores: int, soc_id: str = "") -> Cpu:

@@ -55,10 +55,7 @@ def topology(sys: Path = SYS) -> Topology:
 
 def allowed_cpus() -> frozenset[int]:
     """Return the CPUs that this process may run on: its affinity within its cgroup's cpuset."""
-    try:
-        return frozenset(os.sched_getaffinity(0))
-    except (AttributeError, OSError):  # not Linux
-        return frozenset()
+    return frozenset(os.sched_getaffinity(0))
 
 
 def device_affinities(

@@ -95,11 +95,8 @@ class Nvml:
 
     def handle(self, uuid: str | None) -> object | None:
         """Return the handle of a UUID; NVML's indices ignore CUDA_VISIBLE_DEVICES and are not used."""
-        if not uuid:
-            return None
-        spelled = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
-        handles = (self.ask("nvmlDeviceGetHandleByUUID", name) for name in spelled)
-        return next((handle for handle in handles if handle is not None), None)
+        handle: object | None = self.ask("nvmlDeviceGetHandleByUUID", uuid) if uuid else None
+        return handle
 
     def slices(self, handle: object) -> list[object]:
         """Return the handles of a GPU's MIG slices; their numbers may have gaps."""
@@ -161,17 +158,22 @@ class NvidiaGpu:
     """A GPU as NVML lists it; in MIG mode its slices are the devices."""
 
     device: DetectedDevice
-    mig_mode: bool = False
-    slices: tuple[DetectedDevice, ...] = ()
+    slices: tuple[DetectedDevice, ...] | None = None  # None: not in MIG mode
 
 
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice], list[str]]:
     """Return the visible devices in CUDA's order, and problems."""
+    gpus: list[NvidiaGpu] = []
+    problems: list[str] = []
     with opened() as nvml:
-        try:
-            gpus, problems = _list(nvml)
-        except Refused as refused:
-            return [], [f"NVML: {refused}"]
+        count, problem = nvml.attempt("nvmlDeviceGetCount")
+        if problem:
+            return [], [f"NVML: {problem}"]
+        for index in range(count):
+            try:
+                gpus.append(_gpu(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index), index))
+            except Refused as refused:  # one lost GPU must not hide the others
+                problems.append(f"NVML: GPU {index}: {refused}")
     devices = visible_devices(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     return devices, problems + _notes(gpus, devices, environ)
 
@@ -181,60 +183,39 @@ def visible_devices(gpus: Sequence[NvidiaGpu], spec: str | None) -> list[Detecte
 
     NVIDIA's MIG guide: a process enumerates one MIG slice, the first, and then no other device.
     """
-    slices = [each for gpu in gpus for each in gpu.slices]
+    slices = [each for gpu in gpus for each in gpu.slices or ()]
     uuids = [gpu.device.uuid for gpu in gpus] + [each.uuid for each in slices]
     chosen: list[DetectedDevice] = []
     for index in select_visible(spec, uuids, numbered=len(gpus)):
         if index >= len(gpus):
             chosen.append(slices[index - len(gpus)])
-        elif gpus[index].mig_mode:
-            chosen.extend(gpus[index].slices[:1])
         else:
-            chosen.append(gpus[index].device)
+            parts = gpus[index].slices
+            chosen += [gpus[index].device] if parts is None else parts[:1]
     first_slice = [device for device in chosen if device.mig is not None][:1]
     return [replace(device, index=index) for index, device in enumerate(first_slice or chosen)]
 
 
-def _list(nvml: Nvml) -> tuple[list[NvidiaGpu], list[str]]:
-    gpus: list[NvidiaGpu] = []
-    problems: list[str] = []
-    for index in range(nvml.demand("nvmlDeviceGetCount")):
-        try:
-            gpus.append(_gpu(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index), index))
-        except Refused as refused:  # one lost GPU must not hide the others
-            problems.append(f"NVML: GPU {index}: {refused}")
-    return gpus, problems
-
-
 def _gpu(nvml: Nvml, handle: object, index: int) -> NvidiaGpu:
-    device = DetectedDevice(
-        index=index,
-        name=str(nvml.demand("nvmlDeviceGetName", handle)),
-        uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
-        memory_bytes=_memory_bytes(nvml, handle),
-    )
+    device = _described(nvml, handle, index)
     mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
     if mode is None or mode[0] != nvml.constant("NVML_DEVICE_MIG_ENABLE"):
         return NvidiaGpu(device=device)
-    slices = tuple(_slice(nvml, mig, device) for mig in nvml.slices(handle))
-    return NvidiaGpu(device=device, mig_mode=True, slices=slices)
-
-
-def _slice(nvml: Nvml, handle: object, parent: DetectedDevice) -> DetectedDevice:
-    name = str(nvml.demand("nvmlDeviceGetName", handle))  # NVIDIA H100 80GB HBM3 MIG 1g.10gb
-    profile = name.partition(" MIG ")[2] or "unknown"  # drivers before 470 name a slice like its GPU
-    return DetectedDevice(
-        index=parent.index,
-        name=f"{parent.name} MIG {profile}",
-        uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
-        memory_bytes=_memory_bytes(nvml, handle),
-        mig=profile,
+    return NvidiaGpu(
+        device=device, slices=tuple(_described(nvml, each, index) for each in nvml.slices(handle))
     )
 
 
-def _memory_bytes(nvml: Nvml, handle: object) -> int | None:
+def _described(nvml: Nvml, handle: object, index: int) -> DetectedDevice:
+    name = str(nvml.demand("nvmlDeviceGetName", handle))
     memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
-    return None if memory is None else int(memory.total)
+    return DetectedDevice(
+        index=index,
+        name=name,
+        uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
+        memory_bytes=None if memory is None else int(memory.total),
+        mig=name.partition(" MIG ")[2] or None,  # NVIDIA H100 80GB HBM3 MIG 1g.10gb
+    )
 
 
 def _notes(

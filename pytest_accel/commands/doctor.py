@@ -19,7 +19,7 @@ from pytest_accel.platforms.numa import format_list
 from pytest_accel.stats.quantities import counted, gibibytes, printable
 
 if TYPE_CHECKING:
-    from pytest_accel.platforms.catalogue import Catalogue, Variant
+    from pytest_accel.platforms.catalogue import Catalogue
     from pytest_accel.platforms.machine import Machine
 
 WARNED = "Measuring works; figures may be noisier, or of another kind"
@@ -75,24 +75,11 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
     for device in machine.devices:
         memory = "memory unknown" if device.memory_bytes is None else gibibytes(device.memory_bytes)
         yield f"device {device.index:<5} {device.name}, {memory}: {device.key or 'not in the catalogue'}"
-    for variant in dict.fromkeys(device.variant for device in machine.devices if device.variant is not None):
-        yield from (f"             {line}" for line in _variant_lines(variant))
     if not machine.devices:
         yield "device       none"
     yield from (f"problem      {problem}" for problem in machine.problems)
     if any(device.key is None for device in machine.devices):
         yield "             Name it in pyproject.toml: [tool.pytest-accel.platforms.NAME] patterns = ['…']"
-
-
-def _variant_lines(variant: Variant) -> Iterator[str]:
-    figures = ((variant.memory_gb, "GB"), (variant.bandwidth_gb_s, "GB/s"), (variant.tdp_w, "W"))
-    known = [f"{value:g} {unit}" for value, unit in figures if value is not None]
-    yield f"{variant.title or 'variant'}: {', '.join(filter(None, [*known, variant.interconnect]))}"
-    if variant.peaks_tflops:
-        peaks = (f"{name} {value:g}" for name, value in variant.peaks_tflops.items())
-        yield f"dense peak in TFLOP/s: {', '.join(peaks)}"
-    if variant.source:
-        yield f"source: {variant.source}"
 
 
 def _platform_lines(machine: Machine, catalogue: Catalogue) -> Iterator[str]:

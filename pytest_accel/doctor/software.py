@@ -17,7 +17,6 @@ from pathlib import Path
 from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms.environment import container
 from pytest_accel.platforms.host import HostFiles, read_file
-from pytest_accel.stats.environment import safe_variables
 from pytest_accel.stats.quantities import counted
 
 SOFTWARE, NETWORK, PACKAGES = (Sheet(group) for group in ("software", "network", "packages"))
@@ -29,8 +28,6 @@ _SLOWING = {
     "AMD_SERIALIZE_KERNEL": "every kernel is waited for",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is a call to the driver",
     "PYTHONDEVMODE": "Python runs extra checks",
-}
-_SLOWING_NCCL = {
     "NCCL_P2P_DISABLE": "GPUs of a node copy through the host",
     "NCCL_SHM_DISABLE": "ranks of a node communicate through the network",
     "NCCL_IB_DISABLE": "InfiniBand and RoCE stay unused",
@@ -111,9 +108,12 @@ def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[
 
 def slowing_variables(environ: Mapping[str, str]) -> Finding:
     slowing = [name for name in _SLOWING if environ.get(name, "").lower() not in _OFF]
+    words = [f"{name} is set: {_SLOWING[name]}" for name in slowing]
+    if environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
+        slowing.append("NCCL_DEBUG")
+        words.append("NCCL_DEBUG is set: NCCL prints while it measures")
     if slowing:
-        words = "; ".join(f"{name} is set: {_SLOWING[name]}" for name in slowing)
-        return SOFTWARE("variables").warning(words, f"unset {' '.join(slowing)}")
+        return SOFTWARE("variables").warning("; ".join(words), f"unset {' '.join(slowing)}")
     return SOFTWARE("variables").ok("none that slows every step")
 
 
@@ -121,11 +121,7 @@ def slowing_variables(environ: Mapping[str, str]) -> Finding:
 
 
 def examine_network(files: HostFiles, environ: Mapping[str, str]) -> list[Finding]:
-    """Check InfiniBand and Slingshot adapters, NCCL's plugin for Slingshot, and NCCL's variables."""
-    return [_adapters(files, environ), _nccl_variables(environ)]
-
-
-def _adapters(files: HostFiles, environ: Mapping[str, str]) -> Finding:
+    """Check InfiniBand and Slingshot adapters, and NCCL's plugin for Slingshot."""
     ports = [
         (f"{name}/{port}", f"{_ADAPTERS}/{name}/ports/{port}")
         for name in files.names(_ADAPTERS)
@@ -137,20 +133,21 @@ def _adapters(files: HostFiles, environ: Mapping[str, str]) -> Finding:
         if files.text(f"{path}/state").endswith("ACTIVE")  # "4: ACTIVE"
     ]
     slingshot = files.names(_SLINGSHOT)
+    sheet = NETWORK("adapters")
     # NCCL uses InfiniBand by itself; Slingshot only through a plugin.
     if slingshot and not _has_plugin(files, environ):
-        return NETWORK("adapters").warning(
-            f"Slingshot {', '.join(slingshot)}, and no libnccl-net*.so is found: NCCL would use TCP over it",
-            "Load the site's aws-ofi-nccl, and put its folder into LD_LIBRARY_PATH.",
+        text = (
+            f"Slingshot {', '.join(slingshot)}, and no libnccl-net*.so is found: NCCL would use TCP over it"
         )
+        remedy = "Load the site's aws-ofi-nccl, and put its folder into LD_LIBRARY_PATH."
+        return [sheet.warning(text, remedy)]
     if ports and not active and not slingshot:
-        return NETWORK("adapters").warning(
-            f"{counted(len(ports), 'InfiniBand port')}, and none is active",
-            "Check cables and the subnet manager (`ibstat`): NCCL falls back to TCP between nodes.",
-        )
+        text = f"{counted(len(ports), 'InfiniBand port')}, and none is active"
+        remedy = "Check cables and the subnet manager (`ibstat`): NCCL falls back to TCP between nodes."
+        return [sheet.warning(text, remedy)]
     words = active[:4] + (["…"] if len(active) > 4 else [])
     words += [f"Slingshot {', '.join(slingshot)}"] if slingshot else []
-    return NETWORK("adapters").ok("; ".join(words) or "no InfiniBand or Slingshot: nodes would use TCP")
+    return [sheet.ok("; ".join(words) or "no InfiniBand or Slingshot: nodes would use TCP")]
 
 
 def _has_plugin(files: HostFiles, environ: Mapping[str, str]) -> bool:
@@ -160,19 +157,6 @@ def _has_plugin(files: HostFiles, environ: Mapping[str, str]) -> bool:
         for folder in dict.fromkeys([*folders, *_PLUGIN_FOLDERS])
         for name in files.names(folder)
     )
-
-
-def _nccl_variables(environ: Mapping[str, str]) -> Finding:
-    found = {name: value for name, value in safe_variables(environ).items() if name.startswith("NCCL_")}
-    slowing = [name for name in _SLOWING_NCCL if found.get(name, "").lower() not in _OFF]
-    words = [f"{name}={found[name]}: {_SLOWING_NCCL[name]}" for name in slowing]
-    if found.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-        slowing.append("NCCL_DEBUG")
-        words.append(f"NCCL_DEBUG={found['NCCL_DEBUG']}: NCCL prints while it measures")
-    if slowing:
-        return NETWORK("variables").warning("; ".join(words), f"unset {' '.join(slowing)}")
-    shown = ", ".join(f"{name}={value}" for name, value in sorted(found.items()))
-    return NETWORK("variables").ok(shown or "no NCCL_* is set")
 
 
 # --- an image, where it is built: no GPU is needed --------------------------------------------------

@@ -10,7 +10,7 @@ from pytest_accel.stats.gate import judge
 from pytest_accel.stats.platform_shift import at_best_ok, judge_rest
 from pytest_accel.stats.quantities import parse_fraction
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Policy, Verdict
+from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy, Verdict
 
 # --- names of metrics -------------------------------------------------------------------------------
 
@@ -226,8 +226,7 @@ def _as_increases(verdict: Verdict) -> Verdict:
     found, resolution = verdict.slowdown, verdict.resolution
     return replace(
         verdict,
-        slowdown=found
-        and Estimate(point=_increase(found.point), low=_increase(found.low), high=_increase(found.high)),
+        slowdown=found and found.mapped(_increase),
         resolution=None if resolution is None else _increase(resolution),
     )
 

@@ -103,11 +103,7 @@ def at_best_ok(verdict: Verdict) -> Verdict:
 def total_slowdown(verdict: Verdict) -> Estimate | None:
     """Return the loss of a benchmark with that of its platform; None where nothing was compared."""
     found, kept = verdict.slowdown, 1 - verdict.common
-    if found is None or not verdict.common:
-        return found
-    return Estimate(
-        point=1 - kept * (1 - found.point), low=1 - kept * (1 - found.low), high=1 - kept * (1 - found.high)
-    )
+    return found and found.mapped(lambda lost: 1 - kept * (1 - lost)) if verdict.common else found
 
 
 def without_shift(c: float, runs: Iterable[Run]) -> list[Run]:

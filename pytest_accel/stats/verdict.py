@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,6 +67,9 @@ class Estimate:
     point: float
     low: float
     high: float
+
+    def mapped(self, convert: Callable[[float], float]) -> Estimate:
+        return Estimate(point=convert(self.point), low=convert(self.low), high=convert(self.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,11 +72,21 @@ class TestSoftware:
     def examine(self, files, environ):
         return software.examine(files, environ, nvidia=0, amd=0, cuda=None)
 
-    @pytest.mark.parametrize(("value", "level"), [("1", Level.WARNING), ("0", Level.OK)])
-    def test_variables_left_behind_by_a_search(self, tree, by_subject, value, level):
-        finding = by_subject(self.examine(tree({}), {"CUDA_LAUNCH_BLOCKING": value}))["variables"]
+    @pytest.mark.parametrize(
+        ("name", "value", "level"),
+        [
+            ("CUDA_LAUNCH_BLOCKING", "1", Level.WARNING),
+            ("CUDA_LAUNCH_BLOCKING", "0", Level.OK),
+            ("NCCL_P2P_DISABLE", "1", Level.WARNING),
+            ("NCCL_DEBUG", "info", Level.WARNING),
+            ("NCCL_DEBUG", "WARN", Level.OK),
+            ("NCCL_SOCKET_IFNAME", "eth0", Level.OK),
+        ],
+    )
+    def test_variables_left_behind_by_a_search(self, tree, by_subject, name, value, level):
+        finding = by_subject(self.examine(tree({}), {name: value}))["variables"]
         assert finding.level is level
-        assert ("unset CUDA_LAUNCH_BLOCKING" in finding.remedy) == (level is Level.WARNING)
+        assert (finding.remedy == f"unset {name}") == (level is Level.WARNING)
 
     def test_container(self, tree, by_subject):
         files = tree({"run/.containerenv": 'engine="podman-4.9"\nimage="registry.example/x/torch:2.10"\n'})
@@ -111,26 +121,6 @@ class TestNetwork:
         environ = {"LD_LIBRARY_PATH": "/apps/none:/apps/ofi/lib"}
         finding = by_subject(examine_network(files, environ))["adapters"]
         assert (finding.level, finding.text) == (Level.OK, "Slingshot cxi0")
-
-    @pytest.mark.parametrize(
-        ("environ", "level", "words"),
-        [
-            ({}, Level.OK, "no NCCL_* is set"),
-            ({"NCCL_SOCKET_IFNAME": "eth0", "HOME": "/root"}, Level.OK, "NCCL_SOCKET_IFNAME=eth0"),
-            ({"NCCL_P2P_DISABLE": "1"}, Level.WARNING, "GPUs of a node copy through the host"),
-            ({"NCCL_P2P_DISABLE": "0"}, Level.OK, "NCCL_P2P_DISABLE=0"),
-            ({"NCCL_DEBUG": "info"}, Level.WARNING, "NCCL prints while it measures"),
-            ({"NCCL_DEBUG": "WARN"}, Level.OK, "NCCL_DEBUG=WARN"),
-        ],
-    )
-    def test_variables(self, tree, by_subject, environ, level, words):
-        finding = by_subject(examine_network(tree({}), environ))["variables"]
-        assert finding.level is level
-        assert words in finding.text
-
-    def test_no_secret_is_shown(self, tree):
-        environ = {"NCCL_AUTH_TOKEN": "hunter2hunter2"}
-        assert "hunter2" not in str(examine_network(tree({}), environ))
 
 
 # --- an image ---------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_accel.workloads.data.loader import BatchRequest
 
 Tensor: TypeAlias = Any  # torch is untyped here
+EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
 
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
 # Size in bytes and MD5 of the published pickles, as torchvision 0.25 has them (datasets/cifar.py).
@@ -113,6 +114,12 @@ class EncodedImages:
         if not 0 < count == len(data):
             raise unreadable(self.name(index), f"short: {count} of {len(data)} bytes came", SHARD_REMEDY)
         return torch.from_numpy(data)
+
+    def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
+        """Return the bytes of a batch, for a device that decodes them."""
+        read = [self.read(index) for index in wanted.indices]
+        indices = torch.tensor(wanted.indices)
+        return torch.cat(read), torch.tensor([len(each) for each in read]), self.labels[indices], indices
 
     def _path(self, image: Any) -> str:
         name = self.shards[image["shard"]] if self.shards else os.fsdecode(image["name"])

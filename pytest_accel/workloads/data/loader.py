@@ -26,7 +26,6 @@ from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 
 Tensor: TypeAlias = Any  # torch is untyped here
-EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
 
 TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
 POLL_S = 0.2  # between two checks for dead workers
@@ -192,19 +191,6 @@ class PhotographReader:
             crop = crop_for(pixels.shape[1], pixels.shape[2], random)
             batch[place] = crop_on_host(pixels, crop, self.size)
         return batch, self.images.labels[torch.tensor(wanted.indices)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedReader:
-    """JPEG bytes, for a device that decodes them."""
-
-    images: EncodedImages
-
-    def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
-        read = [self.images.read(index) for index in wanted.indices]
-        indices = torch.tensor(wanted.indices)
-        lengths = torch.tensor([len(each) for each in read])
-        return torch.cat(read), lengths, self.images.labels[indices], indices
 
 
 # --- worker processes -------------------------------------------------------------------------------

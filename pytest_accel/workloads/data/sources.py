@@ -22,10 +22,9 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.data.files import DataError
-from pytest_accel.workloads.data.images import EncodedImages
+from pytest_accel.workloads.data.images import EncodedBatch, EncodedImages
 from pytest_accel.workloads.data.loader import (
     TIMEOUT_S,
-    EncodedBatch,
     HostBatches,
     LoaderConfig,
     TrainingOrder,

@@ -16,7 +16,6 @@ from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuratio
 from pytest_accel.workloads.data.files import SlowDecodingWarning, Split
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
-    EncodedReader,
     HostBatches,
     PhotographReader,
     Reader,
@@ -206,7 +205,7 @@ def _decoded_on_device(
         warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
     loading = loading_of(config, readers_only=True)
     return DecodingSource(
-        HostBatches(EncodedReader(images=images), order.requests(augment=False), loading, for_device=False),
+        HostBatches(images, order.requests(augment=False), loading, for_device=False),
         images,
         CropResize(_model_input(config, plan)),
         config.device,

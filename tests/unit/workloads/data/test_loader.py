@@ -18,7 +18,6 @@ from pytest_accel.workloads.data import loader as module
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import ArrayImages, open_images
 from pytest_accel.workloads.data.loader import (
-    EncodedReader,
     HostBatches,
     LoaderConfig,
     PhotographReader,
@@ -26,7 +25,7 @@ from pytest_accel.workloads.data.loader import (
     evaluation_order,
     spare_cpus,
 )
-from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform, decode_on_host
+from pytest_accel.workloads.data.pixels import CropResize, ModelInput, decode_on_host
 from pytest_accel.workloads.data.sources import (
     COPIED_AHEAD,
     DecodingSource,
@@ -315,20 +314,16 @@ def test_crops_do_not_depend_on_batches_per_request(food):
 CPU = torch.device("cpu")
 
 
-def wanted_for(size, channels=3):
-    """Of this mean and deviation: pixels come out as they are."""
-    plain = {"device": CPU, "dtype": torch.float32, "memory_format": torch.contiguous_format}
-    return ModelInput(
-        channels=channels, size=size, mean=(0.0,) * channels, std=(1 / 255,) * channels, **plain
-    )
-
-
-def finish_for(size, channels=3, *, augment=False):
-    return PixelTransform(wanted_for(size, channels), augment=augment)
-
-
-def with_labels(transform):
-    return lambda batch: (transform(batch[0]), batch[1])
+# Of this mean and deviation: pixels come out as they are.
+PLAIN = ModelInput(
+    channels=3,
+    size=16,
+    device=CPU,
+    dtype=torch.float32,
+    memory_format=torch.contiguous_format,
+    mean=(0.0,) * 3,
+    std=(1 / 255,) * 3,
+)
 
 
 def numbered_images(count):
@@ -338,15 +333,11 @@ def numbered_images(count):
     return ArrayImages(images=images, labels=numbers)
 
 
-def on_device(order, images):
-    return resident((images.images, images.labels), order, with_labels(finish_for(4, 1)), CPU)
-
-
 def loaded(order, images, workers=0):
     loading = LoaderConfig(workers=workers)
     sampler = order.requests(augment=False)
     batches = HostBatches(images, sampler, loading, for_device=False)
-    return LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=loading)
+    return LoaderSource(batches, tuple, CPU, loading=loading)
 
 
 def take(source, steps):
@@ -356,7 +347,11 @@ def take(source, steps):
 def test_resident_and_loaded_data_come_in_one_order():
     images = numbered_images(17)
     order = TrainingOrder(length=17, batch_size=4, seed=3)
-    sources = [on_device(order, images), loaded(order, images), loaded(order, images, workers=2)]
+    sources = [
+        resident((images.images, images.labels), order, tuple, CPU),
+        loaded(order, images),
+        loaded(order, images, workers=2),
+    ]
     first, *others = [take(source, 9) for source in sources]
     for batches in others:
         for (inputs, labels), (other_inputs, other_labels) in zip(first, batches, strict=True):
@@ -380,9 +375,9 @@ def decoded(food):
         order = TrainingOrder(length=len(images), batch_size=batch_size, seed=1)
         loading = LoaderConfig(workers=workers)
         sampler = order.requests(augment=False)
-        batches = batches or HostBatches(EncodedReader(images=images), sampler, loading, for_device=False)
+        batches = batches or HostBatches(images, sampler, loading, for_device=False)
         options = {"loading": loading, "seed": seed, "decode": decode}
-        made.append(DecodingSource(batches, images, CropResize(wanted_for(16)), CPU, **options))
+        made.append(DecodingSource(batches, images, CropResize(PLAIN), CPU, **options))
         return made[-1]
 
     yield make
@@ -462,7 +457,7 @@ def test_batches_split_from_larger_ones_are_the_same(length, batch_size, at_once
     order = TrainingOrder(length=length, batch_size=batch_size, rank=1, world=2)
     sampler = order.requests(augment=False, at_once=at_once)
     batches = HostBatches(images, sampler, LoaderConfig(workers=0), for_device=False)
-    large = LoaderSource(batches, with_labels(finish_for(4, 1)), CPU, loading=LoaderConfig(workers=2))
+    large = LoaderSource(batches, tuple, CPU, loading=LoaderConfig(workers=2))
     split = SplitSource(large, batch_size=batch_size, batches=at_once)
     assert (split.loads, split.buffered, split.burst) == (True, (4 + COPIED_AHEAD) * at_once, 2 * at_once)
     steps = 2 * at_once + 1

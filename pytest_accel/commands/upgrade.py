@@ -29,11 +29,19 @@ if TYPE_CHECKING:
 _FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
 _BROKEN = 3  # pytest's status of an internal error
 _PROBE_TIMEOUT_S = 600.0  # an image may have to be fetched first
-_OURS = frozenset(
-    f"--accel-{name}"
-    for name in ("record", "update", "reason", "baselines", "json", "history", "missing-baseline")
-)
-_OVERWRITTEN = frozenset({"--accel-report", "--benchmark-json", "--junitxml", "--junit-xml"})
+_REFUSED = {
+    **dict.fromkeys(
+        [f"--accel-{name}" for name in ("record", "update", "reason", "baselines", "json", "history")]
+        + ["--accel-missing-baseline"],
+        "this command sets it, and measures into a folder of its own. Leave it out.",
+    ),
+    **dict.fromkeys(
+        ["--accel-report", "--benchmark-json", "--junitxml", "--junit-xml"],
+        "each process would overwrite it. Leave it out: the folder has the results of all, and `pytest-accel report` "
+        "makes the page of any of them.",
+    ),
+    "--accel-slowdown": "it would slow both. Give it to the new one alone: 'env PYTEST_ADDOPTS=--accel-slowdown=10% CMD'.",
+}
 
 
 @command(
@@ -215,10 +223,10 @@ class _Upgrade:
             new=self.environments["new"].command,
             arguments=safe_arguments(self.arguments),
             folder=str(self.shown),
-            blocks=self.blocks,
+            max_blocks=self.blocks,
             processes=len(self.sessions),
             duration_s=self._duration_s,
-            status=status,
+            exit_status=status,
         )
         page = markdown(found, context)
         write_atomic(self.folder / "upgrade.json", as_json(found, context))
@@ -260,22 +268,9 @@ def _new_folder(named: str | None) -> Path:
 
 
 def _refuse_arguments(arguments: Sequence[str]) -> None:
-    for word in arguments:
-        option = word.partition("=")[0]
-        if option in _OURS:
-            raise ValueError(
-                f"{option} after --: this command sets it, and measures into a folder of its own. Leave it out."
-            )
-        if option in _OVERWRITTEN:
-            raise ValueError(
-                f"{option} after --: each process would overwrite it. Leave it out: the folder has the results of "
-                "all, and `pytest-accel report` makes the page of any of them."
-            )
-        if option == "--accel-slowdown":
-            raise ValueError(
-                "--accel-slowdown after -- would slow both. Give it to the new one alone: "
-                "'env PYTEST_ADDOPTS=--accel-slowdown=10% CMD'."
-            )
+    for option in (word.partition("=")[0] for word in arguments):
+        if option in _REFUSED:
+            raise ValueError(f"{option} after --: {_REFUSED[option]}")
 
 
 # --- environments -----------------------------------------------------------------------------------
@@ -291,16 +286,11 @@ def version(name):
         return metadata.version(name) or ""
     except metadata.PackageNotFoundError:
         return ""
-try:
-    from pytest_accel import __version__ as ours
-except ImportError:
-    ours = ""
-plugins = {each.name for each in metadata.entry_points(group="pytest11") if each.value.startswith("pytest_accel")}
 print()
 print(sys.argv[1] + json.dumps({
     "python": sys.version.split()[0], "executable": sys.executable or "", "folder": os.getcwd(),
-    "pytest": version("pytest"), "torch": version("torch"), "pytest_accel": ours if plugins else "",
-    "seen": str(os.path.exists(sys.argv[2]) and os.access(os.path.dirname(sys.argv[2]), os.W_OK)),
+    "pytest": version("pytest"), "torch": version("torch"), "pytest_accel": version("pytest-accel"),
+    "seen": str(os.access(sys.argv[2], os.W_OK)),
 }), flush=True)
 """
 
@@ -332,13 +322,9 @@ class UpgradeEnvironment:
         """Return the versions there; ValueError where pytest-accel or the folder is missing."""
         from pytest_accel.commands.runner import describe_exit, last_lines
 
-        token, log = folder / f".probe-{secrets.token_hex(4)}", folder / f"{self.name.lower()}-probe.log"
-        token.touch()
-        try:
-            words = self.python("-c", _PROBE, _MARK, str(token))
-            status = runner.run(words, log, title=f"probing {self.name}", timeout_s=_PROBE_TIMEOUT_S)
-        finally:
-            token.unlink(missing_ok=True)
+        log = folder / f"{self.name.lower()}-probe.log"  # which must be seen there
+        words = self.python("-c", _PROBE, _MARK, str(log))
+        status = runner.run(words, log, title=f"probing {self.name}", timeout_s=_PROBE_TIMEOUT_S)
         facts = _answer(log)
         if facts is None:
             said = "\n".join(f"    {line}" for line in last_lines(log))

@@ -14,7 +14,6 @@ from pytest_accel.stats.environment import describe
 from pytest_accel.stats.gate import loss
 from pytest_accel.stats.paired import (
     MAX_BLOCKS,
-    RUNS_PER_BLOCK,
     Decision,
     Effect,
     PairedBenchmark,
@@ -63,10 +62,10 @@ class UpgradeContext:
     new: str
     arguments: tuple[str, ...]  # pytest's
     folder: str
-    blocks: int  # at most
+    max_blocks: int
     processes: int
     duration_s: float  # of all of them
-    status: int
+    exit_status: int
 
 
 def screen(found: PairedComparison, context: UpgradeContext) -> list[str]:
@@ -121,7 +120,7 @@ def _table(rows: Sequence[PairedBenchmark]) -> TextTable:
 
 
 def _cells(row: PairedBenchmark) -> tuple[str, ...]:
-    old, new = ("" if rate is None else si(rate) for rate in (row.old_throughput, row.new_throughput))
+    old, new = ("" if (rate := row.throughput(side)) is None else si(rate) for side in ("old", "new"))
     change = changed(row.verdict.slowdown.point) if row.verdict and row.verdict.slowdown else ""
     newest = row.newest
     unit = f"{newest.unit}/s" if newest and newest.unit else ""
@@ -134,7 +133,7 @@ def _below(found: PairedComparison, context: UpgradeContext) -> Iterator[str]:
     yield f"new: {context.new}"
     yield f"differs: {describe(found.changes) or 'nothing in the recorded environment'}"
     for row in in_order(found.rows):
-        yield f"{effect_word(row.effect)}  {row.name}: {explanation(row, context.blocks)}"
+        yield f"{effect_word(row.effect)}  {row.name}: {explanation(row, context.max_blocks)}"
         if row.effect in _QUIET and row.failure:
             yield f"FAILED  {row.name}: {row.failure}"
         if row.numerics:
@@ -177,18 +176,11 @@ def as_json(found: PairedComparison, context: UpgradeContext) -> str:
     content = {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
+        **encode(context),
         "decision": found.decision.value,
-        "exit_status": context.status,
-        "old": context.old,
-        "new": context.new,
-        "arguments": list(context.arguments),
-        "folder": context.folder,
-        "max_blocks": context.blocks,
-        "processes": context.processes,
-        "duration_s": context.duration_s,
         "changes": encode(found.changes),
         "notes": list(found.notes),
-        "benchmarks": [_plain(row, context.blocks) for row in found.rows],
+        "benchmarks": [_plain(row, context.max_blocks) for row in found.rows],
     }
     return render(content) + "\n"
 
@@ -204,10 +196,9 @@ def _plain(row: PairedBenchmark, max_blocks: int) -> dict[str, Any]:
         "fails": row.fails,
         "explanation": explanation(row, max_blocks),
         "numerics": row.numerics,
-        "old_throughput": row.old_throughput,
-        "new_throughput": row.new_throughput,
+        "old_throughput": row.throughput("old"),
+        "new_throughput": row.throughput("new"),
         "verdict": encode(row.verdict),
-        "blocks": row.verdict.runs * 2 // RUNS_PER_BLOCK if row.verdict else 0,
         "old_step_time_s": [run.step_time_s for run in old],
         "new_step_time_s": [run.step_time_s for run in new],
         "pair_losses": [loss(d) for d in pair_differences(old, new)],  # also of an unfinished block

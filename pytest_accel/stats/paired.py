@@ -210,13 +210,11 @@ class PairedBenchmark:
     def newest(self) -> Result | None:
         return next(reversed([*filter(None, [self.ended_by]), *self.old, *self.new]), None)
 
-    @property
-    def old_throughput(self) -> float | None:
-        return _throughput(self.old)
-
-    @property
-    def new_throughput(self) -> float | None:
-        return _throughput(self.new)
+    def throughput(self, side: Side) -> float | None:
+        results = self.old if side == "old" else self.new
+        if not results:
+            return None
+        return results[0].work_per_step / interval([each.runs[-1] for each in results], Policy()).point_s
 
     @property
     def failure(self) -> str:
@@ -242,12 +240,6 @@ class PairedBenchmark:
 
     def end(self, effect: Effect, why: str = "", result: Result | None = None) -> None:
         self.effect, self.why, self.ended_by, self.is_open = effect, why, result, False
-
-
-def _throughput(results: Sequence[Result]) -> float | None:
-    if not results:
-        return None
-    return results[0].work_per_step / interval([each.runs[-1] for each in results], Policy()).point_s
 
 
 def follow(sessions: Sessions, max_blocks: int) -> dict[str, PairedBenchmark]:

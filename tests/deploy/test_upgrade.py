@@ -156,8 +156,8 @@ def test_slower_environment_fails_after_two_blocks_and_an_equal_benchmark_is_ok_
     assert "8 processes, " in done.stdout
     content = site.kept("kept/upgrade.json")
     assert content["exit_status"] == 1
-    blocks = {each["benchmark"]: each["blocks"] for each in content["benchmarks"]}
-    assert blocks == {"test_tiny.py::test_step": 1, "test_tiny.py::test_step_slow": 2}
+    pairs = {each["benchmark"]: each["verdict"]["runs"] for each in content["benchmarks"]}
+    assert pairs == {"test_tiny.py::test_step": 2, "test_tiny.py::test_step_slow": 4}
     for stem in SECOND:  # and `test_step_slow`, whose name begins as the other's, was
         session = read_results(site.root / "kept" / f"{stem}.json")
         assert [each.benchmark for each in session.results] == ["test_tiny.py::test_step_slow"]

@@ -20,10 +20,10 @@ CONTEXT = UpgradeContext(
     new="apptainer exec --nv new.sif",
     arguments=("bench",),
     folder="kept",
-    blocks=5,
+    max_blocks=5,
     processes=8,
     duration_s=90.0,
-    status=1,
+    exit_status=1,
 )
 
 
@@ -117,7 +117,7 @@ def test_json_has_everything_unrounded():
     assert slow["new_throughput"] == pytest.approx(128 / 0.048)
     assert slow["verdict"]["slowdown"]["point"] == pytest.approx(1 - 1 / 1.2)
     assert slow["pair_losses"] == pytest.approx([1 - 1 / 1.2] * 4)
-    assert (slow["blocks"], rows["test_lost"]["blocks"]) == (2, 0)
+    assert (slow["verdict"]["runs"], rows["test_lost"]["verdict"]) == (4, None)
     assert rows["test_lost"]["fails"]
 
 

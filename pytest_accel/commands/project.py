@@ -37,45 +37,30 @@ class Project:
     file: str = "the ini file"  # its name, for errors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    value: Any
-    origin: str
-    root: Path  # what a relative path is relative to
-    is_from_file: bool = False
-
-
 def baselines_folder(args: argparse.Namespace) -> Path:
     """Return the folder that `--baselines` names, else the one of a session started here."""
-    if args.baselines:
-        return Path(args.baselines).expanduser()
-    found = _setting("baselines")
-    return _from_here(found.root / Path(found.value).expanduser())
+    path, origin = _locate("baselines", args.baselines)
+    if path is None:
+        raise ValueError(f"{origin} names no folder of baselines. Name one with --baselines.")
+    return path
 
 
 def history_file(args: argparse.Namespace) -> Path | None:
     """Return the file that `--history` names, else the one of a session started here; None where none is kept."""
-    found = _setting("history", args.history)
-    return _from_here(found.root / Path(found.value).expanduser()) if found.value else None
+    return _locate("history", args.history)[0]
 
 
 def required_history(args: argparse.Namespace) -> Path:
     """Return the history file, or raise ValueError where none is kept."""
-    path = history_file(args)
+    path, origin = _locate("history", args.history)
     if path is None:
-        origin = _setting("history", args.history).origin
         raise ValueError(f"no history is kept here: {origin} says off. Name the file with --history.")
     return path
 
 
 def data_folder(args: argparse.Namespace) -> Path | None:
     """Return the folder that `--data` names, else that of a session started here; None where there is none."""
-    found = _setting("data", args.data)
-    if found.value is None:
-        return None
-    # As in a session: a file's value is relative to its folder, an option's to the current one.
-    base = found.root if found.is_from_file else Path.cwd()
-    return _from_here(base / Path(found.value).expanduser())
+    return _locate("data", args.data)[0]
 
 
 def by_keyword(expression: str) -> Callable[[str], bool]:
@@ -100,32 +85,31 @@ def by_keyword(expression: str) -> Callable[[str], bool]:
     return wanted
 
 
-def _setting(name: str, given: str | None = None) -> _Setting:
+def _locate(name: str, given: str | None) -> tuple[Path | None, str]:
+    """Return the path of a setting, None where it is off, and who says so."""
     import pytest
 
     from pytest_accel.options import OPTIONS, Settings
-
-    option = next(each for each in OPTIONS if each.name == name)
-    try:
-        if given:
-            return _Setting(value=option.read(given, f"--{name}"), origin=f"--{name}", root=Path.cwd())
-        project = find_project(Path.cwd())
-        if (text := os.environ.get(option.variable)) is not None:
-            return _Setting(
-                value=option.read(text, option.variable), origin=option.variable, root=project.root
-            )
-        if text := project.ini.get(option.key):
-            value = option.read(text, project.file)
-            return _Setting(value=value, origin=project.file, root=project.root, is_from_file=True)
-    except pytest.UsageError as error:
-        raise ValueError(str(error)) from None
-    return _Setting(value=getattr(Settings(), option.field), origin="the default", root=project.root)
-
-
-def _from_here(path: Path) -> Path:
     from pytest_accel.storage.files import relative_path
 
-    return relative_path(Path.cwd(), path)
+    option = next(each for each in OPTIONS if each.name == name)
+    here = base = Path.cwd()
+    try:
+        if given:
+            value, origin = option.read(given, f"--{name}"), f"--{name}"
+        else:
+            project = find_project(here)
+            base = project.root
+            if option.variable in os.environ:
+                value, origin = option.read(os.environ[option.variable], option.variable), option.variable
+                base = here if name == "data" else base  # as in a session
+            elif text := project.ini.get(option.key):
+                value, origin = option.read(text, project.file), project.file
+            else:
+                value, origin = getattr(Settings(), option.field), "the default"
+    except pytest.UsageError as error:
+        raise ValueError(str(error)) from None
+    return (relative_path(here, base / Path(value).expanduser()) if value else None), origin
 
 
 def find_project(start: Path) -> Project:

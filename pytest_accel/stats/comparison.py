@@ -17,21 +17,20 @@ from pytest_accel.stats.results import Ending, Status
 from pytest_accel.stats.run import Run, Scalar
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy, Verdict
 
-# Stored as fractions, read as percentages.
-SHARES = frozenset(
-    {"mfu", "scaling_efficiency", "tdp_share", "power_capped_share", "throttled_share", "roofline_share"}
-)
-_FRACTIONS = frozenset({"accuracy"})  # as the studies give it
-# Of our own names alone: what a user's name ends in need not be a unit.
+# Unit and factor of our own metrics; a user's own has the unit that its name ends in.
+_PERCENT = ("%", 100.0)
 _UNITS = {
-    "power_mean_w": "W",
-    "power_peak_w": "W",
-    "sm_clock_mhz": "MHz",
-    "memory_clock_mhz": "MHz",
-    "temperature_c": "°C",
-    "memory_gb_per_s": "GB/s",
+    **dict.fromkeys(("mfu", "scaling_efficiency", "tdp_share", "roofline_share"), _PERCENT),
+    **dict.fromkeys(("power_capped_share", "throttled_share"), _PERCENT),
+    **dict.fromkeys(("power_mean_w", "power_peak_w"), ("W", 1.0)),
+    **dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz"), ("MHz", 1.0)),
+    **dict.fromkeys(("first_step_time", "warmup_time"), ("s", 1.0)),
+    "accuracy": ("fraction", 1.0),  # as the studies give it
+    "temperature_c": ("°C", 1.0),
+    "memory_gb_per_s": ("GB/s", 1.0),
+    "peak_memory": ("GiB", 2.0**-30),
 }
-_SECONDS = {"epoch_s": "epoch_time"}  # by the name that a published figure has
+_ENDINGS = {"_s": "s", "_j": "J", "_bytes": "B"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +58,9 @@ def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     }
     found |= _energy(runs, work_per_step, unit)
     for name, values in _measured(runs).items():
-        metric, of_unit, scale = _named(name)
-        if metric not in found:
-            found[metric] = Value(value=scale * median(values), unit=of_unit)
+        of_unit, scale = _unit(name)
+        metric = "epoch_time" if name == "epoch_s" else name  # as published figures are named
+        found.setdefault(metric, Value(value=scale * median(values), unit=of_unit))
     return found
 
 
@@ -92,20 +91,10 @@ def _energy(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     return found
 
 
-def _named(name: str) -> tuple[str, str, float]:
-    """Return the name of a metric beside published ones, its unit, and the factor of its stored number."""
-    if name in SHARES:
-        return name, "%", 100.0
-    if name in _FRACTIONS:
-        return name, "fraction", 1.0
-    if name == "peak_memory":
-        return name, "GiB", 2.0**-30
-    if name.endswith("_time"):
-        return name, "s", 1.0
-    for ending, unit in (("_s", "s"), ("_j", "J"), ("_bytes", "B")):
-        if name.endswith(ending) and not is_rate(name):
-            return _SECONDS.get(name, name), unit, 1.0
-    return name, _UNITS.get(name, ""), 1.0
+def _unit(name: str) -> tuple[str, float]:
+    """Return the unit of a metric, and the factor of its stored number."""
+    ending = next((unit for ending, unit in _ENDINGS.items() if name.endswith(ending)), "")
+    return _UNITS.get(name, ("" if is_rate(name) else ending, 1.0))
 
 
 _SAME_RUN = 1e-6  # baselines keep seven digits of a round

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -135,26 +134,17 @@ def is_better_less(metric: str) -> bool:
 
 
 def matched(sides: Sequence[Side]) -> list[Group]:
-    """Return entries of one workload: by key, by a link to a published figure, or between platforms by name."""
+    """Return entries of one workload: by key, or by a link to a published figure."""
     groups: list[Group] = []
     by_key: dict[str, Group] = {}
     for index, side in enumerate(sides):
-        names = Counter(entry.name for entry in side.entries.values())
-        rest = []
-        for entry in side.entries.values():
-            if entry.key in by_key:
-                by_key[entry.key][index] = entry
-            else:
-                rest.append(entry)
-        for entry in rest:
-            free = [group for group in groups if index not in group]
-            found = [group for group in free if any(_are_linked(entry, each) for each in group.values())]
-            if not found and names[entry.name] == 1:
-                found = [group for group in free if _is_namesake(entry, side, group, sides)]
-                found = found if len(found) == 1 else []
-            if found:
-                group = found[0]
-            else:
+        for entry in sorted(side.entries.values(), key=lambda each: each.key not in by_key):
+            group = by_key.get(entry.key)
+            if group is None:
+                free = (each for each in groups if index not in each)
+                linked = (each for each in free if any(_are_linked(entry, one) for one in each.values()))
+                group = next(linked, None)
+            if group is None:
                 groups.append(group := {})
             group[index] = entry
             by_key.setdefault(entry.key, group)
@@ -165,18 +155,6 @@ def _are_linked(one: Entry, other: Entry) -> bool:
     """Return whether one is a benchmark that names the other, a published figure."""
     pairs = [(link, other.key) for link in one.links] + [(link, one.key) for link in other.links]
     return any(link == key or link.startswith(f"{key}/") for link, key in pairs)
-
-
-def _is_namesake(entry: Entry, side: Side, group: Group, sides: Sequence[Side]) -> bool:
-    """Return whether a group holds the same benchmark of other platforms, from other files."""
-    measured = {at: each for at, each in group.items() if not sides[at].published}
-    return (
-        not side.published
-        and bool(measured)
-        and all(
-            each.name == entry.name and sides[at].platform != side.platform for at, each in measured.items()
-        )
-    )
 
 
 # --- ratios -----------------------------------------------------------------------------------------

@@ -121,7 +121,8 @@ def _is_baseline(text: str, where: str) -> bool:
 def _of_revision(name: str, baselines: Path) -> ComparisonSource:
     """Return the set of `REV`, with the folder of baselines that we have today, or of `REV:PATH`."""
     revision, colon, path = name.partition(":")
-    folder, inside = (Path.cwd(), path) if colon else _below_existing(baselines)
+    today = baselines.absolute()
+    folder, inside = (Path.cwd(), path) if colon else (today.parent, f"./{today.name}")
     texts = {
         f"{revision}:{inside}/{at}": decode_text(data, str(at), BaselineError)
         for at, data in read_revision(revision, inside, folder).items()
@@ -138,13 +139,6 @@ def _of_revision(name: str, baselines: Path) -> ComparisonSource:
     except BaselineError as error:  # whose remedy is to restore the file, and a revision cannot be
         raise SourceError(f"{error.file}: {error.problem}. Name another revision or path.") from None
     return _of_files(name, files, f"baselines in git, {revision}:{inside}")
-
-
-def _below_existing(baselines: Path) -> tuple[Path, str]:
-    """Return a folder that exists today, and the path from it to the baselines in git's form."""
-    whole = baselines.absolute()
-    at = next(parent for parent in whole.parents if parent.is_dir())
-    return at, f"./{whole.relative_to(at).as_posix()}"
 
 
 def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> ComparisonSource:

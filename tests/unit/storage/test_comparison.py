@@ -49,23 +49,10 @@ class TestMatching:
         groups = matched([side("a", entry(), entry(OTHER)), side("b", entry(OTHER))])
         assert [sorted(group) for group in groups] == [[0], [0, 1]]
 
-    def test_another_file_of_the_same_name_matches_between_platforms(self):
-        moved = entry(KEY.replace("test_cnn.py", "test_vision.py"))
-        assert len(matched([side("a"), side("b", moved, platform="a100")])) == 1
-        assert len(matched([side("a"), side("b", moved)])) == 2, "of one platform it is another benchmark"
-
-    def test_a_name_that_two_files_share_matches_nothing(self):
-        twins = entry("x.py::t"), entry("y.py::t")
-        assert len(matched([side("a", entry("z.py::t")), side("b", *twins, platform="a100")])) == 3
-        assert len(matched([side("b", *twins, platform="a100"), side("a", entry("z.py::t"))])) == 3
-
-    def test_the_key_goes_before_the_name(self):
-        here, there = entry("x.py::t"), entry("y.py::t")
-        groups = matched([side("a", here), side("b", there, here, platform="a100")])
-        assert {tuple(e.key for e in group.values()) for group in groups} == {
-            ("x.py::t", "x.py::t"),
-            ("y.py::t",),
-        }
+    def test_the_key_goes_before_a_link(self):
+        own, linked = entry("nrp/x"), entry(links=("nrp/x/a100",))
+        groups = matched([side("a", own), side("b", linked, entry("nrp/x"))])
+        assert [[each.key for each in group.values()] for group in groups] == [["nrp/x", "nrp/x"], [KEY]]
 
     def test_a_link_puts_a_published_figure_beside_its_benchmark(self):
         linked = entry(links=("nrp/train/resnet50/a100",))

@@ -68,7 +68,8 @@ def read_text(path: Path, kind: type[StorageError], max_bytes: int) -> str | Non
             raise kind(str(path), "", f"links to {path.readlink()}, which does not exist") from None
         return None
     except OSError as error:
-        raise _read_error(path, kind, error) from None
+        remedy = f"Make it a file that user {os.geteuid()} can read."
+        raise kind(str(path), "", f"cannot be read: {error.strerror}", remedy) from None
     if not stat.S_ISREG(facts.st_mode):
         problem = "is a folder" if stat.S_ISDIR(facts.st_mode) else "is not a regular file"
         raise kind(str(path), "", problem, f"Move it away; a {kind.kind} is a JSON file.")
@@ -81,15 +82,6 @@ def decode_text(data: bytes, where: str, kind: type[StorageError]) -> str:
     except UnicodeDecodeError as error:
         problem = f"not UTF-8 (byte 0x{data[error.start]:02x})"
         raise kind(where, f"byte {error.start}", problem) from None
-
-
-def _read_error(path: Path, kind: type[StorageError], error: OSError) -> StorageError:
-    remedy = {
-        errno.EACCES: f"Make it readable for user {os.geteuid()}.",
-        errno.ELOOP: "Replace the link, which leads back to itself, by the file.",
-        errno.ENOTDIR: f"{path.parent} must be a folder.",
-    }
-    return kind(str(path), "", f"cannot be read: {error.strerror}", remedy.get(error.errno or 0, ""))
 
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -178,19 +170,11 @@ def _write_errors(path: Path, kind: type[StorageError]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        no_locks = "Choose a folder of baselines on a file system with locks"
-        remedy = {
-            errno.ENOSPC: "Make room on the disk",
-            errno.EDQUOT: "Make room in the quota",
-            errno.ENOLCK: no_locks,
-            errno.ENOSYS: no_locks,
-            errno.EFBIG: "Raise the limit on file sizes (ulimit -f)",
-            errno.ENOTDIR: f"{path.parent} must be a folder",
-            errno.EEXIST: f"{path.parent} must be a folder",
-        }.get(error.errno or 0, f"Make {path.parent} writable for user {os.geteuid()}")
-        problem = f"cannot be written: {error.strerror or error}"
-        kept = "what was stored before is intact"
-        raise kind(str(path), "", problem, f"{remedy}, and record again; {kept}.") from None
+        remedy = (
+            f"Make room, and make {path.parent} a folder that user {os.geteuid()} can write, on a file system with locks; "
+            "then record again. What was stored before is intact."
+        )
+        raise kind(str(path), "", f"cannot be written: {error.strerror or error}", remedy) from None
 
 
 @contextmanager

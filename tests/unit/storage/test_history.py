@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import time
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -259,20 +258,6 @@ class TestKilledWriters:
         assert history.append(bulky(2))
         with closing(sqlite3.connect(history.path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-    def test_at_any_moment(self, history):
-        """Also between the statements, and in the middle of the commit."""
-        history.append(bulky(0))
-        for number in range(1, 25):
-            child = in_child(history.append, bulky(number, 10))
-            time.sleep(number * 0.0007)
-            os.kill(child.pid, signal.SIGKILL)
-            child.join(60)
-            kept = names(history)
-            assert kept[-1] == "s0"
-            for name in kept[:-1]:
-                assert len(history.session(name).results) == 10
-        assert history.append(session(99))
 
 
 class TestBadFiles:

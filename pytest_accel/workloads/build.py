@@ -161,12 +161,12 @@ def _batch(config: StepConfig) -> Configuration:
 
     Without the number of ranks: runs on 1, 2 and 4 devices are compared by an equal configuration.
     """
-    micro: Configuration = (
-        {} if config.micro_batch_size is None else {"micro_batch_size": config.micro_batch_size}
-    )
+    given: Configuration = {"batch_size": config.batch_size}
     if config.global_batch_size is not None:
-        return {"global_batch_size": config.global_batch_size, "scaling": "strong", **micro}
-    return {"batch_size": config.batch_size, **micro}
+        given = {"global_batch_size": config.global_batch_size, "scaling": "strong"}
+    if config.micro_batch_size is not None:
+        given["micro_batch_size"] = config.micro_batch_size
+    return given
 
 
 def _model_options(config: StepConfig) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Any, Self, Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 
@@ -29,18 +29,12 @@ from pytest_accel.workloads.tasks.images import evaluation_batches
 PERCENTILES = (50, 90, 99)
 
 
-class Fixture:
+class Fixture(ExitStack):
     """A fixture's callable; its steps are closed at the end of the test."""
 
     def __init__(self, accel: Accel) -> None:
+        super().__init__()
         self._accel = accel
-        self._steps = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._steps.close()
 
     def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any]) -> Any:
         """Build a step on the benchmark's device with the session's data."""
@@ -61,7 +55,7 @@ class Fixture:
             )
         except ValueError as error:
             fail_plainly(str(error))
-        self._steps.callback(step.close)
+        self.callback(step.close)
         accel.item.stash[CONFIGURATION] = step.configuration
         accel.item.stash[STEP_FACTS] = step.facts
         return step
@@ -193,9 +187,12 @@ class StepMetrics:
 
     @property
     def gates(self) -> dict[str, float | None]:
-        has_efficiency = self.step.loads and not self.step.varied
-        gates: dict[str, float | None] = {"loader_efficiency": None} if has_efficiency else {}
-        return gates | ({"accuracy": self.accuracy_tolerance} if "accuracy" in self.learned else {})
+        gates: dict[str, float | None] = {}
+        if self.step.loads and not self.step.varied:
+            gates["loader_efficiency"] = None
+        if "accuracy" in self.learned:
+            gates["accuracy"] = self.accuracy_tolerance
+        return gates
 
     def measured(self, accel: Accel, *, loss: Callable[[], float] | None = None) -> Measurement | None:
         """Measure the step, then its parts."""

@@ -62,17 +62,11 @@ def check_sharding(config: StepConfig) -> None:
 
 def check_shardable(model: nn.Module, task: ModelTask, precision: Precision) -> None:
     """Refuse a model whose results would change with sharding."""
-    if not precision.is_half:
-        return
-    if task == "detection":
+    norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())  # noqa: SLF001 - they share no other
+    if precision.is_half and (task == "detection" or norms):
         raise ValueError(
-            "sharding: 'fsdp' gives a model its inputs in the precision of its weights, and boxes must stay in fp32. "
-            "Write precision='fp32', or leave sharding out."
-        )
-    if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):  # noqa: SLF001 - they share no other
-        raise ValueError(
-            "sharding: 'fsdp' gathers weights in half precision, and batch norms keep their statistics in fp32. "
-            "Write precision='fp32', or leave sharding out."
+            "sharding: 'fsdp' gathers weights and gives inputs in half precision, and boxes and the statistics of batch norms "
+            "must stay in fp32. Write precision='fp32', or leave sharding out."
         )
 
 

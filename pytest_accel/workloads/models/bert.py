@@ -29,12 +29,6 @@ class BertShape:
     sequence: int = 512  # positions: the longest input
     dropout: float = 0.1  # of what a layer adds, and of attention
 
-    def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(
-                f"heads: {self.heads} do not divide a width of {self.width}. Choose a divisor of it."
-            )
-
 
 BERT_SHAPES = {
     "bert-tiny": BertShape(layers=2, width=128, heads=2, inner=512),

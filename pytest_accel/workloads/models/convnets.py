@@ -77,13 +77,8 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.change = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-        )
+        convolutions = [*_convolution(channels, channels), *_convolution(channels, channels)]
+        self.change = nn.Sequential(*convolutions[:-1])  # a ReLU follows the sum
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -249,8 +249,6 @@ def _focal(logits: Tensor, truth: Tensor | float) -> Tensor:
     return alpha * missed**FOCAL_GAMMA * plain
 
 
-NOT_ONLY_BOXES = ("maskrcnn", "keypointrcnn")
-WITHOUT_BACKGROUND = ("retinanet", "fcos")  # the others have it as class 0
 # Stage 1 of a ResNet is frozen, as in the 1x schedule of Faster R-CNN.
 FROZEN = ("body.conv1.", "body.bn1.", "body.layer1.")
 CALIBRATING = (2, 3, 224, 224)  # shape of noise images
@@ -260,17 +258,16 @@ def build_detector(name: str, *, num_classes: int | None = None, **options: Any)
     """Build the named detector with random weights; `num_classes` are those of objects, without a background."""
     from torchvision import models
 
-    if name.startswith(NOT_ONLY_BOXES):
+    if not name.startswith("fasterrcnn_"):
         raise ValueError(
-            f"model: {name!r} learns more than boxes, and its targets are not read here. "
-            "Choose a detector of boxes, fasterrcnn_resnet50_fpn for instance."
+            f"model: {name!r} of torchvision is no Faster R-CNN. Choose fasterrcnn_resnet50_fpn for instance, or pass a "
+            "callable that returns a module of scenes."
         )
-    background = 0 if name.startswith(WITHOUT_BACKGROUND) else 1
     if num_classes is not None:
-        options["num_classes"] = num_classes + background
+        options["num_classes"] = num_classes + 1  # class 0 is the background
     # Without the second, "no weights" still downloads a pretrained backbone.
     options = {"weights": None, "weights_backbone": None} | options
-    return TorchvisionDetector(models.get_model(name, **options), first_label=background)
+    return TorchvisionDetector(models.get_model(name, **options))
 
 
 class Detections(NamedTuple):
@@ -281,26 +278,23 @@ class Detections(NamedTuple):
 
 
 class TorchvisionDetector(nn.Module):
-    """torchvision's detector: Scenes -> losses by name in training, Detections in eval mode.
+    """torchvision's Faster R-CNN: Scenes -> losses by name in training, Detections in eval mode.
 
     Images were resized and normalized on the way to the device. Coordinates stay in fp32: a step of bf16 is eight pixels at
     the right of a wide image. The backbone's batch norms stay in eval mode, as detectors of two images a device are
     trained, with the statistics of noise: without them the activations of random weights grow to NaN.
     """
 
-    def __init__(self, detector: nn.Module, *, first_label: int) -> None:
+    def __init__(self, detector: Any) -> None:
         super().__init__()
         self.detector = detector
-        self.first_label = first_label
         detector.transform = NoTransform()
-        proposing: Any = getattr(detector, "rpn", detector)
+        proposing, regions = detector.rpn, detector.roi_heads
         proposing.anchor_generator = CachedAnchors(proposing.anchor_generator)
+        regions.box_roi_pool = PooledInFp32(regions.box_roi_pool)
         self._heads: list[Any] = []  # outputs in this pass
         proposing.head.register_forward_hook(self._in_fp32)
-        if hasattr(detector, "roi_heads"):
-            regions: Any = detector.roi_heads
-            regions.box_roi_pool = PooledInFp32(regions.box_roi_pool)
-            regions.box_predictor.register_forward_hook(self._in_fp32)
+        regions.box_predictor.register_forward_hook(self._in_fp32)
         calibrate(detector.backbone)
         for name, parameter in detector.backbone.named_parameters():
             if name.startswith(FROZEN):
@@ -310,7 +304,7 @@ class TorchvisionDetector(nn.Module):
     @property
     def compiled_apart(self) -> list[nn.Module]:
         """The modules of fixed shapes: all others have as many rows as there are boxes."""
-        return [self.detector.backbone, getattr(self.detector, "rpn", self.detector).head]
+        return [self.detector.backbone, self.detector.rpn.head]
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
         super().train(mode)
@@ -331,7 +325,7 @@ class TorchvisionDetector(nn.Module):
         # The number of boxes is a shape in this library: the only place where our part waits for the device.
         known = torch.cat([sizes, targets.valid.sum(dim=1, keepdim=True)], dim=1).tolist()
         padded = Padded(images=images, sizes=[(height, width) for height, width, _ in known])
-        corners, labels = corners_px(targets.boxes, sizes), targets.labels + self.first_label
+        corners, labels = corners_px(targets.boxes, sizes), targets.labels + 1
         lists = [
             {"boxes": corners[image, :count], "labels": labels[image, :count]}
             for image, (_, _, count) in enumerate(known)
@@ -346,16 +340,16 @@ class TorchvisionDetector(nn.Module):
 
     def _counted(self, images: Tensor) -> Tensor:
         """Run the products of a step on the meta device, for the largest number of sampled regions."""
-        detector: Any = self.detector
+        detector, regions = self.detector, self.detector.roi_heads
         maps = detector.backbone(images)
-        outputs = [getattr(detector, "rpn", detector).head(list(maps.values()))]
-        if hasattr(detector, "roi_heads"):
-            regions = detector.roi_heads
-            sampler = regions.fg_bg_sampler
-            drawn = sampler.batch_size_per_image if self.training else detector.rpn.post_nms_top_n()
-            shape = (len(images) * drawn, detector.backbone.out_channels, *regions.box_roi_pool.output_size)
-            pooled = images.new_zeros(shape) + sum(each.sum() for each in maps.values())
-            outputs.append(regions.box_predictor(regions.box_head(pooled)))
+        sampler = regions.fg_bg_sampler
+        drawn = sampler.batch_size_per_image if self.training else detector.rpn.post_nms_top_n()
+        shape = (len(images) * drawn, detector.backbone.out_channels, *regions.box_roi_pool.pool.output_size)
+        pooled = images.new_zeros(shape) + sum(each.sum() for each in maps.values())
+        outputs = (
+            detector.rpn.head(list(maps.values())),
+            regions.box_predictor(regions.box_head(pooled)),
+        )
         return torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
 
 
@@ -404,10 +398,6 @@ class PooledInFp32(nn.Module):
         super().__init__()
         self.pool = pool
 
-    @property
-    def output_size(self) -> tuple[int, int]:
-        return self.pool.output_size
-
     def forward(self, maps: dict[str, Tensor], boxes: list[Tensor], sizes: list[tuple[int, int]]) -> Tensor:
         dtype = next(iter(maps.values())).dtype
         # Contiguous too, as the kernel needs: one copy for both.
@@ -418,15 +408,14 @@ class PooledInFp32(nn.Module):
 @torch.no_grad()
 def calibrate(backbone: nn.Module) -> None:
     """Set the running statistics of a backbone's batch norms to those of noise."""
-    norms = list(_norms(backbone))
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
+    momenta = {norm: norm.momentum for norm in _norms(backbone)}
+    for norm in momenta:
         norm.momentum = 1.0  # of this batch alone
     backbone.train()
     noise = torch.rand(CALIBRATING, device=next(backbone.parameters()).device)
     mean, std = (noise.new_tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
     backbone((noise - mean) / std)
-    for norm, momentum in zip(norms, momenta, strict=True):
+    for norm, momentum in momenta.items():
         norm.momentum = momentum
 
 

@@ -34,13 +34,6 @@ class GptShape:
     tied: bool = True
     checkpoint: bool = False
 
-    def __post_init__(self) -> None:
-        if self.width % self.heads or (self.width // self.heads) % 2:
-            raise ValueError(
-                f"heads: {self.heads} heads of an even width do not make up width {self.width}. "
-                "Rotary positions turn pairs: width / heads must be an even number."
-            )
-
     @property
     def padded_vocabulary(self) -> int:
         return -(-self.vocabulary // PAD_TO) * PAD_TO

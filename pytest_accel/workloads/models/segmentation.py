@@ -8,7 +8,7 @@ computes the same.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,35 +22,20 @@ DEEPLABS = {"deeplabv3plus-r18": "resnet18", "deeplabv3plus-r101": "resnet101"}
 SEGFORMER_CROP, DEEPLAB_CROP = (1024, 1024), (512, 1024)
 CROPS = dict.fromkeys(SEGFORMERS, SEGFORMER_CROP) | dict.fromkeys(DEEPLABS, DEEPLAB_CROP)
 DROPOUT = 0.1
-SMALLEST_STAGE = 32  # stride of a SegFormer's last stage
 OUTPUT_STRIDE = 8  # of DeepLabV3+: its last stages are dilated
-
-
-class Segmented(NamedTuple):
-    """Output of DeepLabV3+ in training: logits (batch, classes, height, width) of both heads."""
-
-    main: torch.Tensor
-    auxiliary: torch.Tensor
 
 
 def build_segformer(
     name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 256
 ) -> SegFormer:
-    library = _library(name)
-    network = library.Segformer(
-        SEGFORMERS[name],
-        encoder_weights=None,
-        classes=num_classes,
-        decoder_segmentation_channels=decoder_channels,
-    )
-    return SegFormer(network)
+    sizes = {"classes": num_classes, "decoder_segmentation_channels": decoder_channels}
+    return SegFormer(_library(name).Segformer(SEGFORMERS[name], encoder_weights=None, **sizes))
 
 
 def build_deeplabv3plus(
     name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 512
 ) -> DeepLabV3Plus:
-    library = _library(name)
-    network = library.DeepLabV3Plus(
+    network = _library(name).DeepLabV3Plus(
         DEEPLABS[name],
         encoder_weights=None,
         encoder_output_stride=OUTPUT_STRIDE,
@@ -78,13 +63,12 @@ class SegFormer(nn.Module):
         super().__init__()
         self.encoder = network.encoder
         self.decoder = _SegFormerDecoder(network.decoder)
-        self.segmentation_head = _head(network.segmentation_head, factor=4)
+        self.segmentation_head = nn.Sequential(network.segmentation_head[0], Upsample(4, logits=True))
         for block in self.encoder.modules():
             if hasattr(block, "attn"):
                 block.attn = FusedAttention(block.attn)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        check_size(images.shape[-2], images.shape[-1], SMALLEST_STAGE)
         features = []
         for stage in "1234":
             # The library makes every stage's output contiguous, and the next stage turns it back.
@@ -115,7 +99,7 @@ class DeepLabV3Plus(nn.Module):
         super().__init__()
         self.encoder = network.encoder
         self.decoder = network.decoder
-        self.segmentation_head = _head(network.segmentation_head, factor=4)
+        self.segmentation_head = nn.Sequential(network.segmentation_head[0], Upsample(4, logits=True))
         self.decoder.up = Upsample(2)
         branches = self.decoder.aspp[0].convs
         branches[-1] = ImagePooling(*branches[-1])
@@ -129,23 +113,11 @@ class DeepLabV3Plus(nn.Module):
             Upsample(OUTPUT_STRIDE, logits=True),
         )
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor | Segmented:
-        check_size(images.shape[-2], images.shape[-1], OUTPUT_STRIDE)
+    def forward(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return logits (batch, classes, height, width), in training of both heads."""
         features = self.encoder(images)
         main = self.segmentation_head(self.decoder(features))
-        return Segmented(main, self.auxiliary_head(features[-2])) if self.training else main
-
-
-def _head(theirs: Any, *, factor: int) -> nn.Sequential:
-    return nn.Sequential(theirs[0], Upsample(factor, logits=True))
-
-
-def check_size(height: int, width: int, multiple: int) -> None:
-    if height % multiple or width % multiple:
-        raise ValueError(
-            f"image_size: {height} x {width} pixels do not divide by {multiple}, and this model halves them so often. "
-            f"Choose multiples of {multiple}."
-        )
+        return (main, self.auxiliary_head(features[-2])) if self.training else main
 
 
 # The fused backward pass of attention parallelizes over blocks of keys: the 1,024 keys of a SegFormer are 8 blocks for each
@@ -181,10 +153,8 @@ class FusedAttention(nn.Module):
 
 def query_parts(rows: int, length: int) -> int:
     """Return into how many parts to split the queries, for so many images times heads."""
-    parts = 1
-    while (
-        rows * parts * 2 <= FILLING and length % (parts * 2) == 0 and length // (parts * 2) >= FEWEST_QUERIES
-    ):
+    parts, most = 1, min(FILLING // rows, length // FEWEST_QUERIES)
+    while 2 * parts <= most and length % (2 * parts) == 0:
         parts *= 2
     return parts
 

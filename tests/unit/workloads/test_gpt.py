@@ -63,11 +63,6 @@ def test_parameter_count_follows_from_the_shape(name, parameters):
     assert (info.vocabulary, info.sequence) == (50_257, shape.sequence)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="heads: 5 heads"):
-        GptShape(**SMALL | {"heads": 5})
-
-
 def test_checkpointing_gives_the_same_gradients():
     tokens = torch.randint(100, (2, 16))
     found, runs = [], []

@@ -16,7 +16,7 @@ from pytest_accel.workloads.measured_step import StepMetrics
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.detection_sets import coco_annotations, write_coco
-from tests.support.plans import made, plan_data, step_config
+from tests.support.plans import made, step_config
 from tests.support.plans import scene_plan as plan
 
 DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
@@ -280,15 +280,3 @@ def test_label_zero_is_the_background_boxes_are_pixels_and_images_are_not_change
         left, top, right, bottom = found["boxes"].unbind(-1)
         torch.testing.assert_close((left + right) / 2 / width, targets.boxes[image][real][:, 0])
         torch.testing.assert_close((bottom - top) / height, targets.boxes[image][real][:, 3])
-
-
-@pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"])
-def test_one_stage_detectors_train(name):
-    model, info = build_model(name)
-    assert info.task == "detection"
-    model.train()
-    scenes, targets = made(plan(name, image_size=96))
-    loss = plan_data("coco", info, batch_size=2).loss(0.0).function(model(scenes), targets)
-    loss.backward()
-    assert torch.isfinite(loss)
-    assert len(model.compiled_apart) == 2

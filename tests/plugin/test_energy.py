@@ -101,13 +101,6 @@ def test_eight_percent_more_energy_at_equal_speed_is_a_regression(metered):
     assert bench.accel_info()["gates"] == {ENERGY: 0.05}
 
 
-def test_energy_gate_defaults_to_the_tolerance_of_throughput(metered):
-    bench = metered(BASELINE_J * 1.08)
-    result = bench.run("--accel-tolerance=90%", "--accel-gate=energy", "--benchmark-json=out.json")
-    result.assert_outcomes(passed=1)
-    assert bench.accel_info()["gates"] == {ENERGY: 0.9}
-
-
 def test_gated_energy_that_was_not_measured_fails_and_keeps_the_run(metered):
     bench = metered(None)
     result = bench.run(bench.TOLERANT, "--accel-gate=throughput,energy", "--accel-json=a.json")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -29,39 +27,42 @@ AT_START = {
     "pytest_accel.plugin",
 }
 
+# What other plugins start is theirs.
 MODULES_AFTER = """
-import json, sys, pytest
+import json, os, sys, traceback, pytest
+
+def watch(event, _):
+    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"):
+        if any("/pytest_accel/" in frame.filename for frame in traceback.extract_stack()):
+            os.write(2, f"PROCESS {event}\\n".encode())
+
+sys.addaudithook(watch)
 status = int(pytest.main(sys.argv[1:]))
 print(json.dumps([status, sorted(sys.modules)]))
 """
 
 
-def modules_after(bench, *arguments: str) -> set[str]:
-    """What is imported at the end of a run in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", MODULES_AFTER, "-p", "benchmark", "-p", "accel", *arguments],
-        cwd=bench.pytester.path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+def modules_after(bench, *arguments: str) -> tuple[set[str], str]:
+    """Return what is imported at the end of a run in a process of its own, and its errors."""
+    command = [sys.executable, "-c", MODULES_AFTER, "-p", "benchmark", "-p", "accel", *arguments]
+    done = subprocess.run(command, cwd=bench.folder, capture_output=True, text=True, check=True, timeout=120)
     status, modules = json.loads(done.stdout.splitlines()[-1])
     assert status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), done.stdout
-    return set(modules)
+    return set(modules), done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--collect-only",)], ids=" ".join)
-def test_starting_imports_nothing_heavy_and_only_what_is_listed(bench, arguments):
-    modules = modules_after(bench, *arguments)
+def test_starting_imports_only_what_is_listed_and_starts_no_process(bench, arguments):
+    modules, errors = modules_after(bench, *arguments)
     assert not modules & HEAVY
     assert {name for name in modules if name.partition(".")[0] == "pytest_accel"} <= AT_START
+    assert "PROCESS" not in errors
 
 
 def test_torch_free_benchmark_imports_nothing_heavy(bench):
     bench.benchmarks("test_step")
     bench.baseline(test_step=bench.SAME)
-    modules = modules_after(bench, "--accel-budget=60ms", "-oaccel_warmup=50ms", bench.TOLERANT)
+    modules, _ = modules_after(bench, "--accel-budget=60ms", "-oaccel_warmup=50ms", bench.TOLERANT)
     assert "pytest_accel.session.session" in modules
     # Finding out whether there is an NVIDIA device takes pynvml, if it is installed.
     assert not modules & (HEAVY - {"pynvml"})
@@ -69,36 +70,6 @@ def test_torch_free_benchmark_imports_nothing_heavy(bench):
 
 def test_plain_tests_probe_no_hardware(bench):
     bench.pytester.makepyfile("def test_plain(): pass")
-    modules = modules_after(bench)
-    assert "pytest_accel.platforms.nvidia" not in modules
-    assert "pynvml" not in modules
-
-
-def test_starting_starts_no_process(bench):
-    """Not through this plugin; what others do is theirs."""
-    bench.path("sitecustomize.py").write_text(
-        textwrap.dedent(
-            """
-            import os, sys, traceback
-
-            def watch(event, _):
-                if event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"):
-                    if any("/pytest_accel/" in frame.filename for frame in traceback.extract_stack()):
-                        os.write(2, f"PROCESS {event}\\n".encode())
-
-            sys.addaudithook(watch)
-            """
-        )
-    )
-    environ = {**os.environ, "PYTHONPATH": str(bench.pytester.path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "benchmark", "-p", "accel", "--collect-only"],
-        cwd=bench.pytester.path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stderr
-    assert "PROCESS" not in done.stderr
+    modules, errors = modules_after(bench)
+    assert not modules & {"pytest_accel.platforms.nvidia", "pynvml"}
+    assert "PROCESS" not in errors

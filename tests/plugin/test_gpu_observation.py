@@ -117,9 +117,8 @@ def held(measured):
         yield file
 
 
-@pytest.mark.parametrize("worker", [False, True], ids=["in process", "worker"])
-def test_gpu_that_another_session_holds_is_not_measured(measured, held, worker):
-    done, found = measured(FakeGpu(uuid=UUID), "-oaccel_lock=fail", worker=worker)
+def test_gpu_that_another_session_holds_is_not_measured(measured, held):
+    done, found = measured(FakeGpu(uuid=UUID), "-oaccel_lock=fail", worker=True)
     assert found["status"] == "failed"
     assert "GPU-8f3aab12 is held by pid 4711" in done.stdout
     assert "ana, pytest nightly" in done.stdout

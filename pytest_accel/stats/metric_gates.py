@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_accel.stats.gate import judge
 from pytest_accel.stats.platform_shift import at_best_ok, judge_rest
-from pytest_accel.stats.quantities import parse_fraction
+from pytest_accel.stats.quantities import parse_fixed_tolerance
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy, Verdict
 
@@ -73,41 +74,14 @@ DESCRIPTIVE = frozenset(
 )
 _COSTS = ("_s", "_j")  # the units in a name: seconds and joules
 # What they buy: said in full, or as everybody writes it (`bandwidth_gb_s`).
-_BOUGHT = [
-    "per",
-    "b",
-    "kb",
-    "mb",
-    "gb",
-    "tb",
-    "kib",
-    "mib",
-    "gib",
-    "tib",
-    "bytes",
-    "bits",
-    "flop",
-    "flops",
-    "tflop",
-    "tflops",
-    "ops",
-    "images",
-    "tokens",
-    "samples",
-    "sequences",
-    "requests",
-    "frames",
-    "items",
-    "steps",
-    "words",
-    "units",
-]
-_RATES = tuple(f"_{word}{cost}" for word in _BOUGHT for cost in _COSTS)
+_RATE = re.compile(
+    r"(.*_)?(per|[kmgt]?i?b|bytes|bits|t?flops?|ops|images|tokens|samples|sequences|requests|frames|items|steps|words|units)_[sj]"
+)
 
 
 def is_rate(name: str) -> bool:
     """Return whether a name says what a second or a joule buys: `tokens_per_s`, `bandwidth_gb_s`."""
-    return f"_{name}".endswith(_RATES)
+    return _RATE.fullmatch(name) is not None
 
 
 def is_cost(name: str) -> bool:
@@ -130,9 +104,7 @@ _SHOWN: Mapping[str, str] = {
 
 def less_is_better(name: str) -> bool:
     """Return which way is better; a user's own name shows it by its unit: `decode_s` is a cost, `tokens_per_s` is not."""
-    if name in MEASURED:
-        return name in LESS_IS_BETTER
-    return is_cost(name)
+    return name in LESS_IS_BETTER if name in MEASURED else is_cost(name)
 
 
 def shown_name(metric: str) -> str:
@@ -144,9 +116,8 @@ def shown_name(metric: str) -> str:
 
 ANCHOR_SHARE = 1.5  # of the tolerance: a release may have cost something that was accepted
 _MOST_TOLERANCE = 0.99
-_LEAST_KEPT = (
-    2.0**-53
-)  # of 1: a loss that rounds to all of it is an increase beyond counting, and still a number
+# Of 1: a loss that rounds to all of it is an increase beyond counting, and still a number.
+_LEAST_KEPT = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,18 +188,10 @@ def _judge_metric(
     # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
     lost = tolerance / (1 + tolerance) if less_is_better(name) else tolerance
     verdict = judge(stored, _values(runs, name), replace(policy, tolerance=lost), noise_only_slows=False)
-    if less_is_better(name):
-        verdict = _as_increases(verdict)
+    if less_is_better(name) and verdict.slowdown is not None and verdict.resolution is not None:
+        increases, resolution = verdict.slowdown.mapped(_increase), _increase(verdict.resolution)
+        verdict = replace(verdict, slowdown=increases, resolution=resolution)
     return replace(verdict, of=name, tolerance=tolerance)
-
-
-def _as_increases(verdict: Verdict) -> Verdict:
-    found, resolution = verdict.slowdown, verdict.resolution
-    return replace(
-        verdict,
-        slowdown=found and found.mapped(_increase),
-        resolution=None if resolution is None else _increase(resolution),
-    )
 
 
 def _increase(loss: float) -> float:
@@ -274,18 +237,11 @@ def parse_gates(text: str) -> dict[str, float | None]:
             raise ValueError(f"names {name!r}, which is not gated here. {_valid()}")
         if METRICS[name] in found:
             raise ValueError(f"names {name!r} twice.")
-        found[METRICS[name]] = _tolerance(name, tolerance) if given else None
+        try:
+            found[METRICS[name]] = parse_fixed_tolerance(tolerance) if given else None
+        except ValueError as error:
+            raise ValueError(f"has {tolerance!r} for {name}, which {error}") from None
     return found
-
-
-def _tolerance(name: str, text: str) -> float:
-    try:
-        tolerance = parse_fraction(text)
-    except ValueError as error:
-        raise ValueError(f"has {text!r} for {name}, which {error}") from None
-    if not tolerance:
-        raise ValueError(f"leaves no room for noise: {name}={text}. Write {name}=5%.")
-    return tolerance
 
 
 def _valid() -> str:

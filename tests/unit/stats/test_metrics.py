@@ -81,7 +81,7 @@ class TestGates:
         ("text", "said"),
         [
             ("energy=much", "has 'much' for energy, which is not a fraction or a percentage"),
-            ("energy=0", "leaves no room for noise: energy=0"),
+            ("energy=0", "has '0' for energy, which leaves no room for noise"),
             ("energy=", "has '' for energy"),
             ("energy=120%", "is not between 0 and 100 %"),
             ("throughput=3%", "accel_tolerance"),

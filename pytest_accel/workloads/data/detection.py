@@ -253,22 +253,16 @@ def corners_px(boxes: Tensor, sizes: Tensor) -> Tensor:
     return torch.cat([center - half, center + half], dim=-1) * extent
 
 
-def image_mask(sizes: Tensor, height: int, width: int) -> Tensor:
-    """Return where the images are: bool (batch, height, width), on the device of the sizes, without waiting."""
-    rows = torch.arange(height, device=sizes.device) < sizes[:, :1]
-    columns = torch.arange(width, device=sizes.device) < sizes[:, 1:]
-    return rows[:, :, None] & columns[:, None, :]
-
-
 def detection_transform(
     *, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Callable[[DetectionBatch], DetectionBatch]:
-    """Return what normalizes a batch on the device, without waiting; shapes depend on the bucket alone."""
+    """Return what normalizes a batch on the device, with zeros outside the images, without waiting."""
     scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=dtype)
 
     def transform(batch: DetectionBatch) -> DetectionBatch:
-        mask = image_mask(batch.sizes, *batch.pixels.shape[-2:])
-        images = torch.addcmul(shift, batch.pixels.to(dtype), scale) * mask[:, None]
+        rows, columns = (torch.arange(extent, device=device) for extent in batch.pixels.shape[-2:])
+        inside = (rows < batch.sizes[:, :1])[:, :, None] & (columns < batch.sizes[:, 1:])[:, None, :]
+        images = torch.addcmul(shift, batch.pixels.to(dtype), scale) * inside[:, None]
         return batch._replace(pixels=images.contiguous(memory_format=memory_format))
 
     return transform

@@ -82,7 +82,7 @@ class EncodedImages:
 
     root: str  # of the files; of shards, their folder
     index: NDArray[Any]  # a record for each image: name, label; of shards also shard, offset, size
-    labels: Tensor  # int64 (N,)
+    labels: Tensor  # int64 (N,): its column, contiguous
     shards: tuple[str, ...] = ()  # names
 
     def __len__(self) -> int:
@@ -263,12 +263,9 @@ def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> Encoded
     if not images:
         remedy = "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image."
         raise unreadable(root, "holds no image", remedy)
-    return _open_encoded(root, _table([(os.fsencode(path), label) for path, label in images], _FILE), name)
-
-
-def _open_encoded(root: Path, index: NDArray[Any], name: str, shards: tuple[str, ...] = ()) -> EncodedImages:
+    index = _table([(os.fsencode(path), label) for path, label in images], _FILE)
     labels = torch.from_numpy(np.array(index["label"]))
-    return _checked(EncodedImages(root=str(root), index=index, labels=labels, shards=shards), name)
+    return _checked(EncodedImages(root=str(root), index=index, labels=labels), name)
 
 
 def _table(rows: list[tuple[Any, ...]], columns: tuple[str, ...]) -> NDArray[Any]:
@@ -313,7 +310,9 @@ def _open_shards(paths: list[Path], name: str) -> EncodedImages:
         )
 
     _, index = cached_array("index", paths, "2", build)
-    return _open_encoded(paths[0].parent, index, name, tuple(path.name for path in paths))
+    shards = tuple(path.name for path in paths)
+    labels = torch.from_numpy(np.array(index["label"]))
+    return _checked(EncodedImages(root=str(paths[0].parent), index=index, labels=labels, shards=shards), name)
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int, int]]:

@@ -22,11 +22,11 @@ from pytest_accel.workloads.data.detection import (
     Resizing,
     corners_px,
     detection_transform,
-    image_mask,
     open_coco,
     synthetic_detection,
 )
 from pytest_accel.workloads.data.files import DataError, DataMissing
+from tests.support.damage import ABSENT, damaged
 from tests.support.detection_sets import coco_annotations, write_coco
 
 BUCKET = (64, 96)
@@ -110,32 +110,22 @@ def test_boxes_are_clipped_to_their_images_and_crowds_and_empty_ones_dropped(tmp
     assert np.allclose(boxes, [untouched] if left is None else [left, untouched])
 
 
-def changed(part, place, **values):
-    def change(content):
-        content[part][place].update(values)
-        for key in [key for key, value in values.items() if value is None]:
-            del content[part][place][key]
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "where", "problem"),
+    ("place", "value", "where", "problem"),
     [
-        (lambda content: content.pop("images"), "", "has no 'images'"),
-        (lambda content: content.update(images=[], annotations=[]), "", "lists no image"),
-        (changed("images", 2, id=None), "", "has no 'id'"),
-        (changed("images", 2, id="a"), "", ""),
-        (changed("annotations", 3, image_id=7), "annotations[3]: ", "7"),
-        (changed("annotations", 3, bbox=[1, 2, 3]), "annotations[3]: ", "not enough values"),
-        (changed("annotations", 3, bbox=[1, 2, 3, "4"]), "annotations[3]: ", ""),
-        (lambda content: content.update(annotations=[7]), "annotations[0]: ", ""),
+        ("images", ABSENT, "", "has no 'images'"),
+        ("images", [], "annotations[0]: ", ""),
+        ("images[2].id", ABSENT, "", "has no 'id'"),
+        ("images[2].id", "a", "", ""),
+        ("annotations[3].image_id", 7, "annotations[3]: ", "7"),
+        ("annotations[3].bbox", [1, 2, 3], "annotations[3]: ", "not enough values"),
+        ("annotations[3].bbox", [1, 2, 3, "4"], "annotations[3]: ", ""),
+        ("annotations[0]", 7, "annotations[0]: ", ""),
     ],
 )
-def test_wrong_entry_is_reported_with_its_place(tmp_path, content, change, where, problem):
+def test_wrong_entry_is_reported_with_its_place(tmp_path, content, place, value, where, problem):
     path = write_coco(tmp_path / "coco", content)  # the images of the right one
-    change(content)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(damaged(content, place, value)))
     text = refused(tmp_path)
     assert text.startswith(f"{path}: {where}")
     assert problem in text
@@ -259,8 +249,8 @@ def test_image_is_at_the_top_left_of_its_bucket_and_normalized(coco):
     batch = coco[wanted(3, 1, sizes=[(30, 90), (60, 40)])]
     assert [tuple(part.shape) for part in batch] == [(2, 3, *BUCKET), (2, 2), (2, 100, 4), (2, 100), (2, 100)]
     assert torch.equal(batch.pixels[0, :, :30, :90], coco.pixels(3))  # in its own size
-    mask = image_mask(batch.sizes, *BUCKET)
-    assert mask.sum(dim=(1, 2)).tolist() == [30 * 90, 60 * 40]
+    mask = torch.zeros(2, *BUCKET, dtype=torch.bool)
+    mask[0, :30, :90] = mask[1, :60, :40] = True
     transform = detection_transform(
         device=torch.device("cpu"), dtype=torch.float32, memory_format=torch.channels_last
     )

@@ -1,8 +1,6 @@
 """NVIDIA GPUs: NVML access, CUDA's rules of visibility, and the real pynvml with a fake driver library."""
 
 import json
-import sys
-from types import ModuleType
 
 import pytest
 
@@ -160,38 +158,8 @@ def test_a_driver_that_does_not_start_is_a_problem_not_a_crash(detect, code, rea
 # --- access to NVML ---------------------------------------------------------------------------------
 
 
-class FakeError(Exception):
-    """As NVMLError: with NVML's code."""
-
-    def __init__(self, value=999):
-        super().__init__("Unknown Error")
-        self.value = value
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    """A package whose functions answer what they are given; an exception is raised."""
-    package = ModuleType("pynvml")
-    package.calls = []
-
-    def add(**answers):
-        for name, answer in {"nvmlInit": None, "nvmlShutdown": None, **answers}.items():
-
-            def call(*arguments, name=name, answer=answer):
-                package.calls.append((name, *arguments))
-                if isinstance(answer, Exception):
-                    raise answer
-                return answer
-
-            setattr(package, name, call)
-        monkeypatch.setitem(sys.modules, "pynvml", package)
-        return package
-
-    return add
-
-
-def test_answers_and_refusals(driver):
-    driver(nvmlName="H200", nvmlLost=FakeError(15), nvmlOdd=FakeError())
+def test_answers_and_refusals(driver, nvml_error):
+    driver(nvmlName="H200", nvmlLost=nvml_error(15), nvmlOdd=nvml_error())
     with opened() as nvml:
         assert nvml.problem == ""
         assert nvml.text("nvmlName") == "H200"
@@ -204,8 +172,8 @@ def test_answers_and_refusals(driver):
             nvml.demand("nvmlLost")
 
 
-def test_it_is_closed_even_after_an_error(driver):
-    package = driver(nvmlShutdown=FakeError())
+def test_it_is_closed_even_after_an_error(driver, nvml_error):
+    package = driver(nvmlShutdown=nvml_error())
     with pytest.raises(KeyError), opened():
         raise KeyError
-    assert [call[0] for call in package.calls] == ["nvmlInit", "nvmlShutdown"]
+    assert package.calls == ["nvmlInit", "nvmlShutdown"]

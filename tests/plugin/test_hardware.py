@@ -144,12 +144,6 @@ class TestMarkers:
         bench.pytester.makepyfile("import pytest\n\n@pytest.mark.h10\ndef test_plain(): pass\n")
         bench.run("-m", "h10", "--strict-markers").assert_outcomes(passed=1)
 
-    def test_shape_that_no_test_has_can_be_selected(self, bench):
-        """It may stand in a file that this expression does not reach: nothing is misspelt."""
-        bench.benchmarks("test_step")
-        result = bench.run("-m", "gh200x4n16")
-        result.assert_outcomes(deselected=1)
-
 
 class TestUserPlatforms:
     BOX = """
@@ -273,16 +267,6 @@ class TestXdist:
         result = bench.run_apart("-p", "xdist", "-n", "1", "--accel-require")
         result.assert_outcomes(passed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.skipif(
-    tuple(map(int, pytest.__version__.split(".")[:1])) < (9,), reason="native TOML came with pytest 9"
-)
-def test_flag_in_native_toml_is_a_bool(bench):
-    bench.path("tox.ini").unlink()
-    bench.pytester.makepyprojecttoml("[tool.pytest]\naccel_require = true\n")
-    bench.pytester.makepyfile("def test_plain(): pass")
-    assert bench.run().ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 typedef struct { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; } busy_t;
 typedef struct { char bus_id_legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_info_t;
-typedef struct { unsigned sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, ci_slices; unsigned long long mib; } attributes_t;
 typedef struct {
     unsigned field, scope;
     long long timestamp, latency;
@@ -176,34 +175,22 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *device, device_t **ou
     return SUCCESS;
 }
 int nvmlDeviceIsMigDeviceHandle(device_t *device, unsigned *out) { return *out = device->parent >= 0, SUCCESS; }
-int nvmlDeviceGetAttributes_v2(device_t *device, attributes_t *out) {
-    memset(out, 0, sizeof *out);
-    int status = small(device, "gpu_slices", &out->gpu_slices);
-    if (status != SUCCESS) return status;
-    out->ci_slices = out->gpu_slices;
-    return number(device, "memory_mib", &out->mib);
-}
 
 int nvmlDeviceGetPowerManagementLimit(device_t *device, unsigned *out) { return small(device, "power_limit_mw", out); }
 int nvmlDeviceGetPowerManagementDefaultLimit(device_t *device, unsigned *out) {
     return small(device, "power_limit_default_mw", out);
 }
 int nvmlDeviceGetEnforcedPowerLimit(device_t *device, unsigned *out) { return small(device, "power_limit_mw", out); }
-int nvmlDeviceGetPowerManagementLimitConstraints(device_t *device, unsigned *low, unsigned *high) {
-    int status = small(device, "power_limit_min_mw", low);
-    return status == SUCCESS ? small(device, "power_limit_max_mw", high) : status;
-}
 int nvmlDeviceGetPowerUsage(device_t *device, unsigned *out) { return small(device, "power_mw", out); }
 int nvmlDeviceGetTotalEnergyConsumption(device_t *device, unsigned long long *out) {
     return number(device, "energy_mj", out);
 }
-/* NVML_FI_DEV_POWER_INSTANT 186, by scope: GPU 0, module 1 */
+/* NVML_FI_DEV_POWER_INSTANT 186, of the scope GPU 0 */
 int nvmlDeviceGetFieldValues(device_t *device, int count, field_value_t *values) {
     if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
     for (field_value_t *each = values; each < values + count; each++) {
-        const char *key = each->scope ? "power_module_mw" : "power_instant_mw";
         each->type = 1; /* unsigned int */
-        each->status = each->field != 186 || each->scope > 1 ? NOT_SUPPORTED : small(device, key, &each->value.ui);
+        each->status = each->field != 186 || each->scope ? NOT_SUPPORTED : small(device, "power_instant_mw", &each->value.ui);
     }
     return SUCCESS;
 }

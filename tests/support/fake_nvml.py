@@ -46,13 +46,11 @@ device.open_device = open_device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSlice:
-    """A MIG slice. `name` as drivers give it; empty: the name of its GPU, as old drivers do."""
+    """A MIG slice."""
 
     profile: str = "1g.10gb"
     uuid: str = "MIG-00000000-0000-0000-0000-000000000000"
     memory_mib: int = 9856
-    name: str | None = None
-    gpu_slices: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +67,8 @@ class FakeGpu:
     memory_used_mib: int = 0
     power_limit_mw: int | None = 700_000
     power_limit_default_mw: int | None = 700_000
-    power_limit_min_mw: int = 200_000
-    power_limit_max_mw: int = 700_000
     power_mw: int | None = 75_000
     power_instant_mw: int | str | None = None  # NVML_FI_DEV_POWER_INSTANT
-    power_module_mw: int | str | None = None  # the same of a whole Grace Hopper module
     energy_mj: int | str | None = 1_000_000
     clock_sm_mhz: int | None = 345
     clock_mem_mhz: int | None = 3201
@@ -148,8 +143,7 @@ def describe(gpus: Sequence[FakeGpu], *, driver: str, cuda: int, init_error: int
     for gpu in gpus:
         lines += ["[gpu]", *_lines(gpu, skip=("slices",))]
         for each in gpu.slices:
-            name = f"{gpu.name} MIG {each.profile}" if each.name is None else each.name or gpu.name
-            lines += ["[mig]", *_lines(each, skip=("name", "profile")), f"name={name}"]
+            lines += ["[mig]", *_lines(each, skip=("profile",)), f"name={gpu.name} MIG {each.profile}"]
     return "\n".join(lines) + "\n"
 
 

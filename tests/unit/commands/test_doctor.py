@@ -52,13 +52,6 @@ def test_devices_that_are_alike_share_a_line():
     ]
 
 
-def test_findings_of_one_subject_stand_together():
-    findings = [
-        finding(subject, f"{subject} {of}", of=of) for of in ("GPU 0", "GPU 1") for subject in ("a", "b")
-    ]
-    assert [line.split()[1] for line in screen(findings)[1:5]] == ["a", "a", "b", "b"]
-
-
 def test_long_texts_are_wrapped_under_their_column_and_commands_stay_whole():
     command = "`nvidia-smi" + "-" * 60 + "`"
     lines = screen([finding("a", f"{'word ' * 30}{command}")], width=60)

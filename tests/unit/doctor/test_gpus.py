@@ -213,12 +213,6 @@ def test_answers_of_the_driver(crowd, case, subject, level, words):
     assert words in finding.text
 
 
-def test_number_of_gpus_and_driver_are_returned_without_torch(crowd):
-    findings, gpus, cuda, torch_imported = crowd
-    assert (gpus, cuda, torch_imported) == (len(CASES), [13, 0], False)
-    assert findings[0].text == "580.65.06, CUDA 13.0"
-
-
 @pytest.mark.parametrize(
     ("gpus", "environ", "level", "words", "remedy"),
     [

@@ -47,12 +47,6 @@ def test_lists_of_the_kernel(text, expected):
     assert numa.parse_list(text) == expected
 
 
-@given(st.frozensets(st.integers(0, 255)))
-def test_a_mask_of_the_driver_has_64_cpus_to_a_word(cpus):
-    words = [sum(1 << cpu % 64 for cpu in cpus if cpu // 64 == word) for word in range(4)]
-    assert numa.mask_bits(words) == cpus
-
-
 def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
     make_sys(tmp_path, ["0-1,4-5", "2-3,6-7"], siblings=["0,4", "1,5", "2,6", "3,7"])
     assert numa.topology(tmp_path) == Topology(

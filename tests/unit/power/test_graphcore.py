@@ -87,12 +87,6 @@ def test_ipus_that_vanish_mid_run_are_missing(info):
     assert source.watts() == {}
 
 
-def test_an_ipu_of_another_partition_keeps_others_from_a_sum(info):
-    source = GraphcoreSource([*DEVICES[:1], PowerDevice(vendor="graphcore", uuid="elsewhere/0", index=1)])
-    assert [rail.name for rail in source.rails] == ["ipu0", "ipu1"]
-    assert source.problem == "ipu1: gcipuinfo does not know this device (elsewhere/0)"
-
-
 def test_a_machine_without_the_sdk_says_where_it_comes_from(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcipuinfo", None)
     source = GraphcoreSource(DEVICES)

@@ -84,60 +84,109 @@ class TestSamples:
         assert sampled_j(series, begin_s, end_s) == pytest.approx(energy_j)
 
 
+SAMPLED = "; its energy is that of its samples"
+
+
 class TestEnergyOf:
-    def test_the_counter_goes_before_the_samples_and_both_are_told(self):
-        energy = energy_of(window(*steady(690.0), before_j=1000.0, after_j=7880.0))
-        assert energy.energy_j == {"GPU 0": 6880.0}
-        assert energy.sampled_j == {"GPU 0": pytest.approx(6900.0)}
-        assert energy.peak_w == {"GPU 0": 690.0}
-        assert energy.problems == ()
+    """Of a counter and samples of 500 W; None: absent, with its reason."""
 
-    def test_samples_where_there_is_no_counter(self):
-        energy = energy_of(window(*steady(690.0)))
-        assert energy.energy_j == energy.sampled_j == {"GPU 0": pytest.approx(6900.0)}
-        assert energy.problems == ()
+    @pytest.mark.parametrize(
+        ("samples", "before_j", "after_j", "energy_j", "sampled", "problem"),
+        [
+            (steady(690.0), 1000.0, 7880.0, 6880, 6900, ""),
+            (steady(690.0), None, None, 6900, 6900, ""),
+            ([], 0.0, 5000.0, 5000, None, ""),
+            ([], None, None, None, None, "neither a counter nor samples of its power"),
+            # A counter and samples do not spoil each other.
+            ([(0.0, math.nan)], 0.0, 5000.0, 5000, None, "a sample of its power says nan W"),
+            (steady(0.0), 0.0, 5000.0, 5000, None, "its samples say 0 W though its counter moved"),
+            (
+                steady(500.0),
+                5.0,
+                None,
+                5000,
+                5000,
+                f"its counter did not answer at the end of the window{SAMPLED}",
+            ),
+            ([], None, 5.0, None, None, "its counter did not answer at the beginning of the window"),
+            (
+                [],
+                1e6,
+                12.0,
+                None,
+                None,
+                "its counter went from 1000000 J to 12 J in 10 s: it was reset, or is broken",
+            ),
+            (steady(500.0)[::-1], None, None, None, None, "the samples of its power are out of order"),
+            # A rail that vanishes is not extrapolated; a lost reading now and then is interpolated.
+            (steady(500.0, until_s=5.0), None, None, None, None, "its power was not seen for 5 s of 10 s"),
+            (steady(500.0)[8:], None, None, None, None, "its power was not seen for 4 s of 10 s"),
+            (
+                steady(500.0)[:7] + steady(500.0)[12:],
+                None,
+                None,
+                None,
+                None,
+                "its power was not seen for 3 s of 10 s",
+            ),
+            ([(3.0, 500.0)], None, None, None, None, "its power was not seen for 7 s of 10 s"),
+            (
+                [(-2.0, 500.0), (-1.0, 500.0)],
+                None,
+                None,
+                None,
+                None,
+                "its power was not seen for 10 s of 10 s",
+            ),
+            (steady(500.0)[:4] + steady(500.0)[6:20], None, None, 5000, 5000, ""),
+            # Half and double 5000 J, and two ticks of 100 ms at 500 W, are 2400 J and 10,100 J.
+            (steady(500.0), 7.0, 10_057.0, 10_050, 5000, ""),
+            (steady(500.0), 7.0, 2457.0, 2450, 5000, ""),
+        ],
+    )
+    def test_each_reading(self, samples, before_j, after_j, energy_j, sampled, problem):
+        energy = energy_of(window(*samples, before_j=before_j, after_j=after_j))
+        assert energy.energy_j == ({} if energy_j is None else {"GPU 0": pytest.approx(energy_j)})
+        assert energy.sampled_j == ({} if sampled is None else {"GPU 0": pytest.approx(sampled)})
+        assert energy.problems == ((f"GPU 0: {problem}",) if problem else ())
+        assert energy.peak_w.keys() == energy.sampled_j.keys()
 
-    def test_a_counter_alone_has_no_peak(self):
-        energy = energy_of(window(before_j=0.0, after_j=5000.0))
-        assert energy.energy_j == {"GPU 0": 5000.0}
-        assert energy.peak_w == energy.sampled_j == {}
-        assert energy.problems == ()
+    @pytest.mark.parametrize("count_j", [200_000.0, 10_500.0, 2300.0, 0.0])
+    def test_counter_is_not_believed_against_its_samples(self, count_j):
+        energy = energy_of(window(*steady(500.0), before_j=7.0, after_j=7.0 + count_j))
+        assert energy.energy_j == {"GPU 0": pytest.approx(5000.0)}
+        (problem,) = energy.problems
+        assert problem.endswith(
+            f": its samples make 5000 J: it stood still, was reset, or counts something else{SAMPLED}"
+        )
 
-    def test_nothing_read_is_said(self):
-        energy = energy_of(window())
+    def test_counter_that_jumps_is_not_believed(self):
+        energy = energy_of(window(before_j=0.0, after_j=11 * MOST_W))
         assert energy.energy_j == {}
-        assert energy.problems == ("GPU 0: neither a counter nor samples of its power",)
+        assert "no device draws that much" in energy.problems[0]
 
-    def test_a_peak_outside_the_window_is_not_its_peak(self):
+    def test_short_window_has_its_energy(self):
+        """One sample will do below the period of sampling, and a counter may have two ticks more."""
+        energy = energy_of(window((0.01, 500.0), end_s=LONE_SAMPLE_S))
+        assert energy.energy_j == {"GPU 0": pytest.approx(500 * LONE_SAMPLE_S)}
+        energy = energy_of(window((0.0, 500.0), (0.1, 500.0), end_s=0.1, before_j=0.0, after_j=150.0))
+        assert energy.energy_j == {"GPU 0": 150.0}
+
+    def test_peak_outside_the_window_is_not_its_peak(self):
         energy = energy_of(window((-0.5, 900.0), *steady(500.0), (10.5, 950.0)))
         assert energy.peak_w == {"GPU 0": 500.0}
 
     @pytest.mark.parametrize("end_s", [0.0, -1.0, math.nan, math.inf])
-    def test_a_window_without_length_has_no_energy(self, end_s):
+    def test_window_without_length_has_no_energy(self, end_s):
         energy = energy_of(window(*steady(500.0), end_s=end_s, before_j=0.0, after_j=5.0))
         assert energy.energy_j == {}
         assert "has no length" in energy.problems[0]
-
-
-class TestGarbage:
-    """None with a reason; a counter and samples do not spoil each other."""
 
     @given(GARBAGE_W)
     def test_samples_of_garbage(self, garbage):
         energy = energy_of(window(*steady(500.0), (10.0, garbage)))
         assert energy.energy_j == energy.peak_w == {}
         assert energy.problems == (f"GPU 0: a sample of its power says {garbage!r} W",)
-
-    def test_garbage_samples_leave_the_counter_standing(self):
-        energy = energy_of(window((0.0, math.nan), before_j=0.0, after_j=5000.0))
-        assert energy.energy_j == {"GPU 0": 5000.0}
-        assert energy.sampled_j == {}
-        assert energy.problems == ("GPU 0: a sample of its power says nan W",)
-
-    def test_times_out_of_order(self):
-        energy = energy_of(window(*reversed(steady(500.0))))
-        assert energy.energy_j == {}
-        assert energy.problems == ("GPU 0: the samples of its power are out of order",)
 
     def test_rails_may_be_sampled_each_at_its_own_times(self):
         """Another rail's samples come after these in the tuple: that is not disorder."""
@@ -149,79 +198,6 @@ class TestGarbage:
         energy = energy_of(EnergyWindow(begin_s=0.0, end_s=10.0, samples=samples, rails=(GPU, CPU)))
         assert energy.energy_j == {"GPU 0": pytest.approx(5000.0), "package-0": pytest.approx(1000.0)}
         assert energy.problems == ()
-
-    @pytest.mark.parametrize(
-        ("seen", "words"),
-        [
-            (steady(500.0, until_s=5.0), "not seen for 5 s of 10 s"),
-            ([(at_s, 500.0) for at_s, _ in steady(0.0) if at_s >= 4], "not seen for 4 s of 10 s"),
-            ([(at_s, 500.0) for at_s, _ in steady(0.0) if not 3 < at_s < 6], "not seen for 3 s of 10 s"),
-            ([(3.0, 500.0)], "not seen for 7 s of 10 s"),
-            ([(-2.0, 500.0), (-1.0, 500.0)], "not seen for 10 s of 10 s"),
-        ],
-    )
-    def test_a_rail_that_vanishes_is_not_extrapolated(self, seen, words):
-        energy = energy_of(window(*seen))
-        assert energy.energy_j == {}
-        assert words in energy.problems[0]
-
-    def test_a_lost_reading_now_and_then_is_interpolated(self):
-        seen = [sample for number, sample in enumerate(steady(500.0)) if number not in (4, 5, 20)]
-        assert energy_of(window(*seen)).energy_j == {"GPU 0": pytest.approx(5000.0)}
-
-    def test_one_sample_will_do_for_a_window_shorter_than_the_period(self):
-        energy = energy_of(window((0.01, 500.0), end_s=LONE_SAMPLE_S))
-        assert energy.energy_j == {"GPU 0": pytest.approx(500 * LONE_SAMPLE_S)}
-
-    @pytest.mark.parametrize(("counts", "end"), [({"before_j": 5.0}, "end"), ({"after_j": 5.0}, "beginning")])
-    def test_a_counter_that_vanishes(self, counts, end):
-        energy = energy_of(window(**counts))
-        assert energy.energy_j == {}
-        assert energy.problems == (f"GPU 0: its counter did not answer at the {end} of the window",)
-
-    def test_samples_stand_in_for_a_counter_that_vanished_and_that_is_said(self):
-        energy = energy_of(window(*steady(500.0), before_j=5.0))
-        assert energy.energy_j == {"GPU 0": pytest.approx(5000.0)}
-        assert energy.problems == (
-            "GPU 0: its counter did not answer at the end of the window; its energy is that of its samples",
-        )
-
-    def test_a_counter_that_was_reset(self):
-        energy = energy_of(window(before_j=1e6, after_j=12.0))
-        assert energy.energy_j == {}
-        assert energy.problems == (
-            "GPU 0: its counter went from 1000000 J to 12 J in 10 s: it was reset, or is broken",
-        )
-
-    def test_a_counter_that_jumps_is_not_believed(self):
-        energy = energy_of(window(before_j=0.0, after_j=11 * MOST_W))
-        assert energy.energy_j == {}
-        assert "no device draws that much" in energy.problems[0]
-
-    @pytest.mark.parametrize("count_j", [200_000.0, 10_500.0, 2300.0, 0.0])
-    def test_a_counter_is_not_believed_against_its_samples(self, count_j):
-        """Half and double 5000 J, and two ticks of 100 ms at 500 W, are 2400 J and 10,100 J."""
-        energy = energy_of(window(*steady(500.0), before_j=7.0, after_j=7.0 + count_j))
-        assert energy.energy_j == {"GPU 0": pytest.approx(5000.0)}
-        (problem,) = energy.problems
-        assert "its samples make 5000 J: it stood still, was reset, or counts something else" in problem
-        assert problem.endswith("; its energy is that of its samples")
-
-    @pytest.mark.parametrize("count_j", [10_050.0, 2450.0])
-    def test_a_counter_may_be_off_by_a_factor_of_two_and_its_ticks(self, count_j):
-        energy = energy_of(window(*steady(500.0), before_j=7.0, after_j=7.0 + count_j))
-        assert energy.energy_j == {"GPU 0": pytest.approx(count_j)}
-        assert energy.problems == ()
-
-    def test_in_a_window_of_a_tick_a_counter_may_have_two_more(self):
-        energy = energy_of(window((0.0, 500.0), (0.1, 500.0), end_s=0.1, before_j=0.0, after_j=150.0))
-        assert energy.energy_j == {"GPU 0": 150.0}
-
-    def test_samples_of_nothing_leave_a_counter_that_moved_standing(self):
-        energy = energy_of(window(*steady(0.0), before_j=0.0, after_j=5000.0))
-        assert energy.energy_j == {"GPU 0": 5000.0}
-        assert energy.sampled_j == energy.peak_w == {}
-        assert energy.problems == ("GPU 0: its samples say 0 W though its counter moved",)
 
     @given(st.floats(), st.floats(), st.lists(st.tuples(st.floats(), st.floats())), st.floats())
     def test_no_reading_is_too_strange(self, before_j, after_j, seen, end_s):

@@ -131,9 +131,6 @@ class TestTheRest:
         assert verdict.outcome is Outcome.OK
         assert not judge_rest(self.BASELINE, runs(0.0), 0.08, POLICY).wants_another_run
 
-    def test_of_nothing_is_the_plain_verdict(self):
-        assert judge_rest(self.BASELINE, runs(0.03), 0.0, POLICY) == judge(self.BASELINE, runs(0.03), POLICY)
-
 
 @given(st.floats(0.001, 0.3), st.floats(-0.3, 0.3))
 def test_the_rest_and_what_all_lost_are_the_whole(c, d):

@@ -35,13 +35,11 @@ class SamplingThread:
         period_s: float = PERIOD_S,
         *,
         limit_s: float = LIMIT_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problems: list[str] = []
         self._samplers = list(samplers)
         self._period_s = period_s
         self._limit_s = limit_s
-        self._clock = clock
         self._thread: threading.Thread | None = None
         self._sampling = ""  # the sampler that is running: named when it hangs
         self._given_up = False
@@ -92,11 +90,11 @@ class SamplingThread:
 
     def _run(self) -> None:
         self._sample()
-        first_s, beat = self._clock(), 0
+        first_s, beat = time.monotonic(), 0
         self._began.set()
         while True:
-            beat = next_beat(beat, self._clock() - first_s, self._period_s)
-            stopped = self._stop.wait(max(0.0, first_s + beat * self._period_s - self._clock()))
+            beat = next_beat(beat, time.monotonic() - first_s, self._period_s)
+            stopped = self._stop.wait(max(0.0, first_s + beat * self._period_s - time.monotonic()))
             self._sample()
             if stopped:
                 return

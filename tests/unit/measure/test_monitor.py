@@ -36,34 +36,6 @@ class Counter:
         return len(self.threads)
 
 
-class FakeTime:
-    """A clock, and an event that waits by moving it; the window ends after so many waits."""
-
-    def __init__(self, waits: int) -> None:
-        self.now_s = 100.0
-        self.waits_s: list[float] = []
-        self.allowed = waits
-        self.exhausted, self.ended = threading.Event(), threading.Event()
-
-    def clock(self) -> float:
-        return self.now_s
-
-    def wait(self, timeout: float) -> bool:
-        self.waits_s.append(timeout)
-        self.now_s += timeout
-        if len(self.waits_s) > self.allowed:
-            self.exhausted.set()
-            return self.ended.wait(PATIENCE_S)
-        return False
-
-    def set(self) -> None:
-        assert self.exhausted.wait(PATIENCE_S)
-        self.ended.set()
-
-    def clear(self) -> None:
-        pass
-
-
 def test_samples_are_taken_by_one_thread_between_begin_and_end_only():
     counter = Counter(wanted=5)
     with SamplingThread([counter], period_s=0.001) as sampling:
@@ -84,40 +56,6 @@ def test_a_window_shorter_than_a_period_has_two_samples():
             assert len(counter) == 2 * window - 1
             sampling.end()
             assert len(counter) == 2 * window
-
-
-def sampled_with(time: FakeTime, sampler) -> list[float]:
-    sampling = SamplingThread([sampler], period_s=0.1, clock=time.clock)
-    sampling._stop = time
-    with sampling:
-        sampling.begin()
-        sampling.end()
-    assert sampling.problems == []
-    return time.waits_s
-
-
-def test_periods_are_counted_from_the_first_sample():
-    time = FakeTime(waits=50)
-    at_s: list[float] = []
-
-    def takes_30_ms() -> None:
-        at_s.append(time.now_s)
-        time.now_s += 0.03
-
-    waits_s = sampled_with(time, takes_30_ms)
-    first_s = at_s[0] + 0.03
-    assert waits_s[0] == pytest.approx(0.1)
-    assert waits_s[1:] == pytest.approx([0.07] * 50)
-    assert at_s[1:] == pytest.approx([first_s + 0.1 * beat for beat in range(1, 52)])
-
-
-def test_slow_sampler_skips_periods():
-    time = FakeTime(waits=3)
-
-    def takes_250_ms() -> None:
-        time.now_s += 0.25
-
-    assert sampled_with(time, takes_250_ms) == pytest.approx([0.1, 0.05, 0.05, 0.05])
 
 
 @given(st.integers(0, 10**6), st.floats(0, 1e6), st.floats(1e-3, 10))
@@ -142,29 +80,6 @@ def test_raising_sampler_is_dropped_and_reported_once():
         sampling.end()
     assert len(calls) == 1
     assert sampling.problems == ["broken gave no more readings: sensor vanished"]
-
-
-class Sensor:
-    name = "NVML GPU-8f3aab12"
-
-    def sample(self) -> None:
-        raise ZeroDivisionError
-
-
-class Sensors:
-    def _sample_power(self) -> None:
-        raise ZeroDivisionError
-
-
-@pytest.mark.parametrize(
-    ("sampler", "name"),
-    [(Sensor().sample, "NVML GPU-8f3aab12"), (Sensors()._sample_power, "sample power")],
-)
-def test_sampler_is_named_by_its_owner_else_by_its_function(sampler, name):
-    with SamplingThread([sampler], period_s=NEVER_S) as sampling:
-        sampling.begin()
-        sampling.end()
-    assert sampling.problems == [f"{name} gave no more readings: ZeroDivisionError"]
 
 
 class Stuck:
@@ -212,20 +127,6 @@ def test_hanging_sampler_costs_a_bounded_time_and_is_reported_once(answers):
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert len(after) == seen
-
-
-def test_exception_in_the_measurement_ends_the_thread():
-    counter = Counter()
-    sampling = SamplingThread([counter], period_s=NEVER_S)
-
-    def measured() -> None:
-        with sampling:
-            sampling.begin()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        measured()
-    assert not counter.threads[0].is_alive()
 
 
 def test_no_sampler_needs_no_thread():

@@ -29,24 +29,13 @@ def values(answer):
     return [rank.payload["value"] for rank in answer.ranks]
 
 
-def check_places(found):
-    assert [place[:-1] for place in found] == [[0, 2, 0, 2, 1, "none"], [1, 2, 1, 2, 1, "none"]]
-    assert len({place[-1] for place in found}) == 2
-
-
-def close_and_see_ranks_leave(groups, group):
-    values(groups.run(group, "import atexit\natexit.register(note, f'left-{rank}')"))
-    group.close()
-    group.close()
-    assert not group.alive
-    assert {file.name for file in groups.folder.glob("left-*")} == {"left-0", "left-1"}
-    assert processes_of(group.id) == []
-    with pytest.raises(WorkerError, match="ended"):
-        groups.run(group, "value = 1")
+ODD = ["-o", "x=$HOME $$ ${local_rank} 'a b' \"c\" \n ä", "-k", ""]
 
 
 @pytest.fixture(scope="class")
 def group(groups_of_class):
+    known = groups_of_class.arguments
+    groups_of_class.arguments = lambda folder: [*known(folder), *ODD, "-o", f"y={folder}"]
     return groups_of_class.start(2, bind="none")
 
 
@@ -59,7 +48,13 @@ class TestOrders:
     """One group takes all orders."""
 
     def test_ranks_know_their_place(self, run):
-        check_places(values(run(PLACE)))
+        found = values(run(PLACE))
+        assert [place[:-1] for place in found] == [[0, 2, 0, 2, 1, "none"], [1, 2, 1, 2, 1, "none"]]
+        assert len({place[-1] for place in found}) == 2
+
+    def test_ranks_have_the_arguments_of_their_session_as_they_are(self, run):
+        for arguments, folder in values(run("import sys\nvalue = [sys.argv[-6:], str(place.folder)]")):
+            assert arguments == [*ODD, "-o", f"y={folder}"]
 
     def test_following_orders_go_to_the_same_processes(self, run, group):
         pids = [values(run("import os\nvalue = os.getpid()")) for _ in range(3)]
@@ -92,7 +87,18 @@ class TestOrders:
 
 class TestGroup:
     def test_closing_lets_ranks_leave_by_themselves(self, groups):
-        close_and_see_ranks_leave(groups, groups.start(2))
+        group = groups.start(2)
+        program = "import atexit\natexit.register(note, f'left-{rank}')\nvalue = str(place.folder)"
+        folders = values(groups.run(group, program))
+        assert all(map(os.path.isdir, folders))
+        group.close()
+        group.close()
+        assert not group.alive
+        assert {file.name for file in groups.folder.glob("left-*")} == {"left-0", "left-1"}
+        assert processes_of(group.id) == []
+        assert not any(map(os.path.exists, folders))
+        with pytest.raises(WorkerError, match="ended"):
+            groups.run(group, "value = 1")
 
     def test_rank_that_does_not_leave_is_ended(self, groups, monkeypatch):
         monkeypatch.setattr("pytest_accel.distributed.group._LEAVE_S", 0.3)
@@ -107,13 +113,6 @@ class TestGroup:
         (groups.folder / "go").touch()
         assert eventually(lambda: not group.alive)
 
-    def test_nothing_of_group_stays_in_the_temporary_folder(self, groups):
-        group = groups.start(2)
-        folders = values(groups.run(group, "value = str(place.folder)"))
-        assert all(map(os.path.isdir, folders))
-        group.close()
-        assert not any(map(os.path.exists, folders))
-
 
 class TestSingleProcess:
     def test_single_process_ignores_variables_of_a_launcher(self, groups, monkeypatch):
@@ -124,15 +123,3 @@ class TestSingleProcess:
         assert place[:2] == [0, 1]
         (found,) = values(groups.run(group, "import os, sys\nvalue = [*os.environ, *sys.modules]"))
         assert not set(found) & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "torch"}
-
-
-class TestLocalLauncher:
-    def test_ranks_have_the_arguments_of_their_session_as_they_are(self, groups, monkeypatch):
-        odd = ["-o", "x=$HOME $$ ${local_rank} 'a b' \"c\" \n ä", "-k", ""]
-        known = groups.arguments
-        monkeypatch.setattr(groups, "arguments", lambda folder: [*known(folder), *odd, "-o", f"y={folder}"])
-        group = groups.start(2)
-        for arguments, folder in values(
-            groups.run(group, "import sys\nvalue = [sys.argv[-6:], str(place.folder)]")
-        ):
-            assert arguments == [*odd, "-o", f"y={folder}"]

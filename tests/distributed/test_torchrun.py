@@ -191,7 +191,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
         (["-k", "leaves"], 9),
         pytest.param(["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED, marks=pytest.mark.rehearsal),
         pytest.param(["no_such_file.py"], pytest.ExitCode.USAGE_ERROR, marks=pytest.mark.rehearsal),
-        (["--collect-only"], 0),
+        pytest.param(["--collect-only"], 0, marks=pytest.mark.rehearsal),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -225,6 +225,7 @@ def test_interrupted_session_reports_and_all_ranks_leave(ranks, tmp_path, number
 
 
 @pytest.mark.slow
+@pytest.mark.rehearsal
 def test_ranks_that_would_measure_side_by_side_are_refused(ranks, tmp_path):
     """Without a platform of several devices in `-m`, each pytest is a session of its own."""
     (tmp_path / "test_suite.py").write_text(SUITE)

@@ -134,18 +134,6 @@ class TestExitStatus:
 
 
 class TestOptions:
-    def test_the_folder_of_baselines(self, compare, monkeypatch):
-        shutil.move("baselines", "elsewhere")
-        assert "is nothing to compare" in compare("h200", status=2)
-        assert "test_cnn" in compare("h200", "--baselines", "elsewhere")
-        monkeypatch.setenv("PYTEST_ACCEL_BASELINES", "elsewhere")
-        assert "test_cnn" in compare("h200")
-        monkeypatch.delenv("PYTEST_ACCEL_BASELINES")
-        Path("pyproject.toml").write_text("[tool.pytest.ini_options]\naccel_baselines = 'elsewhere'\n")
-        assert "test_cnn" in compare("h200")
-        Path("pyproject.toml").write_text("[tool")
-        assert "configuration cannot be read" in compare("h200", status=2)
-
     def test_k_is_pytests(self, compare):
         baseline(Path("baselines"), OTHER, suite="gpt")
         text = compare("h200", "-k", "resnet50 and not gpt")
@@ -180,26 +168,6 @@ def test_a_study_needs_no_baselines(tmp_path, monkeypatch, capsys):
     shutil.copytree(PUBLISHED, "baselines/published")
     assert cli.main(["compare", "nrp"]) == 0
     assert "training time" in capsys.readouterr().out
-
-
-def test_nothing_heavy_is_imported(tmp_path):
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from pytest_accel import cli\n"
-        "cli.main(['compare', 'nrp', '--baselines', sys.argv[1]])\n"
-        "print([m for m in ('torch', 'numpy', 'scipy') if m in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(PUBLISHED.parent)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stderr.strip() == "[]"
 
 
 def test_new_lines_of_the_ledger_are_listed(compare):

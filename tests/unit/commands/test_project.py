@@ -56,9 +56,7 @@ INI = "\n".join(f"{key} = {value}" for key, value in VALUES.items())
 TOML = "\n".join(f"{key} = '{value}'" for key, value in VALUES.items())
 LAYOUTS = {
     "pytest.ini": f"[pytest]\n{INI}\n",
-    ".pytest.ini": f"[pytest]\n{INI}\n",
     "pyproject.toml": f"[tool.pytest.ini_options]\n{TOML}\n",
-    "tox.ini": f"[pytest]\n{INI}\n",
     "setup.cfg": f"[tool:pytest]\n{INI}\n",
 }
 
@@ -106,10 +104,8 @@ class TestAsASession:
         "files",
         [
             {},
-            {"setup.py": ""},
             {"pyproject.toml": "[project]\nname = 'x'\n"},
             {"pytest.ini": "", "pyproject.toml": LAYOUTS["pyproject.toml"]},
-            {"tox.ini": "[tox]\n", "setup.cfg": LAYOUTS["setup.cfg"]},
             {
                 "bench/pytest.ini": "[pytest]\naccel_history = off\n",
                 "pyproject.toml": LAYOUTS["pyproject.toml"],
@@ -164,13 +160,12 @@ class TestWords:
             ({"pyproject.toml": "[tool"}, "configuration cannot be read"),
             ({"pyproject.toml": "[tool]\npytest = 3\n"}, "configuration cannot be read"),
             ({"setup.cfg": "[pytest]\n"}, "no longer supported"),
-            ({"tox.ini": b"[pytest]\nx = \xff\n"}, "configuration cannot be read"),
         ],
         ids=str,
     )
     def test_what_pytest_cannot_read_is_one_error(self, tmp_path, files, problem, monkeypatch, capsys):
         for name, text in files.items():
-            (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+            (tmp_path / name).write_text(text)
         monkeypatch.chdir(tmp_path)
         assert cli.main(["history"]) == 2
         said = capsys.readouterr().err

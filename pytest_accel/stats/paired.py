@@ -253,13 +253,21 @@ def follow(sessions: Sessions, max_blocks: int) -> dict[str, PairedBenchmark]:
 
 def _follow(name: str, places: Sequence[Sessions], max_blocks: int) -> PairedBenchmark:
     found = PairedBenchmark(benchmark=name)
+    if all(_is_skipped(_find(name, each)) for place in places for each in place.values()):
+        if len(places) > 1:  # both environments were asked
+            found.end(Effect.SKIPPED)
+        return found
     first: tuple[Result, Environment | None] | None = None
-    for index, attempts in enumerate(places):
+    for attempts in places:
         slot = next(iter(attempts))
-        session, result = _usable(name, attempts)
-        if session is None or result is None:
-            _end_unusable(found, index, places)
+        tried = [(each, session) for session in attempts.values() if (each := _find(name, session))]
+        usable = [each for each in tried if not why_unusable(each[0].measured_as, each[0].runs)]
+        if not usable:
+            _end_unusable(
+                found, slot.side, tried[-1][0] if tried else None, is_last=len(attempts) == ATTEMPTS
+            )
             return found
+        result, session = usable[0]
         now = result, session.environments.get(result.environment)
         first = first or now
         if why := _why_incomparable(first, now):
@@ -276,46 +284,25 @@ def _follow(name: str, places: Sequence[Sessions], max_blocks: int) -> PairedBen
     return found
 
 
-def _usable(name: str, attempts: Sessions) -> tuple[SessionResults | None, Result | None]:
-    for session in attempts.values():
-        result = _find(name, session)
-        if result is not None and not why_unusable(result.measured_as, result.runs):
-            return session, result
-    return None, None
-
-
 def _find(name: str, session: SessionResults) -> Result | None:
     return next((each for each in session.results if each.benchmark == name), None)
 
 
-def _end_unusable(found: PairedBenchmark, index: int, places: Sequence[Sessions]) -> None:
+def _end_unusable(found: PairedBenchmark, side: Side, result: Result | None, *, is_last: bool) -> None:
     """Note an unusable run: it is tried once more, or ends this benchmark."""
-    side = next(iter(places[index])).side
-    last = [_last(found.benchmark, attempts) for attempts in places]
-    result = last[index]
-    if result is not None and result.measured_as in _REPLACED and len(places[index]) < ATTEMPTS:
+    if result is None:
+        ending = "it was not found"
+    elif result.status in _REPLACED and not is_last:
         found.wants_replacement = True
         return
-    if index == 0 and _is_skipped(result) and len(places) == 1:
-        return  # what the other environment does with it decides
-    if index == 0 and _is_skipped(result) and _is_skipped(last[1]):
-        found.end(Effect.SKIPPED)
-        return
-    ending = (
-        "it was not found" if result is None else ": ".join(filter(None, (result.status.value, result.text)))
-    )
+    else:
+        ending = ": ".join(filter(None, (result.status.value, result.text)))
     if result is not None and result.status is Outcome.INVALID:
         found.end(Effect.NOT_JUDGED, f"disturbed in the {side} environment: {ending}", result)
     elif side == "new":
-        why = f"the old environment measures it, the new one does not: {ending}"
-        found.end(Effect.LOST, why, result)
+        found.end(Effect.LOST, f"the old environment measures it, the new one does not: {ending}", result)
     else:
         found.end(Effect.NOT_JUDGED, f"the old environment did not measure it: {ending}", result)
-
-
-def _last(name: str, attempts: Sessions) -> Result | None:
-    results = [found for session in attempts.values() if (found := _find(name, session))]
-    return results[-1] if results else None
 
 
 def _is_skipped(result: Result | None) -> bool:

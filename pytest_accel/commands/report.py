@@ -6,13 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.project import (
-    BASELINES,
-    HISTORY,
-    baselines_folder,
-    history_file,
-    required_history,
-)
+from pytest_accel.commands.project import HISTORY, history_file, required_history
 from pytest_accel.commands.registry import argument, command
 
 if TYPE_CHECKING:
@@ -26,13 +20,11 @@ if TYPE_CHECKING:
     ),
     argument("-o", "--output", default="report.html", metavar="FILE", help="the page (report.html)"),
     HISTORY,
-    BASELINES,
 )
 def report(args: argparse.Namespace) -> int:
     """Write the HTML report of a session: of results in a file, or of the history's newest session."""
     from pytest_accel.report.page import write_page
     from pytest_accel.stats.quantities import printable
-    from pytest_accel.storage.references import published_folder
 
     history = history_file(args)
     session = _session(args, history)
@@ -40,7 +32,7 @@ def report(args: argparse.Namespace) -> int:
     if output.is_dir():
         raise ValueError(f"{output} is a folder. Name a file: -o {output / 'report.html'}")
     try:
-        write_page(output, session, history=history, published=published_folder(baselines_folder(args)))
+        write_page(output, session, history=history)
     except OSError as error:
         raise ValueError(
             f"{output} cannot be written: {error.strerror}. Name another file with -o."

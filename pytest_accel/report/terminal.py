@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Protocol
 
@@ -221,12 +221,6 @@ def unsteady(warmup_s: float | None) -> str:
 # --- the table after the run -----------------------------------------------------------------------
 
 
-class Writer(Protocol):
-    """The part of pytest's terminal reporter that is used."""
-
-    def write(self, content: str, **markup: bool) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     title: str
@@ -239,35 +233,23 @@ class Cell:
     markup: Mapping[str, bool] = field(default_factory=dict)
 
 
-def write_table(writer: Writer, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Write a header and the rows; columns without a value in any row are left out."""
+def padded_rows(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
+    """Return a header and the rows, padded to the width of their columns; those without a value are left out."""
     shown = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
     widths = {i: max(len(columns[i].title), *(len(row[i].text) for row in rows)) for i in shown}
     header = [Cell(text=column.title, markup={"bold": True}) for column in columns]
-    for row in [header, *rows]:
-        for position, index in enumerate(shown):
-            last = position == len(shown) - 1
-            text = row[index].text
-            padded = text.rjust(widths[index]) if columns[index].right else text.ljust(widths[index])
-            writer.write((padded.rstrip() if last else padded + GAP), **row[index].markup)
-        writer.write("\n")
 
+    def padded(index: int, cell: Cell) -> Cell:
+        pad = cell.text.rjust if columns[index].right else cell.text.ljust
+        text = pad(widths[index])
+        return replace(cell, text=text.rstrip() if index == shown[-1] else text + GAP)
 
-class _Text:
-    """A terminal without colours."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-
-    def write(self, content: str, **_markup: bool) -> None:
-        self.parts.append(content)
+    return [[padded(index, row[index]) for index in shown] for row in (header, *rows)]
 
 
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Return the table as plain lines."""
-    text = _Text()
-    write_table(text, columns, rows)
-    return [line.rstrip() for line in "".join(text.parts).splitlines()]
+    return ["".join(cell.text for cell in row).rstrip() for row in padded_rows(columns, rows)]
 
 
 # --- the live progress line ------------------------------------------------------------------------

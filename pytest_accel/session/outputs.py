@@ -22,7 +22,7 @@ from pytest_accel.options import baselines_root, data_root, file_to_write, histo
 from pytest_accel.report.columns import columns_and_rows
 from pytest_accel.report.github import STEP_SUMMARY, append_step_summary, workflow_commands
 from pytest_accel.report.markdown import render_summary
-from pytest_accel.report.terminal import note, write_table
+from pytest_accel.report.terminal import note, padded_rows
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
     ItemReports,
@@ -36,7 +36,6 @@ from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.results import SessionResults, cost_line
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
-from pytest_accel.storage.references import published_folder
 from pytest_accel.storage.results import write_results
 
 if TYPE_CHECKING:
@@ -241,12 +240,7 @@ class Outputs:
     def write_page(self, results: SessionResults, path: Path) -> None:
         from pytest_accel.report.page import write_page
 
-        write_page(
-            path,
-            results,
-            history=history_file(self.settings, self.config.rootpath),
-            published=published_folder(baselines_root(self.settings, self.config.rootpath)),
-        )
+        write_page(path, results, history=history_file(self.settings, self.config.rootpath))
 
     def annotate(self, results: SessionResults) -> None:
         self.annotations = workflow_commands(results, self.environ, rootdir=self.config.rootpath)
@@ -269,7 +263,10 @@ class Outputs:
         results = self.final.results
         if shown := [result for result in results if result.runs or result.verdicts]:
             terminal.section("accelerator benchmarks", sep="-", blue=True)
-            write_table(terminal, *columns_and_rows(shown))
+            for row in padded_rows(*columns_and_rows(shown)):
+                for cell in row:
+                    terminal.write(cell.text, **cell.markup)
+                terminal.write("\n")
         noun = "recording" if self.settings.recording else "verdict"
         cost = cost_line([case.spent for case in self.session.cases.values()], noun)
         lines: Sequence[Line] = [

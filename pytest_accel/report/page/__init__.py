@@ -1,5 +1,5 @@
 """The report as one HTML file that opens anywhere, offline."""
 
-from pytest_accel.report.page.document import MAX_BYTES, ReportError, read_plotly_js, render_page, write_page
+from pytest_accel.report.page.document import ReportError, read_plotly_js, render_page, write_page
 
-__all__ = ["MAX_BYTES", "ReportError", "read_plotly_js", "render_page", "write_page"]
+__all__ = ["ReportError", "read_plotly_js", "render_page", "write_page"]

@@ -14,21 +14,18 @@ from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.results import Result
-from pytest_accel.stats.run import Run, Scalar
+from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy
-from pytest_accel.storage.references import Figure
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
     from pytest_accel.storage.history import Trend
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
+MOST_ROUNDS = 60  # of a run
 MOST_SWEEPS = 12  # the table has every figure
 BATCH_SIZE = "batch_size"
 _FOLLOWS = frozenset({BATCH_SIZE, "distinct_batches", "epoch_size", "lr"})  # depend on the batch size
 Nights = dict[tuple[str, str, str], int]  # time, session and revision, each once: benchmarks share them
-Curves = dict[
-    tuple[str, str], dict[int, tuple[float, str]]
-]  # by source and platform: value and flags by size
 
 
 def drawn(value: float) -> float:
@@ -40,7 +37,7 @@ def drawn(value: float) -> float:
 
 def rounds(result: Result, most: int) -> dict[str, object] | None:
     """Return the rounds of this session's runs and of the baseline's, at most so many a run."""
-    if not result.runs or most == 0:
+    if not result.runs:
         return None
     work = result.work_per_step
     tolerance = result.verdict.tolerance if result.verdict else result.tolerance
@@ -73,8 +70,6 @@ def thinned(values: Sequence[float], most: int) -> Sequence[float]:
     """Choose evenly, the first and the last among them."""
     if len(values) <= most:
         return values
-    if most == 1:
-        return values[:1]
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
@@ -111,51 +106,52 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
 # --- across benchmarks ------------------------------------------------------------------------------
 
 
-def session_plots(results: Sequence[Result], published: Iterable[Figure]) -> list[dict[str, object]]:
-    return [*sweeps(results, tuple(published)), *scalings(results), *energies(results)]
+def session_plots(results: Sequence[Result]) -> list[dict[str, object]]:
+    return [*sweeps(results), *scalings(results), *energies(results)]
 
 
-def sweeps(results: Sequence[Result], published: Sequence[Figure]) -> list[dict[str, object]]:
+def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
     """Return throughput over batch size, a plot a workload, a line a platform and configuration."""
     workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
-        if result.runs and _batch(result.configuration) is not None:
+        if result.runs and _batch(result):
             workloads[_workload(result), result.unit][_line(result)].append(result)
-    plots = []
+    plots: list[dict[str, object]] = []
     for (workload, unit), lines in workloads.items():
-        swept = {
-            name: members
-            for name, members in lines.items()
-            if len({_batch(result.configuration) for result in members}) > 1
-        }
+        swept = {name: line for name, line in lines.items() if len(set(map(_batch, line))) > 1}
         if swept:
-            plots.append(_sweep(workload, f"{unit}/s", swept, published))
+            plots.append(
+                {
+                    "kind": "sweep",
+                    "title": f"Throughput over batch size: {workload}",
+                    "unit": f"{unit}/s",
+                    "lines": [
+                        {"name": name, "points": _points(line)} for name, line in _line_names(swept).items()
+                    ],
+                    "published": _published([each for line in swept.values() for each in line], f"{unit}/s"),
+                }
+            )
     return plots[:MOST_SWEEPS]
 
 
-def _sweep(
-    workload: str, unit: str, lines: Mapping[str, Sequence[Result]], published: Sequence[Figure]
-) -> dict[str, object]:
-    curves = _curves([result for line in lines.values() for result in line], unit, published)
-    return {
-        "kind": "sweep",
-        "title": f"Throughput over batch size: {workload}",
-        "unit": unit,
-        "lines": [{"name": name, "points": _points(line)} for name, line in _line_names(lines).items()],
-        "published": [
-            {
-                "name": f"{platform} ({source})",
-                "points": [(size, drawn(value), flags) for size, (value, flags) in sorted(points.items())],
-            }
-            for (source, platform), points in curves.items()
-        ],
-    }
+def _published(results: Iterable[Result], unit: str) -> list[dict[str, object]]:
+    """Return the published figures beside these benchmarks, a curve a source and platform."""
+    curves: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)
+    for result in results:
+        for figure in result.references:
+            if figure.metric == THROUGHPUT and figure.unit == unit:
+                curve = curves[f"{figure.platform} ({figure.source})"]
+                curve.setdefault(_batch(result), (drawn(figure.value), ", ".join(figure.flags)))
+    return [
+        {"name": name, "points": [(size, value, flags) for size, (value, flags) in sorted(curve.items())]}
+        for name, curve in curves.items()
+    ]
 
 
 def _points(line: Sequence[Result]) -> list[tuple[int, float, str]]:
     return sorted(
         (
-            _batch(result.configuration) or 0,
+            _batch(result),
             drawn(result.throughput or 0),
             f"{si(result.throughput or 0)} {result.unit}/s",
         )
@@ -163,42 +159,10 @@ def _points(line: Sequence[Result]) -> list[tuple[int, float, str]]:
     )
 
 
-def _curves(members: Sequence[Result], unit: str, published: Sequence[Figure]) -> Curves:
-    """Return the published figures beside these benchmarks, and the whole curves that those or their model belong to."""
-    curves: Curves = defaultdict(dict)
-    for result in members:
-        size = _batch(result.configuration)
-        for figure in result.references:
-            if figure.metric == THROUGHPUT and figure.unit == unit and size is not None:
-                curves[figure.source, figure.platform].setdefault(
-                    size, (figure.value, ", ".join(figure.flags))
-                )
-    linked = {figure.id for result in members for figure in result.references}
-    training = [result for result in members if result.configuration.get("task", "train") == "train"]
-    models = {result.configuration.get("model") for result in training} - {None}
-    tables: dict[tuple[str, str], list[Figure]] = defaultdict(list)
-    for each in published:
-        if each.metric == THROUGHPUT and each.unit == unit and each.is_absolute:
-            tables[f"{each.id.partition('/')[0]}, {each.workload}", each.platform].append(each)
-    for (source, platform), figures in tables.items():
-        is_linked = any(figure.id in linked for figure in figures)
-        is_same = any(f.configuration.get("model") in models and "training" in f.workload for f in figures)
-        points = {
-            size: (figure.value, ", ".join(figure.flags))
-            for figure in reversed(figures)  # the first of two at one size stays
-            if (size := _batch(figure.configuration)) is not None
-        }
-        if len(points) > 1 and (is_linked or is_same):
-            for key in [key for key in curves if key[1] == platform]:  # a figure is drawn once
-                if all(points.get(size) == figure for size, figure in curves[key].items()):
-                    del curves[key]
-            curves[source, platform] = points
-    return curves
-
-
-def _batch(configuration: Mapping[str, Scalar]) -> int | None:
-    size = configuration.get(BATCH_SIZE)
-    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
+def _batch(result: Result) -> int:
+    """Return its batch size; 0 where it has none."""
+    size = result.configuration.get(BATCH_SIZE)
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0
 
 
 def _workload(result: Result) -> str:
@@ -230,7 +194,7 @@ def scalings(results: Sequence[Result]) -> list[dict[str, object]]:
         figure = result.scaling
         if figure is None or not (figure.efficiency > 0 and figure.speedup > 0):
             continue
-        few = _devices(figure.against)
+        few = grammar.parse(figure.against).devices
         many = round(few * figure.speedup / figure.efficiency)
         lines[result.name].setdefault(few, (1.0, f"{figure.against}: 100.0 %"))
         text = f"{result.platform}: {percent(figure.efficiency)}, {figure.speedup:.2f} x {figure.against} ({figure.kind})"
@@ -240,13 +204,6 @@ def scalings(results: Sequence[Result]) -> list[dict[str, object]]:
         for name, points in lines.items()
     ]
     return [{"kind": "scaling", "title": "Scaling efficiency", "lines": found}] if found else []
-
-
-def _devices(platform: str) -> int:
-    try:
-        return grammar.parse(platform).devices
-    except grammar.PlatformNameError:
-        return 1
 
 
 def energies(results: Sequence[Result]) -> list[dict[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import TypeAlias
 
@@ -31,13 +32,13 @@ _TITLES = {"mfu": "MFU", "tflops": "TFLOP/s"}
 _IN_THE_ROW = frozenset({"data", "throughput", "unit"})  # not repeated among the metrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PageColumn:
     key: str
     title: str
     cell: Callable[[Result], PageCell]
-    right: bool = False  # figures
     help: str = ""
+    right: bool = False  # figures
     lesser: int = 0  # narrow screens drop the greater first; the details have them all
 
 
@@ -48,7 +49,7 @@ def table(results: Sequence[Result]) -> dict[str, object]:
     shown = [column for column in COLUMNS if any(cell[0] for cell in cells[column.key])]
     return {
         "columns": [
-            {name: getattr(column, name) for name in ("key", "title", "right", "help", "lesser")}
+            {name: getattr(column, name) for name in PageColumn.__slots__ if name != "cell"}
             for column in shown
         ],
         "rows": [
@@ -123,76 +124,60 @@ def _reference(result: Result, *, expected: bool) -> PageCell:
     return f"{times(found.ratio)}{'' if expected else f' {found.platform}'}", found.ratio, found.differs
 
 
+def _throughput(result: Result) -> PageCell:
+    return _figure(result.throughput, lambda value: f"{si(value)} {result.unit}/s")
+
+
+def _noise(result: Result) -> PageCell:
+    return _figure(result.plus_minus if result.runs else None, percent)
+
+
+def _baseline(result: Result) -> PageCell:
+    return _figure(result.baseline_throughput if result.runs else None, si)
+
+
+def _scaling(result: Result) -> PageCell:
+    return _figure(result.scaling.efficiency if result.scaling else None, percent)
+
+
+_CHANGE = "What decided, with its bounds: the shaded middle is the tolerance, left of it is worse"
+_PUBLISHED = "This machine over a published figure, and whose platform that was; above 1 is better"
+_EXPECTED = "This machine over what its site expects of it; above 1 is better"
 COLUMNS = (
-    PageColumn(key="verdict", title="Verdict", cell=_verdict),
-    PageColumn(key="benchmark", title="Benchmark", cell=lambda result: (result.name, result.benchmark)),
-    PageColumn(key="platform", title="Platform", cell=lambda result: (result.platform, result.platform)),
-    PageColumn(key="suite", title="Suite", cell=lambda result: (result.suite, result.suite), lesser=2),
+    PageColumn("verdict", "Verdict", _verdict),
+    PageColumn("benchmark", "Benchmark", lambda result: (result.name, result.benchmark)),
+    PageColumn("platform", "Platform", lambda result: (result.platform, result.platform)),
+    PageColumn("suite", "Suite", lambda result: (result.suite, result.suite), lesser=2),
+    PageColumn("throughput", "Throughput", _throughput, right=True),
+    PageColumn("noise", "±", _noise, "95 % interval of run-to-run noise", right=True, lesser=1),
+    PageColumn("baseline", "Baseline", _baseline, "Throughput of its stored runs", right=True),
+    PageColumn("change", "Against baseline", _change, _CHANGE),
     PageColumn(
-        key="throughput",
-        title="Throughput",
-        cell=lambda result: _figure(result.throughput, lambda value: f"{si(value)} {result.unit}/s"),
+        "mfu",
+        "MFU",
+        lambda result: _figure(result.metrics.get("mfu"), percent),
+        "Model FLOP/s over the device's dense peak",
         right=True,
-    ),
-    PageColumn(
-        key="noise",
-        title="±",
-        cell=lambda result: _figure(result.plus_minus if result.runs else None, percent),
-        right=True,
-        help="95 % interval of run-to-run noise",
-        lesser=1,
-    ),
-    PageColumn(
-        key="baseline",
-        title="Baseline",
-        cell=lambda result: _figure(result.baseline_throughput if result.runs else None, si),
-        right=True,
-        help="Throughput of the stored runs that it was compared with",
-    ),
-    PageColumn(
-        key="change",
-        title="Against baseline",
-        cell=_change,
-        help="What decided, with its bounds: the shaded middle is the tolerance, left of it is worse",
-    ),
-    PageColumn(
-        key="mfu",
-        title="MFU",
-        cell=lambda result: _figure(result.metrics.get("mfu"), percent),
-        right=True,
-        help="Model FLOP/s over the device's dense peak",
         lesser=2,
     ),
     PageColumn(
-        key="energy",
-        title="Units/Wh",
-        cell=lambda result: _figure(units_per_wh(result), si),
+        "energy",
+        "Units/Wh",
+        lambda result: _figure(units_per_wh(result), si),
+        "Work per watt-hour",
         right=True,
-        help="Work per watt-hour",
         lesser=3,
     ),
     PageColumn(
-        key="scaling",
-        title="Scaling",
-        cell=lambda result: _figure(result.scaling.efficiency if result.scaling else None, percent),
+        "scaling",
+        "Scaling",
+        _scaling,
+        "Throughput per device against the smaller platform",
         right=True,
-        help="Throughput per device against the smaller platform",
         lesser=3,
     ),
-    PageColumn(
-        key="published",
-        title="Published",
-        cell=lambda result: _reference(result, expected=False),
-        help="This machine over a published figure, and whose platform that was; above 1 is better",
-        lesser=2,
-    ),
-    PageColumn(
-        key="expected",
-        title="Expected here",
-        cell=lambda result: _reference(result, expected=True),
-        help="This machine over what its site expects of it; above 1 is better",
-        lesser=1,
-    ),
+    PageColumn("published", "Published", partial(_reference, expected=False), _PUBLISHED, lesser=2),
+    PageColumn("expected", "Expected here", partial(_reference, expected=True), _EXPECTED, lesser=1),
 )
 
 

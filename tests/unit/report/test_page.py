@@ -23,7 +23,6 @@ from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine
 from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from pytest_accel.storage.history import trend
-from pytest_accel.storage.references import Figure
 from tests.support.results import (
     FINDINGS,
     HOSTILE,
@@ -380,22 +379,8 @@ def test_session_that_the_history_leaves_out_has_a_reason():
     assert "not valid" in past(replace(result, status=Outcome.INVALID), series(result), {})["left_out"]
 
 
-def figure(size: int, value: float, *, model: str = "resnet50", platform: str = "gc200") -> Figure:
-    return Figure(
-        id=f"caraml/{model}/{size}/{platform}",
-        table="1",
-        row=str(size),
-        platform=platform,
-        workload=f"{model} training",
-        configuration={"model": model, "batch_size": size},
-        metric="throughput",
-        unit="images/s",
-        value=value,
-    )
-
-
 def test_sweep_is_drawn_with_the_published_figures_beside_it():
-    (plot,) = sweeps(a_sweep(), ())
+    (plot,) = sweeps(a_sweep())
     assert plot["title"] == "Throughput over batch size: resnet50 train"
     (line,) = plot["lines"]
     assert [size for size, _, _ in line["points"]] == [16, 32, 64, 128, 256, 512, 1024]
@@ -405,26 +390,8 @@ def test_sweep_is_drawn_with_the_published_figures_beside_it():
     ]
     assert plot["published"][0]["points"][-1][2] == "approximate"
     other = [replace(each, configuration={**each.configuration, "precision": "fp16"}) for each in a_sweep()]
-    (plot,) = sweeps([*a_sweep(), *other], ())
+    (plot,) = sweeps([*a_sweep(), *other])
     assert [line["name"] for line in plot["lines"]] == ["gh200, precision=bf16", "gh200, precision=fp16"]
-
-
-def test_whole_published_curve_is_drawn_once_behind_its_model():
-    beside = a_sweep()[0].references[0].value
-    figures = [
-        figure(16, 1827.7),
-        figure(4096, 1891.6),
-        figure(16, 9.0, model="vit"),
-        figure(32, 9.0, model="vit"),
-    ]
-    figures += [figure(16, beside, platform="gh200"), figure(8, 900.0, platform="gh200")]
-    one = replace(a_sweep()[0], references=a_sweep()[0].references[:1])
-    (plot,) = sweeps([one, replace(a_sweep()[1], references=())], figures)
-    names = {curve["name"]: [size for size, _, _ in curve["points"]] for curve in plot["published"]}
-    assert names == {
-        "gc200 (caraml, resnet50 training)": [16, 4096],
-        "gh200 (caraml, resnet50 training)": [8, 16],
-    }
 
 
 def test_scaling_begins_at_the_smaller_platform_and_energy_stays_within_a_unit():
@@ -481,19 +448,13 @@ def test_same_session_gives_the_same_page():
     assert render_page(make_session(), plotly_js=LIBRARY) == render_page(make_session(), plotly_js=LIBRARY)
 
 
-def test_page_that_grows_too_large_draws_less_and_reports_it(monkeypatch):
-    session = make_session([make_result(Outcome.REGRESSED, name=f"test_{i}", rounds=60) for i in range(20)])
-    whole = render_page(session, plotly_js=LIBRARY)
-    assert Read(whole).data["thinned"] == ""
-    monkeypatch.setattr(document, "MAX_BYTES", int(len(whole) * 0.7))
-    smaller = render_page(session, plotly_js=LIBRARY)
-    assert len(smaller) < 0.7 * len(whole)
-    assert "rounds of a run are drawn" in Read(smaller).data["thinned"]
-    monkeypatch.setattr(document, "MAX_BYTES", 1)
-    least = Read(render_page(session, plotly_js=LIBRARY)).data
-    assert "left out" in least["thinned"]
-    assert len(least["table"]["rows"]) == 20
-    assert least["rounds"] == [None] * 20
+def test_page_that_grows_too_large_draws_fewer_rounds_and_reports_it(monkeypatch):
+    session = make_session([make_result(Outcome.REGRESSED, rounds=60)])
+    assert Read(render_page(session, plotly_js=LIBRARY)).data["thinned"] == ""
+    monkeypatch.setattr(document, "DRAWN_ROUNDS", 8 * 12)
+    smaller = Read(render_page(session, plotly_js=LIBRARY)).data
+    assert "at most 12 rounds of a run are drawn" in smaller["thinned"]
+    assert [len(run["rounds"]) for run in smaller["rounds"][0]["now"]] == [12] * 3
 
 
 # --- the libraries, and the file ------------------------------------------------------------------------
@@ -519,15 +480,12 @@ def test_missing_jinja_is_reported_with_its_remedy(monkeypatch):
         render_page(make_session([make_result()]), plotly_js=LIBRARY)
 
 
-def test_unreadable_history_and_studies_cost_their_plots_alone(monkeypatch, tmp_path):
+def test_unreadable_history_costs_its_plots_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(document, "read_plotly_js", lambda: LIBRARY)
     (tmp_path / "history.sqlite").write_text("no database")
-    (tmp_path / "published").mkdir()
-    (tmp_path / "published" / "nrp.json").write_text("{")
     out = tmp_path / "deep" / "report.html"
     session = make_session([make_result()], remarks=())
-    write_page(out, session, history=tmp_path / "history.sqlite", published=tmp_path / "published")
-    text = Read(out.read_text()).text
-    assert all(part in text for part in ("1 benchmark ok", "history.sqlite", "nrp.json"))
+    write_page(out, session, history=tmp_path / "history.sqlite")
+    assert all(part in Read(out.read_text()).text for part in ("1 benchmark ok", "history.sqlite"))
     write_page(out, session, history=tmp_path / "none.sqlite")
     assert 'class="remark"' not in out.read_text()

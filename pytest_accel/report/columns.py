@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pytest_accel.report.terminal import Cell, Column, change
 from pytest_accel.report.verdicts import VERDICTS, shown_status
@@ -59,21 +60,6 @@ def _verdict_cell(result: Result) -> Cell:
     return Cell(text=text, markup=row.markup)
 
 
-def _metric(name: str, show: Callable[[float], str]) -> Callable[[Result], str]:
-    """Return the text of a metric, or nothing where it was not measured."""
-    return lambda result: show(result.metrics[name]) if name in result.metrics else ""
-
-
-def _of_run(name: str, show: Callable[[float], str]) -> Callable[[Result], str]:
-    """Return the text of a figure of the newest run, or nothing where it has none."""
-    return lambda result: show(value) if (value := getattr(result.runs[-1], name)) else ""
-
-
-def _rate(name: str) -> Callable[[Result], str]:
-    """Return the work of a step over a measured time, in the unit of the throughput."""
-    return lambda result: si(result.work_per_step / step_s) if (step_s := result.metrics.get(name)) else ""
-
-
 def _data(result: Result) -> str:
     configuration = result.configuration
     source = configuration.get(SOURCE, "")
@@ -118,6 +104,29 @@ def _work_per_energy(result: Result) -> str:
     return si(per_wh) if per_wh and wanted else ""
 
 
+def _metric(title: str, name: str, show: Callable[[float], str], meaning: str) -> ResultColumn:
+    return ResultColumn(
+        title, lambda result: show(result.metrics[name]) if name in result.metrics else "", meaning, (name,)
+    )
+
+
+def _of_run(title: str, name: str, show: Callable[[float], str], meaning: str) -> ResultColumn:
+    """Return the column of a figure of the newest run."""
+    return ResultColumn(
+        title, lambda result: show(value) if (value := getattr(result.runs[-1], name)) else "", meaning
+    )
+
+
+def _rate(title: str, name: str, meaning: str) -> ResultColumn:
+    """Return the column of the work of a step over a measured time, in the unit of the throughput."""
+    return ResultColumn(
+        title,
+        lambda result: si(result.work_per_step / step_s) if (step_s := result.metrics.get(name)) else "",
+        meaning,
+        (name,),
+    )
+
+
 # In the order of the table, which leaves out columns in which no row has anything.
 COLUMNS = (
     ResultColumn("data", _data, "Synthetic, or the name of the data set that was read.", right=False),
@@ -127,11 +136,7 @@ COLUMNS = (
         "Work a second over all runs of the session; in a process group, of all ranks over the time of the slowest.",
     ),
     ResultColumn("unit", lambda result: f"{result.unit}/s", "Of the throughput.", right=False),
-    ResultColumn(
-        "±",
-        lambda result: percent(result.plus_minus),
-        "The 95 % interval of run-to-run noise, on its wider side.",
-    ),
+    ResultColumn("±", lambda result: percent(result.plus_minus), "95 % interval of run-to-run noise."),
     ResultColumn("step", lambda result: seconds(result.step.point_s), "The time of a step."),
     ResultColumn(
         "latency p50 / p99",
@@ -139,64 +144,23 @@ COLUMNS = (
         "Of single steps, each waited for: half of them, and 99 of 100, are quicker.",
         ("latency_p50_s", "latency_p99_s"),
     ),
+    _of_run("first step", "first_step_s", seconds, "Of the first step, which compiles and allocates."),
+    _of_run("warm-up", "warmup_s", seconds, "The time until steps were steady."),
+    _rate("loader", "loader_step_s", "The rate of the loader alone."),
+    _rate("compute", "compute_step_s", "The rate of the device alone."),
     ResultColumn(
-        "first step",
-        _of_run("first_step_s", seconds),
-        "The time of the first step, which compiles and allocates.",
+        "bound by", _bound_by, "The slower of the two; both where they disturb each other.", right=False
     ),
-    ResultColumn("warm-up", _of_run("warmup_s", seconds), "The time until steps were steady."),
-    ResultColumn("loader", _rate("loader_step_s"), "The rate of the loader alone.", ("loader_step_s",)),
-    ResultColumn("compute", _rate("compute_step_s"), "The rate of the device alone.", ("compute_step_s",)),
-    ResultColumn(
-        "bound by",
-        _bound_by,
-        "The slower of the two, or both where together they are slower than either.",
-        right=False,
+    _metric(
+        "loader eff.", "loader_efficiency", percent, "The device's own rate that is left with its loader."
     ),
-    ResultColumn(
-        "loader eff.",
-        _metric("loader_efficiency", percent),
-        "The part of the device's own rate that is left with its loader.",
-        ("loader_efficiency",),
-    ),
-    ResultColumn(
-        "first epoch",
-        _metric("first_epoch_s", seconds),
-        "The time of the first epoch, which compiles.",
-        ("first_epoch_s",),
-    ),
-    ResultColumn(
-        "epoch",
-        _metric("epoch_s", seconds),
-        "The time of a typical epoch after the first, or of `epoch_size` units of work.",
-        ("epoch_s",),
-    ),
-    ResultColumn(
-        "accuracy",
-        _metric("accuracy", lambda value: percent(value, 2)),
-        "On the test set, after the last epoch.",
-        ("accuracy",),
-    ),
-    ResultColumn(
-        "to target",
-        _metric("time_to_target_s", seconds),
-        "The time of training until the wanted accuracy.",
-        ("time_to_target_s",),
-    ),
-    ResultColumn(
-        "memory",
-        _of_run("peak_memory_bytes", lambda value: gibibytes(int(value))),
-        "The most device memory in use; of a process group, on its fullest device.",
-    ),
-    ResultColumn(
-        "MFU",
-        _metric("mfu", percent),
-        "The share of the device's dense peak at this precision that the step's arithmetic reaches.",
-        ("mfu",),
-    ),
-    ResultColumn(
-        "Wh/epoch", _energy_of_epoch, "Energy of an epoch, by the devices' own counters.", (_ENERGY,)
-    ),
+    _metric("first epoch", "first_epoch_s", seconds, "The time of the first epoch, which compiles."),
+    _metric("epoch", "epoch_s", seconds, "The time of a later epoch, or of `epoch_size` units of work."),
+    _metric("accuracy", "accuracy", partial(percent, digits=2), "On the test set, after the last epoch."),
+    _metric("to target", "time_to_target_s", seconds, "The time of training until the wanted accuracy."),
+    _of_run("memory", "peak_memory_bytes", gibibytes, "Of the device at its peak; of ranks, of the fullest."),
+    _metric("MFU", "mfu", percent, "The step's arithmetic over the device's dense peak at this precision."),
+    ResultColumn("Wh/epoch", _energy_of_epoch, "Energy of an epoch, by the devices' counters.", (_ENERGY,)),
     ResultColumn("units/Wh", _work_per_energy, "Units of work per watt-hour.", (_ENERGY,)),
     ResultColumn(
         "scaling",

@@ -5,7 +5,6 @@ Values are escaped as the runner unescapes them, so that no name can end a prope
 """
 
 import os
-import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
@@ -22,8 +21,8 @@ _LINES = 12
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 STEP_BYTES = 1024 * 1024  # a larger file of a step is not shown at all
 _SPARE_BYTES = 8 * 1024  # for what the step may write after us
-_CUT = "\n\n**The rest is left out: GitHub shows 1 MiB a step.** The log and `--accel-report` have it all.\n"
-_FENCE = re.compile(r"^ *(`{3,})", re.MULTILINE)
+_TOO_LONG = "the summary is left out, GitHub shows 1 MiB a step."
+_CUT = f"\n\n**Of this session {_TOO_LONG}** The log and `--accel-report` have it.\n"
 
 # --- annotations ------------------------------------------------------------------------------------
 
@@ -118,26 +117,11 @@ def _append(path: Path, text: str) -> str:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             return f"{STEP_SUMMARY}={path}: is not a regular file, and was left alone. --accel-report writes one."
-        apart = b"\n\n" if facts.st_size else b""
-        room_bytes = STEP_BYTES - _SPARE_BYTES - facts.st_size - len(apart)
-        data = text.encode("utf-8", "backslashreplace")
-        if len(data) <= room_bytes:
-            stream.write(apart + data)
-            return ""
-        if room_bytes >= 2 * len(_CUT):
-            stream.write(apart + _cut(data, room_bytes))
-        return (
-            f"{STEP_SUMMARY}: the summary has {len(data)} bytes, and of GitHub's {STEP_BYTES} a step "
-            f"{max(0, room_bytes)} were left: the rest was left out. --accel-report writes all of it."
-        )
-
-
-def _cut(data: bytes, room_bytes: int) -> bytes:
-    """Keep whole lines, and close what is open."""
-    closing = len("\n```````\n\n</details>\n")
-    kept = data[: room_bytes - len(_CUT) - closing].decode("utf-8", "ignore").rpartition("\n")[0]
-    fences = _FENCE.findall(kept)
-    ends = f"\n{fences[-1]}" if len(fences) % 2 else ""
-    if kept.count("<details>") > kept.count("</details>"):
-        ends += "\n\n</details>"
-    return (kept + ends + _CUT).encode("utf-8")
+        apart = "\n\n" if facts.st_size else ""
+        headline = text.partition("\n")[0] + _CUT
+        for part in (text, headline):
+            data = f"{apart}{part}".encode("utf-8", "backslashreplace")
+            if facts.st_size + len(data) <= STEP_BYTES - _SPARE_BYTES:
+                stream.write(data)
+                break
+        return "" if part is text else f"{STEP_SUMMARY}: {_TOO_LONG} --accel-report writes all of it."

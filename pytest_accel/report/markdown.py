@@ -12,6 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from pytest_accel.report.remedies import rerun
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import (
     can_rerun,
@@ -260,22 +261,17 @@ def _reference(reference: ReferenceFigure) -> str:
 
 
 def _reproduce(session: SessionResults, failed: Sequence[Result]) -> list[str]:
-    again = [each.benchmark for each in failed if can_rerun(each)]
-    shown: list[str] = []
-    for node_id in again[:_REPRODUCED]:
-        if node_id.isprintable() and len(_command([*shown, node_id])) <= _COMMAND_CHARACTERS:
-            shown.append(node_id)
+    again = [each for each in failed if can_rerun(each) and each.benchmark.isprintable()][:_REPRODUCED]
     lines = []
     if session.command:
-        lines += ["# this session", clipped(_command(session.command), _COMMAND_CHARACTERS)]
-    if shown:
-        what = "only what failed" if len(shown) == len(again) else f"{len(shown)} of {len(again)} that failed"
-        lines += [f"# {what}", _command(shown)]
+        command = shlex.join(["pytest", *safe_arguments(session.command)])
+        lines += ["# this session", clipped(printable(command), _COMMAND_CHARACTERS)]
+    if again:
+        what = (
+            "only what failed" if len(again) == len(failed) else f"{len(again)} of {len(failed)} that failed"
+        )
+        lines += [f"# {what}", printable(rerun(again, safe_arguments(session.command)))]
     return fenced(lines, language="sh", characters=_COMMAND_CHARACTERS) if lines else []
-
-
-def _command(arguments: Sequence[str]) -> str:
-    return printable(shlex.join(["pytest", *safe_arguments(arguments)]))
 
 
 # --- escaping ----------------------------------------------------------------------------------------

@@ -77,11 +77,11 @@ def frozen_text(found: FrozenTolerance) -> str:
             f"{percent(found.chosen)} so far: record the rest with --accel-record --accel-tolerance=auto"
         )
     here = f"tolerance auto: {percent(found.stored)}"
-    if found.before is None:
-        return f"{here}, frozen in its baseline"
-    if found.stored != found.before:  # the baseline was replaced
-        wider = f", wider than the {percent(found.before)} before" if found.would_widen else ""
-        return f"{here}, frozen in its new baseline{wider}"
+    if found.stored != found.before:  # the baseline is new, or was replaced
+        wider = (
+            f", wider than the {percent(found.before)} before" if found.before and found.would_widen else ""
+        )
+        return f"{here}, frozen in its baseline{wider}"
     if found.chosen == found.before:
         return f"{here} stays, as it was frozen"
     way = "quieten the machine (pytest-accel doctor), or widen" if found.would_widen else "narrow"

@@ -19,20 +19,31 @@ from pytest_accel.stats.verdict import Outcome, Verdict
 
 Effect = Literal["passes", "fails", "inconclusive", "missing_baseline", "stale_baseline", "vanished"]
 Tone = Literal["bad", "warn", "gain", "good", "mute"]
+_MARKUP: Mapping[Tone, Mapping[str, bool]] = {
+    "bad": {"red": True, "bold": True},
+    "warn": {"yellow": True},
+    "gain": {"cyan": True},
+    "good": {"green": True},
+    "mute": {},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
     word: str  # as printed; upper case for what needs attention
     effect: Effect  # on the test; else the name of the setting that decides
-    markup: Mapping[str, bool]  # of the terminal
     letter: str = ""  # in pytest's progress line; empty: pytest's own
-    tone: Tone  # colour class of the HTML page
-    icon: str  # sign of the HTML page: colour is never the only one
+    tone: Tone  # colour of terminal and page
+    icon: str  # sign of the page: colour is never the only one
     meaning: str
     remedy: str = ""
     annotated: bool = True  # on GitHub, also where it fails nothing
     suspects: bool = False  # whether changes of the environment since the baseline may explain it
+
+    @property
+    def markup(self) -> Mapping[str, bool]:
+        """Of pytest's terminal."""
+        return _MARKUP[self.tone]
 
 
 # The order is that of attention: what is read first comes first.
@@ -40,7 +51,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.REGRESSED: VerdictRow(
         word="REGRESSED",
         effect="fails",
-        markup={"red": True, "bold": True},
         tone="bad",
         icon="down",
         meaning="Worse than the baseline by more than half the tolerance, beyond noise, in at least two runs.",
@@ -51,7 +61,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.INVALID: VerdictRow(
         word="INVALID",
         effect="fails",
-        markup={"purple": True, "bold": True},
         tone="bad",
         icon="bang",
         meaning="Disturbed: three runs were throttled or shared the device, so nothing was judged.",
@@ -60,7 +69,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Ending.FAILED: VerdictRow(
         word="FAILED",
         effect="fails",
-        markup={"red": True},
         tone="bad",
         icon="cross",
         meaning="It measured nothing, a check of its own failed, or it misses a gated reference.",
@@ -69,7 +77,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.STALE_BASELINE: VerdictRow(
         word="STALE-BASELINE",
         effect="stale_baseline",
-        markup={"red": True},
         letter="~",
         tone="warn",
         icon="clock",
@@ -79,7 +86,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.VANISHED: VerdictRow(
         word="VANISHED",
         effect="vanished",
-        markup={"purple": True},
         tone="warn",
         icon="ghost",
         meaning="It is stored in the baseline and was not found. It may have been renamed.",
@@ -88,7 +94,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.INCONCLUSIVE: VerdictRow(
         word="INCONCLUSIVE",
         effect="inconclusive",
-        markup={"yellow": True, "bold": True},
         letter="?",
         tone="warn",
         icon="question",
@@ -99,7 +104,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.NO_BASELINE: VerdictRow(
         word="NO-BASELINE",
         effect="missing_baseline",
-        markup={"yellow": True},
         letter="n",
         tone="warn",
         icon="ring",
@@ -109,7 +113,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Ending.NOT_MEASURED: VerdictRow(
         word="NOT-MEASURED",
         effect="passes",
-        markup={"yellow": True},
         tone="warn",
         icon="ring",
         meaning="The session ended before, or measuring was switched off.",
@@ -119,7 +122,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.DOES_NOT_FIT: VerdictRow(
         word="DOES-NOT-FIT",
         effect="passes",
-        markup={"yellow": True, "light": True},
         letter="o",
         tone="warn",
         icon="box",
@@ -130,7 +132,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.IMPROVED: VerdictRow(
         word="improved",
         effect="passes",
-        markup={"cyan": True},
         tone="gain",
         icon="up",
         meaning="Better than the baseline by more than half the tolerance, beyond noise.",
@@ -139,7 +140,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.OK: VerdictRow(
         word="ok",
         effect="passes",
-        markup={"green": True},
         tone="good",
         icon="check",
         meaning="Not worse by as much as the tolerance.",
@@ -148,7 +148,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Ending.RECORDED: VerdictRow(
         word="recorded",
         effect="passes",
-        markup={"green": True},
         tone="good",
         icon="dot",
         meaning="Its runs went into the baseline, and nothing was judged.",
@@ -157,7 +156,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     Ending.SKIPPED: VerdictRow(
         word="skipped",
         effect="passes",
-        markup={"yellow": True},
         tone="mute",
         icon="dash",
         meaning="This machine cannot run it, or it skipped itself.",
@@ -170,7 +168,6 @@ _EXIT_STATUSES = {
     4: "pytest was called wrongly, or a baseline cannot be read",
     5: "no tests were collected",
 }
-_RANKS = {status: rank for rank, status in enumerate(VERDICTS)}
 
 
 def word(status: Status) -> str:
@@ -192,7 +189,7 @@ def is_settled(status: Status) -> bool:
 
 def rank(status: Status) -> int:
     """Return its place in the order of attention."""
-    return _RANKS[status]
+    return list(VERDICTS).index(status)
 
 
 def shown_status(result: Result) -> Status:
@@ -249,25 +246,22 @@ class Headline:
 
 def headline_of(session: SessionResults) -> Headline:
     """Return the headline: green only where something was measured and nothing needs attention."""
-    results, failed = session.results, session.failures
+    results, failed, status = session.results, session.failures, session.exit_status
     total = counted(len(results), "benchmark")
     if failed:
         return Headline(tone="bad", icon="cross", text=f"{len(failed)} of {total} failed")
-    if session.exit_status not in {0, 1}:
-        why = _EXIT_STATUSES.get(session.exit_status, "see pytest's own output")
-        text = f"The session ended with status {session.exit_status}: {why}"
-        return Headline(tone="bad", icon="bang", text=text)
+    if status not in {0, 1}:
+        why = _EXIT_STATUSES.get(status, "see pytest's own output")
+        return Headline(tone="bad", icon="bang", text=f"The session ended with status {status}: {why}")
     if not any(result.runs for result in results):
         what = counts(map(status_word, results)) or "no benchmark was found"
         return Headline(tone="warn", icon="ring", text=f"Nothing was measured: {what}")
-    if session.exit_status == 1:
+    if status == 1:
         text = "No benchmark failed, but the session did: another test, or a figure it was to reach"
         return Headline(tone="bad", icon="bang", text=text)
     if attention := sum(map(needs_attention, results)):
-        verb = "needs" if attention == 1 else "need"
-        return Headline(
-            tone="warn", icon="question", text=f"None failed; {attention} of {total} {verb} attention"
-        )
+        text = f"None failed; {attention} of {total} {'needs' if attention == 1 else 'need'} attention"
+        return Headline(tone="warn", icon="question", text=text)
     counted_as = Counter(result.status for result in results)
     skipped, well = counted_as[Ending.SKIPPED], len(results) - counted_as[Ending.SKIPPED]
     became = "recorded" if counted_as[Ending.RECORDED] == well else "ok"

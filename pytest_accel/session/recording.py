@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 
 from pytest_accel._version import __version__
 from pytest_accel.session.case import Case
+from pytest_accel.session.results import ItemReports, environments_of, result_of
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, percent
-from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineStore, LedgerEntry
 from pytest_accel.storage.files import is_writable_folder, nearest_folder
@@ -143,27 +145,14 @@ def refuse_disturbed(case: Case) -> None:
 
 def _keep(case: Case, session_id: str, at: str) -> Path:
     """Write the runs to a temporary file of results that `pytest-accel baseline accept` reads."""
-    latest = case.latest
-    result = Result(
-        benchmark=case.node_id,
-        suite=case.suite,
-        platform=str(case.platform),
-        disk_name=case.disk_name,
-        status=Ending.RECORDED,
-        key=case.key,
-        unit=latest.unit,
-        work_per_step=latest.work_per_step,
-        configuration=latest.configuration,
-        runs=tuple(case.runs),
-    )
     session = SessionResults(
         session=session_id,
         at=at,
-        duration_s=0.0,
+        duration_s=case.device_time_s,
         exit_status=1,
         version=__version__,
-        environments={each.environment.key: each.environment for each in case.measurements},
-        results=(result,),
+        environments=environments_of([case]),
+        results=(replace(result_of(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
     )
     with tempfile.NamedTemporaryFile(
         "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False, encoding="utf-8"

@@ -16,7 +16,7 @@ from pytest_accel.report.terminal import Progress, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.device import live_progress, write_log
 from pytest_accel.session.recording import refuse_mixture
-from pytest_accel.session.reports import Finisher, changes_line, is_expected_to_fail
+from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
 from pytest_accel.stats.measurement import Measurement
@@ -75,16 +75,9 @@ class PlatformShifts:
         )
 
     def reports(self) -> Iterator[pytest.TestReport]:
-        """Yield a failed report for each platform, so that the exit status and JUnit have it too."""
+        """Yield a failed report for each platform."""
         for platform in self.found:
-            yield pytest.TestReport(
-                nodeid=platform,
-                location=(f"baselines/{platform}", None, platform),
-                keywords={},
-                outcome="failed",
-                longrepr=self.text(platform),
-                when="call",
-            )
+            yield failed_report(platform, f"baselines/{platform}", self.text(platform))
 
 
 def _is_member(case: Case) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import pytest
+from _pytest._code.code import ReprFileLocation  # what pytest's short summary and JUnit read
 
 from pytest_accel.options import Settings
 from pytest_accel.report.terminal import explain, line_text
@@ -27,25 +28,12 @@ from pytest_accel.storage.baselines import BaselineStore
 Phase = Literal["setup", "call", "teardown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Crash:
-    """The message that pytest's short summary and JUnit read."""
-
-    path: str
-    lineno: int
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.lineno}: {self.message}"  # --tb=line
-
-
 class FailureText:
     """A failure without a traceback. pytest shows `toterminal`, and takes `reprcrash.message` as its short form."""
 
     def __init__(self, text: str, item: pytest.Item) -> None:
         self.text = text
-        path, line, _ = item.location
-        self.reprcrash = _Crash(path=path, lineno=(line or 0) + 1, message=text.splitlines()[0])
+        self.reprcrash = ReprFileLocation(*_place(item), text.splitlines()[0])
 
     def __str__(self) -> str:
         return self.text
@@ -312,9 +300,9 @@ def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestRep
     return report
 
 
-def vanished_report(node_id: str, text: str) -> pytest.TestReport:
-    """Return a failed report for a benchmark that no longer exists, so that JUnit has it too."""
-    path, _, name = node_id.partition("::")
+def failed_report(node_id: str, path: str, text: str) -> pytest.TestReport:
+    """Return a failed report of what is no item here, so that the exit status and JUnit have it too."""
+    name = node_id.partition("::")[2] or node_id
     return pytest.TestReport(
         nodeid=node_id, location=(path, None, name), keywords={}, outcome="failed", longrepr=text, when="call"
     )

@@ -142,7 +142,7 @@ def results_of(
 ) -> tuple[Result, ...]:
     """Return the results of benchmarks that this machine can run, cannot run, and no longer has."""
     return (
-        *(_of_case(case, reported.get(case.node_id, ItemReports())) for case in cases.values()),
+        *(result_of(case, reported.get(case.node_id, ItemReports())) for case in cases.values()),
         *(_of_item(item, reported[item.nodeid]) for item in not_run if item.nodeid in reported),
         *(_of_vanished(node_id, failed=vanished_fail) for node_id in vanished),
     )
@@ -161,7 +161,8 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
     return found
 
 
-def _of_case(case: Case, reported: ItemReports) -> Result:
+def result_of(case: Case, reported: ItemReports) -> Result:
+    """Return the result of a benchmark that this machine can run."""
     path, line, _ = case.item.location
     lines, traceback = _explained(case, reported)
     known = Result(
@@ -217,10 +218,8 @@ def _explained(case: Case, reported: ItemReports) -> tuple[list[ReportLine], tup
         return [ReportLine(text=first, status=Ending.FAILED)], tuple(rest) or reported.traceback
     lines = lines_of(case)
     if reported.failed and not reported.broken:
-        return [
-            ReportLine(text=f"torn down: {reported.text}", status=Ending.FAILED),
-            *lines,
-        ], reported.traceback
+        torn = ReportLine(text=f"torn down: {reported.text}", status=Ending.FAILED)
+        return [torn, *lines], reported.traceback
     if not lines and reported.text:
         lines = [ReportLine(text=reported.text, status=_status(case, reported))]
     return lines, ()

@@ -31,9 +31,9 @@ from pytest_accel.session.reports import (
     Finisher,
     does_not_fit_report,
     fail,
+    failed_report,
     record_warnings,
     reports_of_workers,
-    vanished_report,
 )
 from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.selection import (
@@ -313,7 +313,8 @@ class BenchmarkSession:
         if self.settings.vanished == "fail":
             for node_id in self.vanished:
                 line = ReportLine(text=vanished_text(node_id), status=Outcome.VANISHED)
-                report = vanished_report(node_id, line_text(node_id, line))
+                path = node_id.partition("::")[0]
+                report = failed_report(node_id, path, line_text(node_id, line))
                 self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------

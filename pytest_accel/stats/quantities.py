@@ -62,7 +62,7 @@ def si(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def gibibytes(value: int) -> str:
+def gibibytes(value: float) -> str:
     """Return bytes as MiB or GiB."""
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 

@@ -44,7 +44,12 @@ def make_case(
     **settings: Any,
 ) -> Case:
     """Against the baselines of a folder (`stored.baseline`)."""
-    item: Any = SimpleNamespace(name=key.partition("::")[2], nodeid=key, stash=pytest.Stash())
+    item: Any = SimpleNamespace(
+        name=key.partition("::")[2],
+        nodeid=key,
+        stash=pytest.Stash(),
+        location=(key.partition("::")[0], 0, ""),
+    )
     return Case(
         item=item,
         platform=PlatformName("h200"),

@@ -24,7 +24,7 @@ _LISTED_SESSIONS = 20
 
 def _kept(text: str) -> tuple[int, bool]:
     """Parse 400d or 30, for `type=`: a number, and whether it is one of days."""
-    found = re.fullmatch(r"([1-9][0-9]{0,5})(d?)", text)
+    found = re.fullmatch(r"([1-9][0-9]{0,4})(d?)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is neither 400d (days) nor 30 (sessions)")
     return int(found[1]), bool(found[2])

@@ -35,13 +35,6 @@ ROTATION_BYTES = 2 * 1024**3  # fewer batches where they take more memory
 RANK_STRIDE = 1_000_003
 
 
-class NamedLoss(NamedTuple):
-    """A loss, and its name in a configuration."""
-
-    name: str
-    function: Loss
-
-
 class Sizes(NamedTuple):
     """Sizes of a model's output and input as a benchmark gives them."""
 
@@ -90,8 +83,8 @@ class Plan(ABC):
         """Return one synthetic batch on the generator's device."""
 
     @abstractmethod
-    def loss(self, label_smoothing: float) -> NamedLoss:
-        """Return the task's own loss."""
+    def loss(self, label_smoothing: float) -> tuple[str, Loss]:
+        """Return the task's own loss, and its name in a configuration."""
 
     @abstractmethod
     def find(self, root: Path | None, split: Split) -> Any:

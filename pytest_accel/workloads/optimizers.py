@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -50,22 +48,10 @@ def check_updates(config: StepConfig) -> None:
     if config.optimizer != "auto":
         changes = {"lr": config.lr, "weight_decay": config.weight_decay, "lr_scale": config.lr_scale}
         check_optimizer(config.optimizer, **changes)
-    if config.clip is not None and not (_is_number(config.clip) and config.clip > 0):
-        raise ValueError(
-            f"clip: {config.clip!r} is not a positive number. It is the largest norm of all gradients."
-        )
-    if config.weight_decay is not None and not (_is_number(config.weight_decay) and config.weight_decay >= 0):
-        raise ValueError(f"weight_decay: {config.weight_decay!r} is not a number of 0 or more.")
-    factors = config.lr_scale or {}
-    if not (isinstance(factors, Mapping) and all(_is_number(each) and each > 0 for each in factors.values())):
-        raise ValueError(
-            f"lr_scale: {config.lr_scale!r} is not a positive factor for each prefix of parameter names. "
-            "Write {'backbone': 0.1}, or lr= for all of them."
-        )
-
-
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    factors = {f"lr_scale[{prefix!r}]": factor for prefix, factor in (config.lr_scale or {}).items()}
+    for name, value in {"clip": config.clip, **factors}.items():
+        if value is not None and not value > 0:  # NaN neither
+            raise ValueError(f"{name}: {value!r} is not a positive number.")
 
 
 def optimizer_states(config: StepConfig) -> int:

@@ -41,7 +41,7 @@ from pytest_accel.workloads.config import (
 )
 from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
 from pytest_accel.workloads.flops import Demand, count, demand_of
-from pytest_accel.workloads.input_pipeline import NamedLoss, rank_seed
+from pytest_accel.workloads.input_pipeline import rank_seed
 from pytest_accel.workloads.memory import explained_out_of_memory
 from pytest_accel.workloads.models.gpt import attention_backend
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
@@ -206,12 +206,11 @@ class TrainStep(Step):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         config, model, precision = parts.config, parts.model, self._precision
-        named = (
-            parts.plan.loss(config.label_smoothing)
-            if config.loss is None
-            else NamedLoss(callable_name(config.loss), config.loss)
-        )
-        self._loss_function = named.function
+        if config.loss is None:
+            loss_name, loss = parts.plan.loss(config.label_smoothing)
+        else:
+            loss_name, loss = callable_name(config.loss), config.loss
+        self._loss_function = loss
         if config.sharding is not None:
             check_shardable(model, self.info.task, precision)
             # Counted before sharding. Bytes are not known: weights come from other devices, in another type.
@@ -232,14 +231,14 @@ class TrainStep(Step):
         self._scaler = precision.scaler(self.device)
         if isinstance(optimizer, str) and not precision.scales_loss:  # a scaler skips updates
             self._states = OPTIMIZERS[optimizer].states
-        self.configuration |= described | {"loss": named.name, "label_smoothing": config.label_smoothing}
+        self.configuration |= described | {"loss": loss_name, "label_smoothing": config.label_smoothing}
         if not config.ddp:
             self.configuration["ddp"] = False
         if config.sharding is not None:
             self.configuration["sharding"] = config.sharding
         parallel = config.ddp and config.sharding is None
         self._wrapped: Any = data_parallel(model, config.ranks) if parallel else model
-        self._forward_loss: Any = self._compile_forward(parts, named.function)
+        self._forward_loss: Any = self._compile_forward(parts, loss)
         self._trainable = tuple(trainable.values())
         self._sampled = [(parameter, _sample(parameter)) for parameter in _evenly(self._trainable)]
         self.loss: Any = None  # of the last step, on the device

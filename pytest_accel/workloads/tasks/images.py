@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
-from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, StepConfig
+from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import SlowDecodingWarning, Split
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
@@ -34,7 +34,6 @@ from pytest_accel.workloads.data.sources import (
 )
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
-    NamedLoss,
     Plan,
     Sizes,
     loading_configuration,
@@ -99,10 +98,10 @@ class ImagePlan(Plan):
         labels = torch.randint(self.classes, (self.batch_size,), generator=random, device=random.device)
         return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), labels
 
-    def loss(self, label_smoothing: float) -> NamedLoss:
+    def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         if self.reconstructs:
-            return NamedLoss("mse", F.mse_loss)
-        return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
+            return "mse", F.mse_loss
+        return "cross_entropy", smoothed_cross_entropy(label_smoothing)
 
     def find(self, root: Path | None, split: Split) -> Images:
         return open_images(root, self.name, split)

@@ -26,7 +26,6 @@ from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
-    NamedLoss,
     Plan,
     Sizes,
     files_configuration,
@@ -74,9 +73,9 @@ class MaskPlan(Plan):
         images = torch.addcmul(shift, drawn.pixels.to(torch.float32), scale)
         return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), drawn.masks.to(torch.int64)
 
-    def loss(self, label_smoothing: float) -> NamedLoss:
+    def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         no_smoothing(label_smoothing, "segmentation")
-        return NamedLoss("pixel_cross_entropy", _both_heads(self.labels))
+        return "pixel_cross_entropy", _both_heads(self.labels)
 
     def find(self, root: Path | None, split: Split) -> CityscapesSet:
         return open_cityscapes(root, split)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig
+from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.detection import (
     COCO_CLASSES,
     MANY_SCALES,
@@ -29,7 +29,6 @@ from pytest_accel.workloads.data.files import Split
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
-    NamedLoss,
     Plan,
     Sizes,
     files_configuration,
@@ -76,9 +75,9 @@ class ScenePlan(Plan):
         )
         return as_scenes(random.device, dtype, memory_format)(drawn)
 
-    def loss(self, label_smoothing: float) -> NamedLoss:
+    def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         no_smoothing(label_smoothing, "detection")
-        return NamedLoss("detection", detection_loss)
+        return "detection", detection_loss
 
     def find(self, root: Path | None, split: Split) -> CocoSet:
         return open_coco(root, split)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from pytest_accel.workloads.config import Configuration, StepConfig
+from pytest_accel.workloads.config import Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import DataError, Split
 from pytest_accel.workloads.data.sources import Batch, MemorySource, resident
 from pytest_accel.workloads.data.text import (
@@ -26,7 +26,6 @@ from pytest_accel.workloads.data.text import (
 )
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
-    NamedLoss,
     Plan,
     Sizes,
     no_smoothing,
@@ -74,8 +73,8 @@ class TokenPlan(Plan):
         tokens = torch.randint(self.vocabulary, size, generator=random, device=random.device)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    def loss(self, label_smoothing: float) -> NamedLoss:
-        return NamedLoss("cross_entropy", smoothed_cross_entropy(label_smoothing))
+    def loss(self, label_smoothing: float) -> tuple[str, Loss]:
+        return "cross_entropy", smoothed_cross_entropy(label_smoothing)
 
     def find(self, root: Path | None, split: Split) -> Sequences:  # noqa: ARG002 - texts have one
         found = open_texts(root, length=self.sequence)
@@ -128,9 +127,9 @@ class QuestionPlan(Plan):
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:  # noqa: ARG002 - integers, without channels
         return synthetic_squad(self.batch_size, self.sequence, self.vocabulary, random)
 
-    def loss(self, label_smoothing: float) -> NamedLoss:
+    def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         no_smoothing(label_smoothing, "question answering")
-        return NamedLoss("span_cross_entropy", span_cross_entropy)
+        return "span_cross_entropy", span_cross_entropy
 
     def find(self, root: Path | None, split: Split) -> tuple[Questions, Answers]:
         windows = open_squad(root, split, sequence=self.sequence)

@@ -1,4 +1,4 @@
-"""Models by name or callable: sizes, seeds, no downloads."""
+"""Models by name or callable: sizes, seeds, no downloads; GPT, wide ResNet and autoencoder of the zoo."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ import socket
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_accel.workloads.models.build import build_model
+from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape, gelu, rotary_angles, rotate
+from pytest_accel.workloads.step import TrainStep
+from tests.support.graphs import traced
+from tests.support.plans import counted_flops, plan_data
+
+# By name.
+
 
 # Exact counts, as the libraries' documentation and the papers give them.
 PARAMETERS = {
@@ -31,21 +40,6 @@ PARAMETERS = {
 def test_parameter_counts_are_those_of_the_papers(name, parameters):
     _, info = build_model(name, device="meta")
     assert info.parameters == parameters
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("resnet50", 224),
-        ("vit_h_14", 518),
-        ("efficientnet_b4", 380),
-        ("inception_v3", 299),
-        ("timm/vit_base_patch16_384", 384),
-    ],
-)
-def test_models_report_their_input_size(name, size):
-    _, info = build_model(name, device="meta")
-    assert (info.image_size, info.channels) == (size, 3)
 
 
 @pytest.mark.parametrize(
@@ -135,3 +129,141 @@ def test_model_of_another_task_is_refused_without_a_suggestion(name):
 def test_img_size_of_timm_is_refused_with_image_size():
     with pytest.raises(ValueError, match="write image_size="):
         build_model("timm/vit_tiny_patch16_224", img_size=64)
+
+
+# Wide ResNet and autoencoder.
+
+
+def test_wide_resnet_has_the_published_parameters():
+    model, info = build_model("zoo/wide_resnet", num_classes=100, device="meta")
+    assert info.parameters == 17_175_412
+    assert (info.task, info.convolutional) == ("classification", True)
+    plan = plan_data("cifar100", info, batch_size=1)
+    assert plan.shape == (3, 32, 32)
+    assert counted_flops(model, plan) / 2 == pytest.approx(2.41e9, rel=0.005)  # multiply-adds, forward
+
+
+@pytest.mark.parametrize(("channels", "size", "classes"), [(3, 32, 100), (1, 28, 10), (1, 8, 10), (2, 40, 7)])
+def test_wide_resnet_takes_any_small_image(channels, size, classes):
+    model, info = build_model("zoo/wide_resnet-tiny", num_classes=classes, channels=channels)
+    assert model(torch.randn(2, channels, size, size)).shape == (2, classes)
+    assert info.channels == channels
+
+
+@pytest.mark.parametrize("name", ["zoo/autoencoder", "zoo/autoencoder-tiny"])
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32), (1, 8)])
+def test_autoencoder_returns_the_shape_of_its_input(name, channels, size):
+    model, info = build_model(name, channels=channels, device="meta")
+    images = torch.empty(2, channels, size, size, device="meta")
+    assert model(images).shape == images.shape
+    assert info.task == "reconstruction"
+
+
+def test_autoencoder_learns_its_input():
+    with TrainStep.build(
+        "zoo/autoencoder-tiny", data="digits", batch_size=32, optimizer="adamw", lr=3e-3
+    ) as step:
+        assert step.configuration["loss"] == "mse"
+        step()
+        first = step.loss_value()
+        for _ in range(20):
+            step()
+        step.check()
+        assert step.loss_value() < 0.6 * first
+        assert step.demand.flops > 0
+
+
+def test_wrong_millions_are_refused():
+    with pytest.raises(ValueError, match=r"millions: resnet18 has 11.7 million parameters, not 25.6"):
+        TrainStep.build("resnet18", batch_size=2, image_size=32, millions=25.6)
+    with TrainStep.build("resnet18", batch_size=2, image_size=32, millions=11.7) as step:
+        assert "millions" not in step.configuration
+
+
+# GPT.
+
+
+SMALL = {"layers": 2, "width": 32, "heads": 2, "sequence": 16, "vocabulary": 100}
+
+
+@pytest.fixture
+def gpt():
+    model, _ = build_model("zoo/gpt-tiny", **SMALL)
+    return model.eval()
+
+
+@torch.no_grad()
+def test_later_token_does_not_change_earlier_logits(gpt):
+    tokens = torch.randint(100, (2, 16))
+    changed = tokens.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 100
+    before, after = gpt(tokens), gpt(changed)
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+def test_rotary_scores_depend_on_distance_alone():
+    cos, sin = rotary_angles(GptShape(**SMALL))
+    q, k = torch.randn(16), torch.randn(16)
+    turned_q, turned_k = rotate(q.expand(16, 16), cos, sin), rotate(k.expand(16, 16), cos, sin)
+    scores = turned_q @ turned_k.T
+    for distance in range(16):
+        diagonal = scores.diagonal(-distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_gelu_is_the_same_function():
+    x = torch.linspace(-40, 40, 4001, dtype=torch.float64, requires_grad=True)
+    found, seen = traced(gelu, x)
+    expected = F.gelu(x, approximate="tanh")
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(each.sum(), x)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    assert any("sigmoid" in each for each in seen)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("zoo/gpt-117m", 123_606_528), ("zoo/gpt-800m", 908_464_128)]
+)
+def test_parameter_count_follows_from_the_shape(name, parameters):
+    shape = GPT_SHAPES[name.removeprefix("zoo/")]
+    _, info = build_model(name, device="meta")
+    block = 12 * shape.width**2 + 4 * shape.width  # attention 4, MLP 8; two norms
+    by_hand = shape.layers * block + shape.padded_vocabulary * shape.width + 2 * shape.width
+    assert info.parameters == by_hand == parameters
+    assert (info.vocabulary, info.sequence) == (50_257, shape.sequence)
+
+
+def test_checkpointing_gives_the_same_gradients():
+    tokens = torch.randint(100, (2, 16))
+    found, runs = [], []
+    for options in ({}, {"checkpoint": True}):
+        model, _ = build_model("zoo/gpt-tiny", **SMALL, **options)
+        runs.append(0)
+        model.blocks[0].register_forward_pre_hook(lambda *_: runs.__setitem__(-1, runs[-1] + 1))
+        model(tokens).square().mean().backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert runs == [1, 2]
+    for kept, again in zip(*found, strict=True):
+        torch.testing.assert_close(again, kept)
+
+
+def test_recomputation_is_not_counted_as_work():
+    counts = set()
+    for checkpoint in (False, True):
+        options = {"layers": 1, "width": 32, "heads": 2, "checkpoint": checkpoint}
+        with TrainStep.build("zoo/gpt-tiny", batch_size=1, model_options=options) as step:
+            counts.add(step.demand.flops)
+            assert step.configuration["model.checkpoint"] is checkpoint
+    assert len(counts) == 1
+    assert None not in counts
+
+
+def test_attention_kernel_is_a_fact_and_not_configuration():
+    with TrainStep.build("zoo/gpt-tiny", batch_size=1) as step:
+        assert step.facts == {"attention": "flash"}  # torch has it for CPUs
+        assert "attention" not in step.configuration
+    with sdpa_kernel(SDPBackend.MATH), TrainStep.build("zoo/gpt-tiny", batch_size=1) as step:
+        assert step.facts == {"attention": "math"}
+    with TrainStep.build("resnet18", batch_size=1, image_size=32) as step:
+        assert step.facts == {}

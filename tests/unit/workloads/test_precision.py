@@ -42,25 +42,27 @@ def _factory_settings():
     backends.cudnn.benchmark = False
 
 
+def of_the_old_interface(value):
+    torch.set_float32_matmul_precision("high" if value == "tf32" else "highest")
+
+
+def of_the_new_interface(value):
+    if _new_switches():  # torch 2.9 brought them
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = value
+
+
 @pytest.mark.parametrize("name", PRECISIONS)
-@pytest.mark.parametrize("matmul", ["highest", "high", "medium"])
-def test_flags_of_the_old_interface_are_restored(name, matmul):
-    torch.set_float32_matmul_precision(matmul)
+@pytest.mark.parametrize("set_flags", [of_the_old_interface, of_the_new_interface])
+@pytest.mark.parametrize("value", ["ieee", "tf32"])
+def test_flags_are_restored(name, set_flags, value):
+    set_flags(value)
     before = flags()
     with PRECISIONS[name].flags(cudnn_benchmark=True):
         assert torch.backends.cudnn.benchmark is True
-    assert flags() == before
-
-
-@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9 brought fp32_precision")
-@pytest.mark.parametrize("name", PRECISIONS)
-@pytest.mark.parametrize("value", ["ieee", "tf32"])
-def test_flags_of_the_new_interface_are_restored(name, value):
-    torch.backends.cuda.matmul.fp32_precision = value
-    torch.backends.cudnn.conv.fp32_precision = value
-    before = flags()
-    with PRECISIONS[name].flags(cudnn_benchmark=False):
         assert "mixed" not in flags()  # torch.compile reads the old interface, and must find an answer
+    assert flags() == before
+    with pytest.raises(ZeroDivisionError), PRECISIONS[name].flags(cudnn_benchmark=True):
+        raise ZeroDivisionError
     assert flags() == before
 
 
@@ -77,13 +79,6 @@ def test_tf32_allows_products_and_convolutions():
     with PRECISIONS["tf32"].flags(cudnn_benchmark=False):
         assert torch.backends.cuda.matmul.allow_tf32 is True
         assert torch.backends.cudnn.allow_tf32 is True
-
-
-def test_flags_are_restored_when_the_step_fails():
-    before = flags()
-    with pytest.raises(ZeroDivisionError), PRECISIONS["tf32"].flags(cudnn_benchmark=True):
-        raise ZeroDivisionError
-    assert flags() == before
 
 
 @pytest.mark.parametrize("name", ["tf32", "fp16"])

@@ -44,26 +44,12 @@ def test_images_are_scaled_to_the_size_of_the_model(data, classes):
     assert (plan.work, plan.unit) == (64, "images")
 
 
-@pytest.mark.parametrize(
-    ("data", "shape"), [("cifar100", (3, 32, 32)), ("mnist", (1, 28, 28)), ("imagenet", (3, 224, 224))]
-)
-def test_model_without_a_size_reads_that_of_the_data(data, shape):
-    assert plan_data(data, info(own=True), batch_size=1).shape == shape
-
-
 def test_targets_are_the_next_tokens():
     plan = plan_data(None, TOKENS, batch_size=4)
     inputs, targets = make(plan)
     assert inputs.shape == targets.shape == (4, 16)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert (plan.work, plan.unit) == (64, "tokens")
-
-
-def test_images_have_the_memory_format_and_dtype_of_the_call():
-    plan = plan_data(None, IMAGES, batch_size=2)
-    images, _ = make(plan, dtype=torch.bfloat16, memory_format="channels_last")
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    assert images.dtype == torch.bfloat16
 
 
 def test_large_batches_are_few_but_at_least_two():

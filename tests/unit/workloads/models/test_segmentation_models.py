@@ -122,7 +122,7 @@ def test_models_equal_their_library_with_aligned_corners_off(models, name, libra
 def test_operation_count_of_segformer_equals_that_of_its_library(models):
     plan = MaskPlan(name="cityscapes", batch_size=2, crop=(64, 96))
     theirs = segformer_of_the_library()
-    loss = plan.loss(0.0).function
+    loss = plan.loss(0.0)[1]
     assert counted_flops(models[SEGFORMER][0], plan, loss=loss) == counted_flops(theirs, plan, loss=loss) > 0
 
 
@@ -191,7 +191,7 @@ def test_pooled_branch_is_constant():
 def test_forward_and_loss_are_one_graph(models, name, size):
     model = without_chance(copy.deepcopy(models[name][0])).train().to(memory_format=torch.channels_last)
     plan = MaskPlan(name="cityscapes", batch_size=2, crop=(size, size))
-    loss = plan.loss(0.0).function
+    loss = plan.loss(0.0)[1]
 
     def forward_loss(inputs, masks):
         return loss(model(inputs), masks)

@@ -84,17 +84,6 @@ def test_attention_mask_equals_that_of_transformers(small):
     torch.testing.assert_close(found, Answers(own.start_logits, own.end_logits))
 
 
-@torch.no_grad()
-def test_padding_is_not_attended_to(small):
-    questions, _ = made(plan_for())
-    real = questions.attention_mask.bool()
-    assert not bool(real.all())
-    filled = questions._replace(input_ids=torch.where(real, questions.input_ids, 2000))
-    torch.testing.assert_close(small(filled).start[real], small(questions).start[real])
-    blind = filled._replace(attention_mask=torch.ones_like(filled.attention_mask))
-    assert not torch.allclose(small(blind).start[real], small(questions).start[real])
-
-
 def test_step_is_one_graph_for_any_mask(small):
     counter = CompileCounter()
     model = small.train()
@@ -126,15 +115,6 @@ def test_real_questions_are_resident_and_read_once_an_epoch(root):
         seen.append(answers.end.tolist())
     ends = open_squad(root, "train", sequence=64)[1].end.tolist()
     assert sorted(seen[0] + seen[1]) == sorted(set(ends))
-
-
-def test_inference_reads_the_published_answers_in_order(root):
-    found = opened(plan_for(batch_size=5), task="infer", data_root=root)
-    assert found.configuration["data_windows"] == 5
-    inputs, ends = open_squad(root, "test", sequence=64)
-    questions, answers = next(found.source)
-    assert torch.equal(questions.input_ids, inputs.input_ids.long())
-    assert answers.end.tolist() == sorted(set(ends.end.tolist()))
 
 
 # The loss.

@@ -184,7 +184,7 @@ def test_users_model_of_every_task_trains(data, choices):
 )
 def test_output_that_a_loss_cannot_take_is_refused_with_the_remedy(place, output, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
-        PLANS[place].loss(0.0).function(output, torch.zeros(2, 4, 8, dtype=torch.long))
+        PLANS[place].loss(0.0)[1](output, torch.zeros(2, 4, 8, dtype=torch.long))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import pytest
-import torch
 
-from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.measured_step import steps_for_epochs
-from pytest_accel.workloads.step import InferStep, TrainStep
+from pytest_accel.workloads.step import TrainStep
 from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
 
 GPT = {"layers": 1, "width": 32, "heads": 2}
@@ -36,12 +33,6 @@ def build(**changes):
     return TrainStep.build("zoo/gpt-tiny", **choices(**changes))
 
 
-@dataclass
-class Rank(Alone):
-    rank: int = 0
-    size: int = 2
-
-
 @pytest.mark.parametrize("micro", [None, 1])
 def test_model_learns_from_texts(root, micro):
     with build(data_root=root, lr=1e-2, micro_batch_size=micro) as step:
@@ -56,23 +47,6 @@ def test_model_learns_from_texts(root, micro):
         assert step.loss_value() < first - 0.5  # sentences repeat; made-up tokens would stay at chance
         epoch = -(-step.configuration["data_sequences"] // 2)
         assert abs(steps_for_epochs(step, 1, None) - epoch) <= 1
-
-
-def test_ranks_read_different_texts_and_a_seed_the_same(root):
-    found = []
-    for rank in (0, 1, 1):
-        with InferStep.build("zoo/gpt-tiny", **choices(data_root=root, ranks=Rank(rank=rank))) as step:
-            found.append(next(step._source)[0])
-    assert not torch.equal(found[0], found[1])
-    assert torch.equal(found[1], found[2])
-
-
-def test_inference_reads_texts_in_order(root):
-    with InferStep.build("zoo/gpt-tiny", **choices(data_root=root)) as step:
-        inputs, targets = next(step._source)
-        assert torch.equal(inputs[1, :1], targets[0, -1:])
-        step()
-        step.check()
 
 
 def test_synthetic_tokens_do_not_read_texts(root):

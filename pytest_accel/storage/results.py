@@ -64,8 +64,20 @@ def render(session: SessionResults) -> str:
     for plain, result in zip(content["results"], session.results, strict=True):
         derived = {"text": result.text, "throughput": result.throughput}  # for scripts; left out when read
         plain.update({name: value for name, value in derived.items() if value})
-    # UTF-8 has no half surrogate pairs, such as in an exception's text.
-    return render_json(content).encode("utf-8", "replace").decode("utf-8") + "\n"
+    return render_json(_as_utf8(content)) + "\n"
+
+
+def _as_utf8(value: object) -> object:
+    """Return plain values with half surrogate pairs, such as in an exception's text, spelled out: UTF-8 has none."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        case dict():
+            return {_as_utf8(key): _as_utf8(each) for key, each in value.items()}
+        case list():
+            return [_as_utf8(each) for each in value]
+        case _:
+            return value
 
 
 def parse(text: str, where: str) -> SessionResults:

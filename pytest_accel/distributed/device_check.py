@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.stats.quantities import counted, gibibytes, seconds, si
@@ -36,8 +36,7 @@ REPEAT_S = 5e-3  # long against the clock, and against the launch of a kernel
 MOST_CALLS = 1000  # in one repeat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Work for one kind of device: enough to fill it, done within milliseconds."""
 
     product: int  # rows and columns
@@ -47,18 +46,8 @@ class Sizes:
 
 
 # 8192 in bf16 is 1.1 TFLOP: milliseconds on a current GPU. The copy is more than an L2 cache holds.
-CUDA = Sizes(
-    product=8192,
-    copy_bytes=256 * MIB,
-    all_reduce_bytes=tuple(4 * KIB << 2 * step for step in range(8)),
-    repeats=2,
-)
-CPU = Sizes(
-    product=384,
-    copy_bytes=16 * MIB,
-    all_reduce_bytes=tuple(4 * KIB << 2 * step for step in range(5)),
-    repeats=5,
-)
+CUDA = Sizes(8192, 256 * MIB, tuple(4 * KIB << 2 * step for step in range(8)), 2)
+CPU = Sizes(384, 16 * MIB, tuple(4 * KIB << 2 * step for step in range(5)), 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -85,11 +84,6 @@ class LauncherRank:
     @property
     def title(self) -> str:
         return f"rank {self.rank} of {self.world_size} ({self.launcher})"
-
-    def node_names(self) -> list[str]:
-        """Return the names of all nodes where Slurm tells them, else their numbers."""
-        names = _scontrol("hostnames", self.node_list).split() if self.node_list else []
-        return names if len(names) == self.nodes else [f"node {node}" for node in range(self.nodes)]
 
 
 def launcher_rank_from(environ: Mapping[str, str]) -> LauncherRank | None:
@@ -191,7 +185,7 @@ def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN
     hosting = launched.rank == 0 and not launched.agent_store
     try:
         return TCPStore(
-            resolvable(launched.master_host),
+            launched.master_host,
             launched.master_port,
             is_master=hosting,
             wait_for_workers=False,
@@ -206,31 +200,9 @@ def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN
             ) from None
         where = f"{launched.master_host}:{launched.master_port}"
         raise WorkerError(
-            f"{launched.title}: no store at {where} within {rendezvous_s:g} s: {reason}"
+            f"{launched.title}: no store at {where} within {rendezvous_s:g} s: {reason}. If that is not the node of rank 0, "
+            "set MASTER_ADDR in the environment of all ranks."
         ) from None
-
-
-def resolvable(host: str) -> str:
-    """Return a host by a name that resolves: Slurm may name a node differently, and knows its address."""
-    with suppress(OSError):
-        socket.getaddrinfo(host, None)
-        return host
-    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("node", host, "--oneliner"))
-    return found[1] if found else host
-
-
-def _scontrol(*words: str) -> str:
-    """Return what `scontrol show` prints; nothing where it is not installed or fails."""
-    try:
-        return subprocess.run(  # noqa: S603 - no shell; the names come from Slurm itself
-            ["scontrol", "show", *words],  # noqa: S607 - wherever Slurm is installed
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 # --- launcher rank 0 --------------------------------------------------------------------------------------
@@ -289,7 +261,7 @@ class LauncherRanks:
     def __init__(self, launched: LauncherRank, *, rendezvous_s: float) -> None:
         self.launched = launched
         self.address = "" if launched.nodes > 1 else LOOPBACK
-        self.host = resolvable(launched.master_host) if launched.nodes > 1 else LOOPBACK
+        self.host = launched.master_host if launched.nodes > 1 else LOOPBACK
         self.deadline = time.monotonic() + rendezvous_s  # for all to connect
         self._listener = listener = Listener(self.address)
         try:
@@ -313,8 +285,11 @@ class LauncherRanks:
         if missing:
             launched, present = self.launched, self.by_node()
             ranks = name_ranks(missing[:8], launched.world_size) + (", …" if len(missing) > 8 else "")
-            silent = [name for node, name in enumerate(launched.node_names()) if node not in present]
-            none = f"; none connected from {', '.join(silent[:8])}" if silent else ""
+            silent = [str(node) for node in range(launched.nodes) if node not in present]
+            of = f" of {launched.node_list}" if launched.node_list else ""
+            none = (
+                f"; none connected from node {', '.join(silent[:8])}{of} (counted from 0)" if silent else ""
+            )
             raise WorkerError(
                 f"{ranks} of {launched.world_size} ({launched.launcher}) did not connect{none}. Did {launched.launcher} "
                 "start on every node, with the same arguments, and does its output say why? accel_rendezvous sets how "
@@ -337,7 +312,6 @@ class LauncherRanks:
         """Start a group with one process at each launcher rank that it needs."""
         self.wait()
         chosen = choose_ranks(self.by_node(), spec, self.launched.launcher)
-        self._check_present(chosen)
         others = {rank: self._others[number] for rank, number in enumerate(chosen) if number != 0}
         return _RemoteRanks(spec, command, others, store_host=LOOPBACK if spec.nodes == 1 else self.host)
 
@@ -363,16 +337,6 @@ class LauncherRanks:
             other.connection.close()
         self._listener.close()
         self._store = None
-
-    def _check_present(self, ranks: Collection[int]) -> None:
-        """Raise WorkerError where one of these launcher ranks connected and is gone again."""
-        for other in self._others.values():
-            other.receive()
-            if other.gone and other.inventory.rank in ranks:
-                raise WorkerError(
-                    f"the pytest of rank {other.inventory.rank} on {other.inventory.host} is gone (it {other.gone}); "
-                    f"what {self.launched.launcher} printed says why"
-                )
 
     def _accept(self) -> list[int]:
         """Accept new connections; return the ranks that are missing."""
@@ -541,7 +505,7 @@ class _Server:
                 return None if not recorded else 128 + recorded[0]
             if recorded and deadline is None:
                 self.end_process()
-                deadline = time.monotonic() + (_LINGER_S if recorded[0] == signal.SIGINT else 0.0)
+                deadline = time.monotonic() + _LINGER_S
             if deadline is not None and time.monotonic() >= deadline:
                 return 128 + recorded[0]
             if self._process is not None and self._process.ended():

@@ -38,9 +38,6 @@ from pytest_accel.platforms.numa import allowed_cpus, format_list
 
 LAUNCHER_RANKS = pytest.StashKey[LauncherRanks]()  # on launcher rank 0 only
 _LAUNCHER_RANK = pytest.StashKey[LauncherRank | None]()
-_LISTING_OPTIONS = (
-    *("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow"),
-)
 _TERMINATED = 128 + signal.SIGTERM
 T = TypeVar("T")
 
@@ -80,10 +77,6 @@ def launcher_refusal(config: pytest.Config) -> str:
     )
 
 
-def _only_lists(config: pytest.Config) -> bool:
-    return any(config.getoption(name, default=False) for name in _LISTING_OPTIONS)
-
-
 def worker_arguments(config: pytest.Config) -> Callable[[Path], list[str]]:
     """Return a function from a worker's folder to its pytest arguments: those of this session.
 
@@ -115,8 +108,6 @@ def serve_launcher_rank(config: pytest.Config) -> int | None:
     rank = launcher_rank(config)
     if rank is None or rank.rank == 0:
         return None
-    if _only_lists(config):
-        return int(pytest.ExitCode.OK)
     status = serve(
         rank,
         command=RankCommand(arguments=worker_arguments(config), directory=config.invocation_params.dir),
@@ -139,7 +130,7 @@ def hold_launcher_ranks(config: pytest.Config) -> Generator[None, T, T | int]:
     To be yielded from in a wrapper of `pytest_cmdline_main`; does nothing in every other process.
     """
     rank = launcher_rank(config)
-    if rank is None or rank.rank != 0 or _only_lists(config):
+    if rank is None or rank.rank != 0:
         return (yield)
     try:
         ranks = LauncherRanks(rank, rendezvous_s=read_settings(config).rendezvous_s)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.distributed import launcher
 from pytest_accel.distributed.launcher import (
     LauncherError,
     LauncherRank,
@@ -310,7 +309,7 @@ def test_missing_launcher_rank_is_named_with_its_node(world, opened):
     wait_until(ranks.inventories, "rank 1 never came")
     ranks.deadline = time.monotonic() + 0.1  # also for latecomers, at the end
     with pytest.raises(
-        WorkerError, match=r"rank 2 of 3 \(torchrun\) did not connect; none connected from node 1"
+        WorkerError, match=r"rank 2 of 3 \(torchrun\) did not connect; none connected from node 1 "
     ):
         ranks.wait()
 
@@ -343,8 +342,9 @@ def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):
     exits = started.end(stacks=False)
     assert "is gone" in exits[1].status
     assert processes_of(spec.group) == []
-    with pytest.raises(WorkerError, match="the pytest of rank 1 on"):
-        ranks.start(two.spec(per_node=2), two.command)
+    again = ranks.start(two.spec(per_node=2), two.command)
+    assert "is gone with its pytest on" in again.ended()[1]
+    again.end(stacks=False)
 
 
 def test_launcher_ranks_leave_when_rank_0_was_killed(world):
@@ -354,18 +354,6 @@ def test_launcher_ranks_leave_when_rank_0_was_killed(world):
     two.processes[0].kill()
     assert two.status(1) == 1
     assert "rank 0 is gone" in two.output(1)
-
-
-def test_terminated_launcher_rank_ends_its_process_first(world, opened):
-    two = world(2)
-    two.start(1)
-    spec = two.spec(per_node=2)
-    started = opened(two).start(spec, two.command)
-    two.variables(1)
-    two.processes[1].terminate()
-    assert two.status(1) == 128 + signal.SIGTERM
-    assert processes_of(f"{spec.group}.1") == []
-    started.end(stacks=False)
 
 
 def _spec(nodes: int, per_node: int) -> RankSpec:
@@ -523,17 +511,3 @@ def test_invalid_value_is_reported_with_its_variable(environ, variable, value):
 )
 def test_first_node_of_a_host_list(text, name):
     assert first_node(text) == name
-
-
-def test_nodes_are_named_by_slurm_where_it_is_installed(monkeypatch):
-    rank = launcher_rank_from(SRUN)
-    monkeypatch.setattr(launcher, "_scontrol", lambda *words: "n0\nn1\n" if words[-1] == "n[0-1]" else "")
-    assert rank.node_names() == ["n0", "n1"]
-    monkeypatch.setattr(launcher, "_scontrol", lambda *words: "")
-    assert rank.node_names() == ["node 0", "node 1"]
-
-
-def test_host_that_does_not_resolve_is_looked_up_in_slurm(monkeypatch):
-    monkeypatch.setattr(launcher, "_scontrol", lambda *words: "NodeName=x NodeAddr=10.0.0.7 Port=1")
-    assert launcher.resolvable("no-such-host.invalid") == "10.0.0.7"
-    assert launcher.resolvable("localhost") == "localhost"

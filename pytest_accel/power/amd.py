@@ -10,7 +10,7 @@ The counters of some GPUs stand still (ROCm/amdsmi#38, an MI100): the power samp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w, words
@@ -42,12 +42,6 @@ class AmdSource(DeviceSource):
             self.add_problem("", "", NOT_INSTALLED)
         except Exception as error:  # noqa: BLE001 -- its own types; without ROCm its import raises KeyError
             self.add_problem("", "", f"amdsmi does not start; it needs ROCm ({words(error)})")
-
-    def joules(self) -> Mapping[str, float]:
-        return self.readings("no energy counter", self._energy_j)
-
-    def watts(self) -> Mapping[str, float]:
-        return self.readings("power cannot be read", self._power_w)
 
     def close(self) -> None:
         self.handles = {}
@@ -87,11 +81,11 @@ class AmdSource(DeviceSource):
 
     def _is_second_die(self, handle: object) -> bool:
         try:
-            return self._energy_j(handle) == 0 and self._power_w(handle) == 0
+            return self.energy_j(handle) == 0 and self.power_w(handle) == 0
         except Exception:  # noqa: BLE001 -- reported when it is measured
             return False
 
-    def _energy_j(self, handle: object) -> float:
+    def energy_j(self, handle: object) -> float:
         answer = self._smi.amdsmi_get_energy_count(handle)
         # Named `power` before ROCm 6.2.1.
         ticks = answer["energy_accumulator"] if "energy_accumulator" in answer else answer["power"]
@@ -100,7 +94,7 @@ class AmdSource(DeviceSource):
             raise ValueError(f"it says {energy_j} J")
         return energy_j
 
-    def _power_w(self, handle: object) -> float:
+    def power_w(self, handle: object) -> float:
         answer = self._smi.amdsmi_get_power_info(handle)
         for key in _POWERS:
             power_w = answer.get(key)

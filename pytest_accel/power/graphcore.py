@@ -47,6 +47,9 @@ class GraphcoreSource(DeviceSource):
 
         self.open_devices(devices, find)
 
+    def joules(self) -> Mapping[str, float]:
+        return {}
+
     def watts(self) -> Mapping[str, float]:
         if not self.handles:
             return {}

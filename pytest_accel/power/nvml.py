@@ -8,7 +8,7 @@ of matrix products the counter gave 688.16 W, instantaneous power at 50 Hz 688.0
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pytest_accel.platforms.nvidia import close, open_nvml
 from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w
@@ -35,12 +35,6 @@ class NvmlSource(DeviceSource):
         else:
             self.open_devices(devices, self._find)
 
-    def joules(self) -> Mapping[str, float]:
-        return self.readings("no energy counter", self._energy_j)
-
-    def watts(self) -> Mapping[str, float]:
-        return self.readings("power cannot be read", self._power_w)
-
     def close(self) -> None:
         self.handles = {}
         close(self._nvml)
@@ -55,10 +49,10 @@ class NvmlSource(DeviceSource):
             raise LookupError(f"NVML does not know this device ({device.uuid or 'no UUID'})")
         return handle
 
-    def _energy_j(self, handle: object) -> float:
+    def energy_j(self, handle: object) -> float:
         return self._demand("nvmlDeviceGetTotalEnergyConsumption", handle) / 1000
 
-    def _power_w(self, handle: object) -> float:
+    def power_w(self, handle: object) -> float:
         """Return instantaneous power; the average where it is not supported."""
         values = self._nvml.ask("nvmlDeviceGetFieldValues", handle, [(POWER_INSTANT, SCOPE_GPU)])
         for value in values or ():

@@ -124,6 +124,18 @@ class DeviceSource(BaseSource):
         names = [*self.handles, *silent] if self.handles else []
         self.rails = tuple(Rail(name=name, scope="device", kind=self.kind) for name in names)
 
+    def energy_j(self, handle: Any) -> float:  # noqa: ANN401 -- the library's
+        raise NotImplementedError
+
+    def power_w(self, handle: Any) -> float:  # noqa: ANN401 -- the library's
+        raise NotImplementedError
+
+    def joules(self) -> Mapping[str, float]:
+        return self.readings("no energy counter", self.energy_j)
+
+    def watts(self) -> Mapping[str, float]:
+        return self.readings("power cannot be read", self.power_w)
+
     def readings(self, fault: str, read: Callable[[Any], float]) -> dict[str, float]:
         """Read every device; one that raises is missing, and `fault` says of what."""
         found: dict[str, float] = {}

@@ -82,12 +82,13 @@ def __getattr__(name: str) -> pytest.MarkDecorator:
     """
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_accel.markers import platform_mark, resembles_platform
+    from pytest_accel.markers import known_names, platform_mark
+    from pytest_accel.platforms.names import closest
 
     try:
         return platform_mark(name)
     except ValueError as error:
-        if resembles_platform(name):
+        if closest(name, known_names()):
             raise ImportError(str(error), name=name) from None
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {error}") from None
 

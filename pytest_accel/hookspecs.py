@@ -1,4 +1,4 @@
-"""What other plugins and conftest files may add to pytest-accel."""
+"""Hooks for other plugins and conftest files: platforms and power sources."""
 
 from __future__ import annotations
 

@@ -85,28 +85,15 @@ def known_names() -> list[str]:
     return _catalogue().names()
 
 
-def resembles_platform(name: str) -> bool:
-    """Whether a name resembles a platform's."""
-    return bool(closest(name, known_names()))
-
-
 def _catalogue() -> Catalogue:
     return _configs[-1].stash[CATALOGUE] if _configs else load_catalogue()
 
 
 def is_benchmark(item: pytest.Item) -> bool:
-    return _takes(item, BENCHMARK_FIXTURE)
+    return takes(item, BENCHMARK_FIXTURE)
 
 
-def takes_process_group(item: pytest.Item) -> bool:
-    return _takes(item, GROUP_FIXTURE)
-
-
-def takes_device(item: pytest.Item) -> bool:
-    return _takes(item, DEVICE_FIXTURE)
-
-
-def _takes(item: pytest.Item, fixture: str) -> bool:
+def takes(item: pytest.Item, fixture: str) -> bool:
     """Whether an item takes a fixture of ours, not a parameter or a fixture of that name that hides it."""
     info = getattr(item, "_fixtureinfo", None)  # what pytest's own fixture reporting reads
     for definition in reversed(info.name2fixturedefs.get(fixture, ()) if info else ()):
@@ -121,7 +108,7 @@ def needs_hardware(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
     """Whether any item takes a fixture that needs a device or is marked with a platform, or `-m` names one."""
     catalogue = config.stash[CATALOGUE]
     ours = (BENCHMARK_FIXTURE, DEVICE_FIXTURE, GROUP_FIXTURE)
-    if any(_takes(item, fixture) for item in items for fixture in ours):
+    if any(takes(item, fixture) for item in items for fixture in ours):
         return True
     names = {mark.name for item in items for mark in item.iter_markers()}
     return any(catalogue.find(name) for name in names | wanted_words(config.getoption("markexpr", "")))
@@ -169,7 +156,7 @@ def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) ->
     known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     known |= {mark.name for item in items for mark in item.iter_markers()}
     for word in sorted(words - known):
-        if resembles_platform(word):
+        if closest(word, known_names()):
             try:
                 catalogue.parse(word)
             except ValueError as error:

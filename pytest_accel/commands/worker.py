@@ -97,7 +97,7 @@ def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
     selection = session.config.stash.get(SELECTION, None)
     if selection is None:
         return []
-    places = [(item, selection.choose(item).platform) for item in session.items if is_benchmark(item)]
+    places = [(item, selection.choose(item)) for item in session.items if is_benchmark(item)]
     return [
         {"node_id": item.nodeid, "distributed": needs_process_group(platform, settings_of(item))}
         for item, platform in places

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +22,7 @@ from pytest_accel.stats.metric_gates import judge_anchor, judge_metrics, want_an
 from pytest_accel.stats.platform_shift import judge_rest
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import BenchmarkCost, ReferenceFigure, ScalingFigure, describe_loss_change
-from pytest_accel.stats.run import Run, Scalar, baseline_key, both_keys, is_real
+from pytest_accel.stats.run import Run, baseline_key, both_keys, is_real
 from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
 
@@ -70,16 +70,12 @@ class Case:
     @property
     def key(self) -> str:
         """The key of its baseline; before the step is built, derived from the session's data option."""
-        if self._configuration is not None:
-            return baseline_key(self.node_id, self._configuration)
+        unbuilt = self.unfit.configuration if self.unfit else None
+        built = self.latest.configuration if self.measurements else unbuilt
+        if built is not None:
+            return baseline_key(self.node_id, built)
         synthetic, real = both_keys(self.node_id)
         return synthetic if self.settings.data is None else real
-
-    @property
-    def _configuration(self) -> Mapping[str, Scalar] | None:
-        if self.measurements:
-            return self.latest.configuration
-        return self.unfit.configuration if self.unfit else None
 
     @property
     def entry(self) -> BaselineEntry | None:
@@ -156,13 +152,9 @@ class Case:
         return [measurement.run for measurement in self.measurements]
 
     @property
-    def step_time_s(self) -> float:
-        """The centre of the interval over all its runs."""
-        return interval(self.runs, self.policy).point_s
-
-    @property
     def throughput(self) -> float:
-        return self.latest.work_per_step / self.step_time_s
+        """Of the centre of the interval over all its runs."""
+        return self.latest.work_per_step / interval(self.runs, self.policy).point_s
 
     @property
     def shortfalls(self) -> list[str]:
@@ -185,13 +177,10 @@ class Case:
     @property
     def plain_policy(self) -> Policy:
         """The policy with the default prior: a platform's step times say nothing of other metrics' noise."""
-        stored = self.entry.tolerance if self.entry else None
-        asked = self.settings.fixed_tolerance
+        asked, stored = self.settings.fixed_tolerance, self.entry.tolerance if self.entry else None
         tolerance = asked if asked is not None else stored
         policy = Policy(max_repeats=self.settings.repeats)
-        if tolerance is not None:
-            policy = replace(policy, tolerance=tolerance)
-        return policy
+        return policy if tolerance is None else replace(policy, tolerance=tolerance)
 
     @property
     def gates(self) -> dict[str, float]:

@@ -51,21 +51,19 @@ class Observation:
     """
 
     def __init__(
-        self,
-        device: Device,
-        hardware: DetectedDevice | None,  # None on the host
-        *,
-        powered: Sequence[PowerDevice] | None,  # whose energy is read here; None: another rank reads it
-        more: Sequence[PowerSource] = (),
-        own_pids: frozenset[int] = frozenset(),
-        problems: Sequence[str] = (),  # of finding sources
+        self, config: pytest.Config, device: Device, hardware: DetectedDevice | None, ranks: Ranks
     ) -> None:
+        mine = (hardware.vendor, hardware.uuid, hardware.index, hardware.mig) if hardware else None
+        found = ranks.gather((host.node(), ancestry(), mine))
+        here = [each for each in found if each[0] == host.node()]
+        leads = ranks.rank == found.index(here[0])
         self._device = device
-        self._hardware = hardware
-        self._powered = powered
-        self._more = more
-        self._own_pids = own_pids
-        self._problems = tuple(problems)
+        self._hardware = hardware  # None on the host
+        # Whose energy is read here; None: another rank reads it.
+        self._powered = _of_node([each for _, _, each in here]) if leads else None
+        self._more, problem = _sources_of_others(config) if leads else ((), "")
+        self._problems = (problem,) if problem else ()  # of finding sources
+        self._own_pids = frozenset(pid for _, pids, _ in here for pid in pids)
         self._sources: tuple[PowerSource, ...] = ()
         self._watcher: NvmlMonitor | None = None
         self._watch = SamplingThread([])
@@ -74,22 +72,6 @@ class Observation:
         self._after_j: dict[str, float] = {}
         self._begin_s = self._end_s = 0.0
         self._opened = ExitStack()
-
-    @classmethod
-    def of(cls, config: pytest.Config, device: Device, hardware: DetectedDevice | None, ranks: Ranks) -> Self:
-        mine = (hardware.vendor, hardware.uuid, hardware.index, hardware.mig) if hardware else None
-        found = ranks.gather((host.node(), ancestry(), mine))
-        here = [rank for rank, (node, _, _) in enumerate(found) if node == host.node()]
-        leads = ranks.rank == here[0]
-        more, problem = _sources_of_others(config) if leads else ((), "")
-        return cls(
-            device,
-            hardware,
-            powered=_of_node([found[rank][2] for rank in here]) if leads else None,
-            more=more,
-            own_pids=frozenset(pid for rank in here for pid in found[rank][1]),
-            problems=[problem] if problem else (),
-        )
 
     @property
     def name(self) -> str:

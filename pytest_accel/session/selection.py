@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -28,14 +27,6 @@ _WHEEL_SUITES = Path(__file__).parents[1] / "suites"
 _NARROWING_OPTIONS = ("keyword", "lf", "ignore", "ignore_glob", "deselect", "stepwise")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformChoice:
-    """The platform that an item runs as, or the hardware that is missing."""
-
-    platform: PlatformName | None
-    missing: str = ""
-
-
 class PlatformSelection:
     """The plugin object that skips, or fails, what this machine cannot run."""
 
@@ -53,16 +44,25 @@ class PlatformSelection:
     def wanted(self) -> set[PlatformName]:
         return wanted_platforms(self.config.getoption("markexpr", ""), self.catalogue)
 
-    def choose(self, item: pytest.Item) -> PlatformChoice:
+    def choose(self, item: pytest.Item) -> PlatformName | None:
+        """Return the platform an item runs as: the largest that this machine satisfies; None where it satisfies none."""
         if self.ordered:
-            return PlatformChoice(platform=self.catalogue.parse(self.ordered))
-        return choose_platform(item, self.catalogue, self.machine, self.wanted)
+            return self.catalogue.parse(self.ordered)
+        candidates = self._candidates(item)
+        if not candidates:
+            accelerators = (device.key for device in self.machine.devices if device.key and not device.mig)
+            return PlatformName(next(accelerators, "cpu"))
+        present = filter(self.machine.satisfies, candidates)
+        # An accelerator before the host: `cpu` is satisfied everywhere.
+        return max(present, key=lambda name: (name.device != "cpu", name.devices), default=None)
 
-    def platform_of(self, item: pytest.Item) -> PlatformName:
-        """Return the platform of an item that passed set-up."""
-        platform = self.choose(item).platform
-        assert platform is not None  # set-up has skipped or failed the others
-        return platform
+    def _candidates(self, item: pytest.Item) -> list[PlatformName]:
+        """Return an item's platforms; where `-m` names some of them, only those.
+
+        On a node of four A100, `-m a100` measures one of them and `-m a100x4` all.
+        """
+        marked = platforms_of(item, self.catalogue)
+        return [platform for platform in marked if platform in self.wanted] or marked
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -78,12 +78,12 @@ class PlatformSelection:
             )
         if benchmark and (refusal := launcher_refusal(self.config)):
             pytest.fail(refusal, pytrace=False)
-        chosen = self.choose(item)
-        if chosen.platform is None:
+        if self.choose(item) is None:
+            missing = self.machine.missing(self._candidates(item), self.catalogue)
             if self.settings.require:
-                pytest.fail(f"{chosen.missing} (--accel-require)", pytrace=False)
+                pytest.fail(f"{missing} (--accel-require)", pytrace=False)
             # The skip is shown at the test and not at this line.
-            raise pytest.skip.Exception(chosen.missing, _use_item_location=True)
+            raise pytest.skip.Exception(missing, _use_item_location=True)
 
 
 def select_platforms(config: pytest.Config, items: Iterable[pytest.Item]) -> PlatformSelection:
@@ -94,26 +94,6 @@ def select_platforms(config: pytest.Config, items: Iterable[pytest.Item]) -> Pla
         set_timer(item)
     config.pluginmanager.register(selection, "accel-selection")
     return selection
-
-
-def choose_platform(
-    item: pytest.Item, catalogue: Catalogue, machine: Machine, wanted: Collection[PlatformName]
-) -> PlatformChoice:
-    """Choose the platform an item runs as: the largest that this machine satisfies.
-
-    Where `-m` names some of the item's platforms, only those count: on a node of four A100,
-    `-m a100` measures one of them and `-m a100x4` all.
-    """
-    marked = platforms_of(item, catalogue)
-    if not marked:
-        accelerators = (device.key for device in machine.devices if device.key and not device.mig)
-        return PlatformChoice(platform=PlatformName(next(accelerators, "cpu")))
-    candidates = [platform for platform in marked if platform in wanted] or marked
-    present = [platform for platform in candidates if machine.satisfies(platform)]
-    if not present:
-        return PlatformChoice(platform=None, missing=machine.missing(candidates, catalogue))
-    # An accelerator before the host: `cpu` is satisfied everywhere.
-    return PlatformChoice(platform=max(present, key=lambda name: (name.device != "cpu", name.devices)))
 
 
 def platforms_of(item: pytest.Item, catalogue: Catalogue) -> list[PlatformName]:

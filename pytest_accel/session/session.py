@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
-from pytest_accel.markers import CATALOGUE, is_benchmark, takes_device, takes_process_group
+from pytest_accel.markers import CATALOGUE, DEVICE_FIXTURE, GROUP_FIXTURE, is_benchmark, takes
 from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, settings_of
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import line_text, vanished_text
@@ -46,11 +46,11 @@ from pytest_accel.session.selection import (
 )
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
 from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
-from pytest_accel.stats.baseline_quality import NoisePrior, platform_prior
+from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.results import ReportLine
 from pytest_accel.stats.verdict import Outcome
-from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore, runs_of_platform
+from pytest_accel.storage.baselines import BaselineError, BaselineStore, runs_of_platform
 
 # Options that need pytest's own process: a worker has neither its terminal nor its input.
 DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
@@ -135,8 +135,6 @@ class BenchmarkSession:
             finisher=self.finisher,
             with_scaling=self.with_scaling,
         )
-        self.read_baseline = cache(self._read_baseline)  # many benchmarks share a file
-        self.prior = cache(self._prior)
         # In this process only for debugging.
         self.in_process = settings.in_process or any(
             config.getoption(name, default=False) for name in DEBUGGING_OPTIONS
@@ -154,40 +152,36 @@ class BenchmarkSession:
             refuse_unwritable(self.store.root)
         if benchmarks:
             self.references.refuse_unknown_platforms(self.selection.catalogue)
+        read = cache(self.store.read)  # many benchmarks share a file
+        prior = cache(lambda disk_name: platform_prior(runs_of_platform(self.store, disk_name)))
         for item in benchmarks:
-            platform = self.selection.choose(item).platform
+            platform = self.selection.choose(item)
             if platform is None:
                 continue  # its set-up will report what is missing
             disk_name, suite = self.selection.machine.disk_name(platform), suite_of(item)
+            try:
+                baseline = read(disk_name, suite)
+            except BaselineError as error:
+                raise pytest.UsageError(str(error)) from None
             case = Case(
                 item=item,
                 platform=platform,
                 disk_name=disk_name,
                 suite=suite,
                 settings=settings_of(item),
-                baseline=self.read_baseline(disk_name, suite),
-                prior=self.prior(disk_name),
+                baseline=baseline,
+                prior=prior(disk_name),
             )
             refuse_too_many_runs(case)
             self.references.of(item, case.settings)  # refuses a link to no figure
             self.cases[item.nodeid] = case
-
-    def _read_baseline(self, disk_name: str, suite: str) -> BaselineFile | None:
-        try:
-            return self.store.read(disk_name, suite)
-        except BaselineError as error:
-            raise pytest.UsageError(str(error)) from None
-
-    def _prior(self, disk_name: str) -> NoisePrior:
-        """Return the run-to-run noise to expect on a platform, from all its stored runs."""
-        return platform_prior(runs_of_platform(self.store, disk_name))
 
     # --- running --------------------------------------------------------------------------------
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         case, shape = self.cases.get(item.nodeid), self.shape_of(item)
-        if shape is None and (case is not None or takes_device(item)):
+        if shape is None and (case is not None or takes(item, DEVICE_FIXTURE)):
             self.workers.close()  # they would hold memory of the device
         if shape is None and case is None:
             return None
@@ -211,9 +205,9 @@ class BenchmarkSession:
         if case is not None:
             shape = shape_of(case.platform, case.settings)
             return shape if shape.process_group or not self.in_process else None
-        if is_xdist_worker(self.config) or not takes_process_group(item):
+        if is_xdist_worker(self.config) or not takes(item, GROUP_FIXTURE):
             return None
-        platform = self.selection.choose(item).platform
+        platform = self.selection.choose(item)
         if platform is None:
             return None
         shape = shape_of(platform, settings_of(item))

@@ -236,7 +236,7 @@ def ranks_of(item: pytest.Item, settings: Settings) -> Ranks:
     config = item.config
     end = config.stash.get(RANK_END, None)
     if end is None or not end.place.process_group:
-        platform = config.stash[SELECTION].choose(item).platform
+        platform = config.stash[SELECTION].choose(item)
         if platform is not None and platform.devices > 1:
             fail_plainly(
                 f"{platform} runs in a process group, which is started for tests that take process_group as an argument "

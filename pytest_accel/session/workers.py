@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from pytest_accel.session.launcher import LAUNCHER_RANKS, bound_by_launcher, wor
 from pytest_accel.session.selection import SELECTION, TIMER
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.run import Run
 from pytest_accel.storage.codec import FormatError, decode
 
 
@@ -244,12 +243,16 @@ def add_to_pytest_benchmark(
     from pytest_benchmark.fixture import BenchmarkFixture
     from pytest_benchmark.utils import NameWrapper
 
+    rounds_s, iterations = measurement.run.rounds_s, measurement.run.steps_per_round
+    clock = (
+        at_s for round_s in rounds_s for at_s in (0.0, round_s * iterations)
+    )  # read twice for each round
     session = item.config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - as its fixture does
     marked = item.get_closest_marker("benchmark")
     options = {
         **session.options,
         **(marked.kwargs if marked else {}),
-        "timer": NameWrapper(_RecordedClock(measurement.run)),  # type: ignore[no-untyped-call]
+        "timer": NameWrapper(lambda: next(clock)),  # type: ignore[no-untyped-call]
         "add_stats": session.benchmarks.append,
         "logger": session.logger,
         "warner": item.warn,
@@ -259,23 +262,10 @@ def add_to_pytest_benchmark(
     # Versions of pytest-benchmark take different ones.
     taken = set(inspect.signature(BenchmarkFixture).parameters) - {"node"}
     fixture: Any = BenchmarkFixture(item, **{name: options.get(name) for name in taken})  # type: ignore[no-untyped-call]
-    rounds, iterations = len(measurement.run.rounds_s), measurement.run.steps_per_round
-    fixture.pedantic(lambda: None, rounds=rounds, iterations=iterations)
+    fixture.pedantic(lambda: None, rounds=len(rounds_s), iterations=iterations)
     fixture.stats.options["timer"] = item.stash[TIMER]  # its name goes into the JSON
     info = extra_info(platform, measurement)
     if result.device_check:
         info["device_check"] = dict(result.device_check)
     fixture.extra_info.update(result.extra_info)
     fixture.extra_info["accel"] = item.stash[EXTRA_INFO] = info
-
-
-class _RecordedClock:
-    """Returns the times of recorded rounds: pytest-benchmark reads its clock twice for each."""
-
-    def __init__(self, run: Run) -> None:
-        self._rounds_s: Iterator[float] = (round_s * run.steps_per_round for round_s in run.rounds_s)
-        self._in_round = False
-
-    def __call__(self) -> float:
-        self._in_round = not self._in_round
-        return 0.0 if self._in_round else next(self._rounds_s)

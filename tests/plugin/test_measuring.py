@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np  # noqa: F401 - here, because it can be imported once a process, and pytester forgets it
 import pytest
 
 from pytest_accel.stats.run import MIN_ROUNDS

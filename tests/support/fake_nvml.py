@@ -36,7 +36,7 @@ from pytest_accel.session.selection import SELECTION
 
 def open_device(item, settings):
     selection = item.config.stash[SELECTION]
-    platform = selection.platform_of(item)
+    platform = selection.choose(item)
     return platform, CpuDevice(threads=1), device.hardware_of(selection.machine, platform, 0)
 
 

@@ -64,7 +64,7 @@ def show(args: argparse.Namespace) -> int:
 
 def _check(folder: Path) -> int:
     from pytest_accel.report.baselines import check_lines
-    from pytest_accel.storage.baseline_check import check_baselines
+    from pytest_accel.storage.baseline_edits import check_baselines
 
     catalogue = _catalogue()
     found = check_baselines(

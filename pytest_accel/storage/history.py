@@ -44,6 +44,10 @@ _SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+_REMEDY = (
+    "Make room, make it and its folder writable, or wait for other writers and do it again; or name another file "
+    "(--accel-history). What was stored before is intact."
+)
 _T = TypeVar("_T")
 
 
@@ -338,38 +342,12 @@ class History:
             raise  # a bug of ours
         except sqlite3.DatabaseError as error:
             # The lowest byte; the rest of the code says more than a person can use.
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            problem, remedy = _WORDS.get(code, ("cannot be used", ""))
-            raise self._error(f"{problem} ({error})", remedy.format(folder=self.path.parent)) from None
+            is_damaged = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+            problem = "is damaged, or no history at all" if is_damaged else "cannot be read or written"
+            raise self._error(f"{problem}: {error}", "" if is_damaged else _REMEDY) from None
 
     def _error(self, problem: str, remedy: str) -> HistoryError:
         return HistoryError(str(self.path), "", problem, remedy)
-
-
-_ELSEWHERE = "or name another file (--accel-history); what was stored before is intact."
-_NO_ACCESS = (
-    "cannot be opened or written",
-    f"Make it and {{folder}} readable and writable, {_ELSEWHERE}",
-)
-_BUSY = (
-    "other processes have been writing here all the time that we waited",
-    f"Wait for them or end them, and do it again, {_ELSEWHERE}",
-)
-# Problem and remedy by SQLite's error code; an empty remedy is that of a damaged file.
-_WORDS = {
-    sqlite3.SQLITE_BUSY: _BUSY,
-    sqlite3.SQLITE_LOCKED: _BUSY,
-    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", f"Make room, {_ELSEWHERE}"),
-    sqlite3.SQLITE_READONLY: _NO_ACCESS,
-    sqlite3.SQLITE_CANTOPEN: _NO_ACCESS,
-    sqlite3.SQLITE_PERM: _NO_ACCESS,
-    sqlite3.SQLITE_IOERR: (
-        "the file system failed",
-        f"Look at its disk, its quota, ulimit -f, and whether it has locks, {_ELSEWHERE}",
-    ),
-    sqlite3.SQLITE_NOTADB: ("is damaged, or no history at all", ""),
-    sqlite3.SQLITE_CORRUPT: ("is damaged", ""),
-}
 
 
 def _facts(session: SessionResults) -> SessionFacts:

@@ -13,9 +13,9 @@ from pytest_accel.stats.baseline_quality import NO_GATE, auto_tolerance, baselin
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending
 from pytest_accel.stats.verdict import Outcome, Verdict
-from pytest_accel.storage.baseline_check import check_baselines
 from pytest_accel.storage.baseline_edits import (
     accept,
+    check_baselines,
     edit_baselines,
     keep_newest,
     remove,

@@ -359,108 +359,71 @@ def test_baselines_are_read_from_another_folder(bench):
 
 
 OFF = "--benchmark-disable"  # nothing need be measured
+GONE = "test_suite.py::test_gone"
+MOVED = "test_suite.py::test_moved"  # it is marked with another platform than before
+IN_FOLDER = "elsewhere/test_suite.py::test_step"
+IN_FILE = "test_other.py::test_step"  # a file that is gone, with its baselines
 
 
-class TestVanished:
-    @pytest.fixture
-    def vanished(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.SAME, test_gone=bench.SAME)
-        return bench
+@pytest.fixture
+def vanished(bench):
+    bench.write(
+        """
+        pytestmark = []
 
-    def test_vanished_benchmark_is_reported(self, vanished):
-        result = vanished.run(OFF)
-        result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(
-            [
-                "VANISHED  test_suite.py::test_gone: is stored in the baseline and was not found; *edit --remove test_suite.py::test_gone"
-            ]
-        )
+        @pytest.mark.cpu
+        def test_step(accel):
+            measure(accel)
 
-    def test_vanished_benchmark_fails_by_option_in_junit_too(self, vanished):
-        result = vanished.run(OFF, "--accel-vanished=fail", "--junitxml=out.xml")
-        result.assert_outcomes(passed=1, failed=1)
-        assert result.ret == pytest.ExitCode.TESTS_FAILED
-        (failure,) = vanished.testcase("test_gone").findall("failure")
-        assert "is stored in the baseline and was not found" in failure.text
+        @pytest.mark.cpu
+        @pytest.mark.filterwarnings("ignore")
+        def test_marked(accel):
+            measure(accel)
 
-    @pytest.mark.parametrize(
-        "selection",
-        [
-            ["test_suite.py::test_step"],
-            ["-k", "test_step"],
-            ["--ignore=elsewhere"],
-            ["--deselect=x"],
-            ["--lf"],
-        ],
-        ids=["node id", "-k", "--ignore", "--deselect", "--lf"],
+        @pytest.mark.gh200
+        def test_moved(accel):
+            measure(accel)
+        """
     )
-    def test_what_was_not_selected_has_not_vanished(self, vanished, selection):
-        result = vanished.run(OFF, "--accel-vanished=fail", *selection)
-        assert result.ret == pytest.ExitCode.OK
-        result.stdout.no_fnmatch_line("VANISHED*")
+    bench.baseline(**dict.fromkeys(("test_step", "test_marked", "test_moved", "test_gone"), bench.SAME))
+    content = bench.load_baseline()
+    entry = content["benchmarks"][GONE]
+    content["benchmarks"][IN_FOLDER] = entry
+    bench.save_baseline(content)
+    other = bench.baseline_path.with_name("other.json")
+    other.write_text(json.dumps({**content, "suite": "other", "benchmarks": {IN_FILE: entry}}))
+    return bench
 
-    def test_last_benchmark_that_is_gone_has_vanished(self, bench):
-        """No benchmark is left to notice it: `-m` names the platform."""
-        bench.write("def test_plain():\n    pass\n")
-        bench.baseline(test_gone=bench.SAME)
-        result = bench.run("--accel-vanished=fail", "-m", "cpu")
-        result.assert_outcomes(passed=1, failed=1)
 
-    def test_benchmark_that_lost_its_platform_has_vanished(self, bench):
-        bench.write(
-            """
-            pytestmark = []
+@pytest.mark.parametrize(
+    ("arguments", "gone"),
+    [
+        (["-m", "cpu"], {GONE, MOVED, IN_FOLDER, IN_FILE}),
+        (["-m", "cpu and not filterwarnings"], {GONE, MOVED, IN_FOLDER, IN_FILE}),
+        (["test_suite.py"], {GONE, MOVED}),
+        (["test_suite.py::test_step"], set()),
+        (["-k", "test_step"], set()),
+        (["--ignore=elsewhere"], set()),
+        (["--deselect=x"], set()),
+        (["--lf"], set()),
+    ],
+    ids=" ".join,
+)
+def test_stored_benchmark_that_was_selected_and_not_found_has_vanished(vanished, arguments, gone):
+    result = vanished.run(OFF, *arguments)
+    assert result.ret == pytest.ExitCode.OK
+    lines = [line for line in result.outlines if line.startswith("VANISHED")]
+    assert {line.split()[1].rstrip(":") for line in lines} == gone
+    assert all(": is stored in the baseline and was not found; " in line for line in lines)
+    assert all(" edit --remove " in line for line in lines)
 
-            @pytest.mark.cpu
-            def test_step(accel):
-                measure(accel)
 
-            @pytest.mark.gh200
-            def test_other(accel):
-                measure(accel)
-            """
-        )
-        bench.baseline(test_step=bench.SAME, test_other=bench.SAME)
-        result = bench.run(OFF, "--accel-vanished=fail", "-m", "cpu")
-        result.assert_outcomes(passed=1, failed=1, deselected=1)
-        result.stdout.fnmatch_lines(["*VANISHED*test_other*"])
-
-    def test_what_was_deselected_has_not_vanished(self, bench):
-        bench.write(
-            """
-            def test_step(accel):
-                measure(accel)
-
-            @pytest.mark.filterwarnings("ignore")
-            def test_other(accel):
-                measure(accel)
-            """
-        )
-        bench.baseline(test_step=bench.SAME, test_other=bench.SAME)
-        result = bench.run(OFF, "--accel-vanished=fail", "-m", "cpu and not filterwarnings")
-        result.assert_outcomes(passed=1, deselected=1)
-        result.stdout.no_fnmatch_line("VANISHED*")
-
-    def test_other_folder_has_not_vanished(self, bench):
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.SAME)
-        content = bench.load_baseline()
-        (entry,) = content["benchmarks"].values()
-        content["benchmarks"]["elsewhere/test_suite.py::test_step"] = entry
-        bench.save_baseline(content)
-        result = bench.run(OFF, "--accel-vanished=fail", "test_suite.py")
-        assert result.ret == pytest.ExitCode.OK
-
-    def test_whole_suite_that_is_gone_has_vanished(self, bench):
-        """A renamed file: its benchmarks are selected by the folder, and none is left."""
-        bench.benchmarks("test_step")
-        bench.baseline(test_step=bench.SAME)
-        content = bench.load_baseline()
-        (entry,) = content["benchmarks"].values()
-        content["suite"] = "other"
-        content["benchmarks"] = {"test_other.py::test_step": entry}
-        bench.baseline_path.with_name("other.json").write_text(json.dumps(content))
-        result = bench.run(bench.TOLERANT)
-        result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["VANISHED  test_other.py::test_step:*"])
+def test_vanished_benchmark_fails_by_option_in_junit_too(bench):
+    """No benchmark is left to notice it: `-m` names the platform."""
+    bench.write("def test_plain():\n    pass\n")
+    bench.baseline(test_gone=bench.SAME)
+    result = bench.run("--accel-vanished=fail", "-m", "cpu", "--junitxml=out.xml")
+    result.assert_outcomes(passed=1, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    (failure,) = bench.testcase("test_gone").findall("failure")
+    assert "is stored in the baseline and was not found" in failure.text

@@ -25,7 +25,7 @@ from pytest_accel.session.device import UNFIT, live_progress
 from pytest_accel.session.launcher import launcher_refusal
 from pytest_accel.session.outputs import Outputs
 from pytest_accel.session.recording import refuse_too_many_runs, refuse_unwritable
-from pytest_accel.session.references import References
+from pytest_accel.session.references import References, with_scaling
 from pytest_accel.session.repeats import Repeats
 from pytest_accel.session.reports import (
     Finisher,
@@ -35,7 +35,6 @@ from pytest_accel.session.reports import (
     record_warnings,
     reports_of_workers,
 )
-from pytest_accel.session.scaling import with_scaling
 from pytest_accel.session.selection import (
     PlatformSelection,
     find_vanished,

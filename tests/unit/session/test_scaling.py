@@ -9,7 +9,7 @@ import pytest
 from pytest_accel.options import Settings
 from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
-from pytest_accel.session.scaling import with_scaling
+from pytest_accel.session.references import with_scaling
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.run import Run

@@ -90,7 +90,7 @@ def upgrade(args: argparse.Namespace) -> int:
             text, status = str(error), error.status
         if any(each.verdict for each in work.progress().values()):
             work.report(status)
-    work.say(f"{text}\nResults and logs are in {work.shown}; what complete blocks decided is reported.")
+    work.say(f"{text}\nResults and logs are in {work.shown}.")
     return status
 
 

@@ -25,16 +25,22 @@ import pytest_accel.measure.rounds
 
 
 @pytest.fixture
-def step(monkeypatch):
-    now_s, step_s = 0.0, float(pathlib.Path("step_s").read_text())
+def advance(monkeypatch):
+    now_s = 0.0
     ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
     monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
 
-    def step():
+    def advance(seconds):
         nonlocal now_s
-        now_s += step_s
+        now_s += seconds
 
-    return step
+    return advance
+
+
+@pytest.fixture
+def step(advance):
+    step_s = float(pathlib.Path("step_s").read_text())
+    return lambda: advance(step_s)
 """
 SUITE = """
 from pytest_accel import cpu

@@ -16,50 +16,28 @@ from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import Run
 from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.results import read_results
+from tests.deploy.project import CLOCK
 from tests.support.results import NOW, THEN, make_result
 from tests.support.sites import Site
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
-# A busy loop; no test hopes for a timing: each turn of the loop takes a microsecond of a clock of its own.
-CLOCK = """
-import os
-import types
-
-import pytest
-
-import pytest_accel.measure.rounds
-
-
-@pytest.fixture
-def busy(monkeypatch):
-    now_s = 0.0
-    ours = types.SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s)
-    monkeypatch.setattr(pytest_accel.measure.rounds, "time", ours)
-
-    def busy(turns):
-        nonlocal now_s
-        for _ in range(turns):
-            now_s += 1e-6
-
-    return busy
-"""
 SUITE = """
 import os
 
 from pytest_accel import cpu
 
-TURNS = 1_200 if os.environ.get("NEW_IS_SLOWER") else 1_000
+SLOW_S = 0.0012 if os.environ.get("NEW_IS_SLOWER") else 0.001
 
 
 @cpu
-def test_step(accel, busy):
-    accel.measure(lambda: busy(1_000), work=1, unit="calls")
+def test_step(accel, advance):
+    accel.measure(lambda: advance(0.001), work=1, unit="calls")
 
 
 @cpu
-def test_step_slow(accel, busy):
-    accel.measure(lambda: busy(TURNS), work=1, unit="calls")
+def test_step_slow(accel, advance):
+    accel.measure(lambda: advance(SLOW_S), work=1, unit="calls")
 """
 # An environment whose pytest has been: it leaves the results that it is told to, by the name of the turn or of the side.
 STAND_IN = """

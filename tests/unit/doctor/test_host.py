@@ -221,11 +221,6 @@ class TestDisk:
 
 
 class TestFiles:
-    def test_a_pipe_nobody_writes_to_does_not_hang(self, tree):
-        files = tree({"proc/": ""})
-        os.mkfifo(files.root / "proc/stat")
-        assert files.text("proc/stat") == ""
-
     def test_reason_of_a_missing_text(self, tmp_path):
         assert read_file(tmp_path / "none") == ("", "no such file or directory")
         assert read_file(tmp_path) == ("", "is a directory")

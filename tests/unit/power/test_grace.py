@@ -97,16 +97,3 @@ def test_garbage_is_dropped_with_its_reason_and_the_others_go_on(tree, tmp_path,
     assert len(source.watts()) == 7
     assert source.problem.startswith(f"module0: {paths['Module Power Socket 0']} says ")
     assert source.problem.count("module0:") == 1
-
-
-def test_a_folder_or_a_pipe_in_the_place_of_a_sensor_does_not_hold_us_up(tree, tmp_path):
-    import os
-
-    paths = tree(QUAD)
-    for name, put in (("Module Power Socket 0", os.mkdir), ("Module Power Socket 1", os.mkfifo)):
-        paths[name].unlink()
-        put(paths[name])
-    source = GraceSource(tmp_path)
-    assert set(source.watts()) == {"grace0", "cpu0", "sysio0", "grace1", "cpu1", "sysio1"}
-    assert "is a directory" in source.problem
-    assert "says ''" in source.problem

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from pytest_accel.platforms.host import REFUSED
+from pytest_accel.power import source as source_module
 from pytest_accel.power.rapl import RaplSource
 from pytest_accel.stats.energy import EnergyWindow, energy_of, total_j
 
@@ -130,14 +130,12 @@ def test_a_counter_that_was_reset_is_dropped_and_not_taken_for_a_turn(tree, open
 
 def test_permission_refused_is_said_once_with_the_remedy(tree, opened, monkeypatch):
     counters = tree(SERVER)
-    real = os.open
+    real = source_module.read_file
 
-    def refuse(path, *arguments, **options):  # tests may run as root, who may read all
-        if str(path).endswith("energy_uj") and "max" not in str(path):
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(path, *arguments, **options)
+    def refuse(path):  # tests may run as root, who may read all
+        return ("", REFUSED) if path.name == "energy_uj" else real(path)
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(source_module, "read_file", refuse)
     source = opened()
     assert source.rails == ()
     assert source.joules() == source.watts() == {}

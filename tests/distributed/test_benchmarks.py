@@ -275,22 +275,17 @@ def test_group_of_one(accel, world_size):
 """
 
 
-def ended(project: Project, suite: str) -> str:
-    """Return the output of a session in which items fail."""
-    project.write(suite)
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
+    project = Project(tmp_path_factory.mktemp("outcomes").resolve())
+    project.write(OUTCOMES)
     (project.path / "conftest.py").write_text(
         "from pytest_accel.distributed import group\n\ngroup._FAILED_S = 2.0\n"
     )
     reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
     status, output = project.run(*reports, "--accel-timeout=60s")
     assert status == 1, output
-    return output
-
-
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
-    project = Project(tmp_path_factory.mktemp("outcomes").resolve())
-    yield project, ended(project, OUTCOMES)
+    yield project, output
     assert project.left_behind() == []
 
 
@@ -327,42 +322,12 @@ def test_equal_outcome_of_all_ranks_keeps_the_group(outcomes):
     assert len(set(project.ranks("sound"))) == 2
 
 
-ENDS = """
-@cpux2
-@pytest.mark.xfail(reason="known", strict=True)
-def test_expected(accel, rank):
-    assert rank == 7
-
-
-@cpux2
-def test_prints(process_group, rank):
-    print(f"rank {rank} prints")
-    process_group.barrier()
-    assert rank == 0
-"""
-
-
-@pytest.mark.rehearsal
-def test_outcomes_that_differ_between_ranks_are_reported(project):
-    output = ended(project, ENDS)
-    assert "1 failed, 1 xfailed" in output
-    assert "this is rank 1 of 2" in output
-    assert output.count("rank 0 prints") == output.count("rank 1 prints") == 1
-
-
 def _failure(case: ET.Element) -> str:
     (failure,) = case.iter("failure")
     return f"{failure.get('message')}\n{failure.text}"
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param(signal.SIGINT, id="SIGINT"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.rehearsal),
-    ],
-)
-def test_interrupted_session_keeps_its_measurements(project, end):
+def test_interrupted_session_keeps_its_measurements(project):
     project.write(
         BOTH.partition("@cpu\n@cpux2\ndef test_second")[0]
         + "\n\n@cpux2\ndef test_waits(accel):\n    note('waits')\n    time.sleep(3600)\n"
@@ -374,7 +339,7 @@ def test_interrupted_session_keeps_its_measurements(project, end):
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        process.send_signal(end)
+        process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=LONG_S)
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""pytest under a real torchrun: two agents on loopback as two nodes, and one agent of two ranks."""
+"""pytest under a real torchrun: two agents on loopback as two nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ import os
 import pathlib
 import signal
 
-from pytest_accel import cpun2, cpux2
+from pytest_accel import cpun2
 
 
 def measure(accel):
@@ -36,7 +36,6 @@ def measure(accel):
 
 
 @cpun2
-@cpux2
 def test_first(accel, rank, world_size):
     pathlib.Path(f"first-{rank}-of-{world_size}").touch()
     measure(accel)
@@ -50,7 +49,6 @@ def test_killed(accel, rank):
 
 
 @cpun2
-@cpux2
 def test_last(accel, rank):
     pathlib.Path(f"last-{rank}").touch()
     measure(accel)
@@ -97,11 +95,11 @@ def torchrun(tmp_path: Path, clean: None) -> Iterator:
     (tmp_path / "test_suite.py").write_text(SUITE)
     started: list[subprocess.Popen[str]] = []
 
-    def run(*arguments: str, agents: int, per_agent: int) -> Ran:
+    def run(*arguments: str, agents: int) -> Ran:
         port = free_port()
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
-            *(f"--nnodes={agents}", f"--nproc-per-node={per_agent}"),
+            *(f"--nnodes={agents}", "--nproc-per-node=1"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={port}"),
             *("-m", "pytest", *PLUGINS, *QUICK),
             *("--junitxml=out.xml", "--benchmark-json=out.json", *arguments),
@@ -155,7 +153,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
     (tmp_path / "test_plain.py").write_text(PLAIN)
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, marks: tuple[str, ...] = ("-m", "cpux2")) -> list[subprocess.Popen[str]]:
+    def start(*arguments: str) -> list[subprocess.Popen[str]]:
         variables = {
             "WORLD_SIZE": "2",
             "LOCAL_WORLD_SIZE": "2",
@@ -164,7 +162,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
         }
         started.extend(
             subprocess.Popen(
-                [sys.executable, "-m", "pytest", *PLUGINS, *marks, *arguments],
+                [sys.executable, "-m", "pytest", *PLUGINS, "-m", "cpux2", *arguments],
                 cwd=tmp_path,
                 env={**os.environ, **variables, "RANK": rank, "LOCAL_RANK": rank},
                 stdout=subprocess.PIPE,
@@ -189,7 +187,6 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
     ("arguments", "status"),
     [
         (["-k", "leaves"], 9),
-        pytest.param(["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED, marks=pytest.mark.rehearsal),
         pytest.param(["no_such_file.py"], pytest.ExitCode.USAGE_ERROR, marks=pytest.mark.rehearsal),
         pytest.param(["--collect-only"], 0, marks=pytest.mark.rehearsal),
     ],
@@ -204,36 +201,17 @@ def test_every_rank_leaves_with_the_status_of_the_session_and_one_prints(ranks, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [
-        (signal.SIGTERM, 128 + signal.SIGTERM),
-        pytest.param(signal.SIGINT, pytest.ExitCode.INTERRUPTED, marks=pytest.mark.rehearsal),
-    ],
-)
-def test_interrupted_session_reports_and_all_ranks_leave(ranks, tmp_path, number, status):
+def test_terminated_session_reports_and_all_ranks_leave(ranks, tmp_path):
     first, second = ranks("-k", "passes or waits", "--junitxml=out.xml")
     deadline = time.monotonic() + LONG_S
     while not (tmp_path / "waiting").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     for process in (first, second):
-        process.send_signal(number)
+        process.terminate()
     outputs = [first.communicate(timeout=LONG_S)[0], second.communicate(timeout=LONG_S)[0]]
-    assert [first.returncode, second.returncode] == [status, status], outputs
+    assert [first.returncode, second.returncode] == [128 + signal.SIGTERM] * 2, outputs
     assert "1 passed" in outputs[0]
     assert 'name="test_passes"' in (tmp_path / "out.xml").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.rehearsal
-def test_ranks_that_would_measure_side_by_side_are_refused(ranks, tmp_path):
-    """Without a platform of several devices in `-m`, each pytest is a session of its own."""
-    (tmp_path / "test_suite.py").write_text(SUITE)
-    both = ranks("test_suite.py::test_first", marks=())
-    outputs = [process.communicate(timeout=LONG_S)[0] for process in both]
-    assert [process.returncode for process in both] == [pytest.ExitCode.TESTS_FAILED] * 2, outputs
-    assert all("name the platform of all ranks with -m" in output for output in outputs), outputs
-    assert not list(tmp_path.glob("first-*"))
 
 
 # --- torchrun ----------------------------------------------------------------------------------------------
@@ -242,7 +220,7 @@ def test_ranks_that_would_measure_side_by_side_are_refused(ranks, tmp_path):
 @pytest.mark.slow
 @pytest.mark.rehearsal
 def test_two_nodes_are_one_session_and_a_killed_rank_fails_its_item_alone(torchrun):
-    ran = torchrun("-m", "cpun2", agents=2, per_agent=1)
+    ran = torchrun("-m", "cpun2", agents=2)
     assert ran.statuses == [1, 1], ran.printed  # torchrun's own status for ranks that left with 1
     assert ran.junit() == {"test_first": "passed", "test_killed": "failure", "test_last": "passed"}, (
         ran.printed
@@ -258,14 +236,4 @@ def test_two_nodes_are_one_session_and_a_killed_rank_fails_its_item_alone(torchr
         line.split("exitcode  : ")[1].split()[0] for line in ran.printed.splitlines() if "exitcode  :" in line
     ]
     assert exits == ["1", "1"]  # of the ranks themselves
-    assert ran.left_behind() == []
-
-
-@pytest.mark.rehearsal
-def test_one_agent_of_two_ranks_is_one_session_too(torchrun):
-    ran = torchrun("-m", "cpux2", agents=1, per_agent=2)
-    assert ran.statuses == [0], ran.printed
-    assert ran.junit() == {"test_first": "passed", "test_last": "passed"}
-    assert ran.benchmarks() == ["test_first", "test_last"]
-    assert ran.printed.count("2 passed") == 1
     assert ran.left_behind() == []

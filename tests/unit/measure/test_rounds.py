@@ -172,11 +172,6 @@ def timed(fake, *, budget_s: float = 1.0, slowdown: float = 0.0, **options):
 
 
 class TestWarmUp:
-    def test_step_time_of_an_asynchronous_device_is_found(self, fake):
-        found = warmed(fake)
-        assert found.step_s == pytest.approx(0.001)
-        assert found.steady
-
     def test_first_step_and_warm_up_times_are_kept(self, fake):
         slow_first = iter([2.0])
 
@@ -256,12 +251,6 @@ class TestTimeRounds:
 
 
 class TestFrozenGarbage:
-    def test_objects_frozen_before_stay_frozen(self, thawed):
-        with frozen_garbage() as freeze:
-            gc.freeze()
-            freeze()
-        assert gc.get_freeze_count() > 1000
-
     def test_second_freeze_adds_new_objects(self, thawed):
         with frozen_garbage() as freeze:
             freeze()
@@ -388,17 +377,6 @@ class TestBursts:
         assert found.burst == 1
         assert found.warmup_s < 40
 
-    def test_even_slow_loader_is_warmed_up_at_its_own_rate(self, fake):
-        fake.step_s, numbers = 0.005, itertools.count()
-
-        def step() -> None:
-            fake.step()
-            fake.queued_s += 1.0 if next(numbers) > PILOT_STEPS + 8 else 0.0
-
-        found = warm_up(step, fake, fake, max_s=30.0, at_least=9, burst=4)
-        assert found.steady
-        assert found.step_s == pytest.approx(1.005, rel=0.01)
-
     def test_burst_of_one_rank_counts_for_all(self, fake):
         fake.step_s = 0.1
 
@@ -429,10 +407,6 @@ class TestRanks:
         warm_up(fake.step, fake, fake, max_s=30.0, at_least=10, ranks=ranks)
         assert fake.steps == plain + 20  # the other rank has twice as many
 
-    def test_warm_up_uses_the_slowest_rank(self, fake):
-        found = warm_up(fake.step, fake, fake, max_s=30.0, ranks=Recording(fake))
-        assert found.step_s == pytest.approx(0.002)
-
 
 class TestLaunchTime:
     @pytest.fixture
@@ -457,15 +431,6 @@ class TestLaunchTime:
     def test_launch_time_excludes_the_device(self, overlapping):
         assert self.launch_time_s(self.launched_in(overlapping, 0.003), overlapping) == pytest.approx(0.003)
         assert overlapping.now_s >= overlapping.free_s, "nothing is left running"
-
-    def test_single_pause_of_the_host_is_ignored(self, overlapping):
-        launches = itertools.chain([0.003, 0.5], itertools.repeat(0.003))
-
-        def step():
-            overlapping.now_s += next(launches)
-            overlapping.step()
-
-        assert self.launch_time_s(step, overlapping) == pytest.approx(0.003)
 
 
 class TestTimer:
@@ -499,14 +464,10 @@ class TestPlan:
         assert (plan.steps_per_round, plan.rounds) == (steps, rounds)
 
     @given(STEP_S, BUDGET_S)
-    def test_never_fewer_than_six_rounds_and_never_too_many(self, step_s, budget_s):
+    def test_budget_is_kept_to_half_a_round(self, step_s, budget_s):
         plan = plan_rounds(step_s, budget_s)
         assert MIN_ROUNDS <= plan.rounds <= MAX_ROUNDS
         assert plan.steps_per_round >= 1
-
-    @given(STEP_S, BUDGET_S)
-    def test_budget_is_kept_to_half_a_round(self, step_s, budget_s):
-        plan = plan_rounds(step_s, budget_s)
         round_s = plan.steps_per_round * step_s
         if plan.rounds > MIN_ROUNDS:
             assert plan.rounds * round_s <= budget_s + 0.5 * round_s * (1 + 1e-9)
@@ -626,29 +587,24 @@ class TestDriftDetector:
         detector.observe(2.0, 2.0)
         assert detector.steady
 
-    def test_limit_below_the_least_time_is_the_limit(self):
-        detector = observed([0.01] * 1000, max_s=0.05)
-        assert detector.exhausted
-        assert len(detector.blocks_s) == 1
-
 
 class TestSteadyRounds:
-    def test_level_rounds_are_steady(self):
-        assert steady_rounds([0.01] * 8)
-
-    @pytest.mark.parametrize("rate", [0.01, -0.02])
-    def test_rounds_that_drift_are_not(self, rate):
-        assert not steady_rounds([0.01 * math.exp(rate * number) for number in range(10)])
-
-    def test_one_slow_round_is_no_drift(self):
-        assert steady_rounds([0.02, *[0.01] * 9])
+    @pytest.mark.parametrize(
+        ("rounds_s", "steady"),
+        [
+            ([0.01] * 8, True),
+            ([0.01 * math.exp(0.01 * number) for number in range(10)], False),
+            ([0.01 * math.exp(-0.02 * number) for number in range(10)], False),
+            ([0.02, *[0.01] * 9], True),  # one slow round
+            ([0.01, 0.5], True),  # too few to say
+        ],
+    )
+    def test_drift_between_halves_is_found(self, rounds_s, steady):
+        assert steady_rounds(rounds_s) == steady
 
     def test_noise_is_hardly_ever_taken_for_drift(self):
         runs = (list(islice(noisy(0.01, 0.03, seed), 10)) for seed in range(300))
         assert sum(not steady_rounds(rounds_s) for rounds_s in runs) < 30
-
-    def test_too_few_rounds_say_nothing(self):
-        assert steady_rounds([0.01, 0.5])
 
 
 # --- parts of a step ---
@@ -693,11 +649,6 @@ class TestSecondsPerCall:
 
     def test_time_of_a_call_on_an_asynchronous_device_is_found(self, fake):
         assert seconds_per_call(fake.call, fake, Alone(), budget_s=1.0) == pytest.approx(0.01)
-
-    def test_calls_longer_than_the_budget_are_still_timed(self, fake):
-        fake.call_s = lambda number: 10.0
-        assert seconds_per_call(fake.call, fake, Alone(), budget_s=1.0) == pytest.approx(10.0)
-        assert fake.steps == 2 * PILOTS
 
     def test_prefetched_batches_are_not_timed(self, fake):
         fake.call_s = lambda number: 0.0 if number < 40 else 0.02
@@ -744,10 +695,6 @@ class TestLatencies:
         fake.call_s = lambda number: call_s
         assert len(latencies(fake.call, fake, Alone(), budget_s=5.0)) == pytest.approx(count, abs=1)
 
-    def test_number_of_latencies_is_that_of_the_slowest_rank(self, fake):
-        found = latencies(fake.call, fake, SlowerPeer(fake), budget_s=5.0)
-        assert len(found) == pytest.approx(250, abs=1)
-
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
 PERCENTS = st.integers(0, 100)
@@ -761,8 +708,3 @@ class TestPercentile:
         needed = Fraction(percent, 100) * len(values)
         assert sum(value <= found for value in values) >= needed
         assert sum(value < found for value in values) < needed or found == min(values)
-
-    @pytest.mark.parametrize("percent", [50, 90, 99])
-    def test_percentile_is_exact_for_every_count_of_latencies(self, percent):
-        for count in range(MIN_LATENCIES, MAX_LATENCIES + 1):
-            assert percentile(range(1, count + 1), percent / 100) == -(-percent * count // 100)

@@ -87,55 +87,46 @@ def check_batches(found, plan, steps=3):
 # Sources.
 
 
-@pytest.mark.parametrize("name", ["cifar100", "mnist"])
-def test_small_sets_are_resident(opened, roots, name):
-    found = opened(name, data_root=roots[name])
-    assert isinstance(found.source, MemorySource)
-    assert found.configuration == {"data_source": "resident", "data_images": 20, "augment": True}
-    assert found.order is not None
-    check_batches(found, plan_for(name))
-
-
-def test_small_sets_go_through_a_loader_with_workers(opened, roots):
-    found = opened("cifar100", data_root=roots["cifar100"], workers=2, prefetch=3, cpus=1)
-    assert isinstance(found.source, LoaderSource)
-    assert found.configuration == {
-        "data_source": "arrays",
-        "data_images": 20,
-        "augment": True,
-        "workers": 2,
-        "prefetch": 3,
-        "loader_cpus": 1,
-    }
-    assert found.source.buffered >= 6
-    assert found.source.burst == 2
-    check_batches(found, plan_for("cifar100"))
-    inference = opened("cifar100", data_root=roots["cifar100"], source="loader", task="infer")
-    assert inference.configuration == {
-        "data_source": "arrays",
-        "data_images": 8,
-        "workers": "auto",
-        "prefetch": 2,
-    }
+RESIDENT = {"data_source": "resident", "data_images": 20, "augment": True}
+LOADED = {"workers": "auto", "prefetch": 2}
+FILES = {"data_source": "files", "data_images": 7, "augment": True, "decode": "host"}
+SYNTHETIC = {"data_source": "host-synthetic"}
 
 
 @pytest.mark.parametrize(
-    ("name", "folder", "storage"),
-    [("food101", "food101", "files"), ("imagenet", "imagenet", "files"), ("imagenet", "shards", "shards")],
+    ("name", "folder", "choices", "kind", "expected"),
+    [
+        ("cifar100", "cifar100", {}, MemorySource, RESIDENT),
+        ("mnist", "mnist", {}, MemorySource, RESIDENT),
+        (
+            "cifar100",
+            "cifar100",
+            {"workers": 2, "prefetch": 3, "cpus": 1},
+            LoaderSource,
+            RESIDENT | {"data_source": "arrays", "workers": 2, "prefetch": 3, "loader_cpus": 1},
+        ),
+        (
+            "cifar100",
+            "cifar100",
+            {"source": "loader", "task": "infer"},
+            LoaderSource,
+            LOADED | {"data_source": "arrays", "data_images": 8},
+        ),
+        ("food101", "food101", {}, LoaderSource, FILES | LOADED),
+        ("imagenet", "imagenet", {"workers": 0}, LoaderSource, FILES | LOADED | {"workers": 0}),
+        ("imagenet", "shards", {}, LoaderSource, FILES | LOADED | {"data_source": "shards"}),
+        ("imagenet", None, {"workers": 0}, LoaderSource, SYNTHETIC | LOADED | {"workers": 0}),
+        ("imagenet", None, {"source": "loader"}, LoaderSource, SYNTHETIC | LOADED),
+    ],
 )
-@pytest.mark.parametrize("workers", [None, 0])
-def test_photographs_are_decoded_on_the_host_for_a_cpu(opened, roots, name, folder, storage, workers):
-    found = opened(name, data_root=roots[folder], workers=workers)
-    assert isinstance(found.source, LoaderSource)
-    assert found.configuration == {
-        "data_source": storage,
-        "data_images": 7,
-        "augment": True,
-        "workers": "auto" if workers is None else workers,
-        "prefetch": 2,
-        "decode": "host",
-    }
+def test_source_follows_the_set_and_the_options(opened, roots, name, folder, choices, kind, expected):
+    found = opened(name, data_root=roots[folder] if folder else None, **choices)
+    assert isinstance(found.source, kind)
+    assert found.configuration == expected
+    assert (found.order is None) == (folder is None)
     check_batches(found, plan_for(name))
+    if choices.get("prefetch"):
+        assert (found.source.buffered >= 6, found.source.burst) == (True, 2)
 
 
 def test_inference_reads_the_test_images_in_order(opened, roots):
@@ -144,19 +135,6 @@ def test_inference_reads_the_test_images_in_order(opened, roots):
     labels = torch.cat([next(found.source)[1] for _ in range(2)])
     assert torch.equal(labels, images.labels)
     assert "augment" not in found.configuration
-
-
-@pytest.mark.parametrize("choices", [{"workers": 1}, {"workers": 0}, {"source": "loader"}])
-def test_workers_without_data_load_synthetic_bytes(opened, choices):
-    found = opened("imagenet", **choices)
-    assert isinstance(found.source, LoaderSource)
-    assert found.configuration == {
-        "data_source": "host-synthetic",
-        "workers": choices.get("workers", "auto"),
-        "prefetch": 2,
-    }
-    assert found.order is None
-    check_batches(found, plan_for("imagenet"))
 
 
 def test_augmentation_changes_training_images_only(opened, roots):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_accel.workloads.models.build import build_model
-from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape, gelu, rotary_angles, rotate
+from pytest_accel.workloads.models.gpt import GptShape, gelu, rotary_angles, rotate
 from pytest_accel.workloads.step import TrainStep
 from tests.support.graphs import traced
 from tests.support.plans import counted_flops, plan_data
@@ -33,6 +33,8 @@ PARAMETERS = {
     "mobilenet_v3_small": 2_542_856,
     "mobilenet_v3_large": 5_483_032,
     "timm/swin_large_patch4_window12_384": 196_735_516,
+    "zoo/gpt-117m": 123_606_528,  # with a vocabulary padded to 50,304
+    "zoo/gpt-800m": 908_464_128,
 }
 
 
@@ -126,11 +128,6 @@ def test_model_of_another_task_is_refused_without_a_suggestion(name):
     assert "Did you mean" not in str(error.value)
 
 
-def test_img_size_of_timm_is_refused_with_image_size():
-    with pytest.raises(ValueError, match="write image_size="):
-        build_model("timm/vit_tiny_patch16_224", img_size=64)
-
-
 # Wide ResNet and autoencoder.
 
 
@@ -141,13 +138,6 @@ def test_wide_resnet_has_the_published_parameters():
     plan = plan_data("cifar100", info, batch_size=1)
     assert plan.shape == (3, 32, 32)
     assert counted_flops(model, plan) / 2 == pytest.approx(2.41e9, rel=0.005)  # multiply-adds, forward
-
-
-@pytest.mark.parametrize(("channels", "size", "classes"), [(3, 32, 100), (1, 28, 10), (1, 8, 10), (2, 40, 7)])
-def test_wide_resnet_takes_any_small_image(channels, size, classes):
-    model, info = build_model("zoo/wide_resnet-tiny", num_classes=classes, channels=channels)
-    assert model(torch.randn(2, channels, size, size)).shape == (2, classes)
-    assert info.channels == channels
 
 
 @pytest.mark.parametrize("name", ["zoo/autoencoder", "zoo/autoencoder-tiny"])
@@ -220,18 +210,6 @@ def test_compiled_gelu_is_the_same_function():
     gradients = [torch.autograd.grad(each.sum(), x)[0] for each in (found, expected)]
     torch.testing.assert_close(*gradients)
     assert any("sigmoid" in each for each in seen)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("zoo/gpt-117m", 123_606_528), ("zoo/gpt-800m", 908_464_128)]
-)
-def test_parameter_count_follows_from_the_shape(name, parameters):
-    shape = GPT_SHAPES[name.removeprefix("zoo/")]
-    _, info = build_model(name, device="meta")
-    block = 12 * shape.width**2 + 4 * shape.width  # attention 4, MLP 8; two norms
-    by_hand = shape.layers * block + shape.padded_vocabulary * shape.width + 2 * shape.width
-    assert info.parameters == by_hand == parameters
-    assert (info.vocabulary, info.sequence) == (50_257, shape.sequence)
 
 
 def test_checkpointing_gives_the_same_gradients():

@@ -29,14 +29,18 @@ if TYPE_CHECKING:
 Built = Callable[..., Any]
 
 
-def _need_torch(fixture: str) -> None:
-    """Fail without a traceback where torch is not installed."""
+def _measuring(kind: str, accel: Accel) -> Iterator[Any]:
+    """Yield what builds a step and measures it; fail without a traceback where torch is not installed."""
     if find_spec("torch") is None:
         pytest.fail(
-            f"{fixture}: it builds models with torch, which is not installed here. "
+            f"{kind.lower()}: it builds models with torch, which is not installed here. "
             "pip install 'pytest-accel[suites]', or take an image that has torch; `accel.measure` works without.",
             pytrace=False,
         )
+    from pytest_accel.workloads import measured_step
+
+    with getattr(measured_step, kind)(accel) as measure:
+        yield measure
 
 
 @pytest.fixture
@@ -121,11 +125,7 @@ def train(accel: Accel) -> Iterator[Train]:
     independent jobs, and with `sharding="fsdp"` each has a part of the model. `batch_size` is one rank's;
     `global_batch_size` is that of all ranks. `micro_batch_size=` accumulates gradients over parts of a batch.
     """
-    _need_torch("train")
-    from pytest_accel.workloads.measured_step import Train
-
-    with Train(accel) as measure:
-        yield measure
+    yield from _measuring("Train", accel)
 
 
 @pytest.fixture
@@ -134,11 +134,7 @@ def infer(accel: Accel) -> Iterator[Infer]:
 
     `latency=True` also reports percentiles of single steps, each synchronized.
     """
-    _need_torch("infer")
-    from pytest_accel.workloads.measured_step import Infer
-
-    with Infer(accel) as measure:
-        yield measure
+    yield from _measuring("Infer", accel)
 
 
 @pytest.fixture
@@ -150,11 +146,7 @@ def converge(accel: Accel) -> Iterator[Converge]:
     is a regression. Not to reach `target` fails. Synthetic data has no accuracy, and needs `epoch_size`, the images that
     count as one epoch.
     """
-    _need_torch("converge")
-    from pytest_accel.workloads.measured_step import Converge
-
-    with Converge(accel) as measure:
-        yield measure
+    yield from _measuring("Converge", accel)
 
 
 # --- the parts, for steps of one's own ----------------------------------------------------------

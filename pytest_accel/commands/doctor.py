@@ -12,8 +12,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_accel.commands.project import BASELINES, baselines_folder, data_folder, find_project
-from pytest_accel.commands.registry import argument, command
+from pytest_accel.commands.registry import (
+    BASELINES,
+    argument,
+    baselines_folder,
+    command,
+    data_folder,
+    find_project,
+)
 from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
 from pytest_accel.platforms.numa import format_list
 from pytest_accel.stats.quantities import counted, gibibytes, printable

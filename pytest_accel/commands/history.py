@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.project import HISTORY, by_keyword, required_history
-from pytest_accel.commands.registry import argument, command, count
+from pytest_accel.commands.registry import HISTORY, argument, by_keyword, command, count, required_history
 from pytest_accel.stats.changepoints import SEASON
 from pytest_accel.stats.quantities import counted
 

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.project import HISTORY, history_file, required_history
-from pytest_accel.commands.registry import argument, command
+from pytest_accel.commands.registry import HISTORY, argument, command, history_file, required_history
 
 if TYPE_CHECKING:
     from pytest_accel.stats.results import SessionResults

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_accel.commands.project import by_keyword
+from pytest_accel.commands.registry import by_keyword
 from pytest_accel.report.remedies import kept_options, keyword, next_commands, rerun
 from pytest_accel.stats.verdict import Outcome
 from tests.support.results import a_platform_shift, make_result

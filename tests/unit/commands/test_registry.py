@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.commands.project import (
+from pytest_accel.commands.registry import (
     baselines_folder,
     data_folder,
     find_project,

@@ -71,10 +71,6 @@ class Variant:
         if not self.dtypes:
             object.__setattr__(self, "dtypes", tuple(self.peaks_tflops))
 
-    def peak_tflops(self, precision: str) -> float | None:
-        """Return the dense peak in TFLOP/s, matrix units included; None if the hardware lacks the precision."""
-        return self.peaks_tflops.get(precision)
-
     def matches(self, device_name: str, memory_bytes: int | None) -> bool:
         low, high = MEMORY_REPORTED
         if memory_bytes and self.memory_gb and not low <= memory_bytes / _GIB / self.memory_gb <= high:
@@ -175,14 +171,6 @@ class Accelerators:
             and kind.dtypes.issuperset(self.dtypes)
             and self.vendor in ("", kind.vendor)
         )
-
-    def __str__(self) -> str:
-        counts = " or ".join(map(str, self.devices))
-        words = [f"{counts} x {self.vendor or 'accelerator'}"]
-        words += [f"on {self.nodes} nodes"] if self.nodes > 1 else []
-        words += [f"with {self.memory_gb:g} GB"] if self.memory_gb else []
-        words += [f"and {', '.join(self.dtypes)}"] if self.dtypes else []
-        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

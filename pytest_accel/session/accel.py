@@ -257,7 +257,7 @@ class Accel:
         """Return operations and bytes a second with their shares of the device's peaks; fail where they are impossible."""
         variant = self.hardware.variant if self.hardware else None
         roofline = Roofline(
-            peak_tflops=variant.peak_tflops(precision) if variant and precision else None,
+            peak_tflops=variant.peaks_tflops.get(precision) if variant and precision else None,
             bandwidth_gb_s=variant.bandwidth_gb_s if variant else None,
         )
         impossible = roofline.impossible(

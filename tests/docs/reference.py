@@ -206,7 +206,7 @@ def platforms_page() -> str:
         for variant in kind.variants if kind.key != "cpu" else ():
             folder = f"{kind.key}-{variant.key}".rstrip("-")
             figures = [variant.memory_gb, variant.bandwidth_gb_s, variant.tdp_w]
-            figures += [variant.peak_tflops(precision) for precision in PRECISIONS]
+            figures += [variant.peaks_tflops.get(precision) for precision in PRECISIONS]
             texts = ("" if value is None else f"{value:g}" for value in figures)
             products.append((variant.title or kind.title, code(folder), *texts))
     comments = schemas.comments(DeviceKind) | schemas.comments(Variant)

@@ -23,7 +23,7 @@ from signal import SIGKILL, SIGTERM
 
 from tests.support.waiting import eventually
 
-PROGRAMS = (
+PROGRAMS = [
     "munged",
     "mungekey",
     "slurmctld",
@@ -34,7 +34,7 @@ PROGRAMS = (
     "scancel",
     "scontrol",
     "sinfo",
-)
+]
 LONG_S = 60.0  # of waiting for a daemon; only a broken one takes so long
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where daemons are, and often not on a user's PATH
 
@@ -216,21 +216,9 @@ def _configure(folder: Path, nodes: int, gpus: int) -> Cluster:
 def _start(running: Cluster) -> None:
     folder = running.folder
     running.ask("mungekey", "--create", f"--keyfile={folder}/munge.key")
-    running.daemon(
-        "munged",
-        *(
-            "munged",
-            "--foreground",
-            "--force",
-            f"--socket={folder}/munge.socket",
-            f"--key-file={folder}/munge.key",
-        ),
-        *(
-            f"--pid-file={folder}/munged.pid",
-            f"--log-file={folder}/munged.log",
-            f"--seed-file={folder}/munged.seed",
-        ),
-    )
+    files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    options = [f"--{option}={folder}/munge.{suffix}" for option, suffix in files.items()]
+    running.daemon("munged", "munged", "--foreground", "--force", *options)
     running.await_that((folder / "munge.socket").exists, "munge's socket")
     running.daemon("slurmctld", *_CONTROLLER, "-c")
     for name in running.nodes:

@@ -82,6 +82,20 @@ def test_rank():
 """
 
 
+def spec(*, nodes: int = 1, per_node: int = 1) -> RankSpec:
+    return RankSpec(
+        group=f"test-{os.getpid()}-{time.monotonic_ns()}",
+        nodes=nodes,
+        per_node=per_node,
+        process_group=True,
+        host="127.0.0.1",
+        port=1,
+        token="unused",
+        bind="auto",
+        rendezvous_s=LONG_S,
+    )
+
+
 class World:
     """Starts launcher ranks as a launcher would: the same variables, one process for each rank but 0."""
 
@@ -138,19 +152,6 @@ class World:
 
     def output(self, rank: int) -> str:
         return "".join(self.processes[rank].communicate(timeout=LONG_S))
-
-    def spec(self, *, nodes: int = 1, per_node: int = 1) -> RankSpec:
-        return RankSpec(
-            group=f"test-{os.getpid()}-{time.monotonic_ns()}",
-            nodes=nodes,
-            per_node=per_node,
-            process_group=True,
-            host="127.0.0.1",
-            port=1,
-            token="unused",
-            bind="auto",
-            rendezvous_s=LONG_S,
-        )
 
     @property
     def command(self) -> RankCommand:
@@ -244,8 +245,8 @@ class TestSession:
         assert all(each.host and each.cpus == "0-1" for each in seen)
 
     def test_group_runs_in_a_process_of_each_launcher_rank_and_ends_with_stacks(self, three, ranks):
-        spec = three.spec(nodes=2)
-        started = ranks.start(spec, three.command)
+        given = spec(nodes=2)
+        started = ranks.start(given, three.command)
         variables = [three.variables(0), three.variables(1)]
         assert [each["RANK"] for each in variables] == ["0", "1"]
         assert [each["GROUP_RANK"] for each in variables] == ["0", "1"]
@@ -260,18 +261,12 @@ class TestSession:
         for rank, left in exits.items():
             assert f"last output of rank {rank}" in left.log
             assert "test_rank" in left.log + left.stacks
-        assert processes_of(spec.group) == []
+        assert processes_of(given.group) == []
         assert started.end(stacks=True) == exits
-
-    def test_smaller_group_uses_fewer_launcher_ranks(self, three, ranks):
-        started = ranks.start(three.spec(), three.command)
-        assert three.variables(0)["WORLD_SIZE"] == "1"
-        assert sorted(started.end(stacks=False)) == [0]
-        assert not three.rank_file(1).exists()
 
     def test_launcher_ranks_serve_the_next_group_after_a_killed_rank(self, three, ranks):
         (three.folder / "die-1").touch()
-        started = ranks.start(three.spec(per_node=2), three.command)
+        started = ranks.start(spec(per_node=2), three.command)
         wait_until(started.ended, "the end of rank 1 went unnoticed")
         assert started.ended() == {1: "was killed by SIGKILL"}
         before = {rank: three.variables(rank)["pid"] for rank in (0, 1)}
@@ -283,7 +278,7 @@ class TestSession:
         (three.folder / "die-1").unlink()
         for rank in before:
             three.rank_file(rank).unlink()
-        again = ranks.start(three.spec(per_node=2), three.command)
+        again = ranks.start(spec(per_node=2), three.command)
         after = {rank: three.variables(rank)["pid"] for rank in (0, 1)}
         assert not set(after.values()) & set(before.values())
         assert again.ended() == {}
@@ -291,11 +286,11 @@ class TestSession:
 
     def test_interrupted_launcher_rank_ends_its_process_and_all_leave_with_one_status(self, three, ranks):
         """Ctrl-C reaches all launcher ranks. The last test of the class: all of them leave."""
-        spec = three.spec(per_node=2)
-        started = ranks.start(spec, three.command)
+        given = spec(per_node=2)
+        started = ranks.start(given, three.command)
         three.variables(1)
         three.processes[1].send_signal(signal.SIGINT)
-        wait_until(lambda: not processes_of(f"{spec.group}.1"), "its process stayed")
+        wait_until(lambda: not processes_of(f"{given.group}.1"), "its process stayed")
         started.end(stacks=False)
         ranks.dismiss(7)
         assert [three.status(1), three.status(2)] == [7, 7]
@@ -333,16 +328,16 @@ def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):
     two = world(2)
     two.start(1)
     ranks = opened(two)
-    spec = two.spec(per_node=2)
-    started = ranks.start(spec, two.command)
+    given = spec(per_node=2)
+    started = ranks.start(given, two.command)
     two.variables(0), two.variables(1)
     two.processes[1].kill()
     wait_until(started.ended, "the end of the launcher rank went unnoticed")
     assert "is gone with its pytest on" in started.ended()[1]
     exits = started.end(stacks=False)
     assert "is gone" in exits[1].status
-    assert processes_of(spec.group) == []
-    again = ranks.start(two.spec(per_node=2), two.command)
+    assert processes_of(given.group) == []
+    again = ranks.start(spec(per_node=2), two.command)
     assert "is gone with its pytest on" in again.ended()[1]
     again.end(stacks=False)
 
@@ -356,13 +351,6 @@ def test_launcher_ranks_leave_when_rank_0_was_killed(world):
     assert "rank 0 is gone" in two.output(1)
 
 
-def _spec(nodes: int, per_node: int) -> RankSpec:
-    return RankSpec(
-        group="g", nodes=nodes, per_node=per_node, process_group=True, host="n0", port=1, token="",
-        bind="auto", rendezvous_s=1.0,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("by_node", "nodes", "per_node", "chosen"),
     [
@@ -374,13 +362,13 @@ def _spec(nodes: int, per_node: int) -> RankSpec:
     ],
 )
 def test_first_launcher_ranks_of_the_first_nodes_are_chosen(by_node, nodes, per_node, chosen):
-    assert choose_ranks(by_node, _spec(nodes, per_node), "srun") == chosen
+    assert choose_ranks(by_node, spec(nodes=nodes, per_node=per_node), "srun") == chosen
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(2, 3), (3, 1), (1, 3)])
 def test_too_few_launcher_ranks_are_reported_with_the_command(nodes, per_node):
     with pytest.raises(WorkerError, match=f"--nnodes={nodes} --nproc-per-node={per_node}"):
-        choose_ranks({0: [0, 1], 1: [2, 3]}, _spec(nodes, per_node), "torchrun")
+        choose_ranks({0: [0, 1], 1: [2, 3]}, spec(nodes=nodes, per_node=per_node), "torchrun")
 
 
 # --- variables of launchers -------------------------------------------------------------------------------
@@ -420,10 +408,12 @@ def test_torchrun_rank_is_read():
     assert (rank.master_host, rank.master_port, rank.agent_store) == ("n0", 40723, True)
 
 
-def test_torchrun_variables_set_by_hand_make_a_rank():
+def test_variables_set_by_hand_make_a_rank():
     by_hand = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     rank = launcher_rank_from({name: TORCHRUN[name] for name in by_hand})
     assert (rank.rank, rank.node, rank.nodes, rank.agent_store) == (5, 1, 2, False)
+    rank = launcher_rank_from({**SRUN, "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
+    assert (rank.master_host, rank.master_port) == ("10.0.0.7", 29500)
 
 
 def test_srun_rank_is_read_and_its_first_node_is_the_master():
@@ -439,11 +429,6 @@ def test_every_task_derives_the_same_port_and_the_next_step_another():
     assert len(ports) == 1
     assert launcher_rank_from({**SRUN, "SLURM_STEP_ID": "1"}).master_port not in ports
     assert launcher_rank_from({**SRUN, "SLURM_JOB_ID": "18"}).master_port not in ports
-
-
-def test_master_address_of_the_user_is_kept():
-    rank = launcher_rank_from({**SRUN, "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
-    assert (rank.master_host, rank.master_port) == ("10.0.0.7", 29500)
 
 
 @pytest.mark.parametrize(

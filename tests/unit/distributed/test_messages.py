@@ -12,9 +12,9 @@ from pytest_accel.distributed.messages import Connection, ConnectionLost, Listen
 LONG_S = 60.0
 
 
-@pytest.fixture
-def listener():
-    found = Listener("127.0.0.1")
+@pytest.fixture(params=["127.0.0.1", ""])
+def listener(request):
+    found = Listener(request.param)
     yield found
     found.close()
 
@@ -70,22 +70,10 @@ class TestConnection:
         with pytest.raises(ConnectionLost, match="closed the connection"):
             pair[1].receive()
 
-    def test_end_of_connection_is_ready_to_read(self, pair):
-        pair[0].close()
-        assert ready([pair[1]], LONG_S)
-        assert pair[1].arrived() == []
-        assert pair[1].end == "closed the connection"
-
     @pytest.mark.parametrize("line", [b"nonsense", b"[1, 2]", b"\xff\xfe", b"", b"1"])
     def test_invalid_message_ends_the_connection(self, pair, line):
         pair[0]._socket.sendall(line + b"\n")
         with pytest.raises(ConnectionLost, match="no message"):
-            pair[1].receive()
-
-    def test_overlong_line_ends_the_connection(self, pair):
-        pair[1].limit = 1000
-        pair[0]._socket.sendall(b"x" * 2000)
-        with pytest.raises(ConnectionLost, match="more than 1000 bytes"):
             pair[1].receive()
 
     def test_sending_to_a_closed_peer_raises(self, pair):
@@ -143,14 +131,6 @@ class TestListener:
             port = server.getsockname()[1]
         with pytest.raises(ConnectionLost, match=f"127.0.0.1:{port}"):
             call("127.0.0.1", port, token="", hello={}, timeout_s=LONG_S)
-
-    def test_listener_on_all_addresses_accepts_localhost(self):
-        listener = Listener("")
-        try:
-            call("localhost", listener.port, token=listener.token, hello={"a": 1}, timeout_s=LONG_S)
-            assert accept(listener)[0][1] == {"a": 1}
-        finally:
-            listener.close()
 
 
 def _read_end(sock):

@@ -61,13 +61,9 @@ class TestEnvironment:
         assert (found["CUDA_VISIBLE_DEVICES"], found["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == ("2,3", "1")
         assert found[GROUP_ID_VARIABLE] == "abc.5"
         assert decode(RankSpec, json.loads(found[WORKER_VARIABLE])) == given
-
-    def test_nccl_error_handling_of_the_user_is_kept(self, monkeypatch):
+        assert "RANK" not in spec(process_group=False).environment()
         monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
         assert spec().environment()["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
-
-    def test_single_process_has_no_place(self):
-        assert "RANK" not in spec(process_group=False).environment()
 
 
 def test_command_is_pytest_of_this_interpreter_with_its_path(monkeypatch, tmp_path):
@@ -231,11 +227,6 @@ def test_without_proc_nothing_is_found(group, monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "_PROC", tmp_path)
     assert end_processes(group) == []
     assert kernel_state(1) == ""
-
-
-def test_empty_group_name_is_refused():
-    with pytest.raises(AssertionError):
-        end_processes("")
 
 
 def test_kernel_state_names_every_thread(group, start):

@@ -115,19 +115,6 @@ def test_orders_end_when_the_session_ends(start, dismissed):
     assert process.communicate(timeout=LONG_S)[0] == "[]\n"
 
 
-def test_answer_to_a_lost_session_is_no_error(start):
-    process, connection, _ = start(
-        "for order in end.orders():\n"
-        "    sys.stdin.readline()\n"
-        "    for _ in range(100): end.say('x' * 10_000)\n"
-        "    end.answer({})\n"
-        "print('left')"
-    )
-    give(connection)
-    connection.close()
-    assert process.communicate(timeout=LONG_S)[0] == "left\n"
-
-
 def test_forked_child_does_not_keep_the_connection_open(start):
     process, connection, _ = start(
         "child = os.fork()\nif child == 0:\n    time.sleep(600)\nprint(child, flush=True)\nos._exit(0)\n"
@@ -168,39 +155,26 @@ def test_unreachable_session_is_reported(worker):
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        ([], []),
-        (["bench_suites", "-m", "cpu", "-k", "gpt"], ["bench_suites", "-m", "cpu", "-k", "gpt"]),
-        (["--accel-record"], []),
-        (["--accel-record=3", "suites"], ["suites"]),
-        (["--accel-record", "3", "suites"], ["suites"]),
-        (["--accel-record", "-v"], ["-v"]),
-        (["--accel-update", "--accel-reason", "new driver", "-q"], ["-q"]),
-        (["--accel-reason=-x is fine"], []),
-        (["--benchmark-json", "out.json", "--benchmark-json=out.json"], []),
-        (["--benchmark-save", "a", "--benchmark-autosave", "--benchmark-save-data"], []),
-        (["--benchmark-compare", "0001", "--benchmark-compare-fail", "min:5%"], []),
-        (["--benchmark-compare", "--benchmark-columns=min"], ["--benchmark-columns=min"]),
-        (["--junitxml=a.xml", "--junit-xml", "b.xml", "--junit-prefix=x"], []),
-        (["-x", "--exitfirst", "--maxfail=1", "--maxfail", "2"], []),
-        (["--lf", "--ff", "--nf", "--sw", "--last-failed"], []),
-        (["--pdb", "--trace"], []),
-        (["--html", "report.html"], []),
-        (["-xq", "-vx", "-xx", "-sv"], ["-q", "-v", "-sv"]),
-        (["--cov", "src", "--cov-report=html", "suites", "--cov", "-q"], ["suites", "-q"]),
         (
-            ["--accel-budget=1s", "--accel-tolerance", "5%"],
-            ["--accel-budget=1s", "--accel-tolerance", "5%"],
+            "bench_suites -m cpu -k gpt -p benchmark -o markers=x",
+            "bench_suites -m cpu -k gpt -p benchmark -o markers=x",
         ),
-        (["-p", "benchmark", "-o", "markers=x"], ["-p", "benchmark", "-o", "markers=x"]),
-        (["test_x.py::test_y[a-b]"], ["test_x.py::test_y[a-b]"]),
-        (["--basetemp=/tmp/mine", "--log-file=run.log", "--pastebin=all", "suites"], ["suites"]),
-        (["--basetemp", "/tmp/mine", "--log-file", "run.log", "suites"], ["suites"]),
-        (["--stepwise-reset", "--stepwise-skip", "--sw-skip"], []),
+        ("--accel-budget=1s --accel-tolerance 5% test_x.py::test_y[a-b]",) * 2,
+        ("--accel-record=3 suites", "suites"),
+        ("--accel-record 3 suites", "suites"),
+        ("--accel-record -v", "-v"),
+        ("--accel-update --accel-reason driver -q", "-q"),
+        ("--benchmark-json out.json --benchmark-json=out.json --benchmark-autosave --html page.html", ""),
+        ("--benchmark-compare 0001 --benchmark-compare-fail min:5% --benchmark-save-data", ""),
+        ("--benchmark-compare --benchmark-columns=min", "--benchmark-columns=min"),
+        ("--junitxml=a.xml --junit-xml b.xml --basetemp /tmp/mine --log-file run.log suites", "suites"),
+        ("-x --exitfirst --maxfail=1 --maxfail 2 --lf --ff --nf --sw --stepwise-skip --pdb --trace", ""),
+        ("-xq -vx -xx -sv", "-q -v -sv"),
+        ("--cov src --cov-report=html suites --cov -q", "suites -q"),
     ],
-    ids=" ".join,
 )
 def test_options_that_write_files_or_stop_early_are_dropped(given, kept):
-    assert rank_arguments(given) == kept
+    assert rank_arguments(given.split()) == kept.split()
 
 
 def test_every_option_of_ours_is_dropped_or_kept_on_purpose():

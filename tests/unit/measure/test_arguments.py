@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +15,6 @@ from pytest_accel.measure.arguments import (
     check_metrics,
     select_gates,
 )
-from pytest_accel.measure.device import CpuDevice
-from pytest_accel.platforms.names import PlatformName
-from pytest_accel.session.accel import Accel
 
 
 class Scalar:
@@ -160,28 +156,3 @@ class TestSelectGates:
     def test_metric_of_some_benchmarks_is_missed_where_their_mark_names_it(self, origin, missed):
         gates, texts = select({"latency_p99_s": None}, {}, {}, origin=origin)
         assert (gates, len(texts)) == ({}, missed)
-
-
-class TestOfEveryStep:
-    @pytest.fixture
-    def timed(self):
-        return SimpleNamespace(warm_up=SimpleNamespace(step_s=0.01), step_s=0.01)
-
-    def metrics(self, device, timed, taken):
-        settings = SimpleNamespace(budget_s=1.0, slowdown=0.0)
-        accel = SimpleNamespace(
-            platform=PlatformName(device), device_=CpuDevice(threads=1), settings=settings
-        )
-        return Accel._metrics(accel, lambda: taken.append(1), timed)
-
-    def test_launching_is_timed_on_an_accelerator(self, timed):
-        taken = []
-        found = self.metrics("h200", timed, taken)
-        assert found.keys() == {"launch_s"}
-        assert 0 < found["launch_s"] < 1
-        assert len(taken) == 5
-
-    def test_a_cpu_launches_nothing(self, timed):
-        taken = []
-        assert self.metrics("cpu", timed, taken) == {}
-        assert taken == []

@@ -16,31 +16,24 @@ def ranks(*problems):
     return SimpleNamespace(size=len(problems), rank=0, gather=lambda _: list(problems))
 
 
-FINE, UNFIT = ("", False), ("too big", True)
+FINE, BOOM, UNFIT = ("", False), ("boom", False), ("too big", True)
 
 
-def test_ranks_without_problem_do_not_fail():
-    fail_where_one_does(ranks(FINE, FINE), "")
-
-
-def test_single_rank_fails_by_itself():
-    fail_where_one_does(Alone(), "boom")
-
-
-@pytest.mark.parametrize("problems", [(FINE, ("boom", False)), (UNFIT, ("boom", False))])
-def test_failure_names_its_rank(problems):
-    with pytest.raises(pytest.fail.Exception, match="rank 1: boom"):
-        fail_where_one_does(ranks(*problems), problems[0][0])
-
-
-def test_problem_of_all_ranks_is_printed_once():
-    with pytest.raises(pytest.fail.Exception, match=r"^boom$"):
-        fail_where_one_does(ranks(("boom", False), ("boom", False)), "boom")
+@pytest.mark.parametrize("group", [ranks(FINE, FINE), Alone()])
+def test_ranks_without_problem_and_a_single_rank_do_not_fail(group):
+    fail_where_one_does(group, "" if group.size > 1 else "boom")
 
 
 @pytest.mark.parametrize(
-    ("problems", "words"), [((FINE, UNFIT), "^rank 1: too big$"), ((UNFIT, UNFIT), "^too big$")]
+    ("problems", "raised", "words"),
+    [
+        ((FINE, BOOM), pytest.fail.Exception, "rank 1: boom"),
+        ((UNFIT, BOOM), pytest.fail.Exception, "rank 1: boom"),
+        ((BOOM, BOOM), pytest.fail.Exception, "^boom$"),
+        ((FINE, UNFIT), OutOfMemory, "^rank 1: too big$"),
+        ((UNFIT, UNFIT), OutOfMemory, "^too big$"),
+    ],
 )
-def test_memory_that_ran_out_on_one_rank_ran_out_on_all(problems, words):
-    with pytest.raises(OutOfMemory, match=words):
+def test_failure_of_one_rank_fails_all_with_the_same_text(problems, raised, words):
+    with pytest.raises(raised, match=words):
         fail_where_one_does(ranks(*problems), problems[0][0], out_of_memory=problems[0][1])

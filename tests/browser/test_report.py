@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.page import ReportError, read_plotly_js, render_page
-from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, SessionResults
 from pytest_accel.stats.verdict import Estimate, Outcome
 from pytest_accel.storage.history import trend
@@ -135,16 +134,6 @@ def test_row_opens_to_its_plots_words_suspects_and_commands(opened, text):
     assert page.locator("tr.details").count() == 0
 
 
-def test_page_writes_rates_as_the_terminal_does(opened):
-    result = make_result(throughput=91223.4)
-    page = opened(render_page(make_session([result]), plotly_js=PLOTLESS))
-    details = open_row(page, "test_cnn")
-    details.locator("summary", has_text="Runs as a table").click()
-    shown = details.locator(".small tbody td.right").all_inner_texts()
-    rates = [si(run.throughput(result.work_per_step)) for run in (*result.runs, *result.baseline)]
-    assert shown == [f"{rate} images/s" for rate in rates]
-
-
 def test_plots_of_the_session_appear_when_they_come_into_view(opened, text):
     page = opened(text)
     assert page.locator("#plot-list svg").count() == 0
@@ -242,48 +231,6 @@ def a_broken_row() -> str:
     return render_page(make_session(results), plotly_js=PLOTLESS)
 
 
-BROKEN_WORDS = """
-(selector) => [...document.querySelectorAll(selector)].flatMap((each) => {
-  const words = [];
-  const walker = document.createTreeWalker(each, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode;
-    for (const { 0: word, index } of node.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
-      const range = document.createRange();
-      range.setStart(node, index);
-      range.setEnd(node, index + word.length);
-      if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) words.push(word);
-    }
-  }
-  return words;
-})
-"""
-
-
-def test_row_keeps_words_whole_and_a_traceback_together(opened):
-    page = opened(a_broken_row(), width=1280)
-    details = open_row(page, "test_cnn")
-    assert details.locator("pre").all_inner_texts() == [
-        "    def test_x():\n>       step()\nE       RuntimeError: nan"
-    ]
-    page.locator("tr.open .opener").click()
-    details = open_row(page, "test_far")
-    assert "Expected here" in details.inner_text()
-    assert "batch size 256 there, 32 here" in details.inner_text()
-    for width in (1280, 700, 390):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert (width, page.evaluate(BROKEN_WORDS, ".references :is(td, th), .facts dt, .command .word")) == (
-            width,
-            [],
-        )
-        clipped = (
-            "(each) => each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1"
-        )
-        codes = "[...document.querySelectorAll('.command code')].filter((each) => each.checkVisibility())"
-        assert page.evaluate(f"{codes}.some({clipped})") is False
-        assert page.evaluate(f"{codes}.length") > 3
-
-
 def test_runs_of_a_metric_that_failed_are_drawn(opened, library):
     result = make_result(Outcome.REGRESSED, name="test_fed")
     runs = {
@@ -305,12 +252,6 @@ def test_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened)
     assert row.locator(".interval.beyond-left").count() == 1
     assert row.locator(".beyond-right").count() == 0
     assert "not steady" in row.inner_text()
-
-
-def test_one_benchmark_is_one(opened):
-    page = opened(render_page(make_session([make_result()]), plotly_js=PLOTLESS))
-    assert page.locator("h1").inner_text() == "1 benchmark ok"
-    assert page.locator(".shown").inner_text() == "1 benchmark"
 
 
 OUTSIDE = """

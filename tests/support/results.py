@@ -1,7 +1,5 @@
 """Sessions as they come out of real use, made up from a seed: for tests of reports, history and comparison.
 
-    python -m tests.support.results > results.json      # one to look at
-
 Verdicts are the gate's own: rounds are drawn around a step time, and `judge` says what they mean.
 """
 
@@ -11,6 +9,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pytest_accel.report.terminal import explain
 from pytest_accel.report.verdicts import VERDICTS
@@ -242,85 +241,47 @@ def make_session(results: Iterable[Result] | None = None, **more: object) -> Ses
     return replace(session, **more)  # type: ignore[arg-type]
 
 
+def _finding(group: str, subject: str, of: str, level: str, text: str, remedy: str = "") -> dict[str, object]:
+    return {
+        "group": group, "subject": subject, "of": of, "level": level, "text": text, "remedy": remedy, "known": True
+    }  # fmt: skip
+
+
 FINDINGS = (
-    {
-        "group": "devices",
-        "subject": "power limit",
-        "of": "GPU 0",
-        "level": "problem",
-        "text": "550 W, below its default of 700 W",
-        "remedy": "sudo nvidia-smi -i 0 -pl 700",
-        "known": True,
-    },
-    {
-        "group": "cpu",
-        "subject": "governor",
-        "of": "",
-        "level": "warning",
-        "text": "schedutil: the clock follows the load",
-        "remedy": "sudo cpupower frequency-set -g performance",
-        "known": True,
-    },
-    {
-        "group": "devices",
-        "subject": "ECC",
-        "of": "GPU 0",
-        "level": "ok",
-        "text": "on, no uncorrected errors",
-        "remedy": "",
-        "known": True,
-    },
-    {
-        "group": "disk",
-        "subject": "free space",
-        "of": "",
-        "level": "ok",
-        "text": "1.2 TB at /data",
-        "remedy": "",
-        "known": True,
-    },
+    _finding(
+        *("devices", "power limit", "GPU 0", "problem", "550 W, below its default of 700 W"),
+        "sudo nvidia-smi -i 0 -pl 700",
+    ),
+    _finding(
+        *("cpu", "governor", "", "warning", "schedutil: the clock follows the load"),
+        "sudo cpupower frequency-set -g performance",
+    ),
+    _finding("devices", "ECC", "GPU 0", "ok", "on, no uncorrected errors"),
+    _finding("disk", "free space", "", "ok", "1.2 TB at /data"),
 )
 
 
 def a_night() -> tuple[Result, ...]:
     """About thirty benchmarks: every end that one can come to, a sweep, several devices."""
-    model = "bench_suites/test_classification.py"
-    others = (
-        make_result(
-            Outcome.REGRESSED, name="test_training[vit_l_32-cifar100]", file=model, throughput=3736.0
-        ),
-        make_result(
-            Outcome.REGRESSED,
-            name="test_gpt[800m]",
-            file="bench_suites/test_gpt.py",
-            throughput=91223.0,
-            unit="tokens",
-            batch_size=16384,
-            changes=CHANGES[:2],
-        ),
-        make_result(
-            Ending.FAILED, name="test_training[swin_b-food101]", file=model, traceback=("test_x.py:41: nan",)
-        ),
-        make_result(Outcome.INVALID, name="test_training[vit_h_14-food101]", file=model, throughput=412.0),
-        make_result(
-            Outcome.INCONCLUSIVE, name="test_training[swin_t-food101]", file=model, throughput=4452.0
-        ),
-        make_result(Outcome.STALE_BASELINE, name="test_training[resnet152-cifar100]", file=model),
-        make_result(
-            Outcome.NO_BASELINE, name="test_inference[resnet50]", file="bench_suites/test_inference.py"
-        ),
-        make_result(
-            Outcome.NO_BASELINE, name="test_inference[swin_t]", file="bench_suites/test_inference.py"
-        ),
-        make_result(Outcome.IMPROVED, name="test_training[resnet50-food101]", file=model, throughput=6129.0),
-        make_result(Outcome.DOES_NOT_FIT, name="test_cnn[resnet152-bf16-4096]"),
-        make_result(Outcome.VANISHED, name="test_cnn[efficientnet_b7]"),
-        make_result(Ending.SKIPPED, name="test_two_nodes[resnet50]", platform="gh200x4n2"),
-        make_result(Ending.RECORDED, name="test_autoencoder[128]", file="bench_suites/test_autoencoder.py"),
-        make_result(
-            Ending.NOT_MEASURED, name="test_autoencoder[512]", file="bench_suites/test_autoencoder.py"
-        ),
+    gpt = {"file": "bench_suites/test_gpt.py", "throughput": 91223.0, "unit": "tokens", "batch_size": 16384}
+    kinds: tuple[tuple[Status, str, dict[str, Any]], ...] = (
+        (Outcome.REGRESSED, "test_training[vit_l_32-cifar100]", {"throughput": 3736.0}),
+        (Outcome.REGRESSED, "test_gpt[800m]", {**gpt, "changes": CHANGES[:2]}),
+        (Ending.FAILED, "test_training[swin_b-food101]", {"traceback": ("test_x.py:41: nan",)}),
+        (Outcome.INVALID, "test_training[vit_h_14-food101]", {"throughput": 412.0}),
+        (Outcome.INCONCLUSIVE, "test_training[swin_t-food101]", {"throughput": 4452.0}),
+        (Outcome.STALE_BASELINE, "test_training[resnet152-cifar100]", {}),
+        (Outcome.NO_BASELINE, "test_inference[resnet50]", {"file": "bench_suites/test_inference.py"}),
+        (Outcome.NO_BASELINE, "test_inference[swin_t]", {"file": "bench_suites/test_inference.py"}),
+        (Outcome.IMPROVED, "test_training[resnet50-food101]", {"throughput": 6129.0}),
+        (Outcome.DOES_NOT_FIT, "test_cnn[resnet152-bf16-4096]", {}),
+        (Outcome.VANISHED, "test_cnn[efficientnet_b7]", {}),
+        (Ending.SKIPPED, "test_two_nodes[resnet50]", {"platform": "gh200x4n2"}),
+        (Ending.RECORDED, "test_autoencoder[128]", {"file": "bench_suites/test_autoencoder.py"}),
+        (Ending.NOT_MEASURED, "test_autoencoder[512]", {"file": "bench_suites/test_autoencoder.py"}),
     )
+    model = "bench_suites/test_classification.py"
+    others = (make_result(status, name=name, **{"file": model, **more}) for status, name, more in kinds)
     return (*a_sweep(), *scaled(), *others)
 
 
@@ -476,9 +437,3 @@ def nights(
         )
         for night in range(count)
     ]
-
-
-if __name__ == "__main__":
-    from pytest_accel.storage.results import render
-
-    print(render(make_session()))  # noqa: T201 - that is what it is for

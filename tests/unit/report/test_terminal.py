@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -248,24 +247,3 @@ def test_without_a_terminal_nothing_happens():
     progress.phase("measuring", None)
     progress.tick()
     progress.close()
-
-
-def test_writing_happens_outside_capture(terminal):
-    depth, seen = [0], []
-
-    @contextmanager
-    def uncaptured():
-        depth[0] += 1
-        try:
-            yield
-        finally:
-            depth[0] -= 1
-
-    class Watched(Terminal):
-        def write(self, msg, *, flush=False):
-            seen.append(depth[0])
-
-    progress = Progress("x", Watched(), uncaptured)
-    progress.phase("measuring", 1.0)
-    progress.close()
-    assert seen == [1, 1]

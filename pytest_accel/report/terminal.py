@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
@@ -19,6 +19,9 @@ from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.results import ReportLine, Result
 from pytest_accel.stats.run import MAX_RUNS, Run
 from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
+
+if TYPE_CHECKING:
+    from _pytest._io import TerminalWriter
 
 GAP = "  "
 _HOST_BOUND = 0.95  # share of a step above which launching sets the pace
@@ -255,18 +258,6 @@ def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[
 # --- the live progress line ------------------------------------------------------------------------
 
 
-class TerminalLike(Protocol):
-    """The part of pytest's terminal writer that is used."""
-
-    @property
-    def fullwidth(self) -> int: ...
-    @property
-    def width_of_current_line(self) -> int: ...
-    @property
-    def hasmarkup(self) -> bool: ...
-    def write(self, msg: str, *, flush: bool = False) -> None: ...
-
-
 class Progress:
     """A text behind the cursor that is erased again, so that pytest's own line of dots stays whole."""
 
@@ -275,7 +266,7 @@ class Progress:
     def __init__(
         self,
         label: str,
-        terminal: TerminalLike | None,
+        terminal: TerminalWriter | None,
         uncaptured: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

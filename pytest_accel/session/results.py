@@ -232,13 +232,10 @@ def _of_item(item: pytest.Item, reported: ItemReports) -> Result:
     return Result(
         benchmark=item.nodeid,
         suite=suite_of(item),
-        platform="",
-        disk_name="",
         status=status,
         failed=reported.failed,
         lines=(ReportLine(text=reported.text, status=status),),
         traceback=reported.traceback,
-        key=item.nodeid,
         file=path,
         line=(line or 0) + 1,
         duration_s=reported.duration_s,
@@ -246,33 +243,22 @@ def _of_item(item: pytest.Item, reported: ItemReports) -> Result:
 
 
 def _of_vanished(node_id: str, *, failed: bool) -> Result:
-    path = path_of(node_id)
-    return Result(
-        benchmark=node_id,
-        suite=suite_of_path(str(path)),
-        platform="",
-        disk_name="",
-        status=Outcome.VANISHED,
-        failed=failed,
-        lines=(ReportLine(text=vanished_text(node_id), status=Outcome.VANISHED),),
-        key=node_id,
-        file=str(path),
-    )
+    path, vanished = str(path_of(node_id)), Outcome.VANISHED
+    lines = (ReportLine(text=vanished_text(node_id), status=vanished),)
+    suite = suite_of_path(path)
+    return Result(benchmark=node_id, suite=suite, status=vanished, failed=failed, lines=lines, file=path)
 
 
 def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -> Result:
     """Return the slowdown that all benchmarks of a platform share."""
+    decided = ReportLine(text=platform_text(found), status=Outcome.REGRESSED)
     return Result(
         benchmark=platform,
-        suite="",
         platform=platform,
         disk_name=platform,
         status=Outcome.REGRESSED,
         failed=True,
-        lines=(
-            ReportLine(text=platform_text(found), status=Outcome.REGRESSED),
-            *(ReportLine(text=note) for note in notes),
-        ),
+        lines=(decided, *(ReportLine(text=note) for note in notes)),
         tolerance=found.tolerance,
     )
 

@@ -75,9 +75,11 @@ class Result:
     """One benchmark as a session left it. Nothing here is rounded."""
 
     benchmark: str  # its node id
-    suite: str
-    platform: str
-    disk_name: str  # the folder of its baselines; another than the platform's where a device has variants
+    suite: str = ""
+    platform: str = ""
+    disk_name: str = (
+        ""  # the folder of its baselines; another than the platform's where a device has variants
+    )
     status: Status
     failed: bool = False  # whether it fails the session
     lines: tuple[ReportLine, ...] = ()  # what there is to say: what decided first, notes last

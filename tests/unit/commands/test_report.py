@@ -87,12 +87,6 @@ def test_the_history_and_the_baselines_of_the_project_are_used(tmp_path, monkeyp
     assert capsys.readouterr().out.endswith("of session kept\\x1b\n")
 
 
-def test_results_need_no_history(tmp_path, monkeypatch):
-    write_results(tmp_path / "results.json", make_session([make_result()]))
-    monkeypatch.setenv("PYTEST_ACCEL_HISTORY", "off")
-    assert main(["report", "results.json"]) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem", "remedy"),
     [

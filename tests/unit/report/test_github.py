@@ -78,13 +78,6 @@ def test_last_annotation_counts_those_that_github_would_not_show(count, left_out
         assert found[-1][2].startswith(f"{left_out} more benchmarks failed: ")
 
 
-def test_warnings_have_a_limit_of_their_own():
-    failed, open_ = make_result(Outcome.REGRESSED), make_result(Outcome.NO_BASELINE)
-    found = of(*[failed] * 20, *[open_] * 20)
-    assert [command for command, *_ in found] == ["error"] * SHOWN + ["warning"] * SHOWN
-    assert found[-1][2].startswith("11 more benchmarks need attention: ")
-
-
 @pytest.mark.parametrize(
     ("rootdir", "file"),
     [
@@ -110,15 +103,6 @@ def test_long_message_stays_within_the_runners_limit():
     [(_, properties, message)] = of(make_result(Ending.FAILED, name="x" * 5000, text="y" * 9000))
     assert len(message) <= 4096
     assert len(properties["title"]) <= 200
-
-
-def test_separators_inside_values_are_escaped():
-    name = "test_x[a::add-mask::b,file=c,%3A]"
-    failed = make_result(Ending.FAILED, name=name, text="::error::x")
-    [(command, properties, message)] = of(replace(failed, file="a::b,c.py"))
-    assert command == "error"
-    assert properties == {"file": "a::b,c.py", "line": "37", "title": f"FAILED {name} (gh200)"}
-    assert message == "::error::x"
 
 
 anything = st.text(max_size=30) | st.text(alphabet="%:,=\n\r]#[0ADa \u2028\x85", max_size=20)
@@ -157,12 +141,6 @@ def test_step_summary_is_appended(tmp_path):
     assert append_step_summary(step(path), "## ours\n") == ""
     assert append_step_summary(step(path), "## again \udc80\n") == ""
     assert path.read_text() == "before\n\n## ours\n\n\n## again \\udc80\n"
-
-
-def test_no_file_is_made_outside_github(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert append_step_summary({}, "x") == append_step_summary({"GITHUB_STEP_SUMMARY": ""}, "x") == ""
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_step_summary_that_has_no_room_is_its_headline(tmp_path):

@@ -65,13 +65,6 @@ LINES = [
         ),
     ),
     (
-        verdict(Outcome.INCONCLUSIVE, 0.01, -0.03, 0.06, baseline_runs=10),  # as many as one may have
-        (
-            "INCONCLUSIVE  test_gpt (h200): 1.0 % slower (3.0 % faster to 6.0 % slower; tolerance 5.0 %), 2 runs; "
-            "noise 0.8 % resolves 12.0 % here: quieten the machine (pytest-accel doctor), or tolerate 12 %"
-        ),
-    ),
-    (
         verdict(Outcome.REGRESSED, 0.031, 0.02, 0.04, of="accuracy", tolerance=0.01, runs=3),
         (
             "REGRESSED  test_gpt (h200) accuracy: 3.1 % lower (at least 2.0 %; tolerance 1.0 %), 3 runs vs 5 baseline "
@@ -84,10 +77,6 @@ LINES = [
             "REGRESSED  test_gpt (h200) energy: 8.3 % more (at least 6.1 %; tolerance 5.0 %), 2 runs vs 5 baseline runs, "
             "run-to-run noise 0.8 %"
         ),
-    ),
-    (
-        verdict(Outcome.OK, -0.03, -0.05, 0.01, of="energy_per_step_j"),
-        "ok  test_gpt (h200) energy: 3.0 % less (at most 1.0 % more; tolerance 5.0 %), 2 runs",
     ),
     (
         verdict(Outcome.INCONCLUSIVE, 0.01, -0.03, 0.06, of="accuracy", noise=0.029),

@@ -84,9 +84,23 @@ def _option(default: object, parse: Callable[[str], Any], text: str, metavar: st
     return dataclasses.field(default=default, metadata={"option": option})
 
 
+_IN_MARKER_ONLY: dict[str, Any] = {"on_command_line": False, "in_ini": False, "in_marker": True}
+
+
+def _flag(text: str, **how: Any) -> Any:  # noqa: ANN401
+    return _option(default=False, parse=parse_truth, text=text, kind="flag", **how)
+
+
+def _seconds(default: float | None, text: str, metavar: str = "SECONDS", **how: Any) -> Any:  # noqa: ANN401
+    return _option(default, parse_seconds, text, metavar, **how)
+
+
+def _choice(default: str, text: str, *values: str, **how: Any) -> Any:  # noqa: ANN401
+    return _option(default, parse_choice(*values), text, "|".join(values), **how)
+
+
 def _consequence(default: str, of: str) -> Any:  # noqa: ANN401
-    text = f"consequence of {of} (default {default})"
-    return _option(default, parse_choice("warn", "fail"), text, "warn|fail")
+    return _choice(default, f"consequence of {of} (default {default})", "warn", "fail")
 
 
 def _parse_references(text: str) -> float | Literal["show"]:
@@ -127,20 +141,11 @@ class Settings:
         const=str(RECORD_RUNS),
         in_ini=False,
     )
-    update: bool = _option(
-        False,  # noqa: FBT003
-        parse_truth,
-        "like --accel-record, but replace the baseline; needs --accel-reason",
-        kind="flag",
-        in_ini=False,
-    )
+    update: bool = _flag("like --accel-record, but replace the baseline; needs --accel-reason", in_ini=False)
     reason: str = _option("", str, "why the baseline changes; stored in its ledger", "TEXT", in_ini=False)
-    require: bool = _option(
-        False,  # noqa: FBT003
-        parse_truth,
+    require: bool = _flag(
         "missing hardware, data that --accel-data does not hold, and a session that measured nothing are failures "
-        "(for CI runners)",
-        kind="flag",
+        "(for CI runners)"
     )
     # None: the baseline's own, else the gate's default; auto: the same, and a recording stores one that its runs resolve.
     tolerance: float | Literal["auto"] | None = _option(
@@ -172,20 +177,13 @@ class Settings:
     baselines: str = _option(
         "baselines", str, "folder of baselines, relative to the root directory (default baselines)", "DIR"
     )
-    budget_s: float = _option(
+    budget_s: float = _seconds(
         5.0,
-        parse_seconds,
         "time for the measured rounds of one benchmark (default 5 s; never fewer than 6 rounds)",
-        "SECONDS",
         in_marker=True,
     )
-    warmup_s: float = _option(
-        30.0,
-        parse_seconds,
-        "longest time to wait for steady steps (default 30 s)",
-        "SECONDS",
-        on_command_line=False,
-        in_marker=True,
+    warmup_s: float = _seconds(
+        30.0, "longest time to wait for steady steps (default 30 s)", on_command_line=False, in_marker=True
     )
     repeats: int = _option(
         5,
@@ -193,25 +191,18 @@ class Settings:
         "runs that the gate may take for one verdict, the first included (default 5)",
         "N",
     )
-    within_s: float | None = _option(
+    within_s: float | None = _seconds(
         None,
-        parse_seconds,
         "begin no repeat that would end later than this in the session, such as 20min, and repeat first what lost "
         "most; every benchmark is measured once (default: no limit)",
         "TIME",
     )
-    timeout_s: float = _option(
-        600.0,
-        parse_seconds,
-        "longest time for one run of a benchmark (default 10 min)",
-        "SECONDS",
-        in_marker=True,
+    timeout_s: float = _seconds(
+        600.0, "longest time for one run of a benchmark (default 10 min)", in_marker=True
     )
-    rendezvous_s: float = _option(
+    rendezvous_s: float = _seconds(
         120.0,
-        parse_seconds,
         "longest time until all ranks of a process group are connected (default 2 min)",
-        "SECONDS",
         on_command_line=False,
     )
     threads: int = _option(
@@ -221,19 +212,17 @@ class Settings:
         "N",
         on_command_line=False,
     )
-    bind: Literal["auto", "none"] = _option(
+    bind: Literal["auto", "none"] = _choice(
         "auto",
-        parse_choice("auto", "none"),
         "bind each rank to the CPUs nearest to its device (default auto)",
-        "auto|none",
+        *("auto", "none"),
         on_command_line=False,
         in_marker=True,
     )
-    lock: Literal["wait", "fail", "off"] = _option(
+    lock: Literal["wait", "fail", "off"] = _choice(
         "wait",
-        parse_choice("wait", "fail", "off"),
         "while another session measures on the same device: wait (default), fail, or measure beside it (off)",
-        "wait|fail|off",
+        *("wait", "fail", "off"),
         on_command_line=False,
     )
     data: str | None = _option(
@@ -287,30 +276,14 @@ class Settings:
         "FRACTION",
         in_ini=False,
     )
-    in_process: bool = _option(
-        False,  # noqa: FBT003
-        parse_truth,
+    in_process: bool = _flag(
         "measure benchmarks of one device in pytest's own process, for debugging; --pdb and --trace imply it",
-        kind="flag",
         in_ini=False,
     )
-    process_group: bool = _option(
-        False,  # noqa: FBT003
-        parse_truth,
-        "measure in a process group even on one device",
-        name="process_group",
-        on_command_line=False,
-        in_ini=False,
-        in_marker=True,
+    process_group: bool = _flag(
+        "measure in a process group even on one device", name="process_group", **_IN_MARKER_ONLY
     )
-    reference: str = _option(
-        "",
-        str,
-        "published figures of this benchmark",
-        on_command_line=False,
-        in_ini=False,
-        in_marker=True,
-    )
+    reference: str = _option("", str, "published figures of this benchmark", **_IN_MARKER_ONLY)
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def origin(self, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_accel.report.markdown import prose, table_row
@@ -222,16 +222,9 @@ def _json(comparison: Comparison) -> str:
     content = {
         "schema_version": SCHEMA_VERSION,
         "sets": [
-            {
-                "label": side.label,
-                "set": side.group,
-                "platform": side.platform,
-                "published": side.published,
-                "about": side.about,
-                "ratios_to": comparison.sides[held_to].label,
-                "only_here": comparison.alone[side.label],
-            }
-            for side, held_to in zip(comparison.sides, comparison.held_to, strict=True)
+            {**encode(replace(side, entries={})), "published": side.published}
+            | {"ratios_to": comparison.sides[at].label, "only_here": comparison.alone[side.label]}
+            for side, at in zip(comparison.sides, comparison.held_to, strict=True)
         ],
         "rows": encode(comparison.rows),
         "judged": [_judged(each) for each in comparison.judged],

@@ -29,10 +29,7 @@ KIND = "pytest-accel upgrade"
 SCHEMA_VERSION = 3
 _HEADINGS = ("benchmark", "platform", "unit", "old", "new", "change", "verdict")
 _QUIET = frozenset({Effect.OK, Effect.IMPROVED})
-_GRAVITY = (
-    *(Effect.REGRESSED, Effect.LOST, Effect.INCONCLUSIVE, Effect.NOT_JUDGED),
-    *(Effect.IMPROVED, Effect.OK),
-)
+_GRAVITY = tuple(Effect)
 # By decision: what it means, and what to do next.
 _DECISIONS = {
     Decision.ACCEPT: (

@@ -157,14 +157,14 @@ def blocks_needed(noise: float, tolerance: float) -> int | None:
 
 
 class Effect(Enum):
-    """What the new environment did to one benchmark; the first four are outcomes of the gate."""
+    """What the new environment did to one benchmark, the gravest first; some are outcomes of the gate."""
 
     REGRESSED = "regressed"
-    OK = "ok"
-    IMPROVED = "improved"
-    INCONCLUSIVE = "inconclusive"
     LOST = "lost"  # the old environment measures it, the new one does not
+    INCONCLUSIVE = "inconclusive"
     NOT_JUDGED = "not-judged"  # there is nothing to compare
+    IMPROVED = "improved"
+    OK = "ok"
     SKIPPED = "skipped"  # in both: a benchmark of another machine
 
 

@@ -79,8 +79,8 @@ def test_h200_baselines_are_ok_among_themselves():
     prior = platform_prior(runs_of_platform(store, "h200"))
     assert prior.benchmarks >= 40
     outcomes = Counter()
-    for path in sorted((store.root / "h200").glob("*.json")):
-        for entry in store.read("h200", path.stem).benchmarks.values():
+    for file in store.files("h200"):
+        for entry in file.benchmarks.values():
             stored = [run for run in entry.runs if run.session != entry.runs[-1].session]
             newest = [run for run in entry.runs if run.session == entry.runs[-1].session]
             if stored:

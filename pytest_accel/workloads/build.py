@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_accel.measure.device import is_nvidia, widen_device_queues
-from pytest_accel.measure.errors import check_whole
+from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.workloads.compile import check_compile, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
 from pytest_accel.workloads.data.sets import IMAGE_SETS, ImageSet
@@ -22,20 +22,23 @@ from pytest_accel.workloads.models.build import ModelInfo, build_model, check_mo
 from pytest_accel.workloads.optimizers import check_updates
 from pytest_accel.workloads.parallel import check_sharding
 from pytest_accel.workloads.precision import check_precision
-from pytest_accel.workloads.tasks import DATA_OF, check_data, task_of_data
 from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.masks import MaskPlan
 from pytest_accel.workloads.tasks.scenes import ScenePlan
 from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
 
-PLANS: dict[ModelTask, type[Plan]] = {
-    "classification": ImagePlan,
-    "reconstruction": ImagePlan,
-    "detection": ScenePlan,
-    "segmentation": MaskPlan,
-    "language": TokenPlan,
-    "answering": QuestionPlan,
+# Data that a model of a task reads, the default first
+_IMAGES = ("imagenet", *(name for name in IMAGE_SETS if name != "imagenet"))
+PLANS: dict[ModelTask, tuple[type[Plan], tuple[str, ...]]] = {
+    "classification": (ImagePlan, _IMAGES),
+    "reconstruction": (ImagePlan, _IMAGES),
+    "detection": (ScenePlan, ("coco",)),
+    "segmentation": (MaskPlan, ("cityscapes",)),
+    "language": (TokenPlan, ("tokens", "oscar")),
+    "answering": (QuestionPlan, ("squad",)),
 }
+DATA_OF = {task: names for task, (_, names) in PLANS.items()}
+DATA_NAMES = tuple(dict.fromkeys(name for names in DATA_OF.values() for name in names))
 # Increase it when the work of a step changes under the same keywords: stored baselines are stale then. Not where the same
 # work is done faster.
 DEFINITION = 1
@@ -125,6 +128,17 @@ def _check(config: StepConfig) -> None:
     _check_sizes(config)
     check_model_options(config)
     check_compile(config)
+
+
+def check_data(name: str | None) -> None:
+    if name is not None and name not in DATA_NAMES:
+        remedy = "The name gives the shape of what a step reads, synthetic or not."
+        raise unknown_value("data", name, DATA_NAMES, remedy=remedy)
+
+
+def task_of_data(name: str | None) -> ModelTask | None:
+    """Return the task of a data set; None of one that is not known."""
+    return next((task for task, names in DATA_OF.items() if name in names), None)
 
 
 def _check_sizes(config: StepConfig) -> None:
@@ -234,7 +248,7 @@ def make_plan(name: str, info: ModelInfo, *, batch_size: int, **given: Any) -> P
                 f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}."
             )
         info = replace(info, task=task)
-    return PLANS[info.task].fit(name, batch_size, info, Sizes(**given))
+    return PLANS[info.task][0].fit(name, batch_size, info, Sizes(**given))
 
 
 def make_batch(data: str, *, device: torch.device, seed: int = 0, rank: int = 0, **sizes: Any) -> Batch:

@@ -126,7 +126,7 @@ def fields_table(kind: Any, *, without: Sequence[str] = ()) -> str:
 def _spelled(comment: str) -> str:
     """Replace `a name of CONSTANT` by the names."""
     from pytest_accel.workloads import config
-    from pytest_accel.workloads.tasks import DATA_NAMES
+    from pytest_accel.workloads.build import DATA_NAMES
 
     names = {
         "DATA_NAMES": DATA_NAMES,

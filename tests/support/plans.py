@@ -7,13 +7,12 @@ from typing import Any
 import torch
 
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.workloads.build import make_plan
+from pytest_accel.workloads.build import DATA_OF, make_plan
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.input_pipeline import Plan
 from pytest_accel.workloads.models.build import ModelInfo
-from pytest_accel.workloads.tasks import DATA_OF
 from pytest_accel.workloads.tasks.scenes import ScenePlan, resizing_of
 
 

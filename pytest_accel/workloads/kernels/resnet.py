@@ -156,8 +156,8 @@ def fuse_conv_bn_relu(model: nn.Module) -> None:
                 parent.add_module(name, FusedBlock(block))
     if type(model) is ResNet and type(model.bn1) is nn.BatchNorm2d:  # nothing else reads what is in between
         model.conv1 = FusedStem.before(model.conv1, model.bn1)
-        model.bn1 = FusedAwayBatchNorm.of(model.bn1)
-        model.relu, model.maxpool = FusedAwayReLU.of(model.relu), FusedAwayMaxPool.of(model.maxpool)
+        for name in ("bn1", "relu", "maxpool"):
+            setattr(model, name, FusedAway.of(getattr(model, name)))
 
 
 def _pairs(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, nn.Module]]:
@@ -251,9 +251,11 @@ class FusedAway(nn.Module):
     """A layer that the stem convolution computes when compiled; eager it is the original."""
 
     @classmethod
-    def of(cls, layer: nn.Module) -> Self:
-        """Replace a layer, with its state."""
-        replacement = cls.__new__(cls)
+    def of(cls, layer: nn.Module) -> nn.Module:
+        """Return a layer of its class and with its state, which is also a FusedAway."""
+        replacement: nn.Module = object.__new__(
+            type(f"FusedAway{type(layer).__name__}", (cls, type(layer)), {})
+        )
         replacement.__dict__.update(layer.__dict__)
         return replacement
 
@@ -261,15 +263,6 @@ class FusedAway(nn.Module):
         if torch.compiler.is_compiling() and not self.training:
             return images
         return super().forward(images)
-
-
-class FusedAwayBatchNorm(FusedAway, nn.BatchNorm2d): ...
-
-
-class FusedAwayReLU(FusedAway, nn.ReLU): ...
-
-
-class FusedAwayMaxPool(FusedAway, nn.MaxPool2d): ...
 
 
 def fold_batch_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:

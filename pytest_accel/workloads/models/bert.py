@@ -9,7 +9,6 @@ Dropout is .1 in training, in attention too, as published (Devlin et al., arXiv:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
@@ -38,8 +37,6 @@ BERT_SHAPES = {
 
 def build_bert(name: str, **changes: Any) -> Bert:
     """Return the named BERT; keyword arguments change single sizes of its shape."""
-    if find_spec("transformers") is None:
-        raise ValueError(f"model: 'zoo/{name}' needs transformers. pip install 'pytest-accel[suites]'")
     return Bert(replace(BERT_SHAPES[name], **changes))
 
 

@@ -55,28 +55,25 @@ class ZooModel(NamedTuple):
 
     build: Callable[..., nn.Module]
     task: ModelTask
-    crop: tuple[int, int] | None = None
+    needs: str  # a package
+    crop: tuple[int, int] | None
 
 
-def _zoo(
-    names: Mapping[str, Any], build: Any, task: ModelTask, crop: tuple[int, int] | None = None
-) -> dict[str, ZooModel]:
-    return {name: ZooModel(partial(build, name), task, crop) for name in names}
-
-
+SMP = "segmentation_models_pytorch"
+_BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str, tuple[int, int] | None], ...] = (
+    (segmentation.SEGFORMERS, segmentation.build_segformer, "segmentation", SMP, segmentation.SEGFORMER_CROP),
+    (segmentation.DEEPLABS, segmentation.build_deeplabv3plus, "segmentation", SMP, segmentation.DEEPLAB_CROP),
+    (dino.DINO_SHAPES, dino.build_dino, "detection", "torch", None),
+    (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch", None),
+    (convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification", "torch", None),
+    (convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction", "torch", None),
+    (bert.BERT_SHAPES, bert.build_bert, "answering", "transformers", None),
+)
 # Without the prefix `zoo/`
 ZOO = {
-    **_zoo(
-        segmentation.SEGFORMERS, segmentation.build_segformer, "segmentation", segmentation.SEGFORMER_CROP
-    ),
-    **_zoo(
-        segmentation.DEEPLABS, segmentation.build_deeplabv3plus, "segmentation", segmentation.DEEPLAB_CROP
-    ),
-    **_zoo(dino.DINO_SHAPES, dino.build_dino, "detection"),
-    **_zoo(gpt.GPT_SHAPES, gpt.build_gpt, "language"),
-    **_zoo(convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification"),
-    **_zoo(convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction"),
-    **_zoo(bert.BERT_SHAPES, bert.build_bert, "answering"),
+    name: ZooModel(partial(build, name), task, package, crop)
+    for names, build, task, package, crop in _BUILDERS
+    for name in names
 }
 
 
@@ -150,8 +147,7 @@ def _find(
 
 
 def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:
-    if find_spec("torchvision") is None:
-        raise ValueError(f"model: {name!r} needs torchvision. pip install 'pytest-accel[suites]'")
+    _need("torchvision", name)
     from torchvision import models
 
     task = _torchvision_tasks().get(name)
@@ -197,8 +193,7 @@ def _torchvision_tasks() -> dict[str, ModelTask]:
 
 
 def _from_timm(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:
-    if find_spec("timm") is None:
-        raise ValueError(f"model: 'timm/{name}' needs timm. pip install 'pytest-accel[suites]'")
+    _need("timm", f"timm/{name}")
     import timm
 
     if not timm.is_model(name):
@@ -218,7 +213,8 @@ def _from_timm(name: str, image_size: int | None, options: dict[str, Any]) -> Re
 def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:
     if name not in ZOO:
         raise _unknown_model(f"zoo/{name}", [f"zoo/{known}" for known in ZOO], "is not in the zoo")
-    build, task, crop = ZOO[name]
+    build, task, package, crop = ZOO[name]
+    _need(package, f"zoo/{name}")
     if task in {"language", "answering"} and "num_classes" in options:
         raise ValueError(f"num_classes: zoo/{name} reads tokens, and has no classes. Leave it out.")
     if task == "reconstruction":
@@ -226,6 +222,11 @@ def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Rec
     channels = options.get("channels")
     info = ModelInfo(name=f"zoo/{name}", task=task, image_size=image_size, crop=crop, channels=channels)
     return partial(build, **options), info
+
+
+def _need(package: str, model: str) -> None:
+    if find_spec(package) is None:
+        raise ValueError(f"model: {model!r} needs {package}. pip install 'pytest-accel[suites]'")
 
 
 LIBRARIES = {"": _from_torchvision, "timm": _from_timm, "zoo": _from_zoo}

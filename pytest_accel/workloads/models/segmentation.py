@@ -7,7 +7,6 @@ computes the same.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,14 +27,18 @@ OUTPUT_STRIDE = 8  # of DeepLabV3+: its last stages are dilated
 def build_segformer(
     name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 256
 ) -> SegFormer:
+    import segmentation_models_pytorch as smp
+
     sizes = {"classes": num_classes, "decoder_segmentation_channels": decoder_channels}
-    return SegFormer(_library(name).Segformer(SEGFORMERS[name], encoder_weights=None, **sizes))
+    return SegFormer(smp.Segformer(SEGFORMERS[name], encoder_weights=None, **sizes))
 
 
 def build_deeplabv3plus(
     name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 512
 ) -> DeepLabV3Plus:
-    network = _library(name).DeepLabV3Plus(
+    import segmentation_models_pytorch as smp
+
+    network = smp.DeepLabV3Plus(
         DEEPLABS[name],
         encoder_weights=None,
         encoder_output_stride=OUTPUT_STRIDE,
@@ -44,16 +47,6 @@ def build_deeplabv3plus(
         decoder_aspp_dropout=DROPOUT,
     )
     return DeepLabV3Plus(network, classes=num_classes)
-
-
-def _library(name: str) -> Any:
-    if find_spec("segmentation_models_pytorch") is None:
-        raise ValueError(
-            f"model: 'zoo/{name}' needs segmentation-models-pytorch. pip install 'pytest-accel[suites]'"
-        )
-    import segmentation_models_pytorch
-
-    return segmentation_models_pytorch
 
 
 class SegFormer(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
-from pytest_accel.workloads.models import segmentation
+from pytest_accel.workloads.models import build
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.segmentation import (
     FusedAttention,
@@ -80,9 +80,7 @@ def test_classes_and_the_width_of_the_decoder_can_be_chosen():
 
 
 def test_missing_library_is_named_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(
-        segmentation, "find_spec", lambda name: None if "segmentation" in name else find_spec(name)
-    )
+    monkeypatch.setattr(build, "find_spec", lambda name: None if "segmentation" in name else find_spec(name))
     with pytest.raises(ValueError, match=r"zoo/segformer-b0.*pip install 'pytest-accel\[suites\]'"):
         build_model(SEGFORMER)
 

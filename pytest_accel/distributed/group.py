@@ -242,17 +242,16 @@ class WorkerGroup:
 
     def _describe_missing(self, problem: str) -> str:
         """Describe ranks that did not connect; one that ended by itself is the reason."""
-        size = self._spec.size
-        missing, exits = self._missing(), self.end(stacks=True)
+        size, missing, exits = self._spec.size, self._missing(), self.end(stacks=True)
         ended = [rank for rank in sorted(exits) if exits[rank].status]
         if ended:
             problem = f"{name_ranks(ended[:1], size)} {exits[ended[0]].status} before it took an order"
-        lines = [f"{problem}; {name_ranks(missing, size)} never connected"]
-        for rank in sorted({*missing, *ended}):
-            left = exits.get(rank, RankExit())
-            lines += [f"--- last output of {name_ranks([rank], size)} ---\n{left.log.strip() or 'none'}"]
-            lines += [shorten(left.stacks)] if left.stacks else []
-        return "\n".join(lines)
+        answer = GroupAnswer(
+            ranks=tuple(RankAnswer(rank=rank, exit=exits.get(rank, RankExit())) for rank in range(size)),
+            problem=f"{problem}; {name_ranks(missing, size)} never connected",
+            culprit=[*ended, *missing][0],
+        )
+        return answer.describe()
 
 
 class PendingOrder:

@@ -401,6 +401,7 @@ class _RemoteRanks:
             for rank, other in self._others.items():
                 late = f"is lost: its pytest on {other.inventory.host} did not answer within {_END_S:g} s"
                 exits[rank] = other.exit_of(self._group) or RankExit(status=late)
+                other.exits.pop(self._group, None)
             end_processes(self._group)  # of launcher ranks of this node that are gone
             self._exits = exits
         return self._exits

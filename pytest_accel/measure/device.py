@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 Delay = Callable[[], None]
 
@@ -97,15 +97,11 @@ class CudaDevice:
         return f"cuda:{self.index}"
 
     def prepare(self) -> None:
-        import torch
-
-        torch.cuda.set_device(self.index)
+        _cuda().set_device(self.index)
 
     def restore(self) -> None:
         """Leave no cached memory behind for the next benchmark."""
-        import torch
-
-        torch.cuda.empty_cache()
+        _cuda().empty_cache()
 
     def synchronize(self) -> None:
         import torch
@@ -113,28 +109,22 @@ class CudaDevice:
         torch.cuda.synchronize(self.index)
 
     def reset_peak_memory(self) -> None:
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(self.index)
+        _cuda().reset_peak_memory_stats(self.index)
 
     def peak_memory_bytes(self) -> int | None:
         """Return the most that was allocated at once, with the memory that CUDA graphs keep for their replays.
 
         A graph allocates when it is recorded, and torch's counters do not see its replays use that memory.
         """
-        import torch
-
         kept = sum(
             segment["total_size"] - segment["allocated_size"]
-            for segment in torch.cuda.memory_snapshot()
+            for segment in _cuda().memory_snapshot()
             if segment["device"] == self.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
         )
-        return int(torch.cuda.max_memory_allocated(self.index) + kept)
+        return int(_cuda().max_memory_allocated(self.index) + kept)
 
     def held_bytes(self) -> int | None:
-        import torch
-
-        return int(torch.cuda.memory_reserved(self.index)) or None  # 0: another library allocates
+        return int(_cuda().memory_reserved(self.index)) or None  # 0: another library allocates
 
     def delay(self, seconds: float) -> Delay:
         """Return a kernel that spins: a host-side sleep would hide behind the launches that run ahead.
@@ -156,6 +146,12 @@ class CudaDevice:
             torch.cuda._sleep(cycles)  # noqa: SLF001
 
         return spin
+
+
+def _cuda() -> Any:  # noqa: ANN401 - a module
+    import torch
+
+    return torch.cuda
 
 
 def is_nvidia(kind: str) -> bool:

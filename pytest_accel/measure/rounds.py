@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pytest_accel.measure.arguments import check_first_step
 from pytest_accel.measure.device import Device
@@ -266,8 +266,7 @@ class Window(Protocol):
     def end(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """Rounds of equal numbers of steps that fill a time budget."""
 
     steps_per_round: int
@@ -325,7 +324,14 @@ def time_rounds(
         step, step_s = _delayed(step, device, step_s, slowdown)
     plan = ranks.agree(plan_rounds(step_s, budget_s, burst=warm_up.burst))
     progress.phase("measuring", plan.rounds * plan.steps_per_round * step_s)
-    timer.synchronize, timer.between_rounds = device.synchronize, _before_round(progress, ranks)
+    timer.synchronize, timer.between_rounds = device.synchronize, progress.tick
+
+    def tick_together() -> None:
+        progress.tick()
+        ranks.barrier()
+
+    if ranks.size > 1:  # otherwise the clock is read right after the tick
+        timer.between_rounds = tick_together
     device.reset_peak_memory()
     with frozen_garbage() as freeze:
         freeze()
@@ -353,17 +359,6 @@ def time_rounds(
         metrics={"host_cpu_s_per_step": cpu_s / steps},
     )
     return Timed(run=run, warm_up=warm_up, steps=steps)
-
-
-def _before_round(progress: ProgressListener, ranks: Ranks) -> Callable[[], None]:
-    if ranks.size == 1:  # the clock is read right after this
-        return progress.tick
-
-    def together() -> None:
-        progress.tick()
-        ranks.barrier()
-
-    return together
 
 
 def launch_time_s(step: Step, device: Device, *, step_s: float, budget_s: float) -> float:

@@ -28,15 +28,15 @@ _MARKUP: Mapping[Tone, Mapping[str, bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class VerdictRow:
     word: str  # as printed; upper case for what needs attention
     effect: Effect  # on the test; else the name of the setting that decides
-    letter: str = ""  # in pytest's progress line; empty: pytest's own
     tone: Tone  # colour of terminal and page
     icon: str  # sign of the page: colour is never the only one
     meaning: str
     remedy: str = ""
+    letter: str = ""  # in pytest's progress line; empty: pytest's own
     annotated: bool = True  # on GitHub, also where it fails nothing
     suspects: bool = False  # whether changes of the environment since the baseline may explain it
 
@@ -49,116 +49,77 @@ class VerdictRow:
 # The order is that of attention: what is read first comes first.
 VERDICTS: dict[Status, VerdictRow] = {
     Outcome.REGRESSED: VerdictRow(
-        word="REGRESSED",
-        effect="fails",
-        tone="bad",
-        icon="down",
-        meaning="Worse than the baseline by more than half the tolerance, beyond noise, in at least two runs.",
-        remedy="Look at what changed, and at the machine with pytest-accel doctor. "
-        "A loss that is accepted: record it with --accel-update --accel-reason.",
+        *("REGRESSED", "fails", "bad", "down"),
+        "Worse than the baseline by more than half the tolerance, beyond noise, in at least two runs.",
+        "Look at what changed, and at the machine with pytest-accel doctor. A loss that is accepted: "
+        "record it with --accel-update --accel-reason.",
         suspects=True,
     ),
     Outcome.INVALID: VerdictRow(
-        word="INVALID",
-        effect="fails",
-        tone="bad",
-        icon="bang",
-        meaning="Disturbed: three runs were throttled or shared the device, so nothing was judged.",
-        remedy="Look at the device with pytest-accel doctor; it was not judged, and its baseline is as it was.",
+        *("INVALID", "fails", "bad", "bang"),
+        "Disturbed: three runs were throttled or shared the device, so nothing was judged.",
+        "Look at the device with pytest-accel doctor; it was not judged, and its baseline is as it was.",
     ),
     Ending.FAILED: VerdictRow(
-        word="FAILED",
-        effect="fails",
-        tone="bad",
-        icon="cross",
-        meaning="It measured nothing, a check of its own failed, or it misses a gated reference.",
-        remedy="Read its message: it is the test that failed.",
+        *("FAILED", "fails", "bad", "cross"),
+        "It measured nothing, a check of its own failed, or it misses a gated reference.",
+        "Read its message: it is the test that failed.",
     ),
     Outcome.STALE_BASELINE: VerdictRow(
-        word="STALE-BASELINE",
-        effect="stale_baseline",
+        *("STALE-BASELINE", "stale_baseline", "warn", "clock"),
+        "The baseline is of another configuration or of another machine.",
+        "Record it anew with --accel-update --accel-reason.",
         letter="~",
-        tone="warn",
-        icon="clock",
-        meaning="The baseline is of another configuration or of another machine.",
-        remedy="Record it anew with --accel-update --accel-reason.",
     ),
     Outcome.VANISHED: VerdictRow(
-        word="VANISHED",
-        effect="vanished",
-        tone="warn",
-        icon="ghost",
-        meaning="It is stored in the baseline and was not found. It may have been renamed.",
-        remedy="Restore it, or remove its runs with pytest-accel baseline edit --remove.",
+        *("VANISHED", "vanished", "warn", "ghost"),
+        "It is stored in the baseline and was not found. It may have been renamed.",
+        "Restore it, or remove its runs with pytest-accel baseline edit --remove.",
     ),
     Outcome.INCONCLUSIVE: VerdictRow(
-        word="INCONCLUSIVE",
-        effect="inconclusive",
+        *("INCONCLUSIVE", "inconclusive", "warn", "question"),
+        "Neither a loss nor its absence could be shown: too much noise, or runs that disagree.",
+        "Its line ends with what would decide it: a quieter machine, more baseline runs, a larger tolerance.",
         letter="?",
-        tone="warn",
-        icon="question",
-        meaning="Neither a loss nor its absence could be shown: too much noise, or runs that disagree.",
-        remedy="Its line ends with what would decide it: a quieter machine, more baseline runs, a larger tolerance.",
         suspects=True,
     ),
     Outcome.NO_BASELINE: VerdictRow(
-        word="NO-BASELINE",
-        effect="missing_baseline",
+        *("NO-BASELINE", "missing_baseline", "warn", "ring"),
+        "Nothing is stored for it on this platform.",
+        "Record it with --accel-record.",
         letter="n",
-        tone="warn",
-        icon="ring",
-        meaning="Nothing is stored for it on this platform.",
-        remedy="Record it with --accel-record.",
     ),
     Ending.NOT_MEASURED: VerdictRow(
-        word="NOT-MEASURED",
-        effect="passes",
-        tone="warn",
-        icon="ring",
-        meaning="The session ended before, or measuring was switched off.",
-        remedy="Run it again.",
+        *("NOT-MEASURED", "passes", "warn", "ring"),
+        "The session ended before, or measuring was switched off.",
+        "Run it again.",
         annotated=False,  # an interrupted session reports that itself
     ),
     Outcome.DOES_NOT_FIT: VerdictRow(
-        word="DOES-NOT-FIT",
-        effect="passes",
+        *("DOES-NOT-FIT", "passes", "warn", "box"),
+        "Its batch is larger than the memory of the device. It was not made smaller.",
+        "Choose a smaller batch_size, or a platform with more memory.",
         letter="o",
-        tone="warn",
-        icon="box",
-        meaning="Its batch is larger than the memory of the device. It was not made smaller.",
-        remedy="Choose a smaller batch_size, or a platform with more memory.",
         annotated=False,  # a sweep over batch sizes is meant to end there
     ),
     Outcome.IMPROVED: VerdictRow(
-        word="improved",
-        effect="passes",
-        tone="gain",
-        icon="up",
-        meaning="Better than the baseline by more than half the tolerance, beyond noise.",
-        remedy="Refresh the baseline with --accel-update, or the loss of this gain will go unnoticed.",
+        *("improved", "passes", "gain", "up"),
+        "Better than the baseline by more than half the tolerance, beyond noise.",
+        "Refresh the baseline with --accel-update, or the loss of this gain will go unnoticed.",
     ),
     Outcome.OK: VerdictRow(
-        word="ok",
-        effect="passes",
-        tone="good",
-        icon="check",
-        meaning="Not worse by as much as the tolerance.",
+        *("ok", "passes", "good", "check"),
+        "Not worse by as much as the tolerance.",
         annotated=False,
     ),
     Ending.RECORDED: VerdictRow(
-        word="recorded",
-        effect="passes",
-        tone="good",
-        icon="dot",
-        meaning="Its runs went into the baseline, and nothing was judged.",
+        *("recorded", "passes", "good", "dot"),
+        "Its runs went into the baseline, and nothing was judged.",
         annotated=False,
     ),
     Ending.SKIPPED: VerdictRow(
-        word="skipped",
-        effect="passes",
-        tone="mute",
-        icon="dash",
-        meaning="This machine cannot run it, or it skipped itself.",
+        *("skipped", "passes", "mute", "dash"),
+        "This machine cannot run it, or it skipped itself.",
         annotated=False,
     ),
 }

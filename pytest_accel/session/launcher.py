@@ -11,11 +11,11 @@ import os
 import shlex
 import signal
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 import pytest
@@ -38,7 +38,6 @@ from pytest_accel.platforms.numa import allowed_cpus, format_list
 
 LAUNCHER_RANKS = pytest.StashKey[LauncherRanks]()  # on launcher rank 0 only
 _LAUNCHER_RANK = pytest.StashKey[LauncherRank | None]()
-_TERMINATED = 128 + signal.SIGTERM
 T = TypeVar("T")
 
 
@@ -137,19 +136,30 @@ def hold_launcher_ranks(config: pytest.Config) -> Generator[None, T, T | int]:
     except WorkerError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[LAUNCHER_RANKS] = ranks
-    result: T | int = int(pytest.ExitCode.INTERNAL_ERROR)
     status = int(pytest.ExitCode.INTERNAL_ERROR)
+    _on_sigterm(_interrupt)
     try:
-        with _interrupted_by_sigterm() as terminated:
-            result = yield
-        ended = result if isinstance(result, int) else int(pytest.ExitCode.OK)
-        status = _TERMINATED if terminated else ended
+        result = yield
+        status = result if isinstance(result, int) else int(pytest.ExitCode.OK)
     except BaseException as error:
         status = _status_after(error)
         raise
     finally:
+        _on_sigterm(signal.SIG_IGN)
         ranks.dismiss(status, with_this_process=True)
-    return status if terminated else result
+    return result
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    """Treat SIGTERM, the end of a job's time, as Ctrl-C."""
+    _on_sigterm(signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _on_sigterm(action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """Set what SIGTERM does. In the end it is ignored: a launcher that sees one rank exit ends the others."""
+    with suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGTERM, action)
 
 
 def _status_after(error: BaseException) -> int:
@@ -164,28 +174,6 @@ def _status_after(error: BaseException) -> int:
         case KeyboardInterrupt():
             return 128 + signal.SIGINT
     return 1
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[list[int]]:
-    """Treat SIGTERM, the end of a job's time, as Ctrl-C; the list is not empty once it came."""
-    received: list[int] = []
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield received
-        return
-
-    def interrupt(number: int, _: object) -> None:
-        if not received:  # once: the session is ending already
-            received.append(number)
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield received
-    finally:
-        # A launcher that sees one rank exit ends the others: this one exits by itself.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 # --- the machine of all launcher ranks --------------------------------------------------------------------

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_accel.markers import CATALOGUE, is_benchmark, wanted_platforms
 from pytest_accel.measure.rounds import SynchronizingTimer
-from pytest_accel.options import SETTINGS, Settings
+from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS, Settings
 from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.machine import Machine, detect
 from pytest_accel.platforms.names import PlatformName
-from pytest_accel.session.launcher import launcher_refusal, whole_machine
 from pytest_accel.stats.run import node_id_of
 from pytest_accel.stats.run import suite_of as suite_of_path
-from pytest_accel.storage.baselines import BaselineError, BaselineStore
+
+if TYPE_CHECKING:
+    from pytest_accel.storage.baselines import BaselineStore
 
 SELECTION = pytest.StashKey["PlatformSelection"]()
 TIMER = pytest.StashKey[SynchronizingTimer]()
@@ -38,7 +41,12 @@ class PlatformSelection:
 
     @cached_property
     def machine(self) -> Machine:
-        return whole_machine(self.config, detect(self.catalogue), self.catalogue)
+        own = detect(self.catalogue)
+        if not is_launched():
+            return own
+        from pytest_accel.session.launcher import whole_machine
+
+        return whole_machine(self.config, own, self.catalogue)
 
     @cached_property
     def wanted(self) -> set[PlatformName]:
@@ -76,8 +84,11 @@ class PlatformSelection:
                 "Run benchmarks with -n 0.",
                 pytrace=False,
             )
-        if benchmark and (refusal := launcher_refusal(self.config)):
-            pytest.fail(refusal, pytrace=False)
+        if benchmark and is_launched():
+            from pytest_accel.session.launcher import launcher_refusal
+
+            if refusal := launcher_refusal(self.config):
+                pytest.fail(refusal, pytrace=False)
         if self.choose(item) is None:
             missing = self.machine.missing(self._candidates(item), self.catalogue)
             if self.settings.require:
@@ -111,6 +122,11 @@ def set_timer(item: pytest.Item) -> None:
     timer = item.stash[TIMER] = SynchronizingTimer()
     options = {**(marked.kwargs if marked else {}), "timer": timer}
     item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+
+def is_launched() -> bool:
+    """Whether torchrun or srun may have started this process; workers of one device need none of that code."""
+    return bool(LAUNCHER_VARIABLES & os.environ.keys())
 
 
 def is_xdist_worker(config: pytest.Config) -> bool:
@@ -180,6 +196,8 @@ def path_of(node_id: str) -> PurePosixPath:
 
 def _stored_ids(store: BaselineStore, platform: str) -> set[str]:
     """Return the node ids of all stored benchmarks, with real or synthetic data."""
+    from pytest_accel.storage.baselines import BaselineError  # workers need no baselines
+
     found: set[str] = set()
     for _, suite in store.suites(platform):
         with suppress(BaselineError):  # of a suite that was not selected: collection has refused the others

@@ -96,7 +96,7 @@ class _Compilation:
     def run(self, for_pytest: Sequence[str]) -> int:
         from pytest_accel.commands.runner import InterruptedRunError
 
-        begun_s = self.runner.clock()
+        begun_s = time.monotonic()
         distributed, others, arguments = self._list(for_pytest)
         self.total = len(distributed) + len(others)
         if self.jobs > 1:
@@ -105,7 +105,7 @@ class _Compilation:
         self._build(left, arguments, at_once=1)
         if self.runner.signals.count:
             raise InterruptedRunError
-        self._summarize(self.runner.clock() - begun_s)
+        self._summarize(time.monotonic() - begun_s)
         return 0 if all(self.built.values()) else 1
 
     def _list(self, for_pytest: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

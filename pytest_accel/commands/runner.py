@@ -153,7 +153,6 @@ class Runner:
     signals: Signals
     console: Console
     environ: Mapping[str, str] = field(default_factory=runner_environment)
-    clock: Callable[[], float] = time.monotonic
 
     def run(
         self, command: Sequence[str], log: Path, *, title: str, timeout_s: float = math.inf
@@ -178,19 +177,19 @@ class Runner:
                     raise InterruptedRunError
                 while waiting and len(running) < at_once:
                     job = waiting.popleft()
-                    running.append(_Running(job=job, process=self._start(job), begun_s=self.clock()))
-                self.console.show(title, _detail(running, len(waiting), self.clock()))
+                    running.append(_Running(job=job, process=self._start(job), begun_s=time.monotonic()))
+                self.console.show(title, _detail(running, len(waiting), time.monotonic()))
                 with suppress(subprocess.TimeoutExpired):
                     running[0].process.wait(_POLL_S)
                 for each in list(running):
-                    each.is_late = each.is_late or self.clock() - each.begun_s > timeout_s
+                    each.is_late = each.is_late or time.monotonic() - each.begun_s > timeout_s
                     if each.is_late:
-                        each.stop(self.clock())
-                    if each.is_over(self.clock()):
+                        each.stop(time.monotonic())
+                    if each.is_over(time.monotonic()):
                         running.remove(each)
                         signal_group(each.process.pid, signal.SIGKILL)  # its own subprocesses
                         status = None if each.is_late else each.process.returncode
-                        yield each.job, status, self.clock() - each.begun_s
+                        yield each.job, status, time.monotonic() - each.begun_s
         finally:
             self._end(running)
             self.console.clear()
@@ -215,10 +214,10 @@ class Runner:
     def _end(self, running: Sequence[_Running]) -> None:
         """Stop all of them at once."""
         heard = self.signals.count
-        while left := [each for each in running if not each.is_over(self.clock())]:
+        while left := [each for each in running if not each.is_over(time.monotonic())]:
             hurry, heard = self.signals.count != heard, self.signals.count
             for each in left:
-                each.stop(self.clock(), hurry=hurry)
+                each.stop(time.monotonic(), hurry=hurry)
             with suppress(subprocess.TimeoutExpired):
                 left[0].process.wait(_POLL_S)
         for each in running:

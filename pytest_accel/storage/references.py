@@ -255,24 +255,14 @@ def read_expectations(pyproject: Path) -> Mapping[str, Mapping[str, Expectation]
 
 def _expectation(entry: Any, origin: str) -> Expectation:  # noqa: ANN401 - whatever TOML holds
     try:
-        value, lower, upper, unit = entry
-        numbers = [None if each == OPEN else float(each) for each in (value, lower, upper)]
-        if isinstance(unit, str) and unit and _is_sound(*numbers):
-            return Expectation(
-                value=float(value), lower=numbers[1], upper=numbers[2], unit=unit, origin=origin
-            )
+        value, *bounds, unit = entry
+        lower, upper = (None if each == OPEN else float(each) for each in bounds)
+        is_sound = 0 < float(value) < math.inf and -1 <= (lower or 0.0) <= 0 <= (upper or 0.0) < math.inf
+        if is_sound and isinstance(unit, str) and unit:
+            return Expectation(value=float(value), lower=lower, upper=upper, unit=unit, origin=origin)
     except (TypeError, ValueError, OverflowError):
         pass
     raise ValueError(
         f"{origin}: {entry!r} is not [value, lower, upper, unit]: a positive number, a fraction from -1 to 0, a fraction "
         f'of at least 0 (or "{OPEN}" for no bound), and a text. Write [4200, -0.05, 0.10, "images/s"].'
-    )
-
-
-def _is_sound(value: float | None, lower: float | None, upper: float | None) -> bool:
-    return (
-        value is not None
-        and 0 < value < math.inf
-        and (lower is None or -1 <= lower <= 0)
-        and (upper is None or 0 <= upper < math.inf)
     )

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from pytest_accel.distributed.group import name_ranks
 from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.measure.device import widen_device_queues
+from pytest_accel.measure.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ _connections: dict[tuple[str, int], Any] = {}
 
 
 @dataclass(slots=True, kw_only=True)
-class ProcessGroup:
+class ProcessGroup(Ranks):
     """torch's default process group, as measuring uses it."""
 
     rank: int

@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-class Ranks(Protocol):
-    """The ranks of a process group."""
+class Ranks:
+    """The ranks of a process group; what is not overridden is that of a single process."""
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    def barrier(self) -> None: ...
-    def slowest(self, seconds: float) -> float:
-        """Return the largest of all ranks' values, the same to the last bit on every rank."""
-        ...
-
-    def agree(self, value: T) -> T:
-        """Return rank 0's value, which can be pickled."""
-        ...
-
-    def gather(self, value: T) -> list[T]:
-        """Return every rank's value, by rank, on every rank."""
-        ...
-
-
-class Alone:
-    """A single process."""
-
-    rank = 0
-    size = 1
+    rank: int = 0
+    size: int = 1
 
     def barrier(self) -> None:
-        """Return at once."""
+        """Wait until every rank is here."""
 
     def slowest(self, seconds: float) -> float:
+        """Return the largest of all ranks' values, the same to the last bit on every rank."""
         return seconds
 
     def agree(self, value: T) -> T:
+        """Return rank 0's value, which can be pickled."""
         return value
 
     def gather(self, value: T) -> list[T]:
+        """Return every rank's value, by rank, on every rank."""
         return [value]
+
+
+class Alone(Ranks):
+    """A single process without a process group."""
 
 
 ALONE = Alone()
